@@ -21,6 +21,7 @@ class Decoder:
     threads: int
     fingerprint: bytes
     weights_bytes: int
+    experts_read: int
     stages: list[tuple[str, float, str]]
     def __init__(
         self,
@@ -184,7 +185,7 @@ class Grammar:
         """
 
 class KvEventPublisher:
-    """Publishes KV events (docs/gateway.md) of one pool, on a thread of its own.
+    """Publishes KV events (docs/gateway.md) of one pool and its tiers, on a thread of its own.
 
     ValueError: no endpoint. RuntimeError: it cannot listen there.
     """
@@ -205,6 +206,12 @@ class KvEventPublisher:
 
     def removed(self, digest: bytes, /) -> None:
         """The block `digest` has left the pool."""
+
+    def tier_stored(self, tier: int, kind: int, key: bytes, digests: Sequence[bytes], /) -> None:
+        """The tier holds the chunk `key` of the blocks `digests`."""
+
+    def tier_removed(self, tier: int, key: bytes, /) -> None:
+        """The tier holds the chunk `key` no more, if it did."""
 
     def flush(self) -> None:
         """Publish the events since the last call. Never waits."""
@@ -238,6 +245,11 @@ class TierIndex:
 
     def commit(self, digests: Sequence[bytes]) -> None: ...
     def abandon(self, digests: Sequence[bytes]) -> None: ...
+    def take_left(self) -> list[bytes]:
+        """Blocks that were stored and are not any more, since the last `admit` began or the last
+        call.
+        """
+
     def hold(self, slots: Sequence[int]) -> None: ...
     def release(self, slots: Sequence[int]) -> None: ...
     def pin(self, digests: Sequence[bytes]) -> int:

@@ -1,5 +1,6 @@
 """`penstock route lint`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,24 @@ def test_a_configuration_for_a_cluster_is_checked_outside_of_it(
     file.write_text("pools: [{name: p, kubernetes: {pool: llama}}]")
     assert main(["route", "lint", "--config", str(file)]) == 1
     assert "kubernetes has no 'pool'" in capsys.readouterr().out
+
+
+def test_the_examples_of_the_documents_are_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every gateway.yaml of docs/gateway.md, and the profile of docs/routing.md as a pool's."""
+    docs = Path(__file__).parents[2] / "docs"
+    found = re.findall(r"```yaml\n(.*?)```", (docs / "gateway.md").read_text(), re.S)
+    examples = [text for text in found if isinstance(yaml.safe_load(text), dict)]
+    profile = re.search(r"```yaml\n(.*?)```", (docs / "routing.md").read_text(), re.S)
+    assert profile
+    pool = {"name": "a", "backends": ["http://127.0.0.1:1"], "profile": yaml.safe_load(profile[1])}
+    examples.append(yaml.safe_dump({"pools": [pool]}))
+    assert len(examples) >= 8
+    file = tmp_path / "gateway.yaml"
+    for text in examples:
+        file.write_text(text)
+        assert main(["route", "lint", "--config", str(file)]) == 0, capsys.readouterr().out
+    file.write_text(examples[-1].replace("queue", "cue"))
+    assert main(["route", "lint", "--config", str(file)]) == 1
+    assert "cue" in capsys.readouterr().out

@@ -8,8 +8,10 @@ shared; limits of `--max-requests`; wrong settings.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -168,6 +170,65 @@ def test_a_burst_spreads() -> None:
         counts = [prompts_of(sim, replica) for replica in range(4)]
         assert sum(counts) == 200
         assert max(counts) <= 1.2 * 200 / 4, counts
+
+
+STREAMS = 5000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_thousands_of_streams_are_open_at_once(tmp_path: Path) -> None:
+    """Each has its tokens, and the end; the gateway counts all of them at one time."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    profile = tmp_path / "profile.json"
+    timing = {
+        "base_us": 12e6,
+        "decode_us": [],
+        "prompt_us_per_token": 0,
+        "decode_us_per_context_ktoken": 0,
+        "prompt_us_per_context_ktoken": 0,
+        "jitter": 0,
+    }
+    room = {"max_num_seqs": 8192, "max_num_batched_tokens": 1 << 20, "max_queue": 65536}
+    more = {"num_blocks": 1 << 20, "max_model_len": 4096, "prefix_caching": False}
+    profile.write_text(json.dumps({**room, **more, "timing": timing}))
+    with ExitStack() as stack:
+        sim = stack.enter_context(Sim("--profile", str(profile), replicas=2))
+        gateway = stack.enter_context(Gateway(*backends(sim.urls)))
+        host, port = gateway.url.removeprefix("http://").split(":")
+        body = b'{"model": "sim", "prompt": "t1", "max_tokens": 4, "stream": true}'
+        request = (
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+        ) % (len(body), body)
+
+        async def stream() -> bytes:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            answer = await reader.read(-1)
+            writer.close()
+            return answer
+
+        async def most_open() -> int:
+            seen, name = 0, r"^penstock:gateway_requests_open\{.*\} (\d+)"
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=HANG) as client:
+                while seen < STREAMS:
+                    page = (await client.get("/metrics")).text
+                    found = re.search(name, page, re.M)
+                    seen = max(seen, int(found[1]) if found else 0)
+                    await asyncio.sleep(0.2)
+            return seen
+
+        async def all_streams() -> list[bytes]:
+            watch = asyncio.create_task(most_open())
+            answers = await asyncio.gather(*(stream() for _ in range(STREAMS)))
+            assert await asyncio.wait_for(watch, HANG) == STREAMS
+            return answers
+
+        answers = asyncio.run(all_streams())
+    assert {answer.split(b"\r\n", 1)[0] for answer in answers} == {b"HTTP/1.1 200 OK"}
+    assert all(answer.count(b"data: [DONE]") == 1 for answer in answers)
+    assert all(answer.count(b'"text":"') >= 4 for answer in answers)
 
 
 def test_shared_prefixes_stay_together() -> None:

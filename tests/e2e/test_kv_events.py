@@ -12,9 +12,10 @@ import socket
 import struct
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -211,22 +212,32 @@ def story(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def test_a_prompt_that_was_evicted_is_computed_where_it_still_is(
-    serve: Serve, tmp_path: Path, model_file: Path
-) -> None:
+class Followed(NamedTuple):
+    """A gateway that has read the events of two engines, and clients of all three."""
+
+    client: httpx.Client
+    direct: list[httpx.Client]
+    addresses: list[str]
+
+
+@contextmanager
+def followed(serve: Serve, directory: Path, model_file: Path, tier: str = "") -> Iterator[Followed]:
+    """Engines whose pools hold two stories; `tier` is a KV tier of each, `{}` its directory."""
     ports = free_ports(4)
+    pairs = (ports[:2], ports[2:])
     small = ("--served-model-name", "smollm2", "--max-model-len", "1280")
     small += ("--kv-cache-memory-bytes", "40MiB")
     with ExitStack() as stack:
         engines: list[Server] = []
-        for each in (ports[:2], ports[2:]):
-            flags = (*small, "--kv-events-config", settings(each))
+        for at, pair in enumerate(pairs):
+            place = ("--kv-tier", tier.format(directory / str(at))) if tier else ()
+            flags = (*small, *place, "--kv-events-config", settings(pair))
             engines.append(stack.enter_context(serve(*flags)))
         backends: list[dict[str, object]] = [
-            {"url": engine.url, "labels": {"events": str(each[0]), "replay": str(each[1])}}
-            for engine, each in zip(engines, (ports[:2], ports[2:]), strict=True)
+            {"url": engine.url, "labels": {"events": str(pair[0]), "replay": str(pair[1])}}
+            for engine, pair in zip(engines, pairs, strict=True)
         ]
-        file = tmp_path / "gateway.yaml"
+        file = directory / "gateway.yaml"
         file.write_text(pool_of_the_page(backends, model_file))
         gateway = stack.enter_context(Gateway("--config", str(file), "--explain"))
         client = stack.enter_context(gateway.client())
@@ -234,6 +245,14 @@ def test_a_prompt_that_was_evicted_is_computed_where_it_still_is(
         addresses = [engine.url.removeprefix("http://") for engine in engines]
         for address in addresses:
             eventually(lambda at=address: value(client, "kv_events_complete", at) == 1, "events")
+        yield Followed(client, direct, addresses)
+
+
+def test_a_prompt_that_was_evicted_is_computed_where_it_still_is(
+    serve: Serve, tmp_path: Path, model_file: Path
+) -> None:
+    with followed(serve, tmp_path, model_file) as world:
+        client, direct, addresses = world
         body: dict[str, object] = {"model": "smollm2", "messages": story(0), "max_tokens": 1}
         first, _ = decided(client, body)
         home = addresses.index(first)
@@ -258,3 +277,26 @@ def test_a_prompt_that_was_evicted_is_computed_where_it_still_is(
 
 def cached(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+@pytest.mark.parametrize("tier", ["ram:400MiB", "disk:{},1GiB"], ids=["ram", "disk"])
+def test_a_prompt_that_a_tier_still_has_goes_to_its_replica(
+    serve: Serve, tmp_path: Path, model_file: Path, tier: str
+) -> None:
+    with followed(serve, tmp_path, model_file, tier) as world:
+        client, direct, addresses = world
+        body: dict[str, object] = {"model": "smollm2", "max_tokens": 1}
+        # four on each, of which a pool holds two; the gateway has sent none of them
+        for number in range(8):
+            asked = body | {"messages": story(number)}
+            posted = direct[number % 2].post("/v1/chat/completions", json=asked)
+            assert posted.status_code == 200
+        for address in addresses:
+            eventually(
+                lambda at=address: value(client, "kv_events_blocks", at) > 70,
+                "more blocks than the 56 of the pool",
+            )
+        for number in (0, 1, 2, 3):
+            where, answer = decided(client, body | {"messages": story(number)})
+            assert where == addresses[number % 2]
+            assert cached(answer) > 250

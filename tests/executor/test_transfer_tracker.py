@@ -14,16 +14,16 @@ def test_answers_of_all_ranks_are_joined() -> None:
     moves = TransferTracker(3)
     for number in (1, 2):
         moves.begin(number)
-    moves.add(0, [Moved(2, True, b"\1\1\1", 10, 0.5, 0.1), Moved(1, True)])
+    moves.add(0, [Moved(2, True, b"\1\1\1", 10, 0.5, 0.1, left=b"one"), Moved(1, True)])
     moves.add(
         2, [Moved(1, False, error="disk:/kv is full"), Moved(2, True, b"\1\0\1", 12, 0.25, 0.2)]
     )
     assert moves.take() == []
     moves.add(1, [Moved(1, False, error="timeout")])
-    moves.add(1, [Moved(2, True, b"\0\1\1", 11, 0.125, 0.0)])
+    moves.add(1, [Moved(2, True, b"\0\1\1", 11, 0.125, 0.0, left=b"two")])
     assert moves.take() == [
         Moved(1, False, error="timeout"),
-        Moved(2, True, b"\0\0\1", 33, 0.5, 0.2),
+        Moved(2, True, b"\0\0\1", 33, 0.5, 0.2, left=b"onetwo"),
     ]
     assert moves.take() == []
 

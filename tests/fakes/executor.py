@@ -110,8 +110,8 @@ class Row:
 
 class FakeExecutor:
     """`windows` has an entry for each KV group, `num_blocks` one number for all or one for each.
-    Steps in `fail_at` raise instead of computing. `late` tells for each row with a grammar whether
-    its mask is late.
+    Steps in `fail_at` raise instead of computing; others say that they took `step_seconds`. `late`
+    tells for each row with a grammar whether its mask is late.
 
     With `named` tiers or `ram_slots`, `mover` moves cells between them and the pool
     (`tests.fakes.tiers`).
@@ -132,8 +132,10 @@ class FakeExecutor:
         ram_slots: int = 0,
         auto: bool = False,
         late: Callable[[], bool] = lambda: False,
+        step_seconds: float = 0.0,
     ) -> None:
         self.late = late
+        self.step_seconds = step_seconds
         self.depth = depth
         self.block_size = block_size
         self.windows = list(windows)
@@ -206,7 +208,7 @@ class FakeExecutor:
         for row in rows:
             self._continue_tables(plan, row)
         self._check_writes(rows)
-        result = StepResult()
+        result = StepResult(seconds=self.step_seconds)
         for row in rows:
             self._sequence(plan, row, result)
         self.computed += len(plan.tokens)

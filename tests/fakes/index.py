@@ -15,6 +15,7 @@ class FakeIndex:
         self.entries: OrderedDict[bytes, int] = OrderedDict()
         self.committed: set[bytes] = set()
         self.held: Counter[int] = Counter()
+        self.left: list[bytes] = []
         self.closed = False
         """Whether only what is awaited comes in."""
 
@@ -72,11 +73,17 @@ class FakeIndex:
         gone = [digest for digest in digests if digest in self.entries]
         for digest in gone:
             self.free.append(self.entries.pop(digest))
+            if digest in self.committed:
+                self.left.append(digest)
             self.committed.discard(digest)
         return len(gone)
 
     def clear(self, group: bytes | None = None) -> int:
         return self.remove([digest for digest in self.entries if digest.startswith(group or b"")])
+
+    def take_left(self) -> list[bytes]:
+        left, self.left = self.left, []
+        return left
 
     def pin(self, digests: list[bytes]) -> int:
         return self.peek(digests)

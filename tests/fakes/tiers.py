@@ -42,6 +42,8 @@ class FakeMover:
         self.tiers: list[dict[tuple[bytes, int], list[tuple[Cells, ...]]]]
         self.tiers = [{} for _ in range(named)]
         self.auto = auto
+        self.left = [b""] * (named + 1)
+        """Digests of chunks that tiers evicted, which their next answers name."""
         self.asked: list[Transfer] = []
         """All that was ever submitted."""
         self.loading: set[Place] = set()
@@ -99,7 +101,11 @@ class FakeMover:
 
     def complete(self, transfer_id: int) -> Moved:
         """Answer this one, out of its turn perhaps."""
-        return self._answer(self._move(self._end(transfer_id)))
+        transfer = self._end(transfer_id)
+        moved = self._move(transfer)
+        if transfer.kind not in (TransferKind.REMOVE, TransferKind.CLEAR):
+            moved.left, self.left[transfer.tier] = self.left[transfer.tier], b""
+        return self._answer(moved)
 
     def fail(
         self,
@@ -135,6 +141,13 @@ class FakeMover:
         for tier in self.tiers:
             tier.clear()
         self.slots = [None] * len(self.slots)
+
+    def evict(self, tier: int, key: bytes) -> None:
+        """A chunk tier makes room."""
+        chunks = self.tiers[tier - 1]
+        for name in [name for name in chunks if name[0] == key]:
+            del chunks[name]
+            self.left[tier] += key
 
     # Movement
     # -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.kv import BlockHasher, BlockTable, KvCache
 
 from tests.fakes.executor import hash_chain, hash_root
+from tests.fakes.followed import Followed
 
 SIZE = 16
 BLOCKS = 10
@@ -16,24 +17,6 @@ PROMPTS = [
     array("i", [*range(shared), *range(1000 + n, 1080 + n)])
     for n, shared in enumerate((0, 32, 32, 64))
 ]
-
-
-class Followed:
-    """The plainest follower: digests of blocks with the tokens up to their ends."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[bytes, array[int]] = {}
-        self.batches = 0
-
-    def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
-        before = array("i") if parent is None else self.blocks[parent]
-        self.blocks[digest] = before + tokens
-
-    def removed(self, digest: bytes, /) -> None:
-        self.blocks.pop(digest)
-
-    def flush(self) -> None:
-        self.batches += 1
 
 
 class World:

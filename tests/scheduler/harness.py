@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from penstock.core import FinishReason, GenerationParams, Pooling, Request, StepOutput, StepPlan
-from penstock.kv import BlockHasher, KvCache
+from penstock.kv import BlockHasher, KvCache, KvEvents
 from penstock.kv_tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
 
@@ -127,8 +127,13 @@ class World:
         pooling: Pooling = Pooling.LAST,
         late: Callable[[], bool] = lambda: False,
         max_wait: float = math.inf,
+        arrivals: bool = True,
+        step_seconds: float = 0.0,
+        events: KvEvents | None = None,
+        grammars: bool = True,
     ) -> None:
         self.now = 0.0
+        self.events = events
         self.windows = windows
         self.limits = Limits(
             max_num_seqs,
@@ -141,6 +146,8 @@ class World:
             by_priority,
             pooling,
             max_wait,
+            arrivals,
+            grammars,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,
@@ -152,6 +159,7 @@ class World:
             fail_at=fail_at,
             depth=in_flight,
             late=late,
+            step_seconds=step_seconds,
         )
         hasher = BlockHasher(block_size, IDENTITY, hash_chain, hash_root) if prefix else None
         self.kv = KvCache(
@@ -160,6 +168,7 @@ class World:
             windows=windows,
             step_tokens=budget,
             hasher=hasher,
+            events=self.events,
         )
         self.scheduler = Scheduler(
             self.limits, self.kv, lambda: self.now, self.make_tiers(), drafter

@@ -94,6 +94,15 @@ def test_nothing_is_planned_ahead_of_a_newcomer_that_could_enter() -> None:
     check(world, [long_answer(1, [1], 4), long_answer(2, [2], 30), long_answer(3, [3])])
 
 
+def test_nothing_is_planned_ahead_of_long_steps_unless_nobody_arrives() -> None:
+    for arrivals in (True, False):
+        world, request = ahead(step_seconds=0.05, arrivals=arrivals), long_answer(1, [1], 20)
+        world.add(request)
+        world.run()
+        check(world, [request])
+        assert sum(map(is_ahead, world.plans)) == (1 if arrivals else 19)
+
+
 def test_a_full_house_is_planned_ahead_though_others_wait() -> None:
     world = ahead(max_num_seqs=1)
     world.add(long_answer(1, [1], 20))

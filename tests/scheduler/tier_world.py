@@ -60,7 +60,15 @@ class TierWorld(World):
         pools, clock = self.kv.pools, lambda: self.now / 100
         self.breakers = [CircuitBreaker(disk.name, clock) for disk in disks]
         self.tiers = TierCache(
-            pools, self.executor, self.index, shape, self.stats, self.rates, self.breakers, clock
+            pools,
+            self.executor,
+            self.index,
+            shape,
+            self.stats,
+            self.rates,
+            self.breakers,
+            clock,
+            self.events,
         )
         return self.tiers
 

@@ -27,13 +27,14 @@ pub enum Medium {
 impl Medium {
     pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
 
-    /// As engines call it; without a name it is the pool.
-    fn named(name: &[u8]) -> Self {
+    /// As engines call it; without a name it is the pool. vLLM's storage says how far it is.
+    fn named(name: &[u8], locality: &[u8]) -> Self {
         let name = name.to_ascii_uppercase();
         let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
         match () {
             () if name.is_empty() || has(b"GPU") || has(b"DEVICE") => Self::Pool,
             () if has(b"CPU") || has(b"HOST") || has(b"RAM") => Self::Ram,
+            () if name == b"STORAGE" && locality == b"LOCAL" => Self::Disk,
             () if has(b"DISK") || has(b"SSD") || has(b"NVME") || has(b"FS") => Self::Disk,
             () => Self::Shared,
         }
@@ -163,10 +164,10 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn medium(&self, place: usize) -> Result<Medium, Malformed> {
-        Ok(Medium::named(
-            self.text(place, "medium")?.unwrap_or_default(),
-        ))
+    fn medium(&self, place: usize, locality: usize) -> Result<Medium, Malformed> {
+        let name = self.text(place, "medium")?.unwrap_or_default();
+        let locality = self.text(locality, "locality")?.unwrap_or_default();
+        Ok(Medium::named(name, locality))
     }
 
     fn hashes(&self, group: u64) -> Result<Vec<BlockHash>, Malformed> {
@@ -198,7 +199,7 @@ fn event(fields: &Fields<'_>) -> Result<Option<Event>, Malformed> {
         Some(b"BlockStored") => Event::Stored(stored(fields, group(9)?)?),
         Some(b"BlockRemoved") => Event::Removed {
             hashes: fields.hashes(group(3)?)?,
-            medium: fields.medium(2)?,
+            medium: fields.medium(2, 4)?,
         },
         Some(b"AllBlocksCleared") => Event::Cleared,
         _ => return Ok(None),
@@ -218,7 +219,7 @@ fn stored(fields: &Fields<'_>, group: u64) -> Result<Stored, Malformed> {
         tokens: tokens(fields)?,
         block_size: fields.number(4, "block_size")?.unwrap_or(0) as usize,
         adapter: name.or_else(|| number.map(|id| format!("[{id}]"))),
-        medium: fields.medium(6)?,
+        medium: fields.medium(6, 12)?,
         extra: extra(fields, name_of_adapter)?,
         windowed: !has(b"full") && !has(b"mla"),
     })

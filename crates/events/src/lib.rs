@@ -11,6 +11,7 @@
 //! What arrives is untrusted: every length is checked before it is used.
 
 mod batch;
+mod chunks;
 mod connection;
 mod endpoint;
 mod follow;
@@ -20,6 +21,7 @@ mod write;
 mod zmtp;
 
 pub use batch::{Batch, BlockHash, Event, Medium, Stored};
+pub use chunks::Chunks;
 pub use endpoint::{Endpoint, EndpointError};
 pub use follow::{Following, Update, follow};
 pub use msgpack::Malformed;

@@ -1,7 +1,17 @@
 //! Writes batches, as arrays: the form that every version of every consumer reads.
 
-/// Names of the pool's medium for others: vLLM's, also on a CPU.
-const POOL: &str = "GPU";
+use crate::Medium;
+
+/// The name of a medium for others, and how far it is: vLLM's words. The pool is `GPU` on a CPU,
+/// too.
+fn words(medium: Medium) -> (&'static str, Option<&'static str>) {
+    match medium {
+        Medium::Pool => ("GPU", None),
+        Medium::Ram => ("CPU", None),
+        Medium::Disk => ("STORAGE", Some("LOCAL")),
+        Medium::Shared => ("STORAGE", Some("REMOTE")),
+    }
+}
 
 /// The batch that is being written. Neighbours of one kind become one event.
 #[derive(Debug, Default)]
@@ -14,7 +24,9 @@ pub struct BatchWriter {
 #[derive(Debug)]
 enum Open {
     Stored(Run),
-    Removed(Vec<u64>),
+    /// Blocks that are in another medium, too.
+    Copied(Medium, Vec<u64>),
+    Removed(Medium, Vec<u64>),
 }
 
 /// Blocks of one sequence, one after the other.
@@ -50,14 +62,28 @@ impl BatchWriter {
         }));
     }
 
-    /// The block `hash` has left the pool.
-    pub fn removed(&mut self, hash: u64) {
-        if let Some(Open::Removed(hashes)) = &mut self.open {
+    /// The block `hash`, which was or is in the pool, is in a tier behind it.
+    pub fn copied(&mut self, hash: u64, medium: Medium) {
+        if let Some(Open::Copied(same, hashes)) = &mut self.open
+            && *same == medium
+        {
             hashes.push(hash);
             return;
         }
         self.close();
-        self.open = Some(Open::Removed(vec![hash]));
+        self.open = Some(Open::Copied(medium, vec![hash]));
+    }
+
+    /// The block `hash` has left the pool, or a tier.
+    pub fn removed(&mut self, hash: u64, medium: Medium) {
+        if let Some(Open::Removed(same, hashes)) = &mut self.open
+            && *same == medium
+        {
+            hashes.push(hash);
+            return;
+        }
+        self.close();
+        self.open = Some(Open::Removed(medium, vec![hash]));
     }
 
     /// All blocks are gone.
@@ -93,12 +119,8 @@ impl BatchWriter {
         let out = &mut self.written;
         match open {
             Open::Stored(run) => stored(out, &run),
-            Open::Removed(hashes) => {
-                array(out, 3);
-                text(out, "BlockRemoved");
-                numbers(out, hashes.into_iter());
-                text(out, POOL);
-            }
+            Open::Copied(medium, hashes) => copied(out, medium, hashes),
+            Open::Removed(medium, hashes) => removed(out, medium, hashes),
         }
         self.events += 1;
     }
@@ -115,7 +137,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
     numbers(out, run.tokens.iter().map(|token| u64::from(*token)));
     number(out, run.block_size as u64);
     out.push(0xc0); // lora_id
-    text(out, POOL);
+    text(out, words(Medium::Pool).0);
     if let Some(salt) = &run.salt {
         out.push(0xc0); // lora_name
         array(out, run.hashes.len());
@@ -128,6 +150,36 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
                 out.push(0xc0);
             }
         }
+    }
+}
+
+/// As vLLM says it: without the tokens, which an event of the pool had.
+fn copied(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
+    let (name, locality) = words(medium);
+    array(out, if locality.is_some() { 13 } else { 7 });
+    text(out, "BlockStored");
+    numbers(out, hashes.into_iter());
+    out.push(0xc0); // parent_block_hash
+    array(out, 0); // token_ids
+    number(out, 0); // block_size
+    out.push(0xc0); // lora_id
+    text(out, name);
+    if let Some(locality) = locality {
+        // lora_name, extra_keys, group_idx, kv_cache_spec_kind, kv_cache_spec_sliding_window
+        out.extend([0xc0; 5]);
+        text(out, locality);
+    }
+}
+
+fn removed(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
+    let (name, locality) = words(medium);
+    array(out, if locality.is_some() { 5 } else { 3 });
+    text(out, "BlockRemoved");
+    numbers(out, hashes.into_iter());
+    text(out, name);
+    if let Some(locality) = locality {
+        out.push(0xc0); // group_idx
+        text(out, locality);
     }
 }
 

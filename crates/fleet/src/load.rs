@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_routing::TIERS;
+
 use crate::live::Own;
 
 /// What a replica reported of itself.
@@ -22,6 +24,8 @@ pub struct Reported {
     pub process_start: Option<f64>,
     /// Sum of counters that only grow while its engine lives.
     pub work: Option<f64>,
+    /// Seconds to load a token of KV from each tier behind the pool.
+    pub load_s: [Option<f32>; TIERS],
 }
 
 /// A report with what this gateway had in flight when it was made.

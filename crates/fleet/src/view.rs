@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_routing::Replica;
+use penstock_routing::{Replica, TIERS};
 
 use crate::snapshot::{Entry, Snapshot};
 
@@ -103,6 +103,7 @@ fn replica(entry: &Entry, now: Duration, stale: Duration, foreign_tokens: f32) -
         pace: entry.pace,
         adapters: adapters.cloned().unwrap_or_default(),
         max_adapters: polled.map_or(0, |polled| polled.reported.max_adapters),
+        load_s: polled.map_or([None; TIERS], |polled| polled.reported.load_s),
         labels: entry.target.labels.clone(),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use penstock_fleet::{Settings, Source};
 use penstock_http::{Limits, LogSettings, TlsFiles};
-use penstock_routing::ProfileSpec;
+use penstock_routing::{Profile, ProfileSpec};
 use serde::Deserialize;
 
 use crate::flow::FlowSettings;
@@ -234,7 +234,11 @@ impl Config {
             let mirror = pool.mirror.as_ref();
             let mirror = mirror.and_then(|mirror| mirror.complaint(&pool.name, &names));
             let hedge = pool.hedge.as_ref().and_then(HedgeSettings::complaint);
-            if let Some(complaint) = pool.flow.complaint().or(mirror).or(hedge) {
+            let profile = Profile::new(pool.profile.clone())
+                .err()
+                .map(|error| error.to_string());
+            let complaint = pool.flow.complaint().or(mirror).or(hedge);
+            if let Some(complaint) = complaint.or(profile) {
                 return Some(format!("pool {:?}: {complaint}", pool.name));
             }
         }

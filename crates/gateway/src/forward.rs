@@ -90,17 +90,15 @@ fn relayed(
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();
     end_to_end(&mut parts.headers);
-    let decision = routed.decision.to_string();
+    let decision = &routed.decision;
     if gateway.config.explain
-        && let Ok(value) = HeaderValue::from_str(&decision)
+        && let Ok(value) = HeaderValue::from_str(&decision.to_string())
     {
         parts.headers.insert(DECISION, value);
     }
     if gateway.config.access_log {
-        let pool = &destination.pool.name;
-        parts
-            .extensions
-            .insert(AccessNote(format!("{pool}: {decision}")));
+        let note = format!("{}: {decision}", destination.pool.name);
+        parts.extensions.insert(AccessNote(note));
     }
     let renamed = destination.renamed.as_deref();
     let model = renamed.or(call.asked.as_deref()).unwrap_or_default();

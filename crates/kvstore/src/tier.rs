@@ -44,6 +44,12 @@ pub trait Tier: Send + Sync {
     /// second from one thread.
     fn tick(&self) {}
 
+    /// At most `most` chunks that have left the tier, however they did, each once: evicted by this
+    /// process or another, removed, damaged.
+    fn take_left(&self, _most: usize) -> Vec<Digest> {
+        Vec::new()
+    }
+
     /// Counters since the start, by name: `evicted_chunks`, `quarantined_chunks`, `used_bytes`, ...
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

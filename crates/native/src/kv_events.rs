@@ -2,18 +2,20 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use penstock_events::{BatchWriter, Endpoint, Publisher, PublisherSettings};
+use penstock_events::{BatchWriter, Chunks, Endpoint, Medium, Publisher, PublisherSettings};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::buffers::ints;
 use crate::prefix::digest;
 
-/// Publishes what enters and leaves a pool.
+/// Publishes what enters and leaves a pool and its tiers.
 #[pyclass]
 pub(crate) struct KvEventPublisher {
     publisher: Publisher,
     batch: BatchWriter,
+    chunks: Chunks,
 }
 
 #[pymethods]
@@ -42,7 +44,12 @@ impl KvEventPublisher {
         let mut batch = BatchWriter::default();
         // subscribers forget the blocks of an engine that was here before
         batch.cleared();
-        Ok(Self { publisher, batch })
+        let chunks = Chunks::default();
+        Ok(Self {
+            publisher,
+            batch,
+            chunks,
+        })
     }
 
     /// Ports of events and replay, where the system chose them.
@@ -70,7 +77,35 @@ impl KvEventPublisher {
     /// The block `digest` has left the pool.
     #[pyo3(signature = (digest, /))]
     fn removed(&mut self, digest: &[u8]) -> PyResult<()> {
-        self.batch.removed(name(digest)?);
+        self.batch.removed(name(digest)?, Medium::Pool);
+        Ok(())
+    }
+
+    /// The tier `tier` of a kind (`TierKind`) holds the chunk `key` of the blocks `digests`, which
+    /// were in the pool.
+    #[pyo3(signature = (tier, kind, key, digests, /))]
+    fn tier_stored(
+        &mut self,
+        tier: usize,
+        kind: usize,
+        key: &[u8],
+        digests: Vec<Bound<'_, PyBytes>>,
+    ) -> PyResult<()> {
+        let unknown = || PyValueError::new_err(format!("{kind} is no kind of tier"));
+        let medium = *Medium::ALL.get(kind).ok_or_else(unknown)?;
+        let blocks = digests.iter().map(|each| name(each.as_bytes()));
+        let blocks = blocks.collect::<PyResult<_>>()?;
+        let key = digest(key, "a chunk")?;
+        self.chunks
+            .stored((tier, medium), key, blocks, &mut self.batch);
+        Ok(())
+    }
+
+    /// The tier holds the chunk `key` no more, if it did.
+    #[pyo3(signature = (tier, key, /))]
+    fn tier_removed(&mut self, tier: usize, key: &[u8]) -> PyResult<()> {
+        let key = digest(key, "a chunk")?;
+        self.chunks.removed(tier, key, &mut self.batch);
         Ok(())
     }
 

@@ -112,6 +112,12 @@ impl TierIndex {
         Ok(self.index.clear(group))
     }
 
+    /// Digests that were stored and are not any more, since the last `admit` or the last call.
+    fn take_left<'py>(&mut self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let left = self.index.take_left();
+        left.iter().map(|digest| PyBytes::new(py, digest)).collect()
+    }
+
     /// Present state, and evictions since the start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.index.stats();

@@ -99,6 +99,7 @@ pub(crate) fn write_result(py: Python<'_>, result: TransferResult) -> PyResult<B
         FAULT
             .import(py, TRANSFER, "Fault")?
             .call1((result.fault as u8,))?,
+        PyBytes::new(py, result.left.as_flattened()),
     ))
 }
 
@@ -106,6 +107,8 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
     let fault = result.getattr("fault")?.extract()?;
     let fault = Fault::from_code(fault)
         .ok_or_else(|| PyValueError::new_err(format!("{fault} is no fault of a tier")))?;
+    let left = result.getattr("left")?;
+    let (left, _) = names(TransferKind::Remove, left.extract()?)?;
     Ok(TransferResult {
         id: result.getattr("id")?.extract()?,
         done: result.getattr("done")?.extract()?,
@@ -115,6 +118,7 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
         waited: result.getattr("waited")?.extract()?,
         error: result.getattr("error")?.extract()?,
         fault,
+        left,
     })
 }
 

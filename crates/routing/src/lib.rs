@@ -26,6 +26,6 @@ pub use load::Load;
 pub use pick::pick;
 pub use picker::Picker;
 pub use profile::{Profile, ProfileError, ProfileSpec, ScorerSpec};
-pub use replica::{Condition, Pace, Replica, ReplicaId};
+pub use replica::{Condition, Pace, Replica, ReplicaId, TIERS};
 pub use request::{Request, Unknown};
 pub use scorers::{Candidate, SCORERS, Score};

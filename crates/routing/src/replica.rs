@@ -50,6 +50,12 @@ impl Default for Pace {
     }
 }
 
+/// Tiers behind a replica's pool.
+pub const TIERS: usize = 3;
+/// What a token in RAM, on a disk or in shared storage is worth where the time of a load is not
+/// reported: means of what data sheets give for models on accelerators (docs/gateway.md).
+const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
+
 /// A replica and its load at the moment of the decision: what it reported, and what was sent to it
 /// since.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,10 +77,24 @@ pub struct Replica {
     pub adapters: Arc<[Arc<str>]>,
     /// Adapters that it can hold; 0: unknown, or none.
     pub max_adapters: u32,
+    /// Seconds to load a token of KV from RAM, a disk, shared storage; `None`: unknown.
+    pub load_s: [Option<f32>; TIERS],
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
 impl Replica {
+    /// What a cached token is worth by where it is, the pool first: the share of the time to
+    /// compute it that a load saves.
+    pub fn worth(&self) -> [f32; 1 + TIERS] {
+        let mut worth = [1.0; 1 + TIERS];
+        let tiers = worth[1..].iter_mut().zip(self.load_s).zip(UNREPORTED);
+        for ((worth, seconds), unreported) in tiers {
+            let saved = |seconds: f32| 1.0 - seconds * self.pace.prefill_tokens_per_s;
+            *worth = seconds.map_or(unreported, saved).clamp(0.0, 1.0);
+        }
+        worth
+    }
+
     /// An idle one.
     pub fn new(id: ReplicaId, address: impl Into<Arc<str>>) -> Self {
         Self {
@@ -88,7 +108,25 @@ impl Replica {
             pace: Pace::default(),
             adapters: Arc::default(),
             max_adapters: 0,
+            load_s: [None; TIERS],
             labels: Arc::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cached_token_is_worth_what_its_load_saves() {
+        let mut replica = Replica::new(ReplicaId(1), "r:1");
+        assert_eq!(replica.worth(), [1.0, 0.9, 0.45, 0.2]);
+        replica.pace.prefill_tokens_per_s = 1_000.0;
+        replica.load_s = [Some(0.000_25), None, Some(0.002)];
+        assert_eq!(replica.worth(), [1.0, 0.75, 0.45, 0.0]);
+        // a faster replica saves less
+        replica.pace.prefill_tokens_per_s = 2_000.0;
+        assert_eq!(replica.worth()[1], 0.5);
     }
 }

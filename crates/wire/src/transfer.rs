@@ -87,6 +87,8 @@ pub struct TransferResult {
     pub error: String,
     /// What `error` says of the tier.
     pub fault: Fault,
+    /// Chunks that have left the tier since another result said so.
+    pub left: Vec<Digest>,
 }
 
 const NAME: &str = "TRANSFER";
@@ -100,8 +102,8 @@ const DONE: u8 = 1;
 const FAULT: u32 = 1;
 /// Bytes of an error that are kept.
 const MOST_ERROR: usize = 1 << 10;
-/// Id, marks, bytes, two times, lengths of `found` and `error`.
-const RESULT_HEAD: usize = 8 + 1 + 3 * 8 + 2 * 4;
+/// Id, marks, bytes, two times, lengths of `found`, `error` and `left`.
+const RESULT_HEAD: usize = 8 + 1 + 3 * 8 + 3 * 4;
 
 impl TransferKind {
     /// The kind of a byte, if there is one.
@@ -215,7 +217,8 @@ impl TransferResult {
         let mut messages: Vec<Vec<u8>> = Vec::new();
         for result in results {
             let error = shortened(&result.error);
-            let size = RESULT_HEAD + result.found.len() + error.len();
+            let left = result.left.as_flattened();
+            let size = RESULT_HEAD + result.found.len() + error.len() + left.len();
             if messages.last().is_none_or(|m| m.len() + size > capacity) {
                 messages.push(Vec::with_capacity(size));
             }
@@ -230,6 +233,8 @@ impl TransferResult {
                 w.f64(result.waited);
                 w.bytes(&result.found);
                 w.bytes(error.as_bytes());
+                w.count(result.left.len());
+                w.array(left);
                 Ok(())
             })?;
         }
@@ -254,6 +259,10 @@ impl TransferResult {
                     waited: f.f64("waited")?,
                     found: f.bytes("found")?.to_vec(),
                     error: f.string("error")?,
+                    left: {
+                        let left = f.size("left")?;
+                        f.column("left", left)?.to_vec()
+                    },
                 });
             }
             Ok(results)

@@ -38,19 +38,22 @@ fn results() -> impl Strategy<Value = Vec<TransferResult>> {
         vec(any::<u8>(), 0..40),
         (0.0..1e9f64, 0.0..1e9f64),
         ".{0,40}",
+        vec(any::<[u8; 32]>(), 0..4),
     );
-    let one = one.prop_map(
-        |((id, done, bytes), fault, found, times, error)| TransferResult {
-            id,
-            done,
-            found,
-            bytes,
-            seconds: times.0,
-            waited: times.1,
-            error,
-            fault,
-        },
-    );
+    let one =
+        one.prop_map(
+            |((id, done, bytes), fault, found, times, error, left)| TransferResult {
+                id,
+                done,
+                found,
+                bytes,
+                seconds: times.0,
+                waited: times.1,
+                error,
+                fault,
+                left,
+            },
+        );
     vec(one, 0..8)
 }
 

@@ -7,6 +7,7 @@ one that is loaded is in no plan, one that is stored is not written to.
 
 from __future__ import annotations
 
+import builtins
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -110,3 +111,5 @@ class Moved:
     """Why not, when not done; empty for what was only not there, or was cancelled."""
     fault: Fault = Fault.NONE
     """What `error` says of the tier."""
+    left: builtins.bytes = b""
+    """Digests of chunks that have left the tier, which no answer has named before."""

@@ -115,4 +115,5 @@ def join(ranks: Sequence[Moved]) -> Moved:
         waited=max(moved.waited for moved in ranks),
         error=next((moved.error for moved in ranks if moved.error), ""),
         fault=max(moved.fault for moved in ranks),
+        left=b"".join(moved.left for moved in ranks),
     )

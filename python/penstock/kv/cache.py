@@ -71,7 +71,7 @@ class KvCache:
         self._chunked = tuple(chunked) or (False,) * len(windows)
         self._step_tokens = step_tokens
         self._searched = searched
-        self._events = events
+        self.events = events
         # A hit needs the blocks of every group: the group without a window has most of them.
         self._reported = self.pools[windows.index(None) if None in windows else 0]
         self._reported.events = events
@@ -213,19 +213,19 @@ class KvCache:
         self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
     ) -> None:
         """Report blocks first .. end - 1 of a sequence as events: they are in the pool."""
-        if self._events is None:
+        if self.events is None:
             return
         size = self.block_size
         for at in range(first, end):
             if self._reported.find(digests[at]) >= 0:
                 parent = digests[at - 1] if at else None
                 block = tokens[at * size : (at + 1) * size]
-                self._events.stored(digests[at], parent, block)
+                self.events.stored(digests[at], parent, block)
 
     def publish_events(self) -> None:
         """Publish the events since the last call."""
-        if self._events is not None:
-            self._events.flush()
+        if self.events is not None:
+            self.events.flush()
 
     def forget(self, digest: bytes) -> bool:
         """Take a name away in all groups; whether there was one."""

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.kv.events import KvEvents
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import CircuitBreaker
 from penstock.kv_tiers.contract import Blocks, Shape, Tiers, TransferExecutor
@@ -46,13 +47,14 @@ class TierCache(Tiers):
         rates: Rates,
         breakers: Sequence[CircuitBreaker],
         clock: Callable[[], float],
+        events: KvEvents | None = None,
     ) -> None:
         self._shape = shape
         self._clock = clock
         self._stats = stats
         self._rates = rates
         self._transfers = transfers = Transfers(pools, executor, breakers, clock)
-        common = Common(pools, transfers, index, shape, rates, stats, clock)
+        common = Common(pools, transfers, index, shape, rates, stats, clock, events)
         self.write_behind = WriteBehind(common)
         self._lookup = TierLookup(common, self.write_behind)
         self._loader = Loader(common, self.write_behind)

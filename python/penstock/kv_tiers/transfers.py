@@ -12,7 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
+from penstock.core.transfer import KEY_BYTES, RAM, Fault, Moved, Transfer, TransferKind
+from penstock.kv.events import KvEvents
 from penstock.kv.pool import BlockPool
 from penstock.kv_tiers.breaker import BreakerState, CircuitBreaker
 from penstock.kv_tiers.contract import Blocks, Shape, TransferExecutor
@@ -61,6 +62,8 @@ class Transfers:
         """Ids of those that do, until they are answered."""
         self._quarantined: set[int] = set()
         """Tiers of which the log says that a chunk was put aside."""
+        self.on_left: Callable[[int, bytes], None] = lambda tier, key: None
+        """Called with a tier and the digest of a chunk that has left it."""
         self._last_id = 0
         self._in_vain = 0
 
@@ -148,6 +151,8 @@ class Transfers:
                 pool.release(group)
             if each.tier != RAM:
                 self._judge(each, moved)
+            for at in range(0, len(moved.left), KEY_BYTES):
+                self.on_left(each.tier, moved.left[at : at + KEY_BYTES])
             each.done(moved)
         self._find_stalled()
         opened = self.skipped - skipped
@@ -205,3 +210,4 @@ class Common:
     rates: Rates
     stats: Stats
     clock: Callable[[], float]
+    events: KvEvents | None

@@ -48,7 +48,10 @@ class WriteBehind:
         self._per_chunk = common.shape.per_chunk
         tiers = self._stats.tiers
         self._queues: list[deque[ChunkStore]] = [deque() for _ in tiers[1:]]
-        self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in tiers[1:]]
+        self._known: list[OrderedDict[bytes, bool]] = [OrderedDict() for _ in tiers[1:]]
+        """Whether the chunk is there; else its store is queued or in flight."""
+        self._events = common.events
+        self._transfers.on_left = self.forget
         self._storing = [0] * len(tiers)
         self._held = 0
         self.offloading = 0
@@ -72,10 +75,12 @@ class WriteBehind:
     def _add(self, digests: Sequence[bytes], first: int, end: int) -> None:
         parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
-            if digests[end - 1] in known:
+            if (held := known.get(digests[end - 1])) is not None:
+                # Found by a lookup, and read since: its blocks have been in the pool.
+                self._report(tier, digests[end - 1], digests[first:end] if held else ())
                 continue
             store = ChunkStore(tier, tuple(digests[first:end]), parent)
-            self.know(tier, store.key)
+            self.know(tier, store.key, held=False)
             if len(queue) >= MOST_QUEUED:
                 self._drop(queue.popleft())
             queue.append(store)
@@ -86,35 +91,53 @@ class WriteBehind:
 
     # Presence -------------------------------------------------------------------------------------
 
-    def know(self, tier: int, key: bytes) -> None:
+    def know(self, tier: int, key: bytes, held: bool = True) -> None:
         """Remember that the tier has this chunk, or will."""
         known = self._known[tier - 1]
-        known[key] = None
+        known[key] = held
         known.move_to_end(key)
         if len(known) > MOST_KNOWN:
-            known.popitem(last=False)
+            self.forget(tier, next(iter(known)))
 
     def forget(self, tier: int, key: bytes) -> None:
-        self._known[tier - 1].pop(key, None)
+        if self._known[tier - 1].pop(key, False) and self._events is not None:
+            self._events.tier_removed(tier, key)
+
+    def _report(self, tier: int, key: bytes, digests: Sequence[bytes]) -> None:
+        """Report the blocks of a chunk of a tier as an event, if there are any."""
+        if digests and self._events is not None:
+            self._events.tier_stored(tier, self._stats.tiers[tier].kind, key, digests)
+
+    def _report_left(self) -> None:
+        """Report what RAM lost by the last call of its index."""
+        if self._index is None or self._events is None:
+            return
+        for digest in self._index.take_left():
+            self._events.tier_removed(RAM, digest)
 
     def remove(self, digests: list[bytes]) -> int:
         """Forget these blocks and the chunks that they end, in all tiers; how many RAM had."""
-        for known in self._known:
+        for tier in range(1, len(self._stats.tiers)):
             for key in digests:
-                known.pop(key, None)
+                self.forget(tier, key)
         self._forget_chunks(TransferKind.REMOVE, b"".join(digests))
-        return self._index.remove(digests) if self._index is not None else 0
+        count = self._index.remove(digests) if self._index is not None else 0
+        self._report_left()
+        return count
 
     def clear(self, group: bytes = b"") -> int:
         """Forget everything, or one salt group, in all tiers; how many blocks RAM had."""
-        for queue, known in zip(self._queues, self._known, strict=True):
+        queues = zip(self._queues, self._known, strict=True)
+        for tier, (queue, known) in enumerate(queues, start=1):
             waiting = [store for store in queue if not store.key.startswith(group)]
             queue.clear()
             queue.extend(waiting)
             for key in [key for key in known if key.startswith(group)]:
-                del known[key]
+                self.forget(tier, key)
         self._forget_chunks(TransferKind.CLEAR, group)
-        return self._index.clear(group or None) if self._index is not None else 0
+        count = self._index.clear(group or None) if self._index is not None else 0
+        self._report_left()
+        return count
 
     def _forget_chunks(self, kind: TransferKind, keys: bytes) -> None:
         if self._queues:
@@ -134,6 +157,7 @@ class WriteBehind:
         parent = digests[first - 1] if first else None
         names = list(digests[first : first + len(blocks[0])])
         slots = self._index.admit(names, parent, awaited)
+        self._report_left()
         self._stats.tiers[RAM].dropped_stores += sum(slot == -1 for slot in slots)
         chosen = [at for at, slot in enumerate(slots) if slot >= 0]
         if chosen:
@@ -190,13 +214,19 @@ class WriteBehind:
         self.offloading -= len(digests) * awaited
         if self._index is None:
             return
-        if moved.done:
-            self._index.commit(digests)
-        else:
+        if not moved.done:
             self._index.abandon(digests)
+            return
+        self._index.commit(digests)
+        for digest in digests:
+            self._report(RAM, digest, (digest,))
+        self._report_left()
 
     def _stored(self, store: ChunkStore, moved: Moved) -> None:
         if moved.done:
             self._rates.stored(store.tier, moved.bytes, moved.seconds)
+            if store.key in self._known[store.tier - 1]:
+                self.know(store.tier, store.key)
+                self._report(store.tier, store.key, store.digests)
         else:
             self.forget(store.tier, store.key)

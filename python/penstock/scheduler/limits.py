@@ -30,6 +30,12 @@ class Limits:
     """That of pooled requests."""
     max_wait: float = math.inf
     """Seconds for which a request that expires may wait for its turn."""
+    arrivals: bool = True
+    """Whether requests come while others run. None comes into a batch that is complete, so all its
+    decode steps are planned ahead.
+    """
+    grammars: bool = True
+    """Whether the backend draws tokens within a grammar."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

@@ -107,7 +107,7 @@ class Scheduler:
             self._expire()
         if not self._in_flight or self.limits.stages > 1:
             work = self._selection.next_step()
-        elif len(self._in_flight) < AHEAD and self._step_seconds < AHEAD_SECONDS:
+        elif len(self._in_flight) < AHEAD and not self._keeps_waiting():
             work = self._selection.decode_ahead()
         else:
             work = []
@@ -116,6 +116,10 @@ class Scheduler:
         self._step += 1
         self._in_flight[self._step] = work
         return build_plan(self._step, work, self._kv.block_size)
+
+    def _keeps_waiting(self) -> bool:
+        """Whether a request that arrives would wait long for a plan made ahead."""
+        return self.limits.arrivals and self._step_seconds >= AHEAD_SECONDS
 
     def _expire(self) -> None:
         """Refuse requests whose turn has not come in time; those that had one go on."""

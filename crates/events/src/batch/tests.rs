@@ -1,10 +1,12 @@
 #![allow(clippy::unwrap_used)]
 //! Batches in the forms of SGLang and vLLM (tests/fixtures), and in ours.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::BatchWriter;
+use crate::{BatchWriter, Chunks};
 
 /// The bytes of a fixture: hexadecimal digits and white space.
 fn fixture(text: &str) -> Vec<u8> {
@@ -150,7 +152,10 @@ fn mediums_have_many_names() {
         ("STORAGE", Medium::Shared),
         ("EXTERNAL", Medium::Shared),
     ] {
-        assert_eq!(Medium::named(name.as_bytes()), medium, "{name}");
+        assert_eq!(Medium::named(name.as_bytes(), b""), medium, "{name}");
+    }
+    for (locality, medium) in [("LOCAL", Medium::Disk), ("REMOTE", Medium::Shared)] {
+        assert_eq!(Medium::named(b"STORAGE", locality.as_bytes()), medium);
     }
 }
 
@@ -177,8 +182,8 @@ fn neighbours_become_one_event() {
     writer.stored(1, None, &[1, 2], Some("salt"));
     writer.stored(2, Some(1), &[3, 4], Some("salt"));
     writer.stored(3, Some(9), &[5, 6], None);
-    writer.removed(1);
-    writer.removed(2);
+    writer.removed(1, Medium::Pool);
+    writer.removed(2, Medium::Pool);
     let batch = Batch::decode(&writer.finish(1.0).unwrap()).unwrap();
     let [
         Event::Cleared,
@@ -201,6 +206,40 @@ fn neighbours_become_one_event() {
     assert_eq!(writer.finish(2.0), None);
 }
 
+#[test]
+fn blocks_of_tiers_are_told_without_tokens_and_by_medium() {
+    let mut writer = BatchWriter::default();
+    for medium in [Medium::Ram, Medium::Disk, Medium::Shared] {
+        writer.copied(1, medium);
+        writer.copied(2, medium);
+        writer.removed(3, medium);
+    }
+    writer.removed(3, Medium::Pool);
+    let batch = Batch::decode(&writer.finish(1.0).unwrap()).unwrap();
+    let told = batch.events.iter().map(|event| match event {
+        Event::Stored(stored) => {
+            assert!(stored.tokens.is_empty() && stored.parent.is_none() && !stored.windowed);
+            (true, stored.medium, stored.hashes.clone())
+        }
+        Event::Removed { hashes, medium } => (false, *medium, hashes.clone()),
+        Event::Cleared => panic!("{batch:?}"),
+    });
+    let tiers = [Medium::Ram, Medium::Disk, Medium::Shared];
+    let mut wanted: Vec<_> = (tiers.into_iter())
+        .flat_map(|medium| {
+            let stored = (true, medium, vec![number(1), number(2)]);
+            [stored, (false, medium, vec![number(3)])]
+        })
+        .collect();
+    wanted.push((false, Medium::Pool, vec![number(3)]));
+    assert_eq!(told.collect::<Vec<_>>(), wanted);
+}
+
+/// A tier, a chunk's name, and its blocks; none: the chunk is gone.
+fn chunk() -> impl Strategy<Value = (usize, u8, Vec<u64>)> {
+    (0usize..3, 0u8..6, prop::collection::vec(0u64..8, 0..5))
+}
+
 /// Hash, whether it has a parent, tokens; no tokens: the block is removed.
 fn change() -> impl Strategy<Value = (u64, bool, Vec<u32>)> {
     (
@@ -216,7 +255,7 @@ proptest! {
         let mut writer = BatchWriter::default();
         for (hash, behind, tokens) in &changes {
             match tokens.is_empty() {
-                true => writer.removed(*hash),
+                true => writer.removed(*hash, Medium::Pool),
                 false => writer.stored(*hash, behind.then_some(7), tokens, None),
             }
         }
@@ -238,6 +277,48 @@ proptest! {
         let plain = changes.into_iter().map(|(hash, _, tokens)| (number(hash), tokens));
         let wanted: Vec<_> = plain.collect();
         prop_assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn events_of_chunks_say_which_blocks_are_where(
+        changes in prop::collection::vec(chunk(), 1..60),
+    ) {
+        // two tiers of one medium, and one of another
+        let media = [Medium::Disk, Medium::Disk, Medium::Ram];
+        let (mut chunks, mut writer) = (Chunks::default(), BatchWriter::default());
+        let mut model: BTreeMap<(usize, u8), BTreeSet<u64>> = BTreeMap::new();
+        let mut told: BTreeSet<(Medium, BlockHash)> = BTreeSet::new();
+        for (tier, name, blocks) in changes {
+            match blocks.is_empty() {
+                true => {
+                    chunks.removed(tier, [name; 32], &mut writer);
+                    model.remove(&(tier, name));
+                }
+                false => {
+                    let mut blocks = blocks;
+                    blocks.sort_unstable();
+                    blocks.dedup();
+                    model.entry((tier, name)).or_insert_with(|| blocks.iter().copied().collect());
+                    chunks.stored((tier, media[tier]), [name; 32], blocks, &mut writer);
+                }
+            }
+            let Some(bytes) = writer.finish(1.0) else { continue };
+            for event in Batch::decode(&bytes).unwrap().events {
+                match event {
+                    Event::Stored(one) => for hash in one.hashes {
+                        prop_assert!(told.insert((one.medium, hash)), "told twice");
+                    },
+                    Event::Removed { hashes, medium } => for hash in hashes {
+                        prop_assert!(told.remove(&(medium, hash)), "was never told");
+                    },
+                    Event::Cleared => prop_assert!(false),
+                }
+            }
+            let there = model.iter().flat_map(|((tier, _), blocks)| {
+                blocks.iter().map(|block| (media[*tier], number(*block)))
+            });
+            prop_assert_eq!(&told, &there.collect::<BTreeSet<_>>());
+        }
     }
 
     #[test]

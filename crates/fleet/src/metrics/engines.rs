@@ -2,23 +2,17 @@
 
 use std::sync::Arc;
 
+use penstock_routing::TIERS;
+
 use super::text::{Sample, samples};
 use crate::load::Reported;
 
 /// What the metrics of all engines begin with.
 const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
-/// prometheus_client's, of the process that answers.
-const PROCESS_START: &str = "process_start_time_seconds";
-const WANTED: [&str; 6] = [
-    PREFIXES[0],
-    PREFIXES[1],
-    PREFIXES[2],
-    PREFIXES[3],
-    PREFIXES[4],
-    PROCESS_START,
-];
 /// Adapters of one replica that count.
 const MAX_ADAPTERS: usize = 1024;
+/// Tokens that have to be loaded from a tier before their time says something.
+const LEAST_LOADED: f64 = 512.0;
 /// No replica has more requests, or more KV tokens.
 const MOST: f64 = 1e9;
 
@@ -39,14 +33,19 @@ enum Meaning {
     /// Only grows while the engine lives.
     Work,
     ProcessStart,
+    /// Which of these it is, a label says.
+    Triton(&'static str),
+    /// Seconds of all loads from a tier, and tokens that came from it.
+    LoadSeconds,
+    LoadTokens,
 }
 
-fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
+/// What the samples of a name are about; `None`: nothing that counts here.
+fn meaning(name: &str) -> Option<Meaning> {
     use Meaning::{
-        Adapters, KvBlockTokens, KvBlocks, KvSize, KvTokens, KvUse, Running, Waiting, Work,
+        Adapters, KvBlockTokens, KvBlocks, KvSize, KvTokens, KvUse, Running, Triton, Waiting, Work,
     };
-    let label = |name| sample.label(name);
-    let found = match sample.name {
+    Some(match name {
         "vllm:num_requests_waiting"
         | "sglang:num_queue_reqs"
         | "trtllm_num_requests_waiting"
@@ -72,22 +71,30 @@ fn meaning(sample: &Sample<'_>) -> Option<Meaning> {
         | "sglang:prompt_tokens_total"
         | "trtllm_request_success_total"
         | "llamacpp:prompt_tokens_total" => Work,
-        PROCESS_START => Meaning::ProcessStart,
-        "nv_trt_llm_request_metrics" => match label("request_type")?.as_ref() {
-            "waiting" => Waiting,
-            "scheduled" => Running,
-            _ => return None,
-        },
-        "nv_trt_llm_kv_cache_block_metrics" => match label("kv_cache_block_type")?.as_ref() {
-            "fraction" => KvUse,
-            "tokens_per" => KvBlockTokens,
-            "max" => KvBlocks,
-            _ => return None,
-        },
+        // prometheus_client's, of the process that answers
+        "process_start_time_seconds" => Meaning::ProcessStart,
+        "nv_trt_llm_request_metrics" => Triton("request_type"),
+        "nv_trt_llm_kv_cache_block_metrics" => Triton("kv_cache_block_type"),
+        "penstock:kv_tier_load_seconds_sum" => Meaning::LoadSeconds,
+        "penstock:kv_tier_hit_tokens_total" => Meaning::LoadTokens,
         _ => return None,
-    };
+    })
+}
+
+/// What one sample is about.
+fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
+    if let Meaning::Triton(label) = meaning {
+        return Some(match (label, sample.label(label)?.as_ref()) {
+            ("request_type", "waiting") => Meaning::Waiting,
+            ("request_type", "scheduled") => Meaning::Running,
+            ("kv_cache_block_type", "fraction") => Meaning::KvUse,
+            ("kv_cache_block_type", "tokens_per") => Meaning::KvBlockTokens,
+            ("kv_cache_block_type", "max") => Meaning::KvBlocks,
+            _ => return None,
+        });
+    }
     let part = sample.name.starts_with("sglang:") && is_part(sample);
-    (!part).then_some(found)
+    (!part).then_some(meaning)
 }
 
 /// Whether a sample of SGLang is counted by another one: requests of one priority, and what a later
@@ -104,8 +111,8 @@ fn is_part(sample: &Sample<'_>) -> bool {
 /// behind one server (data parallel ranks) are added; their KV use is averaged.
 pub(crate) fn reported(page: &str) -> Option<Reported> {
     let mut sums = Sums::default();
-    for sample in samples(page, &WANTED) {
-        if let Some(meaning) = meaning(&sample) {
+    for (meaning, sample) in samples(page, meaning) {
+        if let Some(meaning) = meaning_of(meaning, &sample) {
             sums.add(meaning, &sample);
             let engine = PREFIXES.iter().find(|one| sample.name.starts_with(**one));
             sums.engine = engine.copied().unwrap_or(sums.engine);
@@ -129,6 +136,8 @@ struct Sums {
     adapters: Option<(f64, f64, String)>,
     work: Option<f64>,
     process_start: Option<f64>,
+    /// Seconds and tokens of loads, by tier.
+    loads: [(f64, f64); TIERS],
 }
 
 impl Sums {
@@ -152,7 +161,21 @@ impl Sums {
             (Meaning::Adapters, Some(at)) => self.saw_adapters(at, sample),
             (Meaning::Work, Some(value)) => *self.work.get_or_insert(0.0) += value,
             (Meaning::ProcessStart, start) => self.process_start = start,
+            (Meaning::LoadSeconds, Some(value)) => self.tier(sample).0 += value,
+            (Meaning::LoadTokens, Some(value)) => self.tier(sample).1 += value,
+            // `meaning_of` has resolved it
+            (Meaning::Triton(_), _) => {}
         }
+    }
+
+    /// Loads of the sample's tier, by what its name begins with; what is neither RAM nor a disk is
+    /// remote.
+    fn tier(&mut self, sample: &Sample<'_>) -> &mut (f64, f64) {
+        let name = sample.label("tier").unwrap_or_default();
+        let known = ["ram", "disk:"]
+            .iter()
+            .position(|one| name.starts_with(one));
+        &mut self.loads[known.unwrap_or(TIERS - 1)]
     }
 
     fn saw_adapters(&mut self, at: f64, sample: &Sample<'_>) {
@@ -190,6 +213,9 @@ impl Sums {
             max_adapters: most.min(MOST) as u32,
             process_start: self.process_start,
             work: self.work,
+            load_s: self.loads.map(|(seconds, tokens)| {
+                (tokens >= LEAST_LOADED).then(|| (seconds / tokens).min(MOST) as f32)
+            }),
         })
     }
 }
@@ -263,6 +289,23 @@ mod tests {
         let reported = reported(&page).unwrap();
         assert_eq!(reported.process_start, Some(1.7e9));
         assert_eq!(reported.engine, "sglang:");
+    }
+
+    #[test]
+    fn the_time_of_a_loaded_token_is_that_of_its_tier() {
+        let sum = "penstock:kv_tier_load_seconds_sum";
+        let tokens = "penstock:kv_tier_hit_tokens_total";
+        let page = format!(
+            "vllm:num_requests_running 1\n\
+             {sum}{{engine=\"0\",tier=\"ram\"}} 0.5\n{sum}{{tier=\"disk:/a\"}} 3\n\
+             {sum}{{tier=\"disk:/b\"}} 1\n{sum}{{tier=\"redis://x\"}} 9\n\
+             {tokens}{{tier=\"ram\"}} 1000\n{tokens}{{tier=\"disk:/a\"}} 1500\n\
+             {tokens}{{tier=\"disk:/b\"}} 500\n{tokens}{{tier=\"redis://x\"}} 511\n"
+        );
+        let few = None;
+        let load_s = [Some(0.000_5), Some(0.002), few];
+        assert_eq!(reported(&page).unwrap().load_s, load_s);
+        assert_eq!(reported(VLLM).unwrap().load_s, [None; 3]);
     }
 
     #[test]

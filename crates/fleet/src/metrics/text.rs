@@ -1,6 +1,6 @@
 //! Prometheus' text format, as far as gauges need it. Pages come from servers that may be broken:
-//! a line that cannot be read is skipped, and nothing is allocated for lines that are not asked
-//! for.
+//! a line that cannot be read is skipped. Most lines are buckets of histograms, which are not
+//! asked for: those are left at the end of their name.
 
 use std::borrow::Cow;
 
@@ -17,19 +17,31 @@ pub(crate) struct Sample<'a> {
     rest: &'a str,
 }
 
-/// The samples of a page whose names begin with one of `prefixes`.
-pub(crate) fn samples<'a>(
+/// The samples of a page to whose names `wanted` has an answer, with it.
+pub(crate) fn samples<'a, T: Copy>(
     page: &'a str,
-    prefixes: &'a [&'a str],
-) -> impl Iterator<Item = Sample<'a>> {
-    let wanted = |line: &&str| prefixes.iter().any(|prefix| line.starts_with(prefix));
-    page.lines().filter(wanted).filter_map(Sample::read)
+    wanted: impl Fn(&'a str) -> Option<T>,
+) -> impl Iterator<Item = (T, Sample<'a>)> {
+    // samples of one family follow one another
+    let mut before: (&str, Option<T>) = ("", None);
+    page.lines().filter_map(move |line| {
+        if line.starts_with('#') {
+            return None;
+        }
+        let bytes = line.as_bytes();
+        let end = |byte: &u8| matches!(byte, b'{' | b' ' | b'\t');
+        let known = bytes.get(before.0.len()).is_some_and(end) && line.starts_with(before.0);
+        if !known {
+            let name = &line[..bytes.iter().position(end)?];
+            before = (name, wanted(name));
+        }
+        let (name, found) = before;
+        Some((found?, Sample::read(name, &line[name.len()..])?))
+    })
 }
 
 impl<'a> Sample<'a> {
-    fn read(line: &'a str) -> Option<Self> {
-        let end = line.find(['{', ' ', '\t'])?;
-        let (name, rest) = line.split_at(end);
+    fn read(name: &'a str, rest: &'a str) -> Option<Self> {
         let Some(inside) = rest.strip_prefix('{') else {
             let labels = "";
             return Some(Self { name, labels, rest });
@@ -120,7 +132,7 @@ mod tests {
     use super::*;
 
     fn one(line: &str) -> Option<Sample<'_>> {
-        samples(line, &[""]).next()
+        samples(line, Some).next().map(|(_, sample)| sample)
     }
 
     #[test]
@@ -150,16 +162,26 @@ mod tests {
     }
 
     #[test]
-    fn only_lines_with_the_prefix_are_read() {
-        let page = "# HELP a x\na 1\nb 2\na_c 3\n";
-        let names: Vec<&str> = samples(page, &["a"]).map(|one| one.name).collect();
-        assert_eq!(names, ["a", "a_c"]);
+    fn only_lines_with_a_wanted_name_are_read() {
+        let page = "# HELP a x\na 1\na{b=\"c\"} 2\nb 2\na_c 3\n  \na\t4\n";
+        let wanted = |name: &str| ["a", "a_c"].iter().position(|one| *one == name);
+        let found = samples(page, wanted).map(|(at, one)| (at, one.name, one.value()));
+        let value = |at, name, value: f64| (at, name, Some(value));
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [
+                value(0, "a", 1.0),
+                value(0, "a", 2.0),
+                value(1, "a_c", 3.0),
+                value(0, "a", 4.0)
+            ]
+        );
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_without_harm(page in "[a-c{}=\",\\\\ \n0-9é.:_#-]{0,200}") {
-            for sample in samples(&page, &[""]) {
+            for (_, sample) in samples(&page, Some) {
                 sample.value();
                 sample.label("a");
                 sample.number("b");

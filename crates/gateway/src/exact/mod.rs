@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_fleet::{Fleet, View};
-use penstock_prefix::{TIERS, token_chain};
+use penstock_prefix::token_chain;
 use penstock_routing::{Replica, ReplicaId};
 use penstock_text::TextModel;
 
@@ -28,9 +28,6 @@ use known::{Known, root};
 pub(crate) use page::exact_page;
 use tokens::{TokenCounts, Tokens};
 
-/// What a cached token is worth by where it is, as a share of one that is in the pool: the others
-/// are loaded first.
-const WORTH: [f32; TIERS] = [1.0, 0.8, 0.5, 0.3];
 /// A replica that computes a prompt says so at the end of the step.
 const STEP: Duration = Duration::from_secs(2);
 /// What an expected time is off by without being absurd.
@@ -95,7 +92,7 @@ impl Exact {
                 continue;
             };
             let found = index.matches(chain, &[engine], now);
-            let blocks = found.iter().flatten().zip(WORTH.iter().cycle());
+            let blocks = found.iter().flatten().zip(replica.worth());
             let worth: f32 = blocks.map(|(blocks, worth)| *blocks as f32 * worth).sum();
             let exact = worth * size as f32;
             // one that was not followed from its start may hold more than it told

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penstock_events::{BatchWriter, Endpoint, Publisher, PublisherSettings};
+use penstock_events::{BatchWriter, Endpoint, Medium, Publisher, PublisherSettings};
 use serde_json::{Value, json};
 
 use crate::replica::{Answers, Replica};
@@ -146,7 +146,7 @@ async fn a_prompt_goes_where_its_blocks_are_and_not_where_they_were() {
     assert_eq!(all[1].replica.seen().len(), 5);
     assert_eq!(count(&door, "prompts_tokenized_total").await, 5);
     // it is evicted there, and computed here meanwhile: the approximate index does not know
-    all[1].say(|writer| (1..=20).for_each(|name| writer.removed(name)));
+    all[1].say(|writer| (1..=20).for_each(|name| writer.removed(name, Medium::Pool)));
     blocks(&door, 0).await;
     all[0].holds(&tokens);
     blocks(&door, 20).await;
@@ -190,4 +190,41 @@ async fn a_replica_that_is_not_heard_any_more_is_judged_as_before() {
     assert_eq!(door.post(&prompt).await.status, 200);
     assert_eq!(replica.seen().len(), 2);
     assert!(all[0].replica.seen().is_empty());
+}
+
+#[tokio::test]
+async fn the_nearer_of_two_tiers_gets_the_prompt() {
+    let model = Model::write("tiers");
+    let all = [Speaking::start().await, Speaking::start().await];
+    let door = door(&all, &model, json!([{"name": "prefix"}])).await;
+    let worlds = [
+        ([Medium::Disk, Medium::Ram], 1),
+        ([Medium::Disk, Medium::Shared], 0),
+        ([Medium::Pool, Medium::Ram], 0),
+    ];
+    for (first, (media, nearer)) in (1u64..).step_by(100).zip(worlds) {
+        let tokens: Vec<u32> = (0..80).map(|at| (at + first as u32) % 97).collect();
+        for (one, medium) in all.iter().zip(media) {
+            one.say(|writer| {
+                for (at, block) in (first..).zip(tokens.chunks_exact(SIZE)) {
+                    writer.stored(at, (at > first).then(|| at - 1), block, None);
+                }
+            });
+            if medium != Medium::Pool {
+                one.say(|writer| (first..first + 20).for_each(|at| writer.copied(at, medium)));
+                one.say(|writer| {
+                    (first..first + 20).for_each(|at| writer.removed(at, Medium::Pool));
+                });
+            }
+            // the last one, which shows that all were taken in
+            one.say(|writer| writer.stored(first + 50, None, &[98, 98, 98, first as u32], None));
+        }
+        blocks(&door, 42 * (first / 100 + 1)).await;
+        let before = all.each_ref().map(|one| one.replica.seen().len());
+        for _ in 0..3 {
+            assert_eq!(door.post(&chat(&text(&tokens))).await.status, 200);
+        }
+        let after = all.each_ref().map(|one| one.replica.seen().len());
+        assert_eq!(after[nearer] - before[nearer], 3, "{media:?}");
+    }
 }

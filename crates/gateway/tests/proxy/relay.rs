@@ -121,6 +121,15 @@ async fn large_bodies_pass_and_larger_ones_are_refused() {
     let answer = door.post(&chat(&"y".repeat(3 << 20))).await;
     assert_eq!(answer.status, 413);
     assert_eq!(answer.json()["error"]["code"], "request_too_large");
+    // without a limit in the configuration
+    let door = Door::open(&[&replica], json!({})).await;
+    let most = 20 << 20;
+    let whole = chat(&"y".repeat(most - chat("").to_string().len()));
+    assert_eq!(whole.to_string().len(), most);
+    let answer = door.post(&whole).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.json()["echo"] == whole);
+    assert_eq!(door.post(&chat(&"y".repeat(most))).await.status, 413);
 }
 
 #[tokio::test]

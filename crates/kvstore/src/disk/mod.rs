@@ -341,6 +341,10 @@ impl Tier for Disk {
         self.directory.look_sometimes();
     }
 
+    fn take_left(&self, most: usize) -> Vec<Digest> {
+        self.directory.state().take_left(self.store, most)
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.directory.counts;

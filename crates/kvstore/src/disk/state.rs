@@ -1,5 +1,7 @@
 //! Knowledge of one process about a directory: its files, and their order of eviction.
 
+use std::collections::VecDeque;
+
 use super::index::{Before, Candidate, Chunk, Index};
 use super::layout;
 use super::listing::Listing;
@@ -21,7 +23,12 @@ pub(crate) struct State {
     pub(crate) quarantined: u64,
     /// Whether everything has been listed once.
     pub(crate) complete: bool,
+    /// Chunks that are gone and were not taken yet, oldest first.
+    left: VecDeque<(usize, Digest)>,
 }
+
+/// Chunks that are noted as gone; older ones are forgotten.
+const MOST_LEFT: usize = 1 << 16;
 
 impl State {
     /// Knows nothing yet.
@@ -34,6 +41,7 @@ impl State {
             free_at_look: 0,
             quarantined: 0,
             complete: false,
+            left: VecDeque::new(),
         }
     }
 
@@ -63,16 +71,35 @@ impl State {
 
     /// Removes a part that is gone.
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
+        let was_there = self.index.chunk(store, &key.digest).is_some();
         self.index.remove_part(store, key, bytes);
-        if self.index.chunk(store, &key.digest).is_none() {
+        if was_there && self.index.chunk(store, &key.digest).is_none() {
             self.ranking.policy.remove(&Name::new(store, &key.digest));
+            self.note_left(store, key.digest);
         }
     }
 
     /// Forgets a chunk; returns its parts, to be removed from the directory.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
         self.ranking.policy.remove(&Name::new(store, digest));
-        self.index.remove(store, digest)
+        let chunk = self.index.remove(store, digest)?;
+        self.note_left(store, *digest);
+        Some(chunk)
+    }
+
+    /// Chunks of a store that are gone and were not taken before.
+    pub(crate) fn take_left(&mut self, store: usize, most: usize) -> Vec<Digest> {
+        // what another identity had in the directory is left out
+        self.left.retain(|(of, _)| *of == store);
+        let count = most.min(self.left.len());
+        self.left.drain(..count).map(|(_, digest)| digest).collect()
+    }
+
+    fn note_left(&mut self, store: usize, digest: Digest) {
+        if self.left.len() == MOST_LEFT {
+            self.left.pop_front();
+        }
+        self.left.push_back((store, digest));
     }
 
     /// Counts a request for chunks of one prefix, in its order.
@@ -106,6 +133,7 @@ impl State {
         let (came, gone) = self.index.apply(at, before, listing, found);
         for digest in gone {
             self.ranking.policy.remove(&Name::new(at.0, &digest));
+            self.note_left(at.0, digest);
         }
         for digest in came.iter().filter(|_| found.is_some()) {
             self.enter(at.0, digest, None);

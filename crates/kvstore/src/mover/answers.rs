@@ -59,6 +59,7 @@ impl Reply {
         joined.seconds += part.seconds;
         joined.waited = joined.waited.max(part.waited);
         joined.fault = joined.fault.max(part.fault);
+        joined.left.extend(part.left);
         if joined.error.is_empty() {
             joined.error = part.error;
         }

@@ -17,6 +17,9 @@ thread_local! {
     static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
+/// Chunks that one answer names as gone: as many bytes as the longest error.
+const MOST_LEFT: usize = 32;
+
 /// Share of every block that one rank holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
@@ -202,6 +205,14 @@ impl Worker {
         match self {
             Self::Chunks { tier, .. } => tier.name(),
             Self::Ram(_) => "ram",
+        }
+    }
+
+    /// Chunks that have left the tier, at most as many as one answer may name.
+    pub(crate) fn left(&self) -> Vec<Digest> {
+        match self {
+            Self::Chunks { tier, .. } => tier.take_left(MOST_LEFT),
+            Self::Ram(_) => Vec::new(),
         }
     }
 

@@ -253,6 +253,11 @@ impl<P: Pool> TierQueue<P> {
             Err(error) => (false, format!("{}: {error}", self.worker.name())),
         };
         let brought = result.unwrap_or_default();
+        // The answer to a removal is one of all tiers: the next one of this tier says it.
+        let left = match run.kind {
+            WorkKind::Remove => Vec::new(),
+            _ => self.worker.left(),
+        };
         reply.join(Moved {
             id: run.id,
             done,
@@ -262,6 +267,7 @@ impl<P: Pool> TierQueue<P> {
             waited: run.since.saturating_sub(run.asked).as_secs_f64(),
             error,
             fault,
+            left,
         });
     }
 

@@ -62,6 +62,32 @@ fn what_was_not_used_for_longest_leaves_first() {
 }
 
 #[test]
+fn what_has_left_is_told_once_and_piece_by_piece() {
+    let place = Place::new();
+    let disk = open_limited(place.path(), limit(3));
+    for number in 0..6 {
+        store(&disk, &key(number, 0)).unwrap();
+    }
+    disk.remove(&key(5, 0).digest).unwrap();
+    disk.remove(&key(9, 0).digest).unwrap();
+    let mut left = disk.take_left(1);
+    assert_eq!(left.len(), 1);
+    left.extend(disk.take_left(10));
+    let gone = (0..6).filter(|number| !there(&disk, 0..6).contains(number));
+    let mut gone: Vec<_> = gone.map(|number| key(number, 0).digest).collect();
+    gone.sort_unstable();
+    left.sort_unstable();
+    assert_eq!(left, gone);
+    assert!(gone.len() >= 4 && disk.take_left(10).is_empty());
+    // by another process: noticed when it is missed, or at a look
+    let other = open_limited(place.path(), limit(3));
+    let kept = there(&disk, 0..6)[0];
+    other.remove(&key(kept, 0).digest).unwrap();
+    assert!(load(&disk, &key(kept, 0)).is_err());
+    assert_eq!(disk.take_left(10), [key(kept, 0).digest]);
+}
+
+#[test]
 fn what_another_process_used_meanwhile_stays() {
     let place = Place::new();
     let disk = open_limited(place.path(), limit(3));

@@ -56,6 +56,8 @@ pub struct TierIndex {
     refused: u64,
     /// Entries of the chain at hand.
     run: Vec<Id>,
+    /// What has left since the last admission began, and was not taken.
+    left: Vec<Digest>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +96,7 @@ impl TierIndex {
             evictions: 0,
             refused: 0,
             run: Vec::new(),
+            left: Vec::new(),
         })
     }
 
@@ -143,6 +146,7 @@ impl TierIndex {
         answers: &mut Vec<i64>,
     ) {
         answers.clear();
+        self.left.clear();
         self.policy.tick();
         let chain = digests.iter().map(|&digest| (digest, 1));
         self.policy.computed(parent.copied(), chain);
@@ -207,6 +211,7 @@ impl TierIndex {
             return false;
         }
         self.evictions += 1;
+        self.left.push(self.policy.tree.key(victim));
         self.policy.evict(victim);
         self.slots[victim as usize] = Slot::default();
         true
@@ -243,6 +248,9 @@ impl TierIndex {
             slot.storing = false;
             let kept = done && !slot.pending_free;
             self.policy.tree.unlock(id);
+            if done && !kept {
+                self.left.push(self.policy.tree.key(id));
+            }
             if !kept {
                 self.free(id);
             }
@@ -348,6 +356,12 @@ impl TierIndex {
         ids.len()
     }
 
+    /// Blocks that were readable, or have been committed, and are not any more: by the calls since
+    /// the last admission began or since this was called.
+    pub fn take_left(&mut self) -> Vec<Digest> {
+        std::mem::take(&mut self.left)
+    }
+
     /// Present state, and evictions since the start.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
@@ -381,7 +395,11 @@ impl TierIndex {
     }
 
     fn forget(&mut self, id: Id) {
-        self.pins.remove(&Named(self.policy.tree.key(id)));
+        let digest = self.policy.tree.key(id);
+        self.pins.remove(&Named(digest));
+        if !self.slots[id as usize].storing {
+            self.left.push(digest);
+        }
         self.pin_entry(id, false);
         if self.slots[id as usize].is_busy() {
             self.slots[id as usize].pending_free = true;

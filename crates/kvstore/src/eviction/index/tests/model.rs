@@ -50,6 +50,8 @@ struct Model {
     pinned: BTreeSet<Digest>,
     /// Slots that were forgotten with a store or load at them.
     doomed: BTreeMap<Digest, u32>,
+    /// What a follower believes: committed, and not said to have left.
+    told: BTreeSet<Digest>,
 }
 
 impl Model {
@@ -122,7 +124,8 @@ impl Model {
             Act::End(at, done) if at < self.storing.len() => {
                 let digests = self.storing.remove(at);
                 if done {
-                    index.commit(&digests).unwrap()
+                    index.commit(&digests).unwrap();
+                    self.told.extend(&digests);
                 } else {
                     index.abandon(&digests).unwrap()
                 }
@@ -168,6 +171,9 @@ impl Model {
             Act::End(..) | Act::Release(_) => {}
         }
         self.settle();
+        for digest in index.take_left() {
+            prop_assert!(self.told.remove(&digest), "was never told");
+        }
         Ok(())
     }
 
@@ -248,6 +254,9 @@ impl Model {
         for (digest, kept) in &self.kept {
             prop_assert_eq!(index.policy.tree.find(digest), Some(kept.0));
         }
+        let stored = self.kept.iter().filter(|(_, kept)| kept.1);
+        let stored: BTreeSet<Digest> = stored.map(|(digest, _)| *digest).collect();
+        prop_assert_eq!(&self.told, &stored);
         let stats = index.stats();
         let pinned = self
             .pinned
