@@ -323,7 +323,11 @@ def test_an_older_file_has_one_matrix_for_keys_and_values(load_gguf: Any) -> Non
         ({"expert_gating_func": 4}, "expert_gating_func = 4"),
         ({"attention__key_length_mla": 64}, "key_length_mla = 64"),
         ({"attention__kv_lora_rank": None}, "kv_lora_rank is missing"),
+        ({"expert_count": 0}, "expert_count = 0"),
+        ({"expert_count": 2**31}, "expert_count = 2147483648"),
+        ({"expert_used_count": 257}, "expert_used_count = 257"),
         ({"expert_group_count": 7}, "expert_group_count = 7"),
+        ({"expert_group_used_count": 9}, "expert_group_used_count = 9"),
         ({"leading_dense_block_count": 62}, "leading_dense_block_count = 62"),
     ],
 )

@@ -393,6 +393,17 @@ def test_recipes_of_many_experts_are_short(load_hf: Any) -> None:
     assert len(info.weights.to_json()) < 60_000
 
 
+def test_qwen3_in_8_bit_floats_has_scales_beside_them(load_hf: Any) -> None:
+    stored = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    layer = load_hf({**QWEN3_MOE, "quantization_config": stored}).weights.layers[1]
+    with_scales = {role for role, recipe in layer.items() if recipe.scales}
+    assert with_scales == {"q", "k", "v", "o", "gate", "up", "down"}
+    assert layer["up"].scales == "model.layers.1.mlp.experts.{e}.up_proj.weight_scale_inv"
+    other = {**stored, "weight_block_size": [64, 64]}
+    with pytest.raises(ModelError, match="weight_block_size"):
+        load_hf({**QWEN3_MOE, "quantization_config": other})
+
+
 def test_transformers_5_writes_the_experts_under_another_name(load_hf: Any) -> None:
     renamed = {**QWEN3_MOE, "num_experts": None, "num_local_experts": 16}
     assert load_hf(renamed).spec.experts == 16

@@ -2,7 +2,7 @@
 
 use penstock_formats::{Checkpoint, DType, TensorView};
 
-use crate::error::{DecoderError, shape};
+use crate::error::{DecoderError, not_finite, shape};
 
 /// Rows and columns of a matrix of 8-bit floats that share a scale.
 const BLOCK: usize = 128;
@@ -28,10 +28,10 @@ impl BlockScales {
         let mut scales = vec![0.0; stored.rows() * stored.cols()];
         let each = scales.chunks_exact_mut(stored.cols()).enumerate();
         each.for_each(|(row, out)| stored.dequantize_row(row, out));
-        if !finite(&scales) {
-            return Err(DecoderError::NotFinite(name.to_owned(), 0));
-        }
         let per_row = stored.cols();
+        if let Some(row) = scales.chunks(per_row).position(|row| !finite(row)) {
+            return Err(not_finite(&stored, row));
+        }
         Ok(Self { scales, per_row })
     }
 

@@ -1,6 +1,7 @@
 //! The decoder as others see it: loaded, given KV blocks, then stepped by its own thread.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -123,6 +124,14 @@ impl Decoder {
         self.running
             .get()
             .map_or(&[], |(running, _)| &running.pools)
+    }
+
+    /// Experts whose weights the steps so far have read, one for each layer and time: what a step
+    /// of a mixture costs depends on how its rows choose.
+    pub fn experts_read(&self) -> u64 {
+        self.running.get().map_or(0, |(running, _)| {
+            running.experts_read.load(Ordering::Relaxed)
+        })
     }
 
     /// Starts a step.

@@ -1,5 +1,8 @@
 //! What can go wrong between a checkpoint and a step.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use penstock_formats::{FormatError, TensorView};
 use penstock_kernels::IsaError;
 
@@ -25,20 +28,18 @@ pub enum DecoderError {
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// A tensor does not have the shape that the spec implies.
-    #[error("tensor {name:?} has shape {found:?}; the model's configuration implies {expected:?}")]
+    #[error("{place} has shape {found:?}; the model's configuration implies {expected:?}")]
     Shape {
-        /// Tensor.
-        name: String,
+        /// Tensor, at its first byte.
+        place: Place,
         /// Shape in the file, outermost first.
         found: Vec<usize>,
         /// Shape needed.
         expected: Vec<usize>,
     },
     /// A weight is infinite or not a number: the file is damaged, or was made so.
-    #[error(
-        "tensor {0:?} has a value in row {1} that is infinite or not a number: the file is damaged"
-    )]
-    NotFinite(String, usize),
+    #[error("{0} has a value in row {1} that is infinite or not a number: the file is damaged")]
+    NotFinite(Place, usize),
     /// KV pools that cannot be made.
     #[error("KV blocks: {0}")]
     Allocate(String),
@@ -56,10 +57,46 @@ pub enum DecoderError {
     Failed(String),
 }
 
+/// Where in which file a tensor is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Tensor.
+    pub tensor: String,
+    /// File that holds it.
+    pub file: PathBuf,
+    /// Byte of the file.
+    pub offset: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            tensor,
+            file,
+            offset,
+        } = self;
+        write!(f, "{}: tensor {tensor:?} at byte {offset}", file.display())
+    }
+}
+
+/// A byte of a tensor's file.
+fn place(view: &TensorView<'_>, offset: usize) -> Place {
+    Place {
+        tensor: view.name.to_owned(),
+        file: view.file.to_owned(),
+        offset,
+    }
+}
+
+/// The error of a stored row with a value that is not finite.
+pub(crate) fn not_finite(view: &TensorView<'_>, row: usize) -> DecoderError {
+    DecoderError::NotFinite(place(view, view.row_offset(row)), row)
+}
+
 /// The error of a tensor that has another shape.
 pub(crate) fn shape(view: &TensorView<'_>, expected: Vec<usize>) -> DecoderError {
     DecoderError::Shape {
-        name: view.name.to_owned(),
+        place: place(view, view.offset),
         found: view.shape.clone(),
         expected,
     }

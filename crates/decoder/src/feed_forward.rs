@@ -61,6 +61,13 @@ impl Default for InnerBuffers {
     }
 }
 
+impl InnerBuffers {
+    /// Experts whose weights were read, one for each layer and time.
+    pub(crate) fn experts_read(&self) -> u64 {
+        self.experts.read()
+    }
+}
+
 impl FeedForward {
     /// Its packed matrices, without the router.
     pub(crate) fn linears(&self) -> Vec<&Linear> {

@@ -36,7 +36,7 @@ mod wiring;
 
 pub use collectives::{After, Alone, Before, Collectives, Local};
 pub use decoder::Decoder;
-pub use error::DecoderError;
+pub use error::{DecoderError, Place};
 pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
 pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};

@@ -66,6 +66,11 @@ impl Runner {
         self.kv.iter().map(KvPool::handle).collect()
     }
 
+    /// Experts whose weights steps have read, one for each layer and time.
+    pub(crate) fn experts_read(&self) -> u64 {
+        self.buffers.inner.experts_read()
+    }
+
     /// Tells the other ranks that this one computes nothing more.
     pub(crate) fn end(&mut self, reason: &str) {
         self.collectives.end(reason);

@@ -10,7 +10,7 @@ use penstock_formats::{Checkpoint, DType, IQ4_NL, TensorView, dequantize, five_b
 use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
 
 use crate::block_scales::{BlockScales, finite};
-use crate::error::{DecoderError, shape};
+use crate::error::{DecoderError, not_finite, shape};
 use crate::recipe::Recipe;
 
 /// Some rows and columns of a matrix in a checkpoint.
@@ -96,7 +96,7 @@ pub(crate) fn vector(
     let mut stored = vec![0.0; whole];
     view.dequantize_row(row, &mut stored);
     if !finite(&stored) {
-        return Err(DecoderError::NotFinite(view.name.to_owned(), row));
+        return Err(not_finite(&view, row));
     }
     let item = |i| stored[stored_row(from + i, Interleaved::of(recipe))];
     Ok((0..n).map(item).collect())
@@ -108,6 +108,7 @@ fn stored<'a>(
     recipe: &Recipe,
 ) -> Result<(TensorView<'a>, Option<TensorView<'a>>), DecoderError> {
     let mut view = checkpoint.tensor(&recipe.tensor)?;
+    checkpoint.read_ahead(&recipe.tensor);
     let Some(name) = &recipe.scales else {
         let alone = match view.dtype {
             DType::U8 => "bytes",
@@ -236,7 +237,7 @@ impl<'a> TensorRows<'a> {
     pub(crate) fn check(&self) -> Result<(), DecoderError> {
         match self.not_finite.load(Ordering::Relaxed) {
             FINITE => Ok(()),
-            row => Err(DecoderError::NotFinite(self.view.name.to_owned(), row)),
+            row => Err(not_finite(&self.view, self.damaged(row))),
         }
     }
 
@@ -248,6 +249,17 @@ impl<'a> TensorRows<'a> {
 
     fn stored(&self, row: usize) -> usize {
         self.base + stored_row(self.first + row, self.interleaved)
+    }
+
+    /// The stored row that makes row `row` not finite.
+    fn damaged(&self, row: usize) -> usize {
+        if !self.transposed {
+            return self.stored(row);
+        }
+        let mut values = vec![0.0; self.columns.len()];
+        self.read_f32(row, &mut values);
+        let first = values.iter().position(|value| !value.is_finite());
+        self.base + self.columns.start + first.unwrap_or(0)
     }
 }
 
@@ -410,7 +422,7 @@ fn iq4_nl(block: &[u8], g: usize, out: &mut GroupRow) {
 }
 
 fn mxfp4(block: &[u8], g: usize, out: &mut GroupRow) {
-    (out.scales[g], out.mins[g]) = microscale(i32::from(block[0]) - 127);
+    out.scales[g] = microscale(i32::from(block[0]) - 127);
     nibbles(&block[1..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
 }
 

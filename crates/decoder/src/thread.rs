@@ -1,6 +1,7 @@
 //! The decoder's own thread: a queue of plans in, promises of results out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -53,6 +54,8 @@ impl StepFuture {
 pub(crate) struct Running {
     /// By KV group.
     pub(crate) pools: Vec<PoolHandle>,
+    /// Experts whose weights were read by the steps whose results are there.
+    pub(crate) experts_read: Arc<AtomicU64>,
     jobs: Option<mpsc::Sender<(StepPlan, Promise)>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,11 +69,14 @@ impl Running {
         let runner = Runner::new(loaded, blocks);
         let pools = runner.pools();
         let (jobs, queue) = mpsc::channel();
+        let experts_read = Arc::<AtomicU64>::default();
+        let count = Arc::clone(&experts_read);
         let thread = std::thread::Builder::new()
             .name("penstock-cpu0".into())
-            .spawn(move || serve(runner, &queue))?;
+            .spawn(move || serve(runner, &queue, &count))?;
         Ok(Self {
             pools,
+            experts_read,
             jobs: Some(jobs),
             thread: Some(thread),
         })
@@ -98,7 +104,11 @@ impl Drop for Running {
 
 /// Runs the plans one after another. A step that fails for another reason than its plan ends the
 /// decoder; a panic makes it unusable.
-fn serve(mut runner: Runner, queue: &mpsc::Receiver<(StepPlan, Promise)>) {
+fn serve(
+    mut runner: Runner,
+    queue: &mpsc::Receiver<(StepPlan, Promise)>,
+    experts_read: &AtomicU64,
+) {
     let mut broken = false;
     while let Ok((plan, promise)) = queue.recv() {
         if broken {
@@ -112,6 +122,7 @@ fn serve(mut runner: Runner, queue: &mpsc::Receiver<(StepPlan, Promise)>) {
         if let Err(error @ (DecoderError::Failed(_) | DecoderError::Lost(_))) = &result {
             runner.end(&error.to_string());
         }
+        experts_read.store(runner.experts_read(), Ordering::Relaxed);
         fulfil(&promise, result);
     }
 }

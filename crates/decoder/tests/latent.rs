@@ -80,13 +80,14 @@ fn blocked(name: &str, shape: [usize; 2], seed: u64) -> [Stored; 3] {
 fn eight_bits() -> (Value, Value, [Vec<Stored>; 2]) {
     let (mut spec, mut weights) = spec("deepseek3");
     spec["kinds"][0]["feed_forward"]["intermediate"] = json!(200);
+    let hidden = spec["hidden"].as_u64().unwrap() as usize;
     let [mut codes, mut numbers] = [Vec::new(), Vec::new()];
     let mut rest = tensors("deepseek3");
     let dense = "model.layers.0.mlp.";
     let mut shapes = vec![
-        (format!("{dense}gate_proj.weight"), [200, 64]),
-        (format!("{dense}up_proj.weight"), [200, 64]),
-        (format!("{dense}down_proj.weight"), [64, 200]),
+        (format!("{dense}gate_proj.weight"), [200, hidden]),
+        (format!("{dense}up_proj.weight"), [200, hidden]),
+        (format!("{dense}down_proj.weight"), [hidden, 200]),
     ];
     let converted = |t: &Stored| {
         let own = ["_proj.weight", "_mqa.weight"]

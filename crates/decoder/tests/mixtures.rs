@@ -86,6 +86,26 @@ fn ranks_may_have_whole_experts() {
     }
 }
 
+/// Each row chooses 3 of the 8 experts of a layer; rows of one step read an expert once.
+#[test]
+fn experts_that_rows_share_are_read_once() {
+    let set = options(Isa::detect());
+    let read = |chunk: usize| {
+        let decoder = load("qwen3moe", &set);
+        let request = Request {
+            prompt: (0..16).collect(),
+            new_tokens: 1,
+            sampling: GREEDY,
+            logprobs: 0,
+        };
+        run(&decoder, &set, &[request], || chunk);
+        decoder.experts_read()
+    };
+    let layers = 2;
+    assert_eq!(read(1), 16 * layers * 3);
+    assert!((layers * 3..=layers * 8).contains(&read(16)));
+}
+
 fn load_error(spec: &Value, weights: &Value, path: &std::path::Path) -> String {
     let set = options(Isa::detect());
     match Decoder::load(&spec.to_string(), &weights.to_string(), path, &set) {

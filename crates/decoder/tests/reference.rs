@@ -205,13 +205,11 @@ const BOUNDS: [(f64, f64); 5] = [
 ];
 
 /// A factor of the divergence, and how much less of the positions agree: 29% of tiny Phi-3 in 4
-/// bits. What is rounded of a latent is in the keys and values of all heads. Where experts are
-/// chosen by groups, little changes the choice of many.
+/// bits. What is rounded of a latent is in the keys and values of all heads.
 fn exception(family: &str, numerics: Numerics) -> (f64, f64) {
     match (family.trim_end_matches(".gguf"), numerics) {
         ("phi3", Numerics::Int4) => (1.0, 0.01),
         ("deepseek2", _) => (3.0, 0.2),
-        ("deepseek3", _) => (60.0, 0.25),
         _ => (1.0, 0.0),
     }
 }

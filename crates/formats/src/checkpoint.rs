@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use memmap2::{Mmap, UncheckedAdvice};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use crate::error::{Fault, FormatError};
 use crate::safetensors::{self, StoredTensor};
@@ -15,6 +16,9 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Index files of the largest published checkpoints are under 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
+/// Bytes of a file that are read ahead of the tensor in use, and the least asked for at once.
+const AHEAD: usize = 256 << 20;
+const STEP: usize = 32 << 20;
 
 /// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully
 /// checked.
@@ -41,6 +45,8 @@ pub(crate) struct Entry {
 pub(crate) struct MappedFile {
     path: PathBuf,
     pub(crate) map: Mmap,
+    /// What was asked to be read ahead.
+    ahead: Mutex<Range<usize>>,
 }
 
 impl Checkpoint {
@@ -193,6 +199,8 @@ impl Checkpoint {
             dtype: *dtype,
             shape: entry.shape.clone(),
             data: self.data(entry),
+            file: &self.files[entry.file].path,
+            offset: entry.range.start,
         })
     }
 
@@ -203,6 +211,15 @@ impl Checkpoint {
     /// The header, when this is a GGUF file.
     pub fn gguf(&self) -> Option<&GgufHeader> {
         self.gguf.as_ref()
+    }
+
+    /// Has the operating system read a tensor, and what follows it in its file, while the caller
+    /// works on earlier ones. A loader takes tensors in about the order of the file; without this
+    /// its threads wait for one page after another. Best effort.
+    pub fn read_ahead(&self, name: &str) {
+        if let Some(entry) = self.tensors.get(name) {
+            self.files[entry.file].read_ahead(&entry.range);
+        }
     }
 
     /// Lets the operating system take back the pages read so far; they are read again when touched.
@@ -236,7 +253,23 @@ impl MappedFile {
         Ok(Self {
             path: path.to_owned(),
             map,
+            ahead: Mutex::default(),
         })
+    }
+
+    /// Asks for `range` and what follows it, in large steps.
+    fn read_ahead(&self, range: &Range<usize>) {
+        let mut asked = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if range.start < asked.start || range.start > asked.end {
+            *asked = range.start..range.start;
+        }
+        let wanted = self.map.len().min(range.end + AHEAD);
+        if asked.end < range.end || wanted >= asked.end + STEP {
+            let missing = wanted - asked.end;
+            // An advice the system refuses costs time, not correctness.
+            drop(self.map.advise_range(Advice::WillNeed, asked.end, missing));
+            asked.end = wanted;
+        }
     }
 
     fn gguf(&self) -> Result<GgufHeader, FormatError> {

@@ -1,5 +1,7 @@
 //! A tensor as it lies in a mapped file.
 
+use std::path::Path;
+
 use crate::DType;
 
 /// Borrowed view of one stored tensor. Sizes were checked when the checkpoint was opened: `data`
@@ -12,6 +14,9 @@ pub struct TensorView<'a> {
     pub shape: Vec<usize>,
     /// Stored bytes, row after row, with no alignment guarantee.
     pub data: &'a [u8],
+    pub file: &'a Path,
+    /// Byte of the file at which `data` begins.
+    pub offset: usize,
 }
 
 impl<'a> TensorView<'a> {
@@ -39,6 +44,11 @@ impl<'a> TensorView<'a> {
     pub fn row_bytes(&self, i: usize) -> &'a [u8] {
         let stride = self.row_stride();
         &self.data[i * stride..(i + 1) * stride]
+    }
+
+    /// Byte of the file at which row `i` begins.
+    pub fn row_offset(&self, i: usize) -> usize {
+        self.offset + i * self.row_stride()
     }
 
     /// Row `i` as f32.

@@ -66,6 +66,24 @@ fn a_sharded_checkpoint_has_all_its_tensors() {
 }
 
 #[test]
+fn reading_ahead_changes_nothing_in_any_order() {
+    for path in [tiny("llama3.gguf"), tiny("mistral")] {
+        let (plain, ahead) = (
+            Checkpoint::open(&path).unwrap(),
+            Checkpoint::open(&path).unwrap(),
+        );
+        let names: Vec<&str> = plain.names().collect();
+        for name in names.iter().chain(names.iter().rev()).chain(&["absent"]) {
+            ahead.read_ahead(name);
+        }
+        for name in names {
+            let [one, other] = [&plain, &ahead].map(|c| c.tensor(name).unwrap().data.to_vec());
+            assert_eq!(one, other, "{name}");
+        }
+    }
+}
+
+#[test]
 fn tensors_read_the_same_after_release() {
     let checkpoint = Checkpoint::open(&tiny("llama")).unwrap();
     let before = floats(&checkpoint, "model.embed_tokens.weight");

@@ -3,29 +3,16 @@
 //!
 //! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads]]`
 
+mod noise;
+
 use std::time::Instant;
 
+use noise::Noise;
 use penstock_kernels::{
-    Activations, Aligned, Angles, AttentionPlan, Cpu, GroupRow, HeadColumns, HeadShape, Isa,
-    KvLayout, KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen,
-    Sequence, SequenceBlocks, WeightFormat,
+    Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, HeadShape, Isa, KvLayout,
+    KvPool, KvType, Linear, Mode, Packed, Place, Rotation, RowSource, Scoring, Seen, Sequence,
+    SequenceBlocks, WeightFormat,
 };
-
-struct Noise;
-
-impl RowSource for Noise {
-    fn fill_f32(&self, row: usize, out: &mut [f32]) {
-        let mut state = row as u32 * 747_796_405 + 1;
-        for v in out {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *v = (state >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
-        }
-    }
-
-    fn fill_groups(&self, _: WeightFormat, _: usize, _: &mut GroupRow) -> bool {
-        false
-    }
-}
 
 fn best(mut run: impl FnMut()) -> f64 {
     let mut best = f64::MAX;
@@ -157,6 +144,7 @@ fn main() {
     for form in [
         WeightFormat::W4,
         WeightFormat::S4,
+        WeightFormat::Mx4,
         WeightFormat::W8,
         WeightFormat::Bf16,
         WeightFormat::F32,

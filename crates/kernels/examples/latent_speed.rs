@@ -3,11 +3,14 @@
 //!
 //! `latent_speed HEADS CONTEXT ROWS [threads [isa]]`
 
+mod noise;
+
 use std::time::Instant;
 
+use noise::Noise;
 use penstock_kernels::{
-    ActivationFormat, Activations, Angles, AttentionPlan, Cpu, GroupRow, HeadColumns, HeadShape,
-    Isa, KvLayout, KvPool, KvType, Latent, LatentRows, Norm, NormKind, Packed, Place, Rotation,
+    ActivationFormat, Activations, Angles, AttentionPlan, Cpu, HeadColumns, HeadShape, Isa,
+    KvLayout, KvPool, KvType, Latent, LatentRows, Norm, NormKind, Packed, Place, Rotation,
     RowSource, Scoring, Seen, Sequence, SequenceBlocks, StepLease, WeightFormat,
 };
 
@@ -21,22 +24,6 @@ const KEY: usize = RANK + ROPE;
 const LAYERS: usize = 8;
 const BLOCK: usize = 64;
 const TIMED_S: f64 = 2.0;
-
-struct Noise;
-
-impl RowSource for Noise {
-    fn fill_f32(&self, row: usize, out: &mut [f32]) {
-        let mut state = row as u32 * 747_796_405 + 1;
-        for v in out {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *v = (state >> 8) as f32 / (1u32 << 24) as f32 - 0.5;
-        }
-    }
-
-    fn fill_groups(&self, _: WeightFormat, _: usize, _: &mut GroupRow) -> bool {
-        false
-    }
-}
 
 fn noise(len: usize) -> Vec<f32> {
     let mut out = vec![0.0; len];

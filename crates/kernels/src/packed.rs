@@ -11,14 +11,16 @@
 //!       scales  [group][16 scale, 16 min] f16
 //! S4    codes   as W4
 //!       scales  [group][16] f16
-//! Mx4   as W4, where a code stands for its entry in `E2M1`
+//! Mx4   codes   as W4, where a code stands for its entry in `E2M1`
+//!       scales  [group][16] u8, the exponent bits of an f32
 //! Bf16  [k/2][feature 16][2] bf16
 //! F32   [k][feature 16] f32
 //! ```
 //!
 //! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one
 //! dot-product instruction takes, and the activations are broadcast. A `W4` weight is `scale * code
-//! + min`, an `S4` weight `scale * (code - 8)`, a `W8` weight `scale * (code - 128)`.
+//! + min`, an `S4` weight `scale * (code - 8)`, a `W8` weight `scale * (code - 128)`, an `Mx4`
+//! weight `scale * (entry - 12)`.
 
 use half::{bf16, f16};
 
@@ -65,11 +67,12 @@ impl WeightFormat {
         PANEL * k * self.bits() / 8
     }
 
-    /// f16 scales (and minima) of one panel's group.
+    /// 16-bit words of the scales (and minima) of one panel's group.
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
-            Self::W4 | Self::Mx4 => 2 * PANEL,
+            Self::W4 => 2 * PANEL,
             Self::S4 | Self::W8 => PANEL,
+            Self::Mx4 => PANEL / 2,
             Self::Bf16 | Self::F32 => 0,
         }
     }
@@ -91,7 +94,7 @@ pub struct GroupRow {
     pub codes: Vec<u8>,
     /// One scale for 32 inputs.
     pub scales: Vec<f32>,
-    /// One minimum for 32 inputs (`W4`, `Mx4`).
+    /// One minimum for 32 inputs (`W4`).
     pub mins: Vec<f32>,
 }
 
@@ -115,7 +118,7 @@ impl GroupRow {
             let (scale, min) = match form {
                 WeightFormat::W8 => symmetric(group, codes),
                 WeightFormat::S4 => centred(group, codes),
-                WeightFormat::Mx4 => microscaled(group, codes),
+                WeightFormat::Mx4 => (microscaled(group, codes), 0.0),
                 _ => affine(group, codes),
             };
             self.scales[g] = scale;
@@ -164,26 +167,45 @@ fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
 /// What the codes of `Mx4` stand for: 12 plus twice 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
 pub(crate) const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
-/// Scale and minimum of an `Mx4` group whose largest number is 6 times `2^exponent`: half of that
-/// power, because the entries of [`E2M1`] are doubled, and what makes 12 zero. What is too large
-/// for f16 is infinite.
-pub fn microscale(exponent: i32) -> (f32, f32) {
-    let half = |number: f64| f16::from_f64(number).to_f32();
-    let scale = 2f64.powi(exponent - 1);
-    (half(scale), half(-12.0 * scale))
+/// Scale of an `Mx4` group whose largest number is 6 times `2^exponent`: half of that power,
+/// because the entries of [`E2M1`] are doubled. What is under the smallest normal f32 is 0; 128,
+/// which stands for no number in a file, is infinite.
+pub fn microscale(exponent: i32) -> f32 {
+    let bits = if exponent > 127 {
+        255
+    } else {
+        (exponent + 126).max(0)
+    };
+    f32::from_bits((bits as u32) << EXPONENT)
 }
 
-fn microscaled(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
+/// Where the exponent of an f32 begins.
+const EXPONENT: u32 = 23;
+
+/// The scale of one feature of an `Mx4` group.
+pub(crate) fn power_at(scales: &[u16], group: usize, lane: usize) -> f32 {
+    let both = scales[(group * PANEL + lane) / 2].to_le_bytes();
+    f32::from_bits(u32::from(both[lane % 2]) << EXPONENT)
+}
+
+fn set_power(scales: &mut [u16], group: usize, lane: usize, scale: f32) {
+    let word = &mut scales[(group * PANEL + lane) / 2];
+    let mut both = word.to_le_bytes();
+    both[lane % 2] = (scale.to_bits() >> EXPONENT) as u8;
+    *word = u16::from_le_bytes(both);
+}
+
+fn microscaled(group: &[f32], codes: &mut [u8]) -> f32 {
     let max = group.iter().fold(0.0f32, |m, w| m.max(w.abs()));
     let exponent = (max / 6.0).max(1e-7).log2().ceil() as i32;
-    let (scale, min) = microscale(exponent);
+    let scale = microscale(exponent);
     for (code, weight) in codes.iter_mut().zip(group) {
-        let wanted = (weight - min) / scale;
+        let wanted = weight / scale + 12.0;
         let off = |code: &u8| (f32::from(E2M1[usize::from(*code)]) - wanted).abs();
         let nearest = (0..16u8).min_by(|a, b| off(a).total_cmp(&off(b)));
         *code = nearest.unwrap_or(0);
     }
-    (scale, min)
+    scale
 }
 
 /// Where a matrix to pack comes from.
@@ -289,7 +311,7 @@ impl Packed {
         &self.codes[panel * bytes..(panel + 1) * bytes]
     }
 
-    /// The f16 scales of one panel.
+    /// The scales of one panel.
     pub(crate) fn panel_scales(&self, panel: usize) -> &[u16] {
         let count = self.form.scales_per_group() * self.groups();
         &self.scales[panel * count..(panel + 1) * count]
@@ -313,17 +335,15 @@ impl Packed {
                 WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 => {
                     let byte = codes[g * 256 + (j % 4) * 64 + lane * 4 + b];
                     let code = if j < 4 { byte & 15 } else { byte >> 4 };
-                    let code = if self.form == WeightFormat::Mx4 {
-                        E2M1[usize::from(code)]
-                    } else {
-                        code
-                    };
-                    if self.form == WeightFormat::S4 {
-                        *weight = scale(g * PANEL + lane) * (f32::from(code) - 8.0);
-                        continue;
+                    match self.form {
+                        WeightFormat::Mx4 => {
+                            let entry = f32::from(E2M1[usize::from(code)]) - 12.0;
+                            power_at(scales, g, lane) * entry
+                        }
+                        WeightFormat::S4 => scale(g * PANEL + lane) * (f32::from(code) - 8.0),
+                        _ => scale(g * 2 * PANEL + lane)
+                            .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane)),
                     }
-                    scale(g * 2 * PANEL + lane)
-                        .mul_add(f32::from(code), scale(g * 2 * PANEL + PANEL + lane))
                 }
                 WeightFormat::Bf16 => {
                     let at = (i / 2 * PANEL + lane) * 4 + i % 2 * 2;
@@ -354,8 +374,12 @@ fn pack_codes(
             row_codes.quantize(form, &weights);
         }
         for (g, group) in row_codes.codes.chunks_exact(GROUP).enumerate() {
-            scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
-            if matches!(form, WeightFormat::W4 | WeightFormat::Mx4) {
+            if form == WeightFormat::Mx4 {
+                set_power(scales, g, lane, row_codes.scales[g]);
+            } else {
+                scales[g * per_group + lane] = f16::from_f32(row_codes.scales[g]).to_bits();
+            }
+            if form == WeightFormat::W4 {
                 scales[g * per_group + PANEL + lane] = f16::from_f32(row_codes.mins[g]).to_bits();
             }
             let bytes = form.panel_bytes(GROUP);

@@ -63,7 +63,7 @@ fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
         // A 4-bit weight is split into code and minimum, together up to six times the largest
         // weight of its group.
-        WeightFormat::W4 | WeightFormat::Mx4 => w
+        WeightFormat::W4 => w
             .chunks(GROUP)
             .zip(acts.chunks(GROUP))
             .map(|(w, a)| 6.0 * largest(w) * a.iter().map(|v| v.abs()).sum::<f64>())

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Codes, Floats, Rng, unpacked};
 use half::{bf16, f16};
-use penstock_kernels::{GROUP, Packed, ThreadPool, WeightFormat};
+use penstock_kernels::{GROUP, Packed, ThreadPool, WeightFormat, microscale};
 use proptest::prelude::*;
 
 proptest! {
@@ -137,4 +137,34 @@ fn given_codes_are_kept() {
             );
         }
     }
+}
+
+/// Numbers of OCP Microscaling's E2M1, from its definition: one bit of mantissa, subnormals at 0.
+fn e2m1(code: u8) -> f64 {
+    let (exponent, mantissa) = (i32::from(code >> 1 & 3), f64::from(code & 1));
+    let magnitude = match exponent {
+        0 => mantissa / 2.0,
+        _ => (1.0 + mantissa / 2.0) * 2f64.powi(exponent - 1),
+    };
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+#[test]
+fn microscaled_codes_are_exact_at_every_exponent() {
+    let (n, k, pool) = (18, 64, ThreadPool::new(1).unwrap());
+    for exponent in [-125, -40, -15, 0, 7, 30, 120] {
+        let given = Codes {
+            code: |row, i| ((row * 7 + i * 3) % 16) as u8,
+            scale: microscale(exponent),
+            min: 0.0,
+        };
+        let got = unpacked(&Packed::pack(&pool, WeightFormat::Mx4, n, k, &given));
+        for (at, got) in got.iter().enumerate() {
+            let code = ((at / k) * 7 + at % k * 3) % 16;
+            let want = e2m1(code as u8) * 2f64.powi(exponent);
+            assert_eq!(f64::from(*got), want, "2^{exponent}, code {code}");
+        }
+    }
+    assert_eq!(microscale(-127), 0.0, "under the smallest normal number");
+    assert_eq!(microscale(128), f32::INFINITY, "no number");
 }

@@ -94,6 +94,12 @@ impl Decoder {
         self.native.info().weights_bytes
     }
 
+    /// Experts whose weights the steps so far have read, one for each layer and time.
+    #[getter]
+    fn experts_read(&self) -> u64 {
+        self.native.experts_read()
+    }
+
     /// Start-up stages: (name, seconds, detail).
     #[getter]
     fn stages(&self) -> Vec<(String, f64, String)> {

@@ -2,7 +2,7 @@
 
 /// The printable stand-in that byte-level BPE uses for one byte (the GPT-2 table): printable
 /// Latin-1 stands for itself, the other 68 bytes are numbered upwards from U+0100.
-fn byte_symbols() -> [char; 256] {
+pub(crate) fn byte_symbols() -> [char; 256] {
     let mut symbols = ['\0'; 256];
     let mut next = 0x100;
     for byte in 0..=255u8 {

@@ -14,8 +14,7 @@ pub enum TextError {
 
     #[error(
         "no tokenizer in {}: expected a GGUF file, or a directory with tokenizer.json (convert a \
-         slow tokenizer with transformers' save_pretrained; of Kimi-K2, whose tiktoken.model is \
-         read by code of its own, use a GGUF file)",
+         slow tokenizer with transformers' save_pretrained) or Kimi-K2's tiktoken.model",
         path.display()
     )]
     NoTokenizer { path: PathBuf },

@@ -9,7 +9,7 @@ use tokenizers::{PostProcessorWrapper, Tokenizer as HfTokenizer};
 use crate::caught::caught;
 use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Roles, Tokenizer};
-use crate::{SpecialTokens, TextError};
+use crate::{SpecialTokens, TextError, tiktoken};
 
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
@@ -21,13 +21,8 @@ pub(crate) struct Directory {
 }
 
 pub(crate) fn open(directory: &Path) -> Result<Directory, TextError> {
-    let file = directory.join("tokenizer.json");
-    let bytes = read_if_present(&file)?.ok_or_else(|| TextError::NoTokenizer {
-        path: directory.to_owned(),
-    })?;
-    let mut inner =
-        caught(|| HfTokenizer::from_bytes(&bytes)).map_err(|e| TextError::bad_file(&file, e))?;
     let config = read_object(&directory.join("tokenizer_config.json"))?;
+    let mut inner = pipeline(directory, &config)?;
     let special_tokens = special_tokens(
         &config,
         &read_object(&directory.join("special_tokens_map.json"))?,
@@ -53,6 +48,20 @@ pub(crate) fn open(directory: &Path) -> Result<Directory, TextError> {
         special_tokens,
         templates: templates(directory, &config)?,
     })
+}
+
+fn pipeline(directory: &Path, config: &Map<String, Value>) -> Result<HfTokenizer, TextError> {
+    let file = directory.join("tokenizer.json");
+    if let Some(bytes) = read_if_present(&file)? {
+        let read = caught(|| HfTokenizer::from_bytes(&bytes));
+        return read.map_err(|e| TextError::bad_file(&file, e));
+    }
+    match read_if_present(&directory.join(tiktoken::FILE))? {
+        Some(ranks) => tiktoken::pipeline(directory, &ranks, config),
+        None => Err(TextError::NoTokenizer {
+            path: directory.to_owned(),
+        }),
+    }
 }
 
 /// transformers' LlamaTokenizer classes replace the post-processor of tokenizer.json by the flags

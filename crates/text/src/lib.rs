@@ -15,6 +15,7 @@ mod hf;
 mod model;
 mod shortened;
 mod stop;
+mod tiktoken;
 mod tokenizer;
 mod words;
 

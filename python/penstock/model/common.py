@@ -33,6 +33,8 @@ LONGEST_CONTEXT = 1 << 26
 ACTIVATIONS = ("silu", "swish")
 SLIDING = "sliding_attention"
 LAYER_TYPES = (SLIDING, "full_attention")
+BLOCK = [128, 128]
+"""Rows and columns that share a scale in files of 8-bit floats."""
 MOE_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -133,6 +135,17 @@ def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
         raise config.refuse(
             "quantization_config", "unquantised safetensors, or quantised GGUF files"
         )
+
+
+def has_block_scales(config: Fields) -> bool:
+    """Whether matrices are 8-bit floats with a scale for each block."""
+    quantised = config.within("quantization_config")
+    if quantised is None:
+        return False
+    for key, supported in (("quant_method", "fp8"), ("weight_block_size", BLOCK)):
+        if quantised.get(key) != supported:
+            raise quantised.refuse(key, str(supported))
+    return True
 
 
 def _refuse_experts(config: Fields) -> None:

@@ -26,6 +26,8 @@ CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 PART = re.compile(r"-\d{5}-of-\d{5}$")
 """End of a name of a part of a split file."""
+MODELOPT = "hf_quant_config.json"
+"""What NVIDIA's ModelOpt writes beside a config.json that does not say how weights are stored."""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -116,6 +118,10 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
     for file in sorted(path.glob("model*.safetensors")):
         if file.stat().st_size and (what := impostor(file)):
             raise ModelError(file, what)
+    if (path / MODELOPT).is_file():
+        beside = Fields(path / MODELOPT, read_object(path / MODELOPT)).within("quantization")
+        if beside is not None and beside.get("quant_algo") is not None:
+            raise beside.refuse("quant_algo", "weights that config.json describes")
     architecture = _hf_architecture(config)
     spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
     spec, weights, only = as_stored(config, architecture, spec, weights)

@@ -89,46 +89,45 @@ GGUF_SEPARATE_EXPERTS = {role: f"ffn_{role}.{{e}}" for role in ("gate", "up", "d
 """Experts in a tensor each, as in files before April 2024."""
 _QK_NORMS = ("q_norm", "k_norm")
 
+_SHARED = ("shared_gate", "shared_up", "shared_down")
+_BLOCKED = ("q", "k", "v", "q_a", "kv_a", "kv_b", "o", "gate", "up", "down", *_SHARED)
+"""Roles with scales beside them in files of 8-bit floats."""
+
 
 Modules = Mapping[str, str]
 
 
 def hf_recipes(
-    spec: DecoderSpec, experts: Modules = QWEN_EXPERTS, *, interleaved: bool = False
+    spec: DecoderSpec,
+    experts: Modules = QWEN_EXPERTS,
+    *,
+    interleaved: bool = False,
+    block_scales: bool = False,
 ) -> WeightRecipes:
     """Recipes of a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: the rope rows
-    of latent attention are stored for interleaved rotation.
+    of latent attention are stored for interleaved rotation. `block_scales`: matrices of the layers
+    are 8-bit floats with a tensor of scales beside each.
     """
+
+    def stored(role: str, recipe: Recipe) -> Recipe:
+        scales = f"{recipe.tensor}_scale_inv"
+        return replace(recipe, scales=scales) if block_scales and role in _BLOCKED else recipe
+
+    def layer_recipes(i: int, layer: Layer) -> dict[str, Recipe]:
+        at = f"model.layers.{i}."
+        own = (
+            _mixer(layer, at, _HF_MODULES, _HF_LATENT, interleaved)
+            | _feed_forward(layer, at, _HF_DENSE, experts)
+            | _shared_factor(layer, at, experts, row=0)
+        )
+        return {role: stored(role, recipe) for role, recipe in own.items()}
+
     return WeightRecipes(
         embed=Recipe("model.embed_tokens.weight"),
         final_norm=Recipe("model.norm.weight"),
         head=None if spec.tied_embeddings else Recipe("lm_head.weight"),
-        layers=tuple(
-            _mixer(layer, f"model.layers.{i}.", _HF_MODULES, _HF_LATENT, interleaved)
-            | _feed_forward(layer, f"model.layers.{i}.", _HF_DENSE, experts)
-            | _shared_factor(layer, f"model.layers.{i}.", experts, row=0)
-            for i, layer in enumerate(spec.layers)
-        ),
+        layers=tuple(layer_recipes(i, layer) for i, layer in enumerate(spec.layers)),
     )
-
-
-_SHARED = ("shared_gate", "shared_up", "shared_down")
-_BLOCKED = ("q", "q_a", "kv_a", "kv_b", "o", "gate", "up", "down", *_SHARED)
-
-
-def with_block_scales(weights: WeightRecipes) -> WeightRecipes:
-    """The recipes of a checkpoint whose layers have matrices of 8-bit floats, with a tensor of
-    scales beside each.
-    """
-
-    def scaled(role: str, recipe: Recipe) -> Recipe:
-        scales = f"{recipe.tensor}_scale_inv"
-        return replace(recipe, scales=scales) if role in _BLOCKED else recipe
-
-    layers = tuple(
-        {role: scaled(role, own) for role, own in roles.items()} for roles in weights.layers
-    )
-    return replace(weights, layers=layers)
 
 
 def gguf_recipes(

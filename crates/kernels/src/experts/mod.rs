@@ -80,6 +80,14 @@ pub struct ExpertBuffers {
     inner_acts: Activations,
     outputs: Aligned<f32>,
     dispatch: Dispatch,
+    read: u64,
+}
+
+impl ExpertBuffers {
+    /// Experts whose weights products with these buffers have read, one for each time.
+    pub fn read(&self) -> u64 {
+        self.read
+    }
 }
 
 impl Default for ExpertBuffers {
@@ -90,6 +98,7 @@ impl Default for ExpertBuffers {
             inner_acts: Activations::default(),
             outputs: Aligned::zeroed(0),
             dispatch: Dispatch::default(),
+            read: 0,
         }
     }
 }
@@ -203,6 +212,7 @@ impl Cpu {
             let own = experts.first..experts.first + experts.experts.len();
             let choices = &choices[rows.start * each..rows.end * each];
             buffers.dispatch.sort(choices, each, own);
+            buffers.read += buffers.dispatch.spans.len() as u64;
             self.expert_outputs(experts, acts, first, width, buffers);
             let sums = Sums {
                 choices,

@@ -16,8 +16,8 @@ const ROWS: usize = 4;
 /// Bytes between a stream of weights and what is fetched for it: measured best from memory.
 const AHEAD: usize = 8192;
 
-/// Where the weights of an integer form are: in nibbles, in nibbles by a table, in bytes, in
-/// nibbles around 8 without minima.
+/// Where the weights of an integer form are: in nibbles with minima, in nibbles by a table around
+/// 12, in bytes, in nibbles around 8.
 const NIBBLES: u8 = 0;
 const TABLED: u8 = 1;
 const BYTES: u8 = 2;
@@ -68,7 +68,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     }
 }
 
-/// The integer forms: `W4` and `Mx4` (with minima), `S4` and `W8`.
+/// The integer forms: `W4` (with minima), `S4`, `Mx4` and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn codes<const SOURCE: u8, const M: usize>(
@@ -97,10 +97,12 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                 TABLED => dots_mx4(w, a, acts.k_padded),
                 _ => dots_w8(w, a, acts.k_padded),
             };
-            if SOURCE == CENTRED {
+            if SOURCE == CENTRED || SOURCE == TABLED {
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    // From 128 times the sum to 8 times.
-                    let offset = *acts.offsets.as_ptr().add((row + m) * groups + g) >> 4;
+                    // From 128 times the sum to 8 times, or to 8 + 4 times.
+                    let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
+                    let fourth = if SOURCE == TABLED { offset >> 5 } else { 0 };
+                    let offset = (offset >> 4) + fourth;
                     *dots = dots.map(|dots| _mm256_add_epi32(dots, _mm256_set1_epi32(offset)));
                 }
             }
@@ -111,7 +113,11 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                 }
             }
             for h in 0..2 {
-                let scale = halves(scales.add(h * 8));
+                let scale = if SOURCE == TABLED {
+                    powers(scales.add(h * 4).cast())
+                } else {
+                    halves(scales.add(h * 8))
+                };
                 for m in 0..M {
                     let act_scale =
                         _mm256_broadcast_ss(&*acts.scales.as_ptr().add((row + m) * groups + g));
@@ -120,7 +126,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
                         _mm256_mul_ps(scale, act_scale),
                         sums[m][h],
                     );
-                    if SOURCE == NIBBLES || SOURCE == TABLED {
+                    if SOURCE == NIBBLES {
                         let act_sum = _mm256_broadcast_ss(
                             &*acts.scaled_sums.as_ptr().add((row + m) * groups + g),
                         );
@@ -313,6 +319,16 @@ unsafe fn load(bytes: *const u8) -> __m256i {
 unsafe fn broadcast(bytes: *const i8) -> __m256i {
     // SAFETY: the caller's promise.
     _mm256_set1_epi32(unsafe { bytes.cast::<i32>().read_unaligned() })
+}
+
+/// # Safety
+/// 8 readable exponents.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn powers(exponents: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    let exponents = unsafe { _mm_loadl_epi64(exponents.cast()) };
+    _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(exponents)))
 }
 
 /// # Safety

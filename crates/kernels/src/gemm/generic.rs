@@ -4,7 +4,7 @@ use half::f16;
 
 use super::{Mode, Tile};
 use crate::activations::bf16_value;
-use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
+use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at};
 
 /// Any CPU.
 ///
@@ -15,9 +15,9 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
         for row in tile.rows.clone() {
             let product = match tile.w.form() {
                 WeightFormat::W8 => w8(tile, panel, row),
-                WeightFormat::W4 => w4(tile, panel, row, |code| code),
+                WeightFormat::W4 => w4(tile, panel, row),
                 WeightFormat::S4 => s4(tile, panel, row),
-                WeightFormat::Mx4 => w4(tile, panel, row, |code| E2M1[usize::from(code)]),
+                WeightFormat::Mx4 => mx4(tile, panel, row),
                 WeightFormat::Bf16 => bf16(tile, panel, row),
                 WeightFormat::F32 => f32(tile, panel, row),
             };
@@ -118,14 +118,36 @@ fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
 }
 
 #[inline(always)]
-fn w4(tile: &Tile<'_>, panel: usize, row: usize, entry: impl Fn(u8) -> u8) -> [f32; PANEL] {
+fn mx4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
+    let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
+    let groups = tile.w.groups();
+    let mut product = [0.0f32; PANEL];
+    for g in 0..groups {
+        let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
+        // From 128 times the sum to 12 times.
+        let offset = tile.acts.offsets[row * groups + g];
+        let mut dot = [(offset >> 4) + (offset >> 5); PANEL];
+        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| {
+            E2M1[usize::from(code)]
+        });
+        let act_scale = tile.acts.scales[row * groups + g];
+        for lane in 0..PANEL {
+            let scale = power_at(scales, g, lane) * act_scale;
+            product[lane] = (dot[lane] as f32).mul_add(scale, product[lane]);
+        }
+    }
+    product
+}
+
+#[inline(always)]
+fn w4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
     let groups = tile.w.groups();
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
         let mut dot = [0i32; PANEL];
-        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, &entry);
+        dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
         let (act_scale, act_sum) = (
             tile.acts.scales[row * groups + g],
             tile.acts.scaled_sums[row * groups + g],

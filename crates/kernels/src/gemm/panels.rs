@@ -12,14 +12,14 @@ pub(super) const PANELS: usize = 4;
 /// Where a register tile finds its weights.
 pub(super) const BYTES: u8 = 0;
 pub(super) const NIBBLES: u8 = 1;
-/// Nibbles that are looked up in a table.
+/// Nibbles that are looked up in a table, entries less 12, with powers of two as scales.
 pub(super) const TABLED: u8 = 2;
 /// Nibbles less 8, without minima.
 pub(super) const CENTRED: u8 = 3;
 
 /// Whether groups have minima.
 pub(super) const fn has_minima(source: u8) -> bool {
-    matches!(source, NIBBLES | TABLED)
+    source == NIBBLES
 }
 
 /// A block of up to [`PANELS`] panels as a register tile reads them.
@@ -79,6 +79,14 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
         BYTES => _mm512_set1_epi32(offset),
         // From 128 times the sum to 8 times.
         CENTRED => _mm512_srai_epi32::<4>(_mm512_set1_epi32(offset)),
+        // To 8 + 4 times.
+        TABLED => {
+            let offset = _mm512_set1_epi32(offset);
+            _mm512_add_epi32(
+                _mm512_srai_epi32::<4>(offset),
+                _mm512_srai_epi32::<5>(offset),
+            )
+        }
         _ => _mm512_setzero_si512(),
     }
 }
@@ -87,8 +95,13 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
-    // SAFETY: the block has group `at`: 16 f16, or 16 scales and 16 minima.
+    // SAFETY: the block has group `at`: 16 exponents, 16 f16, or 16 scales and 16 minima.
     unsafe {
+        if SOURCE == TABLED {
+            let exponents = _mm_loadu_si128(block.scales.add(at * PANEL).cast());
+            let scales = _mm512_slli_epi32::<23>(_mm512_cvtepu8_epi32(exponents));
+            return (_mm512_castsi512_ps(scales), _mm512_setzero_ps());
+        }
         if !has_minima(SOURCE) {
             let scales = _mm256_loadu_si256(block.scales.add(at * 32).cast());
             return (_mm512_cvtph_ps(scales), _mm512_setzero_ps());

@@ -21,20 +21,33 @@ pub(super) fn pipeline(
         .iter()
         .map(|(id, text, _)| (text.to_owned(), id))
         .collect();
-    let model = BPE::builder()
-        .vocab_and_merges(ids, merges(fields)?)
-        .ignore_merges(pre.ignore_merges)
-        .build()
-        .map_err(|error| TextError::metadata(MERGES, error.to_string()))?;
-    let mut inner = HfTokenizer::new(model);
-    inner.with_normalizer(pre.normalizer());
-    inner.with_pre_tokenizer(Some(pre.build()?));
-    inner.with_decoder(Some(ByteLevel::default()));
+    let inner = byte_level(pre, ids, merges(fields)?);
     Ok(Pipeline {
-        inner,
+        inner: inner.map_err(|reason| TextError::metadata(MERGES, reason))?,
         surface: Surface::ByteLevel,
         add_bos_by_default: pre.add_bos,
     })
+}
+
+/// Byte-level BPE of these tokens and merges, without added tokens.
+///
+/// # Errors
+/// What is wrong with the merges.
+pub(crate) fn byte_level(
+    pre: &PreTokenizer,
+    ids: Vocab,
+    merges: Merges,
+) -> Result<HfTokenizer, String> {
+    let model = BPE::builder()
+        .vocab_and_merges(ids, merges)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let mut inner = HfTokenizer::new(model);
+    inner.with_normalizer(pre.normalizer());
+    inner.with_pre_tokenizer(Some(pre.build().map_err(|error| error.to_string())?));
+    inner.with_decoder(Some(ByteLevel::default()));
+    Ok(inner)
 }
 
 /// Merges in order of rank; each entry is two tokens with one space between.

@@ -15,8 +15,10 @@ use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
 use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{SpecialTokens, TextError};
+pub(crate) use bpe::byte_level;
 pub(crate) use ends::end_tokens;
 use fields::{Fields, TokenType, Vocabulary};
+pub(crate) use pre::PreTokenizer;
 
 /// A pipeline without added tokens, and the rules of its model type for text and BOS.
 struct Pipeline {

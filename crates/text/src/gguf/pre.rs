@@ -13,7 +13,7 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, SplitDelimiterBehavior}
 use crate::TextError;
 
 #[derive(Debug)]
-pub(super) struct PreTokenizer {
+pub(crate) struct PreTokenizer {
     names: &'static [&'static str],
     split: SplitRule,
     /// Text is put into Unicode normal form C first.
@@ -132,7 +132,7 @@ const TABLE: [PreTokenizer; 10] = [
 ];
 
 impl PreTokenizer {
-    pub(super) fn named(name: &str) -> Result<&'static Self, TextError> {
+    pub(crate) fn named(name: &str) -> Result<&'static Self, TextError> {
         const ENTRIES: &[PreTokenizer] = &TABLE;
         ENTRIES
             .iter()

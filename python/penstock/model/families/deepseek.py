@@ -5,13 +5,11 @@ are chosen by softmax (V2), or by sigmoids with a correction.
 from penstock.model import common, experts, rope
 from penstock.model.fields import Fields
 from penstock.model.gguf import GgufHeader
-from penstock.model.recipes import gguf_recipes, hf_recipes, with_block_scales
+from penstock.model.recipes import gguf_recipes, hf_recipes
 from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
 
 LATENT_EPS = 1e-6
 """The norms of latents have this one, whatever the others have."""
-BLOCK = [128, 128]
-"""Rows and columns that share a scale in files of 8-bit floats."""
 Mapped = tuple[DecoderSpec, WeightRecipes]
 
 
@@ -35,29 +33,17 @@ def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
         raise config.refuse("attention_bias", "false")
     if config.integer("moe_layer_freq", 1, common.MOST_LAYERS, default=1) != 1:
         raise config.refuse("moe_layer_freq", "1")
+    blocks = common.has_block_scales(config)
     spec = common.hf_spec(
         config,
         family,
         feed_forwards=experts.deepseek_layers(config, router),
         latent=_hf_attention(config),
-        quantised=_has_blocks(config),
+        quantised=blocks,
     )
     interleaved = config.flag("rope_interleave", default=True)
-    weights = hf_recipes(spec, experts.SHARED_EXPERTS, interleaved=interleaved)
-    if _has_blocks(config):
-        weights = with_block_scales(weights)
+    weights = hf_recipes(spec, experts.SHARED_EXPERTS, interleaved=interleaved, block_scales=blocks)
     return spec, experts.corrected(spec, weights, experts.HF_CORRECTION)
-
-
-def _has_blocks(config: Fields) -> bool:
-    """Whether matrices are 8-bit floats with a scale for each block."""
-    quantised = config.within("quantization_config")
-    if quantised is None:
-        return False
-    for key, supported in (("quant_method", "fp8"), ("weight_block_size", BLOCK)):
-        if quantised.get(key) != supported:
-            raise quantised.refuse(key, str(supported))
-    return True
 
 
 def _hf_attention(config: Fields) -> LatentAttention:

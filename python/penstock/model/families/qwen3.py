@@ -10,6 +10,7 @@ DEFAULT_HEAD_DIM = 128
 
 
 def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
+    blocks = common.has_block_scales(config)
     bias = config.flag("attention_bias", default=False)
     spec = common.hf_spec(
         config,
@@ -19,8 +20,9 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
         qk_norm=True,
         windows=common.upper_windows(config),
         default_head_dim=DEFAULT_HEAD_DIM,
+        quantised=blocks,
     )
-    return spec, hf_recipes(spec)
+    return spec, hf_recipes(spec, block_scales=blocks)
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:

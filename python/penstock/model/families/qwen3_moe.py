@@ -9,6 +9,7 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 
 
 def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
+    blocks = common.has_block_scales(config)
     bias = config.flag("attention_bias", default=False)
     spec = common.hf_spec(
         config,
@@ -18,9 +19,10 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
         qk_norm=True,
         windows=common.upper_windows(config),
         default_head_dim=DEFAULT_HEAD_DIM,
+        quantised=blocks,
         feed_forwards=experts.qwen_layers(config),
     )
-    return spec, hf_recipes(spec)
+    return spec, hf_recipes(spec, block_scales=blocks)
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:

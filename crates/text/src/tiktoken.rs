@@ -1,0 +1,193 @@
+//! `tiktoken.model` of Kimi-K2, which has no tokenizer.json: byte strings by rank.
+//!
+//! How text is split into words is not in the file but in Python code beside it, which is not run:
+//! the rule of a class other than Kimi's is not known.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tokenizers::models::bpe::{Merges, Vocab};
+use tokenizers::{AddedToken, Tokenizer as HfTokenizer};
+
+use crate::TextError;
+use crate::bytes::byte_symbols;
+use crate::gguf::{PreTokenizer, byte_level};
+
+pub(crate) const FILE: &str = "tiktoken.model";
+const CONFIG: &str = "tokenizer_config.json";
+const CLASS: &str = "TikTokenTokenizer";
+const CODE: &str = "tokenization_kimi";
+/// Bounds of a file: several times what Kimi's has.
+const MOST_TOKENS: usize = 1 << 22;
+const LONGEST_TOKEN: usize = 512;
+/// Ids after the ranks that are special tokens, named in tokenizer_config.json or by number.
+const RESERVED: usize = 256;
+
+/// The pipeline of the model in `directory`, with its special tokens.
+///
+/// # Errors
+/// A class that is not Kimi's; a file or special tokens that are not as Kimi writes them.
+pub(crate) fn pipeline(
+    directory: &Path,
+    ranks: &[u8],
+    config: &Map<String, Value>,
+) -> Result<HfTokenizer, TextError> {
+    let bad_config = |reason: String| TextError::bad_file(&directory.join(CONFIG), reason);
+    if !is_kimi(config) {
+        let class = config.get("tokenizer_class").unwrap_or(&Value::Null);
+        return Err(bad_config(format!(
+            "tokenizer_class = {class}: beside a {FILE} without tokenizer.json only {CLASS} of \
+             {CODE} is known; convert the tokenizer with transformers' save_pretrained"
+        )));
+    }
+    let tokens = read(ranks).map_err(|e| TextError::bad_file(&directory.join(FILE), e))?;
+    let (vocabulary, merges) = vocabulary(&tokens);
+    let special = special_tokens(config, tokens.len(), &vocabulary).map_err(bad_config)?;
+    let pre = PreTokenizer::named("kimi-k2")?;
+    let mut inner = byte_level(pre, vocabulary, merges).map_err(TextError::build)?;
+    inner.add_tokens(&special);
+    Ok(inner)
+}
+
+fn is_kimi(config: &Map<String, Value>) -> bool {
+    let class = config.get("tokenizer_class").and_then(Value::as_str);
+    let code = config.get("auto_map").map(Value::to_string);
+    class == Some(CLASS) && code.is_none_or(|code| code.contains(CODE))
+}
+
+/// Byte strings in order of rank, from lines of base64 and rank.
+fn read(file: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let text = std::str::from_utf8(file).map_err(|e| e.to_string())?;
+    let lines = || {
+        text.lines()
+            .enumerate()
+            .filter(|(_, line)| !line.is_empty())
+    };
+    let count = lines().count();
+    if count > MOST_TOKENS {
+        return Err(format!("{count} tokens; at most {MOST_TOKENS} are taken"));
+    }
+    let mut tokens = vec![Vec::new(); count];
+    for (number, line) in lines() {
+        let fault = |what: &str| format!("line {}: {what}", number + 1);
+        let (code, rank) = line.split_once(' ').ok_or_else(|| fault("no rank"))?;
+        let token = base64(code).filter(|token| !token.is_empty());
+        let token = token.ok_or_else(|| fault("not base64 of a token"))?;
+        if token.len() > LONGEST_TOKEN {
+            return Err(fault(&format!("a token of over {LONGEST_TOKEN} bytes")));
+        }
+        let rank = rank
+            .trim()
+            .parse()
+            .ok()
+            .filter(|&rank: &usize| rank < count);
+        let rank = rank.ok_or_else(|| fault(&format!("not a rank from 0 to {}", count - 1)))?;
+        if !tokens[rank].is_empty() {
+            return Err(fault(&format!("rank {rank} appears twice")));
+        }
+        tokens[rank] = token;
+    }
+    let distinct: HashSet<&Vec<u8>> = tokens.iter().collect();
+    if distinct.len() < count {
+        return Err("two ranks have the same token".to_owned());
+    }
+    match (0..=255).find(|&byte| !distinct.contains(&vec![byte])) {
+        Some(byte) => Err(format!("no token for byte {byte}")),
+        None => Ok(tokens),
+    }
+}
+
+/// The bytes that standard base64 with padding stands for.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=');
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return None;
+    }
+    let (mut bytes, mut held, mut bits) = (Vec::with_capacity(text.len()), 0u32, 0);
+    for digit in digits.bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        held = held << 6 | u32::from(value);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+/// The vocabulary in the letters of byte-level BPE, and its merges: two neighbours become one token
+/// whenever their bytes together are one, the lowest rank first, so every cut of a token is a merge
+/// of its rank.
+fn vocabulary(tokens: &[Vec<u8>]) -> (Vocab, Merges) {
+    let symbols = byte_symbols();
+    let letters = |token: &[u8]| token.iter().map(|&b| symbols[usize::from(b)]).collect();
+    let texts: Vec<String> = tokens.iter().map(|token| letters(token)).collect();
+    let ranks = tokens
+        .iter()
+        .zip(0..)
+        .map(|(token, rank)| (&token[..], rank));
+    let ranks: HashMap<&[u8], u32> = ranks.collect();
+    let mut merges = Vec::new();
+    for token in tokens {
+        let cut = |at| {
+            let (left, right) = token.split_at(at);
+            Some((*ranks.get(left)?, *ranks.get(right)?))
+        };
+        let mut cuts: Vec<(u32, u32)> = (1..token.len()).filter_map(cut).collect();
+        cuts.sort_unstable();
+        let text = |rank: u32| texts[rank as usize].clone();
+        merges.extend(
+            cuts.into_iter()
+                .map(|(left, right)| (text(left), text(right))),
+        );
+    }
+    (texts.into_iter().zip(0..).collect(), merges)
+}
+
+/// The ids after the ranks, in their order.
+fn special_tokens(
+    config: &Map<String, Value>,
+    first: usize,
+    vocabulary: &Vocab,
+) -> Result<Vec<AddedToken>, String> {
+    let mut named: HashMap<usize, (&str, bool)> = HashMap::new();
+    let stated = config
+        .get("added_tokens_decoder")
+        .and_then(Value::as_object);
+    for (id, token) in stated.into_iter().flatten() {
+        let place = id
+            .parse()
+            .ok()
+            .filter(|id| (first..first + RESERVED).contains(id));
+        let end = first + RESERVED - 1;
+        let place = place
+            .ok_or_else(|| format!("added_tokens_decoder: id {id} is not from {first} to {end}"))?;
+        let content = token.get("content").and_then(Value::as_str);
+        let content =
+            content.ok_or_else(|| format!("added_tokens_decoder: {id} has no content"))?;
+        let special = token.get("special").and_then(Value::as_bool);
+        named.insert(place, (content, special.unwrap_or(true)));
+    }
+    let mut seen = HashSet::new();
+    let token = |id: usize| {
+        let reserved = || (format!("<|reserved_token_{id}|>"), true);
+        let stated = named
+            .get(&id)
+            .map(|&(text, special)| (text.to_owned(), special));
+        let (text, special) = stated.unwrap_or_else(reserved);
+        if vocabulary.contains_key(&text) || !seen.insert(text.clone()) {
+            return Err(format!("added_tokens_decoder: {text:?} is two tokens"));
+        }
+        Ok(AddedToken::from(text, special).normalized(false))
+    };
+    (first..first + RESERVED).map(token).collect()
+}
