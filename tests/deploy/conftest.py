@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import yaml
 from penstock.cli.main import main
 
+from tests.deploy.image import NAME, Images, call, debian, needs_tools
 from tests.plan.conftest import CONFIGS, FP8
 
 R1 = ["deepseek-ai/DeepSeek-R1", "--on", "dell-xe9680-h100:2", "--engine"]
@@ -25,6 +28,15 @@ PLANS: dict[str, list[str]] = {
         *("-tp", "16", "--expert-parallel", "--attention-by-requests", "--weights", "fp8"),
     ],
     "vllm-one-device": ["Qwen/Qwen3-8B", "--on", "l40s-48gb", "--engine", "vllm", "-tp", "1"],
+    "vllm-eight-devices": [
+        "Qwen/Qwen3-32B",
+        "--on",
+        "h100-sxm-80gb:8",
+        "--engine",
+        "vllm",
+        "-tp",
+        "8",
+    ],
     "penstock-two-nodes": [*R1, "penstock", "-tp", "8", "-pp", "2"],
     "amd": ["Qwen/Qwen3-32B", "--on", "mi300x-192gb:2", "--engine", "vllm", "-tp", "2"],
 }
@@ -73,6 +85,24 @@ def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
     return write
 
 
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Images]:
+    """A store with the base and the image."""
+    needs_tools()
+    folder = tmp_path_factory.mktemp("images")
+    wheels = folder / "context/wheels"
+    wheels.mkdir(parents=True)
+    built = sorted((repository / "build/wheels").glob("penstock-*.whl"))
+    assert built, "no wheel in build/wheels: make install"
+    shutil.copy(built[-1], wheels)
+    pip = (sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:")
+    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, built[-1])
+    with Images(folder) as store:
+        store.base(debian())
+        store.build(repository / "deploy/Containerfile", folder / "context", NAME)
+        yield store
+
+
 def of_this_machine() -> dict[str, Any]:
     row = {"ranks": [0], "total": 16 << 30, "weights": 1 << 30, "kept_free": 1 << 30}
     return {
@@ -93,5 +123,9 @@ def of_this_machine() -> dict[str, Any]:
             "memory_fraction": None,
         },
         "memory": [{**row, "shared_memory": 0, "kv": 4 << 30}],
-        "thresholds": {"storage_gb_per_s": {"seconds": 600}},
+        "thresholds": {
+            "storage_gb_per_s": {"seconds": 600},
+            "requests_waiting": {"needed": 4},
+            "kv_use": {"needed": 0.875},
+        },
     }

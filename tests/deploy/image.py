@@ -18,6 +18,8 @@ from tests.e2e.server import HANG, eventually
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 """What the Containerfile names; here a Debian with Python, because no registry can be reached."""
+NAME = "penstock"
+"""Name of our image."""
 CACHE = Path.home() / ".cache/penstock/images"
 TOOLS = ("buildah", "runc", "mmdebstrap")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.deploy.emit import dump
+from penstock.deploy.parts import Condition, Place, when
 
 TEXTS = st.one_of(st.sampled_from(["n", "on", "1e3", "0x1f", "", "a: b", "- x", "#"]), st.text())
 VALUES = st.recursive(
@@ -42,3 +44,25 @@ def test_texts_are_quoted_and_keys_keep_their_order() -> None:
         "c: {}",
     ]
     assert dump(data).splitlines() == lines
+
+
+def test_neighbours_under_one_condition_share_it() -> None:
+    on = Condition("$.Values.on")
+    data = {"a": Place("$.Values.a"), "b": when(on, 1), "c": when(on, [when(on, "x"), "y"])}
+    lines = [
+        "a: {{ toJson $.Values.a }}",
+        "{{- if $.Values.on }}",
+        "b: 1",
+        "c:",
+        "  {{- if $.Values.on }}",
+        '  - "x"',
+        "  {{- end }}",
+        '  - "y"',
+        "{{- end }}",
+    ]
+    assert dump(data).splitlines() == lines
+
+
+def test_a_condition_of_a_template_is_not_asked_by_if() -> None:
+    with pytest.raises(TypeError, match=r"\$\.Values\.on is not known"):
+        bool(Condition("$.Values.on"))

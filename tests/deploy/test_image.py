@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import openai
 import pytest
 
-from tests.deploy.image import Container, Images, call, debian, needs_tools
+from tests.deploy.image import NAME, Container, Images, call
 from tests.e2e.server import HANG
 
-NAME = "penstock"
 OWN = "opt/penstock"
 """What the image adds to its base."""
 
@@ -24,24 +21,6 @@ def test_the_containerfile_has_no_findings(repository: Path) -> None:
     if not hadolint.exists():
         pytest.skip("hadolint is not installed: it has no package for this platform")
     call(hadolint, repository / "deploy/Containerfile")
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Images]:
-    """A store with the base and the image."""
-    needs_tools()
-    folder = tmp_path_factory.mktemp("images")
-    wheels = folder / "context/wheels"
-    wheels.mkdir(parents=True)
-    built = sorted((repository / "build/wheels").glob("penstock-*.whl"))
-    assert built, "no wheel in build/wheels: make install"
-    shutil.copy(built[-1], wheels)
-    pip = (sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:")
-    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, built[-1])
-    with Images(folder) as store:
-        store.base(debian())
-        store.build(repository / "deploy/Containerfile", folder / "context", NAME)
-        yield store
 
 
 @pytest.mark.slow

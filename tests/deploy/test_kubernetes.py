@@ -39,14 +39,33 @@ def test_every_pod_is_safe_by_default(written: Written, kind: str) -> None:
             assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
+@pytest.mark.parametrize("gateway", [(), ("--gateway", "proxy", "--gateway-image", "penstock")])
+def test_pods_that_serve_take_connections_until_no_node_sends_them(
+    written: Written, gateway: tuple[str, ...]
+) -> None:
+    for spec in pod_specs(written("penstock-two-nodes", *gateway)):
+        (container,) = spec["containers"]
+        if "ports" not in container:
+            continue
+        hook = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        (draining,) = (
+            int(word.partition("=")[2])
+            for word in container["command"]
+            if word.startswith("--shutdown-timeout=")
+        )
+        assert hook >= 5
+        assert spec["terminationGracePeriodSeconds"] >= hook + draining + 5
+
+
 @pytest.mark.parametrize("kind", [*PLANS, HERE])
 def test_selectors_find_the_pods_that_serve(written: Written, kind: str) -> None:
     files = written(kind, "--pod-monitor")
     group = files.get("leader-worker-set.yaml")
     if group:
-        found = group["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["metadata"]["labels"]
-        # The controller adds it to each pod.
-        found = {**found, "leaderworkerset.sigs.k8s.io/worker-index": "0"}
+        templates = group["spec"]["leaderWorkerTemplate"]
+        found = templates["leaderTemplate"]["metadata"]["labels"]
+        others = templates["workerTemplate"]["metadata"]["labels"]
+        assert not files["service.yaml"]["spec"]["selector"].items() <= others.items()
     else:
         found = files["deployment.yaml"]["spec"]["template"]["metadata"]["labels"]
         selector = files["deployment.yaml"]["spec"]["selector"]["matchLabels"]
@@ -189,7 +208,7 @@ def test_equal_plans_give_equal_bytes(plan: Callable[[str], Path], tmp_path: Pat
         ([], "one of --claim, --host-path, --pull"),
         (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --pull"),
         (["--claim", "a", "--name", "Not_A_Name"], "--name"),
-        (["--claim", "a", "--node-selector", "gpu"], "LABEL=VALUE"),
+        (["--claim", "a", "--node-selector", "gpu"], "NAME=VALUE"),
     ],
 )
 def test_what_cannot_be_deployed(
@@ -231,3 +250,12 @@ def test_what_a_deployment_needs_is_said(
     assert "kubectl create secret generic deepseek-r1-cluster" in printed
     assert "IPC_LOCK" in printed
     assert "these pods cannot run: no backend runs" in printed
+
+
+def test_a_pull_names_what_its_image_needs(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(HERE, "--claim", "weights")
+    assert "huggingface_hub" not in capsys.readouterr().out
+    written(HERE, "--pull", "org/name")
+    assert "note: --pull: needs huggingface_hub in the image" in capsys.readouterr().out

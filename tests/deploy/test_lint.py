@@ -14,6 +14,7 @@ import yaml
 from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock.deploy.lint import lint
+from penstock.deploy.object_rules import RULES
 
 from tests.deploy.conftest import HERE, PLANS, Written
 
@@ -31,7 +32,15 @@ def found(tmp_path: Path, files: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", [*PLANS, HERE])
 def test_our_own_manifests_have_no_findings(written: Written, tmp_path: Path, kind: str) -> None:
-    files = written(kind, "--pull", "org/name", "--pod-monitor", "--rdma-devices", "mlx5_0")
+    image = "penstock@sha256:1"
+    front = ("--gateway", "istio", "--gateway-image", image, "--autoscale-to", "9")
+    files = written(kind, "--pull", "org/name", "--pod-monitor", "--rdma-devices", "mlx5_0", *front)
+    assert not found(tmp_path, files)
+
+
+def test_our_own_policy_of_adapters_has_no_findings(written: Written, tmp_path: Path) -> None:
+    interfaces = ",".join(f"ibs{number}" for number in range(8))
+    files = written("sglang-two-nodes", "--nic-interfaces", interfaces)
     assert not found(tmp_path, files)
 
 
@@ -131,6 +140,184 @@ MUTATIONS: dict[str, tuple[Callable[[Any, Any], None], str, str]] = {
 }
 
 
+FRONT = ("--gateway", "istio", "--gateway-image", "p@sha256:1", "--pull", "a/b", "--pod-monitor")
+Whole = Callable[[dict[str, Any]], object]
+TOGETHER: dict[str, tuple[str, Whole, str, str]] = {
+    "too many nodes": (
+        "sglang-two-nodes",
+        lambda files: container(files["leader-worker-set.yaml"])["command"].append("--nnodes=4"),
+        "group",
+        "error",
+    ),
+    "a probe of a port without a name": (
+        HERE,
+        lambda files: engine(files)["readinessProbe"]["httpGet"].update(port="api"),
+        "probe-port",
+        "error",
+    ),
+    "a server that cannot drain": (
+        HERE,
+        lambda files: pod(files).update(terminationGracePeriodSeconds=30),
+        "grace",
+        "error",
+    ),
+    "a picker without a token": (
+        HERE,
+        lambda files: pod(files, "gateway-").update(automountServiceAccountToken=False),
+        "token",
+        "error",
+    ),
+    "a service of a port without a name": (
+        HERE,
+        lambda files: files["service.yaml"]["spec"]["ports"][0].update(targetPort="api"),
+        "port",
+        "error",
+    ),
+    "a monitor of a port without a name": (
+        HERE,
+        lambda files: files["pod-monitor.yaml"]["spec"]["podMetricsEndpoints"][0].update(port="m"),
+        "port",
+        "error",
+    ),
+    "a monitor of other pods": (
+        HERE,
+        lambda files: files["pod-monitor.yaml"]["spec"].update(
+            selector={"matchLabels": {"app": "vllm"}}
+        ),
+        "selector",
+        "error",
+    ),
+    "a budget of other pods": (
+        HERE,
+        lambda files: files["disruption-budget.yaml"]["spec"]["selector"]["matchLabels"].update(
+            {"app.kubernetes.io/component": "worker"}
+        ),
+        "selector",
+        "error",
+    ),
+    "a policy of other pods": (
+        HERE,
+        lambda files: files["network-policy.yaml"]["spec"].update(
+            podSelector={"matchLabels": {"app": "vllm"}}
+        ),
+        "selector",
+        "error",
+    ),
+    "a pool of other pods": (
+        HERE,
+        lambda files: files["inference-pool.yaml"]["spec"]["selector"]["matchLabels"].update(
+            {"app.kubernetes.io/component": "leader"}
+        ),
+        "selector",
+        "error",
+    ),
+    "a budget that lets nothing go": (
+        HERE,
+        lambda files: files["disruption-budget.yaml"]["spec"].update(maxUnavailable=0),
+        "budget",
+        "error",
+    ),
+    "two numbers of replicas": (
+        HERE,
+        lambda files: files["deployment.yaml"]["spec"].update(replicas=2),
+        "scaler",
+        "error",
+    ),
+    "an autoscaler of nothing": (
+        HERE,
+        lambda files: scaler(files)["scaleTargetRef"].update(name="llama"),
+        "scaler",
+        "error",
+    ),
+    "an autoscaler by processor time": (
+        HERE,
+        lambda files: scaler(files)["metrics"].append(
+            {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}
+        ),
+        "scaler",
+        "warning",
+    ),
+    "a picker that is not there": (
+        HERE,
+        lambda files: files["inference-pool.yaml"]["spec"]["endpointPickerRef"].update(name="epp"),
+        "picker",
+        "error",
+    ),
+    "a picker at another port": (
+        HERE,
+        lambda files: files["inference-pool.yaml"]["spec"]["endpointPickerRef"].update(
+            port={"number": 9003}
+        ),
+        "picker",
+        "error",
+    ),
+    "a route to another pool": (
+        HERE,
+        lambda files: files["http-route.yaml"]["spec"]["rules"][0]["backendRefs"][0].update(
+            name="llama"
+        ),
+        "route",
+        "error",
+    ),
+    "a route that ends streams": (
+        HERE,
+        lambda files: files["http-route.yaml"]["spec"]["rules"][0].pop("timeouts"),
+        "route",
+        "warning",
+    ),
+    "a role that is not there": (
+        HERE,
+        lambda files: files["gateway-role-binding.yaml"]["roleRef"].update(name="view"),
+        "binding",
+        "error",
+    ),
+    "another account": (
+        HERE,
+        lambda files: files["gateway-role-binding.yaml"]["subjects"][0].update(name="default"),
+        "binding",
+        "error",
+    ),
+    "a volume of one node": (
+        "sglang-two-nodes",
+        lambda files: files["claim.yaml"]["spec"].update(accessModes=["ReadWriteOnce"]),
+        "claim",
+        "error",
+    ),
+    "one name twice": (
+        HERE,
+        lambda files: files.update({"again.yaml": files["service.yaml"]}),
+        "twice",
+        "error",
+    ),
+}
+
+
+def pod(files: dict[str, Any], of: str = "") -> Any:
+    return files[f"{of}deployment.yaml"]["spec"]["template"]["spec"]
+
+
+def engine(files: dict[str, Any]) -> Any:
+    return pod(files)["containers"][0]
+
+
+def scaler(files: dict[str, Any]) -> Any:
+    return files["horizontal-pod-autoscaler.yaml"]["spec"]
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_objects_that_do_not_belong_together_are_found(
+    written: Written, tmp_path: Path, name: str
+) -> None:
+    kind, change, rule, severity = TOGETHER[name]
+    files = copy.deepcopy(written(kind, *FRONT, "--autoscale-to", "9"))
+    change(files)
+    assert (rule, severity) in found(tmp_path, files)
+
+
+def test_there_are_fifty_mutations() -> None:
+    assert len(MUTATIONS) + len(TOGETHER) >= 50
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_found(written: Written, tmp_path: Path, name: str) -> None:
     files = copy.deepcopy(written("sglang-two-nodes"))
@@ -211,10 +398,12 @@ JUNK = [None, 1, "x", [], [1], {"a": []}]
 
 
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("kind", ["Pod", "Deployment", "LeaderWorkerSet", "Service", "CronJob"])
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "CronJob", *RULES])
 def test_no_manifest_is_too_strange(tmp_path: Path, kind: str, junk: object) -> None:
     """Shapes that no API server would take give findings or none, never a traceback."""
-    nested = {"containers": junk, "volumes": junk, "template": junk, "leaderWorkerTemplate": junk}
+    parts = ("containers", "volumes", "template", "leaderWorkerTemplate", "rules", "ports")
+    parts += ("endpointPickerRef", "scaleTargetRef", "metrics", "accessModes", "podSelector")
+    nested = dict.fromkeys(parts, junk)
     for spec in (junk, nested, {"template": {"spec": nested}, "selector": junk}):
         path = tmp_path / "x.yaml"
         path.write_text(yaml.safe_dump({"apiVersion": "v", "kind": kind, "spec": spec}))

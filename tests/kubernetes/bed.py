@@ -10,7 +10,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,8 @@ LOOSE = {
 """Kinds of the experimental group, which the bed has without their schemas."""
 
 ADMIN = "admin-token"
+SERVICES = "10.96.0.0/16"
+"""Addresses of Services."""
 
 
 def free_port() -> int:
@@ -42,12 +44,19 @@ def free_port() -> int:
 
 
 class Bed:
-    """A cluster in `folder`; leaving the block ends it."""
+    """A cluster in `folder`; leaving the block ends it. `inside` are words that run a command where
+    `address` is.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._binary = binary()
-        self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
+    server_options: Sequence[str] = ("--disable-admission-plugins", "ServiceAccount")
+    """A pod would wait for the controller that makes service accounts."""
+
+    def __init__(
+        self, folder: Path, address: str = "127.0.0.1", inside: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.address = folder, address
+        self._binary, self._inside = binary(), inside
+        self._etcd_port, self._peer_port, self.port = free_port(), free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self.openssl("genrsa", "-out", "sa.key", "2048")
         authority = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2")
@@ -65,7 +74,7 @@ class Bed:
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self._port}"
+        return f"https://{self.address}:{self.port}"
 
     @property
     def authority(self) -> Path:
@@ -90,14 +99,13 @@ class Bed:
         """Ready when it answers so."""
         self._server = self._start(
             *("kube-apiserver", "--etcd-servers", self._etcd_url, "--cert-dir", "certs"),
-            *("--bind-address", "127.0.0.1", "--secure-port", str(self._port)),
+            *("--bind-address", self.address, "--secure-port", str(self.port)),
             *("--token-auth-file", "tokens.csv", "--client-ca-file", "ca.crt"),
             *("--authorization-mode", "RBAC", "--endpoint-reconciler-type", "none"),
             *("--service-account-issuer", "https://bed", "--service-account-key-file", "sa.key"),
             *("--service-account-signing-key-file", "sa.key"),
-            *("--service-cluster-ip-range", "10.96.0.0/16"),
-            # A pod would wait for the controller that makes service accounts.
-            *("--disable-admission-plugins", "ServiceAccount"),
+            *("--service-cluster-ip-range", SERVICES),
+            *self.server_options,
         )
         eventually(self._is_ready, "the API server")
 
@@ -124,8 +132,16 @@ class Bed:
         self._server.send_signal(signal.SIGCONT)
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{words[0]}.log").open("ab") as log:
-            return subprocess.Popen([self._binary, *words], cwd=self.folder, stdout=log, stderr=log)
+        return self._run(self._binary, *words)
+
+    def _run(self, program: Path | str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a program of the cluster; its output goes to a log with the name of its first word,
+        or its own.
+        """
+        name = words[0] if program == self._binary else str(program)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            command = [*self._inside, str(program), *words]
+            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
 
     def openssl(self, *words: str) -> None:
         subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
@@ -200,7 +216,7 @@ class Bed:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds={grace}"
         self.call("DELETE", path)
 
-    def kubeconfig(self, name: str, user: Mapping[str, str], namespace: str = "default") -> Path:
+    def kubeconfig(self, name: str, user: Mapping[str, object], namespace: str = "default") -> Path:
         """A file with one context, in which `user` asks."""
         cluster = {"server": self.url, "certificate-authority": str(self.authority)}
         context = {"cluster": "bed", "user": "user", "namespace": namespace}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,57 @@ def test_a_pool_of_the_old_version_and_a_client_certificate(bed: Bed, tmp_path: 
         flags = ("--inference-pool", "llama", "--kubeconfig", str(kubeconfig), "--explain")
         with Gateway(*flags) as gateway:
             eventually(lambda: hosts(gateway, tmp_path) == [1], "the pod")
+
+
+def test_files_of_the_environment_and_a_command_that_prints_tokens(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KUBECONFIG names two files, of which the second has the user: a command. What it prints is
+    refused at first, then expires, and the command is asked again each time.
+    """
+    service_account(bed)
+    good = (bed.folder / "token").read_text()
+    said, asked = bed.folder / "said", bed.folder / "asked"
+    said.write_text("stale")
+    command = bed.folder / "login"
+    command.write_text(
+        f"""#!{sys.executable}
+import datetime, json, pathlib
+with open({str(asked)!r}, "a") as asked: asked.write("x")
+now = datetime.datetime.now(datetime.timezone.utc)
+until = (now + datetime.timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+token = pathlib.Path({str(said)!r}).read_text()
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+                  "status": {{"token": token, "expirationTimestamp": until}}}}))
+"""
+    )
+    command.chmod(0o755)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(command),
+        "interactiveMode": "Never",
+    }
+    whole = bed.kubeconfig("whole.yaml", {"exec": plugin}, NAMESPACE)
+    content = yaml.safe_load(whole.read_text())
+    users = {"apiVersion": "v1", "kind": "Config", "users": content.pop("users")}
+    (bed.folder / "users.yaml").write_text(yaml.safe_dump(users))
+    whole.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", f"{whole}:{bed.folder / 'users.yaml'}")
+    with replicas(2) as port:
+        bed.call("POST", POOLS, inference_pool(port))
+        bed.pod(NAMESPACE, "a", LLAMA, "127.0.0.1")
+        with Gateway("--inference-pool", "llama", "--explain") as gateway:
+            text = "401: Unauthorized"
+            eventually(lambda: text in "\n".join(gateway.log), "the refusal")
+            said.write_text(good)
+            eventually(lambda: hosts(gateway, tmp_path) == [1], "the pod")
+            # The watches begin anew with other tokens.
+            before = len(asked.read_text())
+            bed.kill_server()
+            bed.start_server()
+            bed.pod(NAMESPACE, "b", LLAMA, "127.0.0.2")
+            eventually(lambda: hosts(gateway, tmp_path) == [1, 2], "both pods")
+            assert len(asked.read_text()) > before
 
 
 def test_what_is_refused_is_said(bed: Bed) -> None:

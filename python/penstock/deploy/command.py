@@ -1,4 +1,4 @@
-"""`penstock deploy k8s|compose|systemd|slurm PLAN` and `lint PATH`: flags and what is printed."""
+"""`penstock deploy TARGET PLAN` and `lint PATH`: flags and what is printed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.documents import read_document
+from penstock.config.sections import TierConfig, without_password
+from penstock.config.tiers import Tier
 from penstock.core import InvalidValueError, PenstockError
+from penstock.deploy.chart.write import chart, write_chart
+from penstock.deploy.cluster.flags import add_commands
 from penstock.deploy.compose import compose
 from penstock.deploy.hosts import slurm, systemd
 from penstock.deploy.kubernetes import manifests, notes, write
 from penstock.deploy.lint import lint
-from penstock.deploy.settings import PORT, SCHEMA, Settings, Volume, checked_name, name_of
+from penstock.deploy.settings import (
+    PORT,
+    SCHEMA,
+    Front,
+    Scaling,
+    Settings,
+    Volume,
+    checked_name,
+    name_of,
+)
+
+PLANNED_TIER = {"ram": "ram:", "disk": "disk:/var/kv,"}
+"""What `--kv-tier` says of a tier of a plan, before its size."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Manifests from a plan of `penstock plan -o`, and checks of others."
     targets = parser.add_subparsers(metavar="COMMAND", required=True)
     _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+    _ray(targets.add_parser("ray", help="the same with clusters of KubeRay"))
+    _helm(targets.add_parser("helm", help="the same as a chart of Helm's"))
     _compose(targets.add_parser("compose", help="a Compose file of one host"))
     _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
         "--program",
@@ -29,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
     _lint(targets.add_parser("lint", help="check manifests of any origin"))
+    add_commands(targets)
 
 
 def _k8s(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +55,28 @@ def _k8s(parser: argparse.ArgumentParser) -> None:
         "Write a Deployment, or a LeaderWorkerSet where a replica needs several nodes, with "
         "Service, disruption budget and network policy. Nothing is applied."
     )
+    _add_objects(parser)
+    parser.set_defaults(command=run_k8s, ray=False)
+
+
+def _ray(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a RayCluster for each replica, whose head serves, with Service, disruption budget "
+        "and network policy. Nothing is applied."
+    )
+    _add_objects(parser)
+    parser.set_defaults(command=run_k8s, ray=True)
+
+
+def _helm(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a chart whose values are the plan's choice. It renders the objects of k8s."
+    )
+    _add_objects(parser)
+    parser.set_defaults(command=run_helm, ray=False)
+
+
+def _add_objects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     parser.add_argument("--image", required=True, help="of the engine, best with its digest")
@@ -50,13 +91,66 @@ def _k8s(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
     )
+    parser.add_argument(
+        "--kv-tier",
+        action="append",
+        default=[],
+        metavar="TIER",
+        help="of Penstock, as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: "
+        "those of the plan",
+    )
     parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
     parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
     parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
     parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
     parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
     parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
-    parser.set_defaults(command=run_k8s)
+    _add_cluster(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    front = parser.add_argument_group("gateway")
+    front.add_argument(
+        "--gateway",
+        default="",
+        metavar="proxy|CLASS",
+        help="penstock gateway before the replicas: as a proxy, or as the endpoint picker of a "
+        "Gateway of CLASS with HTTPRoute and InferencePool",
+    )
+    front.add_argument(
+        "--gateway-image", default="", metavar="IMAGE", help="of Penstock; default: --image"
+    )
+    front.add_argument(
+        "--picker-tls-secret",
+        default="",
+        metavar="SECRET",
+        help="with a certificate, where the Gateway speaks TLS to its picker",
+    )
+    front.add_argument(
+        "--objective",
+        action="append",
+        default=[],
+        metavar="NAME=PRIORITY",
+        help="an InferenceObjective; repeatable",
+    )
+    scale = parser.add_argument_group("autoscaling", "by the plan's requests_waiting and kv_use")
+    scale.add_argument("--autoscale-to", type=int, metavar="REPLICAS", help="from the plan's on")
+    scale.add_argument(
+        "--prometheus",
+        default="",
+        metavar="URL",
+        help="that KEDA asks; default: an autoscaler by custom metrics, without KEDA",
+    )
+    fabric = parser.add_argument_group("fabric")
+    fabric.add_argument(
+        "--nic-interfaces",
+        default="",
+        metavar="NAME,...",
+        help="a NicClusterPolicy: the interface of each RDMA resource of the plan",
+    )
+    fabric.add_argument(
+        "--topology-file", type=Path, metavar="FILE", help="of NCCL, for virtual machines"
+    )
 
 
 def _compose(parser: argparse.ArgumentParser) -> None:
@@ -150,8 +244,17 @@ def run_k8s(parsed: argparse.Namespace) -> int:
     serve.
     """
     settings = settings_of(parsed)
-    found = manifests(settings, monitor=parsed.pod_monitor)
+    found = manifests(settings)
     for path in write(found, parsed.output, kustomize=parsed.kustomize):
+        print(path)
+    for note in notes(settings):
+        print(f"note: {note}")
+    return 0
+
+
+def run_helm(parsed: argparse.Namespace) -> int:
+    settings = settings_of(parsed)
+    for path in write_chart(chart(settings), parsed.output):
         print(path)
     for note in notes(settings):
         print(f"note: {note}")
@@ -169,12 +272,97 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.api_key_secret,
         parsed.interface,
         parsed.rdma_devices,
-        dict(_pair(text) for text in parsed.node_selector) or None,
+        dict(_pair("--node-selector", text) for text in parsed.node_selector) or None,
+        parsed.pod_monitor,
+        _front(parsed, str(plan["engine"])),
+        _scaling(parsed, plan),
+        tuple(filter(None, parsed.nic_interfaces.split(","))),
+        _text(parsed.topology_file),
+        _tiers(parsed.kv_tier or _planned_tiers(plan), str(plan["engine"])),
+        parsed.ray,
     )
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _front(parsed: argparse.Namespace, engine: str) -> Front | None:
+    if not parsed.gateway:
+        if parsed.gateway_image or parsed.picker_tls_secret or parsed.objective:
+            raise PenstockError("there is no gateway for these flags: give --gateway, too")
+        return None
+    image = parsed.gateway_image or (parsed.image if engine == "penstock" else "")
+    if not image:
+        raise PenstockError(f"--image is {engine}'s: --gateway-image names one of Penstock")
+    objectives = dict(_pair("--objective", text) for text in parsed.objective)
+    numbers = {checked_name("--objective", name): _int(text) for name, text in objectives.items()}
+    if parsed.gateway == "proxy":
+        if numbers or parsed.picker_tls_secret:
+            raise PenstockError("--objective and --picker-tls-secret need --gateway CLASS")
+        return Front(image)
+    checked_name("--gateway", parsed.gateway)
+    return Front(image, parsed.gateway, parsed.picker_tls_secret, numbers)
+
+
+def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | None:
+    if parsed.autoscale_to is None:
+        if parsed.prometheus:
+            raise PenstockError("--prometheus is for an autoscaler: give --autoscale-to, too")
+        return None
+    least = int(plan["choice"]["replicas"])
+    if parsed.autoscale_to < least:
+        raise InvalidValueError(
+            "--autoscale-to", parsed.autoscale_to, f"the plan's {least} replicas, or more"
+        )
+    return Scaling(parsed.autoscale_to, parsed.prometheus)
+
+
+def _planned_tiers(plan: Mapping[str, Any]) -> list[str]:
+    """A replica's share of the tiers that the plan's choice counts on; of Penstock only, because
+    other engines have tiers by other means.
+    """
+    choice, per_node = plan["choice"], int(plan["target"]["per_node"])
+    if plan["engine"] != "penstock":
+        return []
+    devices = int(choice["tensor_parallel_size"]) * int(choice["pipeline_parallel_size"])
+    return [
+        f"{PLANNED_TIER[tier['kind']]}{int(tier['bytes']) * devices // per_node >> 20}MiB"
+        for tier in choice.get("tiers") or ()
+    ]
+
+
+def _tiers(texts: list[str], engine: str) -> dict[str, TierConfig]:
+    """PenstockError for another engine, several disks, and passwords, which anybody could read."""
+    found: dict[str, TierConfig] = {}
+    for text in texts:
+        try:
+            found[text] = Tier().parse(text)
+        except ValueError as error:
+            raise InvalidValueError("--kv-tier", text, Tier().expected()) from error
+        if without_password(text) != text:
+            raise PenstockError("--kv-tier: the password of a URL would be in the manifest")
+    if found and engine != "penstock":
+        raise PenstockError(f"--kv-tier is Penstock's, the plan is {engine}'s")
+    if sum(tier.kind == "disk" for tier in found.values()) > 1:
+        raise PenstockError("--kv-tier: a pod has a volume for one disk")
+    return found
+
+
+def _text(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{path}: {error}") from error
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidValueError("--objective", text, "a whole number after =") from None
+
+
+def _pair(flag: str, text: str) -> tuple[str, str]:
     label, equals, value = text.partition("=")
     if not label or not equals:
-        raise InvalidValueError("--node-selector", text, "LABEL=VALUE")
+        raise InvalidValueError(flag, text, "NAME=VALUE")
     return label, value

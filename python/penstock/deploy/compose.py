@@ -6,7 +6,7 @@ from penstock.core import PenstockError
 from penstock.deploy.emit import dump
 from penstock.deploy.engines import pods
 from penstock.deploy.engines.penstock import SHUTDOWN
-from penstock.deploy.kinds.pod import USER, shared_memory
+from penstock.deploy.resources import USER, shared_memory
 from penstock.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
 PATHS = {"http": "/health", "metrics": "/ready"}

@@ -1,14 +1,17 @@
 """Data as YAML: equal data gives equal bytes.
 
 Every text is quoted: YAML 1.1 readers take `n`, `on` or `1e3` for something else. Keys keep the
-order in which they were made.
+order in which they were made. Places and parts become what a chart's templates have for them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from penstock.deploy.parts import Condition, Part, Place
 
 PLAIN_KEY = re.compile(r"[A-Za-z][\w./-]*")
 NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
@@ -21,13 +24,36 @@ def dump(value: Mapping[str, object]) -> str:
 
 def _lines(value: object, indent: str) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _entry(f"{indent}{_key(str(key))}:", item, indent + "  ")
+        entries = [(f"{indent}{_key(str(key))}:", item) for key, item in value.items()]
+        yield from _parts(entries, lambda head, item: _entry(head, item, indent + "  "), indent)
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        for item in value:
-            yield from _item(item, indent)
+        items = [(indent, item) for item in value]
+        yield from _parts(items, lambda head, item: _item(item, head), indent)
     else:
         yield indent + _scalar(value)
+
+
+def _parts(
+    parts: Iterable[tuple[str, object]],
+    written: Callable[[str, object], Iterator[str]],
+    indent: str,
+) -> Iterator[str]:
+    """Lines of all parts; neighbours under one condition are under it together."""
+    for condition, group in groupby(parts, _condition):
+        held = ((head, each.value if isinstance(each, Part) else each) for head, each in group)
+        lines = (line for head, item in held for line in written(head, item))
+        yield from lines if condition is None else under(condition, lines, indent)
+
+
+def _condition(part: tuple[str, object]) -> Condition | None:
+    return part[1].condition if isinstance(part[1], Part) else None
+
+
+def under(condition: Condition, lines: Iterable[str], indent: str = "") -> Iterator[str]:
+    """Lines of a template that are there under a condition."""
+    yield f"{indent}{{{{- if {condition.expression} }}}}"
+    yield from lines
+    yield f"{indent}{{{{- end }}}}"
 
 
 def _entry(head: str, item: object, indent: str) -> Iterator[str]:
@@ -59,4 +85,6 @@ def _key(key: str) -> str:
 
 def _scalar(value: object) -> str:
     """JSON, which YAML has as a part."""
+    if isinstance(value, Place):
+        return f"{{{{ toJson {value.expression} }}}}"
     return json.dumps(value, ensure_ascii=False)

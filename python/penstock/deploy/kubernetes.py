@@ -6,14 +6,13 @@ from pathlib import Path
 
 from penstock.core import PenstockError
 from penstock.deploy.emit import dump
-from penstock.deploy.kinds.claim import claim
-from penstock.deploy.kinds.deployment import deployment
-from penstock.deploy.kinds.disruption_budget import disruption_budget
-from penstock.deploy.kinds.leader_worker_set import leader_worker_set
-from penstock.deploy.kinds.network_policy import network_policy
-from penstock.deploy.kinds.pod_monitor import pod_monitor
-from penstock.deploy.kinds.pull_job import pull_job
-from penstock.deploy.kinds.service import service
+from penstock.deploy.engines import pods
+from penstock.deploy.facts import facts
+from penstock.deploy.files import FILES, WORKLOADS
+from penstock.deploy.kinds.inference_objective import inference_objective
+from penstock.deploy.kinds.nic_cluster_policy import nic_cluster_policy
+from penstock.deploy.kinds.ray_cluster import ray_cluster
+from penstock.deploy.parts import settled
 from penstock.deploy.settings import Settings
 
 KUSTOMIZATION = "kustomization.yaml"
@@ -22,23 +21,21 @@ Manifests = dict[str, dict[str, object]]
 """Objects by file name."""
 
 
-def manifests(settings: Settings, *, monitor: bool = False) -> Manifests:
-    """`monitor`: the cluster has the Prometheus operator's kinds."""
+def manifests(settings: Settings) -> Manifests:
+    """What the plan and the settings ask for. PenstockError for what no engine could serve."""
     check(settings)
-    found: Manifests = {}
-    if settings.volume.pull:
-        found["claim.yaml"] = claim(settings)
-        found["pull-job.yaml"] = pull_job(settings)
-    if settings.nodes > 1:
-        found["leader-worker-set.yaml"] = leader_worker_set(settings)
-    else:
-        found["deployment.yaml"] = deployment(settings)
-    found["service.yaml"] = service(settings)
-    found["disruption-budget.yaml"] = disruption_budget(settings)
-    found["network-policy.yaml"] = network_policy(settings)
-    if monitor:
-        found["pod-monitor.yaml"] = pod_monitor(settings)
-    return found
+    found, known = {}, facts(settings)
+    if settings.nic_interfaces:
+        found["nic-cluster-policy.yaml"] = nic_cluster_policy(known, settings)
+    for file in FILES:
+        if file.condition(known) and not (settings.ray and file.name in WORKLOADS):
+            found[file.name] = file.make(known)
+    if settings.ray:
+        for replica in range(int(settings.choice["replicas"])):
+            found[f"ray-cluster-{replica}.yaml"] = ray_cluster(known, settings, replica)
+    for name, priority in (settings.front.objectives or {}).items() if settings.front else ():
+        found[f"objective-{name}.yaml"] = inference_objective(known, name, priority)
+    return {name: settled(manifest) for name, manifest in found.items()}
 
 
 def check(settings: Settings) -> None:
@@ -46,6 +43,8 @@ def check(settings: Settings) -> None:
     choice = settings.choice
     if settings.ranks < 1 or int(choice["replicas"]) < 1:
         raise PenstockError("the plan has no ranks or no replicas")
+    if settings.ray:
+        _check_ray(settings)
     stages = int(choice["pipeline_parallel_size"])
     if settings.engine == "penstock" and settings.nodes > stages:
         raise PenstockError(
@@ -59,6 +58,15 @@ def check(settings: Settings) -> None:
     sources = (settings.volume.claim, settings.volume.host_path, settings.volume.pull)
     if sum(map(bool, sources)) != 1:
         raise PenstockError("where is the model? give one of --claim, --host-path, --pull")
+
+
+def _check_ray(settings: Settings) -> None:
+    if not pods(settings).on_ray:
+        raise PenstockError(
+            f"{settings.engine} has no Ray executor here: see `penstock deploy k8s`"
+        )
+    if settings.scaling:
+        raise PenstockError("a replica is a RayCluster of its own, which no autoscaler makes")
 
 
 def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list[Path]:
@@ -82,9 +90,11 @@ def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list
 def notes(settings: Settings) -> list[str]:
     """What must be there before, or is not as strict as it could be."""
     found = []
-    if settings.nodes > 1:
+    if settings.ray:
+        found.append("needs the KubeRay operator in the cluster, and Ray in the image")
+    elif settings.nodes > 1:
         found.append("needs the LeaderWorkerSet controller in the cluster")
-    if settings.engine == "penstock" and settings.nodes > 1:
+    if settings.needs_token:
         found.append(
             f"needs a secret: kubectl create secret generic {settings.name}-cluster "
             "--from-literal token=$(openssl rand -hex 32)"
@@ -95,8 +105,32 @@ def notes(settings: Settings) -> list[str]:
         found.append("IPC_LOCK for RDMA: the namespace must allow more than Pod Security baseline")
     if settings.volume.host_path:
         found.append("hostPath: the namespace must allow more than Pod Security baseline")
+    if settings.volume.pull and settings.engine == "penstock":
+        found.append("--pull: needs huggingface_hub in the image, which `make image` leaves out")
+    found += _notes_of_kinds(settings)
     runs = settings.plan["model"]["runs"]
-    if settings.engine == "penstock" and (runs != "yes" or settings.has_devices):
-        why = runs if runs != "yes" else "Penstock has no backend for GPUs yet"
-        found.append(f"these pods cannot run: {why}")
+    if settings.engine == "penstock" and runs != "yes":
+        found.append(f"these pods cannot run: {runs}")
+    elif settings.engine == "penstock" and settings.has_devices:
+        found.append("--device cuda has not run on a GPU yet; the image needs penstock[cuda]")
+    return found
+
+
+def _notes_of_kinds(settings: Settings) -> list[str]:
+    found = []
+    front, scaling = settings.front, settings.scaling
+    if front and front.gateway_class:
+        found.append(
+            f"needs the kinds of the Gateway API and InferencePool, and a controller of class "
+            f"{front.gateway_class}"
+        )
+        if not front.tls_secret:
+            found.append("the picker speaks plain gRPC: some Gateways want --picker-tls-secret")
+    if scaling and scaling.prometheus:
+        found.append("needs KEDA, and Prometheus with the labels pod and container")
+    elif scaling:
+        engine = pods(settings)
+        found.append(f"needs an adapter for custom metrics with {engine.waiting}, {engine.kv_use}")
+    if settings.nic_interfaces:
+        found.append("nic-cluster-policy.yaml is for the whole cluster: it has one such object")
     return found

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
+from penstock.deploy.object_rules import objects_rules
 from penstock.deploy.objects import Located, pods_of, read
-from penstock.deploy.rules import Finding, objects_rules, pod_rules
+from penstock.deploy.rules import Finding, pod_rules
 
 
 def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:

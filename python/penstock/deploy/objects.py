@@ -61,16 +61,26 @@ def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
     elif data.get("kind") == "CronJob":
         inner = mapping(mapping(spec.get("jobTemplate")).get("spec"))
         yield _template(inner.get("template"))
+    elif data.get("kind") == "RayCluster":
+        head = mapping(spec.get("headGroupSpec"))
+        groups = mappings(spec.get("workerGroupSpecs"))
+        size = 1 + sum(_count(group.get("replicas", 1)) for group in groups)
+        yield _template(head.get("template"), size, "leader")
+        for group in groups:
+            yield _template(group.get("template"), size, "worker")
     elif data.get("kind") == "LeaderWorkerSet":
         group = mapping(spec.get("leaderWorkerTemplate"))
-        size = group.get("size", 1)
-        size = size if isinstance(size, int) else 1
+        size = _count(group.get("size", 1))
         worker = _template(group.get("workerTemplate"), size, "worker")
         if group.get("leaderTemplate") is not None:
             yield _template(group.get("leaderTemplate"), size, "leader")
         yield worker
     elif "template" in spec:
         yield _template(spec.get("template"))
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 1
 
 
 def _template(value: object, size: int = 1, role: str = "") -> Pod:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.deploy.settings import Settings
 
 PERIOD = 10
+UNLISTING = 5
+"""Seconds in which nodes and gateways learn that a pod ends."""
 
 
 def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str, object]:
@@ -32,6 +34,13 @@ def at_health(settings: Settings, leader: bool) -> dict[str, object]:
         "readinessProbe": http("/health", "http", 1, 5),
         "livenessProbe": http("/health", "http", 3),
     }
+
+
+def until_unlisted() -> dict[str, object]:
+    """Let a pod that ends take connections for some seconds more: it learns of its end at the time
+    when nodes learn to send nothing there. Kubernetes 1.30 and later.
+    """
+    return {"lifecycle": {"preStop": {"sleep": {"seconds": UNLISTING}}}}
 
 
 def secret(name: str, from_secret: str, key: str) -> dict[str, object]:

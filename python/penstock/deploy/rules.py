@@ -1,14 +1,13 @@
-"""What is wrong with manifests: a function for each rule."""
+"""What is wrong with pods: a function for each rule."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.deploy.objects import Pod, mapping, mappings, pods_of
+from penstock.deploy.objects import Pod, mapping, mappings
 
 LONG_DELAY = 300
 """Seconds before the first probe that hide a failure."""
@@ -41,6 +40,9 @@ def pod_rules() -> tuple[Rule, ...]:
     return (
         service_links,
         probes,
+        asked_ports,
+        endings,
+        tokens,
         mounts,
         shared_memory,
         devices,
@@ -79,6 +81,42 @@ def probes(pod: Pod) -> Iterator[Finding]:
                 "worker-probe",
                 "error",
                 "a worker's livenessProbe asks by HTTP, but only node 0 serves: it is killed",
+            )
+
+
+def asked_ports(pod: Pod) -> Iterator[Finding]:
+    """Ports by name that no container has: the probe never succeeds."""
+    for container in pod.containers:
+        names = {port.get("name") for port in mappings(container.get("ports"))}
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = mapping(container.get(kind))
+            for way in ("httpGet", "tcpSocket"):
+                port = mapping(probe.get(way)).get("port")
+                if isinstance(port, str) and port not in names:
+                    text = f"{kind} asks the port {port!r}, which the container does not have"
+                    yield Finding("probe-port", "error", text)
+
+
+def endings(pod: Pod) -> Iterator[Finding]:
+    """A server that is killed before it has drained."""
+    grace = pod.spec.get("terminationGracePeriodSeconds", 30)
+    for container in pod.containers:
+        drain = _number(words_of(container), ("--shutdown-timeout",))
+        if drain is not None and isinstance(grace, int) and grace <= drain:
+            yield Finding(
+                "grace",
+                "error",
+                f"terminationGracePeriodSeconds {grace} ends a server that has {drain} s to drain",
+            )
+
+
+def tokens(pod: Pod) -> Iterator[Finding]:
+    """A gateway that may not ask the API server for pods."""
+    for container in pod.containers:
+        watches = any(word.startswith("--inference-pool") for word in words_of(container))
+        if watches and pod.spec.get("automountServiceAccountToken") is False:
+            yield Finding(
+                "token", "error", "--inference-pool without the token of a service account"
             )
 
 
@@ -132,7 +170,14 @@ def devices(pod: Pod) -> Iterator[Finding]:
 def ranks(pod: Pod) -> Iterator[Finding]:
     """Devices of a group beside the ranks that the command asks for."""
     for container in pod.containers:
-        words = _words(container)
+        words = words_of(container)
+        nodes = _number(words, ("--nnodes",))
+        if nodes is not None and nodes != pod.size:
+            yield Finding(
+                "group",
+                "error",
+                f"--nnodes {nodes} in a group of {pod.size}: the others never come",
+            )
         sizes = {axis: _number(words, flags) for axis, flags in RANKS.items()}
         asked, given = (sizes["tp"] or 1) * (sizes["pp"] or 1), _devices(container) * pod.size
         if sizes["tp"] and given and asked != given:
@@ -199,72 +244,13 @@ def images(pod: Pod) -> Iterator[Finding]:
             yield Finding("image", "warning", f"{image}: changes without a sign; name its digest")
 
 
-def objects_rules(data: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Rules of whole objects; `every` has all that are applied together."""
-    kind = data.get("kind")
-    if kind == "LeaderWorkerSet":
-        yield from _group(mapping(data.get("spec")))
-    elif kind == "NicClusterPolicy":
-        yield from _network(data)
-    elif kind == "Service":
-        yield from _selector(data, every)
-
-
-def _group(spec: Mapping[str, Any]) -> Iterator[Finding]:
-    group = mapping(spec.get("leaderWorkerTemplate"))
-    size = group.get("size", 1)
-    if not isinstance(size, int) or size < 1:
-        yield Finding("group", "error", f"size: {size!r} has no leader")
-    strategy = mapping(spec.get("rolloutStrategy"))
-    update = mapping(strategy.get("rollingUpdateConfiguration"))
-    if update and all(
-        str(update.get(key, 0)) in ("0", "0%") for key in ("maxUnavailable", "maxSurge")
-    ):
-        yield Finding("group", "error", "maxUnavailable and maxSurge are 0: no rollout begins")
-    words = " ".join(word for pod in ("leader", "worker") for word in _group_words(group, pod))
-    if spec.get("startupPolicy") == "LeaderReady" and "--nnodes" in words:
-        yield Finding(
-            "group", "error", "LeaderReady with --nnodes: leader and workers wait for one another"
-        )
-
-
-def _group_words(group: Mapping[str, Any], role: str) -> list[str]:
-    spec = mapping(mapping(group.get(f"{role}Template")).get("spec"))
-    return [word for container in mappings(spec.get("containers")) for word in _words(container)]
-
-
-def _network(data: Mapping[str, Any]) -> Iterator[Finding]:
-    if mapping(data.get("metadata")).get("namespace"):
-        yield Finding("network", "error", "NicClusterPolicy belongs to no namespace")
-    plugin = mapping(mapping(data.get("spec")).get("rdmaSharedDevicePlugin"))
-    if "config" not in plugin:
-        return
-    try:
-        config = json.loads(plugin["config"])
-        listed = config["configList"]
-        if not listed or not all(each["resourceName"] for each in listed):
-            raise ValueError("configList names no resources")
-    except (TypeError, ValueError, KeyError) as error:
-        text = f"rdmaSharedDevicePlugin.config, which the API server does not read: {error!r}"
-        yield Finding("network", "error", text)
-
-
-def _selector(data: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    wanted = mapping(mapping(data.get("spec")).get("selector"))
-    made = {key: value for key, value in wanted.items() if "leaderworkerset" not in key}
-    pods = [pod for each in every for pod in pods_of(each)]
-    if pods and made and not any(made.items() <= pod.labels.items() for pod in pods):
-        text = ", ".join(f"{key}={value}" for key, value in made.items())
-        yield Finding("selector", "error", f"no pod of these files has {text}")
-
-
 def _devices(container: Mapping[str, Any]) -> int:
     limits = mapping(mapping(container.get("resources")).get("limits"))
     counts = [str(count) for name, count in limits.items() if GPU.search(name)]
     return sum(int(count) for count in counts if count.isdecimal())
 
 
-def _words(container: Mapping[str, Any]) -> list[str]:
+def words_of(container: Mapping[str, Any]) -> list[str]:
     """Words of command and arguments, a script's too."""
     parts = [*(container.get("command") or []), *(container.get("args") or [])]
     return [word for part in parts for word in str(part).replace(";", " ").split()]

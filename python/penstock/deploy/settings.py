@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core import InvalidValueError
+from penstock.config.sections import TierConfig
+from penstock.core import InvalidValueError, PenstockError
 
 SCHEMA = 1
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
 """Where the model's volume is mounted."""
 PORT, METRICS_PORT = 8000, 8001
+TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
+"""NCCL's topology file, and where it is mounted."""
 MASTER_PORT = 29501
+GATEWAY_PORT, PICKER_PORT = 8080, 9002
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,28 @@ class Volume:
     pull: str = ""
     """`org/name` of the hub, for a Job that fills a claim of this deployment."""
     storage_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """`penstock gateway` before the replicas: a proxy, or the endpoint picker of a Gateway."""
+
+    image: str
+    gateway_class: str = ""
+    """GatewayClass of the Gateway; empty: clients come to the proxy."""
+    tls_secret: str = ""
+    """Secret of type kubernetes.io/tls, for Gateways that speak TLS to a picker."""
+    objectives: Mapping[str, int] | None = None
+    """Priorities by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """More replicas than the plan's, while its thresholds are passed."""
+
+    most: int
+    prometheus: str = ""
+    """Address that KEDA asks; empty: the autoscaler of Kubernetes, by custom metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +73,18 @@ class Settings:
     rdma_devices: str = ""
     """Such as `mlx5_0,mlx5_1`; empty: NCCL finds them."""
     node_selector: Mapping[str, str] | None = None
+    monitor: bool = False
+    """The cluster has the Prometheus operator's kinds."""
+    front: Front | None = None
+    scaling: Scaling | None = None
+    nic_interfaces: tuple[str, ...] = ()
+    """Interfaces of the nodes' adapters, in the order of the plan's fabric resources."""
+    topology: str = ""
+    """Text of NCCL's topology file, for virtual machines."""
+    tiers: Mapping[str, TierConfig] | None = None
+    """KV tiers of Penstock in their order, by what `--kv-tier` says of them."""
+    ray: bool = False
+    """Ranks are actors of a Ray cluster of KubeRay's, in place of nodes of a LeaderWorkerSet."""
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -69,6 +107,11 @@ class Settings:
         return -(-self.ranks // int(self.plan["target"]["per_node"]))
 
     @property
+    def needs_token(self) -> bool:
+        """Whether nodes of Penstock share a secret; Ray has its own."""
+        return self.engine == "penstock" and self.nodes > 1 and not self.ray
+
+    @property
     def on_pod(self) -> int:
         """Ranks, and devices, of a pod: the most of one."""
         return -(-self.ranks // self.nodes)
@@ -81,6 +124,17 @@ class Settings:
     @property
     def uses_rdma(self) -> bool:
         return self.nodes > 1 and bool(self.plan["target"]["fabric_resources"])
+
+    def tier_bytes(self, kind: str) -> int:
+        """Size of a kind of tier in one pod, which holds the KV of its own ranks."""
+        tiers = (self.tiers or {}).values()
+        return -(-sum(tier.size_bytes or 0 for tier in tiers if tier.kind == kind) // self.nodes)
+
+    @property
+    def disk(self) -> str:
+        """Directory of the disk tier; empty: there is none."""
+        paths = [tier.path for tier in (self.tiers or {}).values() if tier.kind == "disk"]
+        return paths[0] or "" if paths else ""
 
     @property
     def model(self) -> str:
@@ -99,23 +153,12 @@ class Settings:
         """Bytes of all ranks of a replica."""
         return sum(row["weights"] * len(row["ranks"]) for row in self.plan["memory"])
 
-    def labels(self, role: str = "server") -> dict[str, str]:
-        return {
-            "app.kubernetes.io/name": self.engine,
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": role,
-            "app.kubernetes.io/managed-by": "penstock-deploy",
-        }
-
-    def leader(self) -> dict[str, str]:
-        """Selector of the pods that serve."""
-        own = {
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/component": "server",
-        }
-        if self.nodes > 1:
-            own["leaderworkerset.sigs.k8s.io/worker-index"] = "0"
-        return own
+    def threshold(self, name: str) -> float:
+        """The most of a replica's load; PenstockError for a plan that is older than these."""
+        row = self.plan["thresholds"].get(name)
+        if row is None:
+            raise PenstockError(f"the plan has no threshold {name}: make it again")
+        return float(row["needed"])
 
 
 def name_of(text: str) -> str:

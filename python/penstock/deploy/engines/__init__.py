@@ -25,17 +25,42 @@ class Pods:
     """The published image runs as root and writes outside /tmp."""
     restart_policy: str
     """LeaderWorkerSet's, when a pod of a group ends."""
+    on_ray: bool = False
+    """Has an executor whose ranks are Ray's actors."""
+    waiting: str = "vllm:num_requests_waiting"
+    """Metric of the requests that wait."""
+    kv_use: str = "vllm:kv_cache_usage_perc"
+    """Metric of the share of the KV that is in use."""
 
 
 ENGINES: Mapping[str, Pods] = {
     "penstock": Pods(
-        penstock.command, penstock.environment, penstock.probes, "metrics", False, "None"
+        penstock.command,
+        penstock.environment,
+        penstock.probes,
+        "metrics",
+        False,
+        "None",
+        on_ray=True,
     ),
     "vllm": Pods(
-        vllm.command, vllm.environment, at_health, "http", True, "RecreateGroupOnPodRestart"
+        vllm.command,
+        vllm.environment,
+        at_health,
+        "http",
+        True,
+        "RecreateGroupOnPodRestart",
+        on_ray=True,
     ),
     "sglang": Pods(
-        sglang.command, sglang.environment, at_health, "http", True, "RecreateGroupOnPodRestart"
+        sglang.command,
+        sglang.environment,
+        at_health,
+        "http",
+        True,
+        "RecreateGroupOnPodRestart",
+        waiting="sglang:num_queue_reqs",
+        kv_use="sglang:token_usage",
     ),
 }
 

@@ -30,9 +30,14 @@ def command(settings: Settings, leader: bool) -> list[str]:
         f"--kv-cache-memory-bytes={min(row['kv'] for row in plan['memory'])}",
         f"--shutdown-timeout={SHUTDOWN}",
     ]
+    if settings.has_devices:
+        words.append("--device=cuda")
     if choice["expert_parallel"]:
         words.append("--enable-expert-parallel")
-    if settings.nodes > 1:
+    words += [f"--kv-tier={text}" for text in settings.tiers or ()]
+    if settings.ray:
+        words += ["--distributed-executor-backend=ray", "--ray-address=auto"]
+    elif settings.nodes > 1:
         words += [
             "--nnodes=$(LWS_GROUP_SIZE)",
             "--node-rank=$(LWS_WORKER_INDEX)",
@@ -46,7 +51,7 @@ def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
     found: list[dict[str, object]] = [{"name": "HOME", "value": "/tmp"}]
     if settings.api_key_secret and leader:
         found.append(secret("PENSTOCK_API_KEY", settings.api_key_secret, "api-key"))
-    if settings.nodes > 1:
+    if settings.needs_token:
         found.append(secret("PENSTOCK_CLUSTER_TOKEN", f"{settings.name}-cluster", "token"))
     return found
 

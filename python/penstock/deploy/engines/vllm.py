@@ -30,7 +30,9 @@ def command(settings: Settings, leader: bool) -> list[str]:
         words.append(f"--data-parallel-size={tp}")
     if choice["expert_parallel"]:
         words.append("--enable-expert-parallel")
-    if settings.nodes > 1:
+    if settings.ray:
+        words.append("--distributed-executor-backend=ray")
+    elif settings.nodes > 1:
         words += [
             "--distributed-executor-backend=mp",
             "--nnodes=$(LWS_GROUP_SIZE)",

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.deploy.settings import Settings
-
-MARGIN = 1.25
-GIB = 2**30
+from penstock.deploy.facts import Facts
+from penstock.deploy.parts import optional
 
 
-def claim_name(settings: Settings) -> str:
-    return settings.volume.claim or f"{settings.name}-model"
-
-
-def claim(settings: Settings) -> dict[str, object]:
+def claim(facts: Facts) -> dict[str, object]:
     """A quarter more than the weights. Read by many: pods of all replicas mount it."""
-    size = max(-(-int(settings.weights * MARGIN) // GIB), 1)
-    spec: dict[str, object] = {
-        "accessModes": ["ReadWriteMany"],
-        "resources": {"requests": {"storage": f"{size}Gi"}},
-    }
-    if settings.volume.storage_class:
-        spec["storageClassName"] = settings.volume.storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": claim_name(settings), "labels": settings.labels("model")},
-        "spec": spec,
+        "metadata": {"name": facts.claim, "labels": facts.labels("model")},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": facts.storage}},
+            "storageClassName": optional(facts.storage_class),
+        },
     }

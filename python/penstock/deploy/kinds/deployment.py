@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from penstock.deploy.facts import Facts
 from penstock.deploy.kinds.pod import template
-from penstock.deploy.settings import Settings
+from penstock.deploy.parts import when
 
 
-def deployment(settings: Settings) -> dict[str, object]:
+def deployment(facts: Facts) -> dict[str, object]:
     """A rollout that needs no further devices: a pod ends before its successor starts."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
+        "metadata": {"name": facts.name, "labels": facts.labels()},
         "spec": {
-            "replicas": settings.choice["replicas"],
-            "selector": {"matchLabels": settings.leader()},
+            "replicas": when(facts.fixed, facts.replicas),
+            "selector": {"matchLabels": facts.selector()},
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0},
             },
-            "progressDeadlineSeconds": 3 * settings.load_seconds,
-            "template": template(settings),
+            "progressDeadlineSeconds": facts.deadline,
+            "template": template(facts),
         },
     }

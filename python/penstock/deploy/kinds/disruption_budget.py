@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from penstock.deploy.settings import Settings
+from penstock.deploy.facts import Facts
 
 
-def disruption_budget(settings: Settings) -> dict[str, object]:
+def disruption_budget(facts: Facts) -> dict[str, object]:
+    return _budget(facts.name, facts.labels(), facts.selector())
+
+
+def gateway_disruption_budget(facts: Facts) -> dict[str, object]:
+    return _budget(facts.gateway, facts.labels("gateway"), facts.selector("gateway"))
+
+
+def _budget(name: str, labels: dict[str, str], pods: dict[str, str]) -> dict[str, object]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": settings.leader()}},
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": pods}},
     }

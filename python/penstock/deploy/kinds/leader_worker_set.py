@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from penstock.deploy.engines import pods
+from penstock.deploy.facts import Facts
 from penstock.deploy.kinds.pod import template
-from penstock.deploy.settings import Settings
+from penstock.deploy.parts import when
 
 
-def leader_worker_set(settings: Settings) -> dict[str, object]:
+def leader_worker_set(facts: Facts) -> dict[str, object]:
     """All pods of a group start at once: the leader is ready when the others are there."""
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
+        "metadata": {"name": facts.name, "labels": facts.labels()},
         "spec": {
-            "replicas": settings.choice["replicas"],
+            "replicas": when(facts.fixed, facts.replicas),
             "startupPolicy": "LeaderCreated",
             "rolloutStrategy": {
                 "type": "RollingUpdate",
                 "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0},
             },
             "leaderWorkerTemplate": {
-                "size": settings.nodes,
-                "restartPolicy": pods(settings).restart_policy,
-                "leaderTemplate": template(settings, leader=True),
-                "workerTemplate": template(settings, leader=False),
+                "size": facts.nodes,
+                "restartPolicy": facts.restart_policy,
+                "leaderTemplate": template(facts, leader=True),
+                "workerTemplate": template(facts, leader=False),
             },
         },
     }

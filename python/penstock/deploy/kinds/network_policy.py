@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from penstock.deploy.engines import pods
-from penstock.deploy.settings import METRICS_PORT, PORT, Settings
+from collections.abc import Sequence
+
+from penstock.deploy.facts import Facts, FrontFacts
+from penstock.deploy.parts import when
+from penstock.deploy.settings import GATEWAY_PORT, METRICS_PORT, PICKER_PORT, PORT
 
 
-def network_policy(settings: Settings) -> dict[str, object]:
+def network_policy(facts: Facts) -> dict[str, object]:
     """Everybody to the ports that serve; the pods of the deployment to each other on any port,
     because ranks and stages choose theirs. What leaves the pods is not limited.
     """
-    own = {"app.kubernetes.io/instance": settings.name}
-    ports = [{"port": PORT, "protocol": "TCP"}]
-    if pods(settings).metrics_port == "metrics":
-        ports.append({"port": METRICS_PORT, "protocol": "TCP"})
-    rules: list[dict[str, object]] = [{"ports": ports}]
-    if settings.nodes > 1:
-        rules.append({"from": [{"podSelector": {"matchLabels": own}}]})
+    own = {"app.kubernetes.io/instance": facts.name}
+    rules = [
+        {"ports": [_port(PORT), when(facts.own_metrics, _port(METRICS_PORT))]},
+        when(facts.grouped, {"from": [{"podSelector": {"matchLabels": own}}]}),
+    ]
+    return _policy(facts.name, facts.labels(), own, rules)
+
+
+def gateway_network_policy(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    """Everybody to its doors."""
+    rule = {"ports": [_port(GATEWAY_PORT), when(front.picks, _port(PICKER_PORT))]}
+    labels, selector = facts.labels("gateway"), facts.selector("gateway")
+    return _policy(facts.gateway, labels, selector, [rule])
+
+
+def _port(number: int) -> dict[str, object]:
+    return {"port": number, "protocol": "TCP"}
+
+
+def _policy(
+    name: str, labels: dict[str, str], pods: dict[str, str], rules: Sequence[object]
+) -> dict[str, object]:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
+        "metadata": {"name": name, "labels": labels},
         "spec": {
-            "podSelector": {"matchLabels": own},
+            "podSelector": {"matchLabels": pods},
             "policyTypes": ["Ingress"],
             "ingress": rules,
         },

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from penstock.deploy.engines import pods
-from penstock.deploy.settings import Settings
+from penstock.deploy.facts import Facts, FrontFacts
+from penstock.deploy.parts import when
 
 
-def pod_monitor(settings: Settings) -> dict[str, object]:
+def pod_monitor(facts: Facts) -> dict[str, object]:
+    endpoint: dict[str, object] = {"port": facts.metrics_port}
+    return _monitor(facts.name, facts.labels(), facts.selector(), endpoint)
+
+
+def gateway_pod_monitor(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    endpoint: dict[str, object] = {
+        "port": "http",
+        "scheme": when(front.has_tls, "https"),
+        # Scrapers come by the pod's address, which no certificate names.
+        "tlsConfig": when(front.has_tls, {"insecureSkipVerify": True}),
+    }
+    labels, selector = facts.labels("gateway"), facts.selector("gateway")
+    return _monitor(facts.gateway, labels, selector, endpoint)
+
+
+def _monitor(
+    name: str, labels: dict[str, str], pods: dict[str, str], endpoint: dict[str, object]
+) -> dict[str, object]:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
+        "metadata": {"name": name, "labels": labels},
         "spec": {
-            "selector": {"matchLabels": settings.leader()},
-            "podMetricsEndpoints": [{"port": pods(settings).metrics_port, "path": "/metrics"}],
+            "selector": {"matchLabels": pods},
+            "podMetricsEndpoints": [{**endpoint, "path": "/metrics"}],
         },
     }

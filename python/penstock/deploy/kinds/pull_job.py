@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.deploy.kinds.claim import claim_name
-from penstock.deploy.kinds.pod import USER
-from penstock.deploy.settings import MODELS, Settings
+from penstock.deploy.facts import Facts
+from penstock.deploy.resources import restricted, restricted_pod
+from penstock.deploy.settings import MODELS
 
 HUB_SECRET = "hub"
 """Secret with the key `token`, for models that need one; it may be missing."""
@@ -15,50 +15,40 @@ DOWNLOAD = (
 )
 
 
-def pull_job(settings: Settings) -> dict[str, object]:
+def pull_job(facts: Facts) -> dict[str, object]:
     token = {"secretKeyRef": {"name": HUB_SECRET, "key": "token", "optional": True}}
     words = [
         "python3",
         "-c",
         DOWNLOAD,
-        settings.volume.pull,
-        settings.model,
+        facts.pull,
+        facts.model,
     ]
     container: dict[str, object] = {
         "name": "pull",
-        "image": settings.image,
+        "image": facts.image,
         "command": words,
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "HF_TOKEN", "valueFrom": token}],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": restricted(),
         "volumeMounts": [
             {"name": "model", "mountPath": MODELS},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
-    claim = {"claimName": claim_name(settings)}
+    claim = {"claimName": facts.claim}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": f"{settings.name}-pull", "labels": settings.labels("pull")},
+        "metadata": {"name": f"{facts.name}-pull", "labels": facts.labels("pull")},
         "spec": {
             "backoffLimit": 4,
             "template": {
-                "metadata": {"labels": settings.labels("pull")},
+                "metadata": {"labels": facts.labels("pull")},
                 "spec": {
                     "restartPolicy": "OnFailure",
                     "enableServiceLinks": False,
                     "automountServiceAccountToken": False,
-                    "securityContext": {
-                        "runAsNonRoot": True,
-                        "runAsUser": USER,
-                        "runAsGroup": USER,
-                        "fsGroup": USER,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
+                    "securityContext": restricted_pod(),
                     "containers": [container],
                     "volumes": [
                         {"name": "model", "persistentVolumeClaim": claim},

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.deploy.settings import PORT, Settings
+from penstock.deploy.facts import Facts
+from penstock.deploy.settings import PORT
 
 
-def service(settings: Settings) -> dict[str, object]:
+def service(facts: Facts) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": settings.name, "labels": settings.labels()},
+        "metadata": {"name": facts.name, "labels": facts.labels()},
         "spec": {
             "type": "ClusterIP",
-            "selector": settings.leader(),
+            "selector": facts.selector(),
             "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
         },
     }

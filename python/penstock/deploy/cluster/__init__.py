@@ -1,0 +1,1 @@
+"""Manifests in a cluster: applied, compared, deleted, and why their pods do not serve."""
