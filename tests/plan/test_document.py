@@ -67,6 +67,20 @@ def test_thresholds_are_reached_by_the_hardware_of_the_plan(
     assert found["storage_gb_per_s"]["formula"].endswith("/ 600 s")
 
 
+def test_the_load_from_which_on_a_replica_is_missing(
+    planned: Callable[..., dict[str, Any]],
+) -> None:
+    plan = planned(*BOUNDS)
+    found, choice = plan["thresholds"], plan["choice"]
+    # What comes within the bound on TTFT, two seconds.
+    rate = float(found["requests_waiting"]["formula"].split()[0])
+    assert rate == pytest.approx(plan["workload"]["rate"] / choice["replicas"], rel=0.2)
+    assert found["requests_waiting"]["needed"] == max(round(2 * rate), 1)
+    room = 1 - choice["max_model_len"] / choice["kv_tokens"]
+    assert found["kv_use"]["needed"] == pytest.approx(min(max(room, 0.5), 0.95), abs=1e-3)
+    assert found["kv_use"]["expected"] < found["kv_use"]["needed"]
+
+
 def test_equal_input_gives_equal_bytes(
     planned: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_plan_of_this_machine_knows_the_first_token(tmp_path: Path) -> None:
     assert plan["choice"]["devices"] == 1
     ttft = plan["predictions"]["p99_ttft_ms"]
     assert 3 < ttft["low"] <= ttft["mid"] <= ttft["high"]
-    assert list(plan["thresholds"]) == ["storage_gb_per_s"]
+    assert list(plan["thresholds"]) == ["storage_gb_per_s", "requests_waiting", "kv_use"]
 
 
 @pytest.mark.parametrize(

@@ -61,25 +61,46 @@ def test_brute_force_finds_nothing_better(
     assert (choice and choice.worst) == (best and best.worst)
 
 
-def test_more_rate_never_needs_fewer_devices(model: Model) -> None:
-    subject = model("Qwen/Qwen3-32B")
+@pytest.mark.parametrize(
+    ("name", "on", "rules"),
+    [
+        ("Qwen/Qwen3-32B", "h100-sxm-80gb:32", "vllm"),
+        ("Qwen/Qwen3-30B-A3B", "azure-nd96isr-h100-v5:2", "sglang"),
+    ],
+)
+def test_more_rate_never_needs_fewer_devices(model: Model, name: str, on: str, rules: str) -> None:
+    subject = model(name)
     counts = []
     for rate in (1, 2, 4, 8, 16, 32):
-        choice = found(subject, "h100-sxm-80gb:32", goal(rate)).choice
+        choice = found(subject, on, goal(rate), rules).choice
         counts.append(choice.devices if choice else 33)
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
 
 
-def test_a_slower_link_never_gives_better_latency(model: Model) -> None:
-    subject, asked = model("mistralai/Mixtral-8x22B-v0.1"), goal(2)
+@pytest.mark.parametrize(
+    ("name", "keys", "count", "link", "rates"),
+    [
+        ("mistralai/Mixtral-8x22B-v0.1", {}, 8, "link", (450e9, 100e9, 20e9)),
+        (R1, {"quantization_config": FP8}, 16, "network", (50e9, 10e9, 2e9)),
+    ],
+)
+def test_a_slower_link_never_gives_better_latency(
+    model: Model,
+    name: str,
+    keys: dict[str, object],
+    count: int,
+    link: str,
+    rates: tuple[float, ...],
+) -> None:
+    subject, asked = model(name, **keys), goal(2)
     device = accelerator("h100-sxm-80gb")
     worst = []
-    for link in (450e9, 100e9, 20e9):
-        target = Target(replace(device, link=link), 8)
-        choice = found(subject, target, asked).choice
-        assert choice is not None
-        worst.append((choice.devices, choice.worst))
+    for rate in rates:
+        slower = replace(device, link=rate) if link == "link" else replace(device, network=rate)
+        choice = found(subject, Target(slower, count), asked).choice
+        worst.append((choice.devices, choice.worst) if choice else (count + 1, 0.0))
+    assert worst[0][0] <= count
     assert worst == sorted(worst)
 
 

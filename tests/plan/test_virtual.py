@@ -15,14 +15,24 @@ def step_time(decodes: float, context: float, prefill: float, pairs: float) -> f
     return 0.010 + 0.0007 * decodes + 0.0001 * prefill
 
 
-def on_the_scheduler(arrivals: list[Arrival], limits: Limits) -> list[tuple[float, float]]:
+def tokens_of(arrival: Arrival) -> list[int]:
+    """Equal names give equal blocks."""
+    if not arrival.names:
+        return list(range(1, arrival.isl + 1))
+    blocks = ([1 + name % 900] * arrival.block for name in arrival.names)
+    return [token for block in blocks for token in block][: arrival.isl]
+
+
+def on_the_scheduler(
+    arrivals: list[Arrival], limits: Limits, *, prefix: bool = False
+) -> list[tuple[float, float]]:
     """First and last token of each request, by the scheduler and a clock of its own."""
     world = World(
         num_blocks=limits.kv_tokens // 16,
         max_num_seqs=limits.sequences,
         budget=limits.chunk,
         max_model_len=4096,
-        prefix=False,
+        prefix=prefix,
         vocab=1000,
     )
     now, added, times = 0.0, 0, {key: [math.inf, math.inf] for key in range(len(arrivals))}
@@ -31,7 +41,7 @@ def on_the_scheduler(arrivals: list[Arrival], limits: Limits) -> list[tuple[floa
             now = max(now, arrivals[added].at)
         while added < len(arrivals) and arrivals[added].at <= now:
             arrival = arrivals[added]
-            prompt = list(range(1, arrival.isl + 1))
+            prompt = tokens_of(arrival)
             world.add(make_request(added, prompt, arrival.osl, ignore_eos=True))
             added += 1
         before = {key: sum(len(row.tokens) for row in e.rows) for key, e in world.endings.items()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.sizing import active_parameters, parameters, whole
 from penstock.plan.cut import Cut
 from penstock.plan.engines import ENGINES, Engine, Load, engine
-from penstock.plan.hardware import HERE, Target, names, parse_target
+from penstock.plan.hardware import HERE, Target, names, parse_targets
 from penstock.plan.here import here
 from penstock.plan.lines import human
 from penstock.plan.memory import Memory, plan_memory
@@ -30,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
     parser.add_argument("model", metavar="MODEL", help="a path, or an alias (smollm2)")
     parser.add_argument(
-        "--on", default=HERE, metavar="TYPE[:N]", help=f"default: {HERE}; one of {known}"
+        "--on",
+        default=HERE,
+        metavar="TYPE[:N][@PRICE],...",
+        help=f"default: {HERE}; one of {known}. Of several with a price of an hour of a device, or "
+        "of a node, --rate takes the one that holds for the least",
     )
     parser.add_argument("--table", choices=("fit", "memory", "concurrency"))
     parser.add_argument(
@@ -66,16 +71,19 @@ def run(parsed: argparse.Namespace) -> int:
     nothing holds the goal.
     """
     subject = read_subject(parsed.model, parsed.weights)
-    target = Target(here(), 1) if parsed.on == HERE else parse_target(parsed.on)
+    targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
+    target = targets[0]
     if target.accelerator.is_cpu:
         subject = replace(subject, weights=as_packed(subject.weights))
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
-    for line in introduction(subject, target, rules):
+    for line in introduction(subject, targets, rules):
         print(line)
     print()
     if (parsed.rate is not None or parsed.trace) and not parsed.table:
-        print("\n".join(_plan(parsed, subject, target, rules)))
+        print("\n".join(_plan(parsed, subject, targets, rules)))
         return 0
+    if len(targets) > 1:
+        raise InvalidValueError("--on", parsed.on, "one target, or a goal (--rate, --trace)")
     table = parsed.table or "memory"
     lines = {"fit": _fit, "memory": _memory, "concurrency": _concurrency}[table](
         parsed, subject, target, rules
@@ -84,9 +92,9 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def introduction(subject: Subject, target: Target, rules: Engine) -> list[str]:
-    """The model, whether it runs, the target."""
-    spec, device = subject.spec, target.accelerator
+def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
+    """The model, whether it runs, the targets."""
+    spec, device = subject.spec, targets[0].accelerator
     size = subject.weights.bytes(whole(spec))
     first = (
         f"{subject.name}: {parameters(spec) / 1e9:.2f} billion weights "
@@ -98,19 +106,23 @@ def introduction(subject: Subject, target: Target, rules: Engine) -> list[str]:
     if subject.refused and rules.name == "penstock":
         lines.append(f"sized only: {subject.refused}")
     if rules.name == "penstock" and not device.is_cpu:
-        lines.append("sized only: Penstock has no backend for GPUs yet")
-    node = target.node
+        lines.append("sized only: Penstock's backend for GPUs has not run on one yet")
+    return [*lines, *(line for target in targets for line in _place(target, rules))]
+
+
+def _place(target: Target, rules: Engine) -> list[str]:
+    device, node = target.accelerator, target.node
     where = f"{target.count // node.count} x {node.title}, " if node else ""
-    where += f"{target.count} x {device.title}, {human(device.memory)}"
-    lines.append(f"{where}, cuts of {rules.name}")
-    if not device.verified:
-        lines.append(f"unverified: {device.source}")
-    return lines
+    where += f"{target.count} x {device.title}, {human(device.memory)}, cuts of {rules.name}"
+    return [where] if device.verified else [where, f"unverified: {device.source}"]
 
 
-def _plan(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
-    if target.accelerator.is_cpu:
-        return run_goal(parsed, subject, target, rules, load_of(parsed, target), [Cut(1, 1)])
+def _plan(
+    parsed: argparse.Namespace, subject: Subject, targets: Sequence[Target], rules: Engine
+) -> list[str]:
+    if targets[0].accelerator.is_cpu:
+        load = load_of(parsed, targets[0])
+        return run_goal(parsed, subject, targets, rules, load, [Cut(1, 1)])
     load = Load(
         chunk=parsed.max_num_batched_tokens or 0,
         sequences=parsed.max_num_seqs or 0,
@@ -118,7 +130,7 @@ def _plan(parsed: argparse.Namespace, subject: Subject, target: Target, rules: E
         fraction=parsed.memory_fraction,
     )
     cuts = [asked_cut(parsed)] if parsed.tensor_parallel_size else []
-    return run_goal(parsed, subject, target, rules, load, cuts)
+    return run_goal(parsed, subject, targets, rules, load, cuts)
 
 
 def _fit(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
@@ -158,7 +170,7 @@ def _planned(
             raise PenstockError(f"{cut}: {why}")
         return plan_memory(spec, subject.weights, device, cut, rules, load, kv)
     refused = ""
-    for cut in _growing(parsed, target):
+    for cut in _smallest_first(parsed, target):
         if rules.refuses(spec, cut, target.per_node):
             continue
         try:
@@ -191,7 +203,7 @@ def asked_cut(parsed: argparse.Namespace) -> Cut:
     )
 
 
-def _growing(parsed: argparse.Namespace, target: Target) -> list[Cut]:
+def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
     """Cuts of a node, then of whole nodes."""
     found = [
         Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)

@@ -27,6 +27,7 @@ from penstock.plan.search import (
     statistic,
 )
 from penstock.plan.subject import Subject
+from penstock.plan.tiers import Tier
 
 NARROWEST = 1.1
 """Least factor of a band: a run of the same deployment is not repeated more exactly."""
@@ -124,8 +125,9 @@ def _candidate(
     )
     load = Load(choice["max_num_batched_tokens"], choice["max_num_seqs"])
     rules, kv = engine(plan["engine"]), choice["kv_cache_dtype"]
-    question = Question(subject, target, rules, load, goal, speed, kv, [cut])
+    tiers = tuple(Tier(each["kind"], each["bytes"], each["gb_per_s"]) for each in choice["tiers"])
+    question = Question(subject, target, rules, load, goal, speed, kv, tiers, [cut])
     found, misfits = candidates(question)
     if not found:
         raise PenstockError(f"the measured deployment does not fit here: {misfits[0][1]}")
-    return found[0]
+    return max(found, key=Candidate.order)

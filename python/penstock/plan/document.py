@@ -19,6 +19,7 @@ from penstock.plan.engines import Engine
 from penstock.plan.hardware import Target
 from penstock.plan.memory import Memory
 from penstock.plan.offers import Offer
+from penstock.plan.prices import Dearer, best, closest
 from penstock.plan.search import Found, Goal, Speed, Trial, judged, simulate
 from penstock.plan.subject import Subject
 from penstock.plan.thresholds import thresholds
@@ -35,7 +36,6 @@ class Request:
 
     subject: Subject
     target: Target
-    on: str
     engine: Engine
     kv: str
     goal: Goal
@@ -46,7 +46,9 @@ class Request:
     """Where the arrivals come from."""
 
 
-def document(request: Request, found: Found, offered: Sequence[Offer] = ()) -> dict[str, Any]:
+def document(
+    request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
+) -> dict[str, Any]:
     """The plan. PenstockError when no deployment on the target holds the goal."""
     if found.choice is None:
         others = "; ".join(f"with {_offer(each)}" for each in offered)
@@ -66,11 +68,12 @@ def document(request: Request, found: Found, offered: Sequence[Offer] = ()) -> d
             "notes": list(subject.notes),
         },
         "target": {
-            "on": request.on,
+            "on": target.on,
             "accelerator": target.accelerator.name,
             "title": target.accelerator.title,
             "count": target.count,
             "per_node": min(target.per_node, target.count),
+            "price_per_hour": target.price,
             "resource": target.accelerator.resource,
             "node": target.node.name if target.node else None,
             "fabric_resources": dict(target.node.fabric_resources) if target.node else {},
@@ -84,7 +87,7 @@ def document(request: Request, found: Found, offered: Sequence[Offer] = ()) -> d
         "predictions": predictions(choice, request.goal, request.speed),
         "thresholds": thresholds(choice, request.subject, target, request.goal, request.speed),
         "bench": bench(request),
-        "runners_up": [runner_up(trial, choice) for trial in _best(found.lost)],
+        "runners_up": [runner_up(trial, choice) for trial in best(found.lost)[:RUNNERS_UP]],
         "offers": [
             {
                 "change": each.change,
@@ -95,6 +98,7 @@ def document(request: Request, found: Found, offered: Sequence[Offer] = ()) -> d
             }
             for each in offered
         ],
+        "other_targets": [{"on": each.on, "why": each.why} for each in dearer],
         "misfits": [{"cut": cut, "why": why} for cut, why in found.misfits[-RUNNERS_UP:]],
         "sources": [target.accelerator.source, request.speed.source],
     }
@@ -109,12 +113,22 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         "attention_by_requests": candidate.cut.by_requests,
         "replicas": trial.replicas,
         "devices": trial.devices,
+        "price_per_hour": request.target.cost(trial.devices),
         "max_num_batched_tokens": candidate.chunk,
         "max_num_seqs": candidate.sequences,
         "max_model_len": request.goal.longest,
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
         "memory_fraction": request.fraction,
+        "tiers": [
+            {
+                "kind": tier.kind,
+                "bytes": tier.size,
+                "gb_per_s": tier.rate,
+                "tokens": kept.tokens,
+            }
+            for tier, kept in zip(candidate.tiers, candidate.stores or (), strict=True)
+        ],
         "worst_over_bound": round(trial.worst, 3),
     }
 
@@ -157,6 +171,11 @@ def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
     mid = outcomes["mid"]
     tokens = sum(each.osl for each in mid.served)
     found["output_tokens_per_s"] = round(tokens / mid.seconds * trial.replicas, 1)
+    prompts = sum(arrival.isl for arrival in goal.arrivals[:: trial.replicas])
+    found["prompt_tokens_reused"] = {
+        "kv": round(mid.pooled / prompts, 3),
+        "tiers": round(mid.stored / prompts, 3),
+    }
     found["busy"] = round(mid.busy / mid.seconds, 3)
     found["band"] = {"low": speed.band.low, "high": speed.band.high}
     return found
@@ -174,6 +193,7 @@ def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
         "replicas": trial.replicas,
         "devices": trial.devices,
         "max_num_batched_tokens": candidate.chunk,
+        "tiers": [tier.kind for tier in candidate.tiers],
         "worst_over_bound": round(trial.worst, 3),
         "why": trial.failed or _held(trial, choice),
     }
@@ -187,14 +207,9 @@ def _held(trial: Trial, choice: Trial) -> str:
 
 def no_choice(request: Request, found: Found) -> str:
     """Why nothing holds: the best of what was simulated, else why nothing fits."""
-    head = f"nothing on {request.on} holds the goal"
-    if found.lost:
-        best = _best(found.lost)[0]
-        return f"{head}; closest: {best.candidate.cut} x {best.replicas}: {best.failed}"
-    if found.misfits:
-        cut, why = found.misfits[-1]
-        return f"{head}; {cut}: {why}"
-    return head
+    head = f"nothing on {request.target.on} holds the goal"
+    why = closest(found)
+    return f"{head}; {why}" if why else head
 
 
 def _offer(offer: Offer) -> str:
@@ -216,7 +231,16 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
         f"{choice['max_num_batched_tokens']} tokens, {choice['max_num_seqs']} sequences, "
         f"{choice['kv_tokens']:,} tokens of {choice['kv_cache_dtype']} KV each"
     )
+    if choice["price_per_hour"] is not None:
+        first += f", {choice['price_per_hour']:g} an hour on {plan['target']['on']}"
     lines = [first]
+    reused = plan["predictions"]["prompt_tokens_reused"]
+    if any(reused.values()):
+        lines[0] += _behind([tier["kind"] for tier in choice["tiers"]])
+        lines.append(
+            f"  prompt tokens not computed: {reused['kv']:.0%} in the KV, {reused['tiers']:.0%} "
+            "from tiers"
+        )
     for key, values in plan["predictions"].items():
         if not key.endswith("_ms"):
             continue
@@ -231,9 +255,10 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
             )
     lines += [
         f"lost: {row['replicas']} x {row['cut']} = {row['devices']} devices, steps of "
-        f"{row['max_num_batched_tokens']}: {row['why']}"
+        f"{row['max_num_batched_tokens']}{_behind(row['tiers'])}: {row['why']}"
         for row in plan["runners_up"][:5]
     ]
+    lines += [f"lost: {row['on']}: {row['why']}" for row in plan["other_targets"]]
     lines += [
         f"offer: {row['change']}: {row['replicas']} x {row['cut']} = {row['devices']} devices; "
         f"{row['caveat']}"
@@ -242,6 +267,10 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
     if request.speed.waiting is None:
         lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
     return lines
+
+
+def _behind(tiers: Sequence[str]) -> str:
+    return f", KV in {' and '.join(tiers)} too" if tiers else ""
 
 
 def write(plan: dict[str, Any], path: Path) -> None:
@@ -261,12 +290,3 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(plan, dict) or plan.get("schema") != SCHEMA:
         raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
     return plan
-
-
-def _best(lost: Sequence[Trial]) -> list[Trial]:
-    """The runners-up: those that hold, then by how far they are off."""
-    order = sorted(
-        lost,
-        key=lambda trial: (bool(trial.failed), trial.worst, trial.devices, trial.candidate.order()),
-    )
-    return order[:RUNNERS_UP]

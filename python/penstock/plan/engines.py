@@ -115,7 +115,7 @@ def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> l
             Line("driver", device.memory - device.usable, "1% of the memory"),
             _activations(spec, cut, load),
             _communicators(device, cut),
-            Line("rest", round(REST), "3.5 GiB; no backend of Penstock's for GPUs says more yet"),
+            Line("rest", round(REST), "3.5 GiB; Penstock's own backend has not been measured"),
         ]
     part = -(-spec.vocab // cut.tp)
     numbers = max(load.chunk * spec.hidden, 32 * part)

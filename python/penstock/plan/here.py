@@ -13,16 +13,16 @@ ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"
 """Flags of /proc/cpuinfo, best first."""
 
 
-def here(bandwidth: float = 0.0, flops: dict[str, float] | None = None) -> Accelerator:
-    """The processors and the free memory of this machine. Rates are 0 until they are measured."""
+def here() -> Accelerator:
+    """The processors and the free memory of this machine. Rates are 0: steps are measured."""
     cores = cpu_count()
     return Accelerator(
         name=HERE,
         title=f"{_field('model name') or platform.machine()}, {cores} cores, {_isa()}",
         memory=available_memory(),
-        bandwidth=bandwidth,
-        flops=flops or {},
-        link=bandwidth,
+        bandwidth=0.0,
+        flops={},
+        link=0.0,
         linked=1 << 16,
         per_node=1 << 16,
         resource="",

@@ -16,8 +16,10 @@ from penstock.plan.document import Request, document, summary, write
 from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Target
 from penstock.plan.offers import offers
-from penstock.plan.search import Goal, Question, Speed, search
+from penstock.plan.prices import cheapest
+from penstock.plan.search import Goal, Question, Speed
 from penstock.plan.subject import Subject
+from penstock.plan.tiers import parse_tiers
 from penstock.plan.virtual import Arrival, poisson
 
 REQUESTS = 500
@@ -56,6 +58,12 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         metavar="RESULT",
         help="files of `penstock bench plan --save-result`, which correct the predictions",
     )
+    group.add_argument(
+        "--tiers",
+        metavar="KIND:SIZE[@GB/S],...",
+        help="with --trace: KV tiers of a node that may be used, such as ram:512GiB,disk:4TiB@6; "
+        "ram without a rate moves at the PCIe of the devices",
+    )
     group.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
     group.add_argument("--seed", type=int, default=0)
     group.add_argument("-o", "--output", type=Path, metavar="FILE", help="plan.yaml")
@@ -64,29 +72,26 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
 def run_goal(
     parsed: argparse.Namespace,
     subject: Subject,
-    target: Target,
+    targets: Sequence[Target],
     rules: Engine,
     load: Load,
     cuts: list[Cut],
 ) -> list[str]:
     """Search, write the document where it was asked for; its summary."""
     goal, workload = _goal(parsed)
-    request = Request(
-        subject,
-        target,
-        parsed.on,
-        rules,
-        parsed.kv_cache_dtype,
-        goal,
-        speed_of(subject, target, parsed.measure, parsed.calibrate),
-        load.fraction,
-        workload,
-    )
     kv = parsed.kv_cache_dtype
-    question = Question(subject, target, rules, load, goal, request.speed, kv, cuts)
-    found = search(question)
+    if parsed.calibrate and len(targets) > 1:
+        raise InvalidValueError("--calibrate", parsed.on, "one target: results are of one")
+    speed = speed_of(subject, targets[0], parsed.measure, parsed.calibrate)
+    tiers = parse_tiers(parsed.tiers)
+    if tiers and not goal.shares:
+        raise InvalidValueError("--tiers", parsed.tiers, "a --trace whose prompts share prefixes")
+    question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
+    question, found, dearer = cheapest(question, targets)
+    target = question.target
+    request = Request(subject, target, rules, kv, goal, speed, load.fraction, workload)
     least = found.choice.devices if found.choice else target.count + 1
-    plan = document(request, found, offers(question, least))
+    plan = document(request, found, offers(question, least), dearer)
     if parsed.output:
         write(plan, parsed.output)
     return summary(plan, request)
@@ -150,4 +155,13 @@ def read_trace(path: Path, most: int) -> list[Arrival]:
         raise PenstockError(f"{path}: {error.strerror or error}") from error
     if len(rows) < 2:
         raise PenstockError(f"{path}: fewer than two arrivals")
-    return [Arrival(row.at, max(row.input_tokens, 1), max(row.output_tokens, 1)) for row in rows]
+    return [
+        Arrival(
+            row.at,
+            max(row.input_tokens, 1),
+            max(row.output_tokens, 1),
+            row.hash_ids,
+            row.block_tokens,
+        )
+        for row in rows
+    ]

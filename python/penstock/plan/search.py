@@ -21,8 +21,10 @@ from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Target
 from penstock.plan.lines import human
 from penstock.plan.memory import Memory, sized
+from penstock.plan.prefixes import Prefixes, Store
 from penstock.plan.speed import Constants, Steps, step_model
 from penstock.plan.subject import Subject
+from penstock.plan.tiers import Tier, keeps, store
 from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
 CHUNKS = (2048, 8192)
@@ -47,6 +49,23 @@ class Goal:
         return (len(self.arrivals) - 1) / span if span > 0 else 0.0
 
     @property
+    def computed(self) -> float:
+        """Tokens of a prompt that one replica has to compute, on average, if it forgot nothing."""
+        seen: set[int] = set()
+        total = 0
+        for arrival in self.arrivals:
+            known = next((n for n, name in enumerate(arrival.names) if name not in seen), None)
+            known = len(arrival.names) if known is None else known
+            total += max(arrival.isl - known * arrival.block, 1)
+            seen.update(arrival.names)
+        return total / len(self.arrivals)
+
+    @property
+    def shares(self) -> bool:
+        """Whether prompts share prefixes."""
+        return any(arrival.names for arrival in self.arrivals)
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest request."""
         return max(arrival.isl + arrival.osl for arrival in self.arrivals)
@@ -67,6 +86,9 @@ class Speed:
     """Seconds of TTFT besides steps; None: TTFT is not known."""
 
 
+Order = tuple[int, int, Cut, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A deployment that fits."""
@@ -76,9 +98,12 @@ class Candidate:
     sequences: int
     memory: Memory
     model: Steps
+    tiers: tuple[Tier, ...] = ()
+    stores: tuple[Store, ...] | None = None
+    """The tiers as a replica has them; None: it computes all of every prompt."""
 
-    def order(self) -> tuple[int, Cut, int]:
-        return self.cut.size, self.cut, self.chunk
+    def order(self) -> Order:
+        return len(self.tiers), self.cut.size, self.cut, self.chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +145,8 @@ class Question:
     goal: Goal
     speed: Speed
     kv: str = "bf16"
+    tiers: tuple[Tier, ...] = ()
+    """KV tiers that may be used: none, the first, the first two, ..."""
     cuts: Sequence[Cut] = ()
     """Those to choose from; empty: all that the engine could be asked for."""
 
@@ -134,12 +161,13 @@ def search(question: Question) -> Found:
     question = replace(question, cuts=question.allowed)
     sizes = {str(cut): cut.size for cut in question.cuts}
     fitting, misfits = candidates(question)
-    queue: list[tuple[int, tuple[int, Cut, int], int]] = []
+    queue: list[tuple[int, Order, int]] = []
+    computed = goal.computed
     at = {candidate.order(): candidate for candidate in fitting}
     for candidate in fitting:
-        first = _fewest(candidate, goal, speed)
+        first = _fewest(candidate, goal, speed, computed)
         if first * candidate.cut.size <= target.count:
-            taken = _taken(target, first * candidate.cut.size)
+            taken = target.taken(first * candidate.cut.size)
             queue.append((taken, candidate.order(), first))
         else:
             misfits.append((str(candidate.cut), f"needs at least {first} replicas for the load"))
@@ -149,23 +177,24 @@ def search(question: Question) -> Found:
     least = math.inf
     while queue and queue[0][0] <= least:
         taken, order, replicas = heapq.heappop(queue)
+        if held and order[0] > len(held[0].candidate.tiers):
+            break  # As many devices with more tiers: never chosen.
         trial = judge(at[order], replicas, goal, speed)
         (lost if trial.failed else held).append(trial)
         least = least if trial.failed else min(least, taken)
         more = (replicas + 1) * at[order].cut.size
         if trial.failed and more <= target.count:
-            heapq.heappush(queue, (_taken(target, more), order, replicas + 1))
-    held.sort(key=lambda trial: (trial.worst, trial.devices, trial.candidate.order()))
+            heapq.heappush(queue, (target.taken(more), order, replicas + 1))
+    held.sort(key=_preference)
     choice = held[0] if held else None
     misfits.sort(key=lambda misfit: sizes.get(misfit[0], 0))
     return Found(choice, (*held[1:], *lost), tuple(misfits), len(held) + len(lost))
 
 
-def _taken(target: Target, devices: int) -> int:
-    """Devices that are paid for: of nodes, whole ones, once one is not enough."""
-    if target.node is None or devices <= target.per_node:
-        return devices
-    return -(-devices // target.per_node) * target.per_node
+def _preference(trial: Trial) -> tuple[int, float, int, Order]:
+    """Order of equally many devices: the fewest tiers, then the farthest from its bounds."""
+    candidate = trial.candidate
+    return len(candidate.tiers), trial.worst, trial.devices, candidate.order()
 
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
@@ -183,13 +212,18 @@ def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Tria
 
 
 def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> Outcome:
-    """The first of so many replicas, with steps slower by `factor`."""
+    """The first of so many replicas, with steps and loads slower by `factor`."""
     limits = Limits(
         candidate.sequences,
         candidate.chunk,
         candidate.memory.concurrency(goal.longest) * goal.longest,
     )
-    return Replica(_slower(candidate.model, factor), limits).run(goal.arrivals[::replicas])
+    prefixes = None
+    if candidate.stores is not None:
+        slower = (replace(each, seconds=factor * each.seconds) for each in candidate.stores)
+        prefixes = Prefixes(tuple(slower))
+    step = _slower(candidate.model, factor)
+    return Replica(step, limits, prefixes).run(goal.arrivals[::replicas])
 
 
 def statistic(outcome: Outcome, key: str) -> float:
@@ -228,7 +262,7 @@ def _grows(outcome: Outcome) -> bool:
     return last > 3 * first + 5 * mean
 
 
-def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
+def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> int:
     """Replicas below which the load cannot be served within the bounds on TPOT."""
     model, high = candidate.model, speed.band.high * speed.factor
     isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
@@ -236,16 +270,17 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed) -> int:
     bounds = (slo.limit / 1e3 for slo in goal.slo if "tpot" in slo.key or "itl" in slo.key)
     bound = min(bounds, default=math.inf) / SLACK
     most = min(candidate.sequences, candidate.memory.concurrency(goal.longest))
-    prefill = model.seconds(0, 0, isl) - model.seconds(0, 0, 0)
+    tokens = isl if candidate.stores is None else computed
+    prefill = model.seconds(0, 0, tokens) - model.seconds(0, 0, 0)
     best = 0.0
-    for batch in _growing(most):
+    for batch in _batches(most):
         each = high * (model.seconds(batch, isl + osl / 2) + batch * prefill / osl)
         if each <= bound:
             best = max(best, batch / (osl * each))
     return max(math.ceil(SLACK * goal.rate / best), 1) if best else 1 << 30
 
 
-def _growing(most: int) -> Iterator[int]:
+def _batches(most: int) -> Iterator[int]:
     """From 1 to `most`, a quarter more each time."""
     batch = 1
     while batch < most:
@@ -283,10 +318,23 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
                 or step_model(spec, weights, device, cut, speed.constants, kv)
             )
             most = min(load.sequences or SEQUENCES, kept.concurrency(goal.longest))
-            found.append(Candidate(cut, chunk, most, kept, model))
+            for tiers, kept_in in _tiered(question, kept):
+                found.append(Candidate(cut, chunk, most, kept, model, tiers, kept_in))
         if model is None:
             misfits.append((str(cut), why))
     return found, misfits
+
+
+def _tiered(
+    question: Question, memory: Memory
+) -> Iterator[tuple[tuple[Tier, ...], tuple[Store, ...] | None]]:
+    """Sets of tiers to try, where prompts share prefixes and a replica can keep them."""
+    if not question.goal.shares or not keeps(memory):
+        yield (), None
+        return
+    for count in range(len(question.tiers) + 1):
+        tiers = question.tiers[:count]
+        yield tiers, tuple(store(tier, memory, question.target) for tier in tiers)
 
 
 def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]:

@@ -33,7 +33,7 @@ def fit_table(
             found = [
                 fewest(asked, device, tokens, number, kind) for kind in ("divides", "tp", "any")
             ]
-            rows.append([name, number, *map(_count, found), _why(asked, device, tokens, number)])
+            rows.append([name, number, *map(_count, found), _why(found[2], tokens)])
     headings = ["weights", "KV", "TP, heads divide", "TP, any cut", "TP x PP"]
     head = f"Fewest devices for one sequence of {tokens:,} tokens, {human(KEPT)} kept free on each:"
     return [head, "", *render([*headings, "fewest, and their fullest rank"], rows)]
@@ -84,8 +84,7 @@ def _count(found: tuple[int, Memory] | None) -> str:
     return str(found[0]) if found else f"over {MOST_DEVICES}"
 
 
-def _why(subject: Subject, device: Accelerator, tokens: int, kv: str) -> str:
-    found = fewest(subject, device, tokens, kv, "any")
+def _why(found: tuple[int, Memory] | None, tokens: int) -> str:
     if found is None:
         return ""
     memory = found[1]

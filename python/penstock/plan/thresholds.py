@@ -15,6 +15,10 @@ from penstock.plan.subject import Subject
 
 LOAD_SECONDS = 600
 """Planned time of reading the weights from storage."""
+FIRST_TOKEN_SECONDS = 1.0
+"""What a queue may take where there is no bound on TTFT."""
+LEAST_KV, MOST_KV = 0.5, 0.95
+"""Shares of the KV in use between which one more replica is asked for."""
 
 
 def thresholds(
@@ -22,7 +26,7 @@ def thresholds(
 ) -> dict[str, Any]:
     """By check: needed, expected, unit and formula."""
     candidate = trial.candidate
-    found = _storage(trial, target)
+    found = _storage(trial, target) | _load(trial, goal)
     if isinstance(candidate.model, StepModel):
         found |= _step(trial, candidate.model, subject, target, goal, speed)
     return found
@@ -72,6 +76,35 @@ def _storage(trial: Trial, target: Target) -> dict[str, Any]:
     formula = f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s"
     row = {"needed": rate, "expected": rate, "seconds": LOAD_SECONDS, "formula": formula}
     return {"storage_gb_per_s": row}
+
+
+def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Load of a replica from which on one more is needed: `needed` is the most, on average."""
+    rate = goal.rate / trial.replicas
+    bounds = [slo.limit / 1e3 for slo in goal.slo if "ttft" in slo.key]
+    seconds = min(bounds, default=FIRST_TOKEN_SECONDS)
+    why = "the bound on TTFT" if bounds else "without a bound on TTFT"
+    tokens = trial.candidate.memory.kv_tokens
+    share = 1.0 - goal.longest / max(tokens, 1)
+    return {
+        "requests_waiting": {
+            "needed": max(round(rate * seconds), 1),
+            "expected": 0,
+            "formula": f"{rate:.3g} requests/s at a replica x {seconds:g} s, {why}; at least 1",
+        },
+        "kv_use": {
+            "needed": round(min(max(share, LEAST_KV), MOST_KV), 3),
+            "expected": round(_seen(trial, goal) / max(tokens, 1), 3),
+            "formula": f"1 - {goal.longest:,} tokens of the longest request / {tokens:,}; "
+            f"{LEAST_KV:g} to {MOST_KV:g}",
+        },
+    }
+
+
+def _seen(trial: Trial, goal: Goal) -> float:
+    """Tokens in the KV of a replica while it decodes, on average."""
+    batch, context = operating_point(trial, goal)
+    return batch * context
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from penstock.plan.prefixes import Prefixes
+
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
 of a prompt token and a token before its chunk."""
@@ -24,6 +26,11 @@ class Arrival:
     at: float
     isl: int
     osl: int
+    names: tuple[int, ...] = ()
+    """Names of the prompt's blocks: equal leading names are equal prefixes. Empty: none are known.
+    """
+    block: int = 0
+    """Tokens of a block; the last one may be partial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,10 @@ class Outcome:
     """From the first arrival to the last token."""
     busy: float
     """Seconds in steps."""
+    pooled: int = 0
+    """Prompt tokens that were found in the KV."""
+    stored: int = 0
+    """Those that were loaded from tiers."""
 
     def percentile(self, metric: str, share: float) -> float:
         """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that `share` of the
@@ -74,10 +85,6 @@ class Outcome:
             for each in self.served
         )
         return values[max(math.ceil(share * len(values)) - 1, 0)] if values else 0.0
-
-    @property
-    def mean_tpot(self) -> float:
-        return sum(each.tpot for each in self.served) / max(len(self.served), 1)
 
 
 def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
@@ -98,10 +105,15 @@ class _Prompt:
 
 
 class Replica:
-    """Requests in, times out."""
+    """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
-    def __init__(self, step: StepTime, limits: Limits) -> None:
-        self._step, self._limits = step, limits
+    def __init__(self, step: StepTime, limits: Limits, prefixes: Prefixes | None = None) -> None:
+        self._step, self._limits, self._prefixes = step, limits, prefixes
+        self._loading: list[tuple[float, int, _Prompt]] = []
+        """Prompts whose prefix comes from a tier: when it is there, number, prompt."""
+        self._loaded = 0.0
+        """When the last of these loads ends: they come one after another."""
+        self._pooled = self._stored = 0
         self._waiting: deque[tuple[Served, Arrival]] = deque()
         self._prompts: deque[_Prompt] = deque()
         self._ends: list[tuple[int, int, Served, int]] = []
@@ -115,28 +127,65 @@ class Replica:
         """All requests, to their ends. Those that the KV never holds do not end."""
         served = [Served(arrival.at, osl=arrival.osl) for arrival in arrivals]
         coming = deque(zip(served, arrivals, strict=True))
-        while coming or self._waiting or self._prompts or self._ends:
+        while coming or self._waiting or self._prompts or self._ends or self._loading:
             if not (self._waiting or self._prompts or self._ends):
-                self._now = max(self._now, coming[0][1].at)
+                self._now = max(self._now, self._next(coming))
             while coming and coming[0][1].at <= self._now:
                 self._waiting.append(coming.popleft())
+            while self._loading and self._loading[0][0] <= self._now:
+                self._prompts.append(heapq.heappop(self._loading)[2])
             self._admit()
             if not (self._prompts or self._ends):
-                self._waiting.clear()
+                if self._loading:
+                    self._now = max(self._now, self._next(coming))
+                else:
+                    self._waiting.clear()
                 continue
-            self._advance(coming[0][1].at if coming else math.inf)
+            self._advance(self._next(coming))
         start = arrivals[0].at if arrivals else 0.0
-        return Outcome(tuple(served), self._now - start, self._busy)
+        return Outcome(tuple(served), self._now - start, self._busy, self._pooled, self._stored)
+
+    def _next(self, coming: Sequence[tuple[Served, Arrival]]) -> float:
+        """When a request comes, or a load ends."""
+        arrival = coming[0][1].at if coming else math.inf
+        return min(arrival, self._loading[0][0] if self._loading else math.inf)
 
     def _admit(self) -> None:
-        while self._waiting and len(self._prompts) + len(self._ends) < self._limits.sequences:
+        while self._waiting and self._running < self._limits.sequences:
             request, arrival = self._waiting[0]
             needed = arrival.isl + arrival.osl
             if self._held + needed > self._limits.kv_tokens:
                 return
             self._held += needed
             self._waiting.popleft()
-            self._prompts.append(_Prompt(request, arrival, arrival.isl))
+            prompt = _Prompt(request, arrival, arrival.isl)
+            if not (self._prefixes and arrival.names and self._reuse(self._prefixes, prompt)):
+                self._prompts.append(prompt)
+
+    @property
+    def _running(self) -> int:
+        return len(self._prompts) + len(self._ends) + len(self._loading)
+
+    def _reuse(self, prefixes: Prefixes, prompt: _Prompt) -> bool:
+        """Leave out what need not be computed; whether the prompt waits for a load. What would be
+        computed sooner is not loaded.
+        """
+        arrival, room = prompt.arrival, self._limits.kv_tokens - self._held
+        found = prefixes.find(arrival.names, arrival.block, arrival.isl, room)
+        prompt.left -= found.pooled
+        self._pooled += found.pooled
+        if not found.stored:
+            return False
+        ready = max(self._now, self._loaded) + found.seconds
+        pairs = found.stored * found.pooled
+        if ready - self._now >= self._step(0, 0.0, found.stored, pairs):
+            return False
+        self._loaded = ready
+        prompt.left -= found.stored
+        self._stored += found.stored
+        self._number += 1
+        heapq.heappush(self._loading, (ready, self._number, prompt))
+        return True
 
     def _advance(self, until: float) -> None:
         decodes = len(self._ends)
@@ -182,6 +231,8 @@ class Replica:
     def _begin(self, prompt: _Prompt) -> None:
         request, arrival = prompt.request, prompt.arrival
         request.first = self._now
+        if self._prefixes and arrival.names:
+            self._prefixes.keep(arrival.names, arrival.block, arrival.isl)
         tokens = arrival.isl + arrival.osl
         if arrival.osl == 1:
             self._finish(request, tokens)

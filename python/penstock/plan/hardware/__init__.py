@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Accelerator:
     verified: bool
     source: str
     is_cpu: bool = False
+    pcie: float = 0.0
+    """Bytes a second between its memory and its node's, one way; 0: not known."""
 
     @property
     def usable(self) -> int:
@@ -55,9 +58,6 @@ class Node:
     title: str
     accelerator: str
     count: int
-    vcpus: int
-    memory: int
-    fabric: str
     fabric_resources: Mapping[str, int]
     """What a pod of the whole node requests of the fabric."""
     verified: bool
@@ -71,10 +71,35 @@ class Target:
     accelerator: Accelerator
     count: int
     node: Node | None = None
+    on: str = HERE
+    """Its name and number as they were asked for."""
+    price: float | None = None
+    """What an hour of one device, or of one node, costs, in any currency."""
 
     @property
     def per_node(self) -> int:
         return self.node.count if self.node else self.accelerator.per_node
+
+    def taken(self, devices: int) -> int:
+        """Devices that are used up: of nodes, whole ones, once one is not enough."""
+        if self.node is None or devices <= self.per_node:
+            return devices
+        return -(-devices // self.per_node) * self.per_node
+
+    def cost(self, devices: int) -> float | None:
+        """Price of an hour; None: prices are not known. A part of a node costs the node."""
+        if self.price is None:
+            return None
+        return self.price * (-(-devices // self.per_node) if self.node else devices)
+
+    def within(self, budget: float) -> Target:
+        """As many of the devices as cost no more an hour; all where prices are not known."""
+        if self.price is None or math.isinf(budget):
+            return self
+        # Rounded: 0.3 / 0.1 is less than 3.
+        units = math.floor(round(budget / self.price, 9))
+        each = self.per_node if self.node else 1
+        return replace(self, count=min(self.count, units * each))
 
 
 def accelerator(name: str) -> Accelerator:
@@ -94,6 +119,7 @@ def accelerator(name: str) -> Accelerator:
         network=float(network or row["pcie_gb_per_s"]) * 1e9,
         verified=bool(row["verified"]),
         source=f"{row['source']} ({row['date']})",
+        pcie=float(row["pcie_gb_per_s"]) * 1e9,
     )
 
 
@@ -104,9 +130,6 @@ def node(name: str) -> Node:
         title=str(row["title"]),
         accelerator=str(row["accelerator"]),
         count=int(row["accelerators"]),
-        vcpus=int(row["vcpus"]),
-        memory=int(row["memory_gib"]) * GIB,
-        fabric=str(row["fabric"]),
         fabric_resources=dict(row.get("fabric_resources", {})),
         verified=bool(row["verified"]),
         source=f"{row['source']} ({row['date']})",
@@ -118,16 +141,37 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 
+def parse_targets(text: str) -> list[Target]:
+    """Targets to choose from by price, separated by commas. Several need a price each."""
+    found = [parse_target(each) for each in text.split(",")]
+    if len(found) > 1 and any(target.price is None for target in found):
+        raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price for each of several targets")
+    return found
+
+
 def parse_target(text: str) -> Target:
-    """`ACCELERATOR[:COUNT]` or `NODE[:NODES]`."""
-    name, _, number = text.partition(":")
+    """`ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
+    on, _, price = text.partition("@")
+    name, _, number = on.partition(":")
     if number and not (number.isdecimal() and int(number)):
         raise InvalidValueError("--on", text, "TYPE or TYPE:N, N at least 1")
-    count = int(number) if number else 1
+    count, paid = int(number) if number else 1, _price(text, price)
     if name in names("nodes"):
         found = node(name)
-        return Target(accelerator(found.accelerator), count * found.count, found)
-    return Target(accelerator(name), count)
+        return Target(accelerator(found.accelerator), count * found.count, found, on, paid)
+    return Target(accelerator(name), count, None, on, paid)
+
+
+def _price(text: str, price: str) -> float | None:
+    if "@" not in text:
+        return None
+    try:
+        found = float(price)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price of an hour over 0")
+    return found
 
 
 def _row(kind: str, name: str) -> Mapping[str, Any]:
