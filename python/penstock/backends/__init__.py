@@ -11,6 +11,9 @@ from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFac
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
 
+OWN_SUMS = frozenset({"cuda", "torch"})
+"""Backends whose ranks sum over connections of their own, for which they get an address."""
+
 
 class StepFuture(Protocol):
     """A step in flight."""

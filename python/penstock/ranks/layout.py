@@ -17,7 +17,9 @@ class RankLayout:
     shards: tuple[str, ...]
     """JSON of `penstock_decoder::Shard` for each rank."""
     group_numbers: int
-    """Most float32 values that a rank contributes to one all-reduce."""
+    """Most float32 values that a rank contributes to one all-reduce; 0 where ranks sum over
+    connections of their own.
+    """
     rows_bytes: int
     """Largest residual stream that a stage sends to the next."""
     plan_bytes: int

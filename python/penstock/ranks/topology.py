@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from penstock.ranks.layout import RankLayout
 
+LOOPBACK = "127.0.0.1"
 PATIENCE = 600.0
 """Seconds that a rank waits for another: a last resort, lost ranks are detected otherwise."""
 PIPE_CELLS = 2
@@ -50,7 +51,9 @@ def comm_resources(
     for stage in range(layout.pp):
         members = range(stage * layout.tp, (stage + 1) * layout.tp)
         if layout.tp > 1:
-            request = ("group", layout.tp, layout.group_numbers)
+            request: tuple[Any, ...] = ("group", layout.tp, layout.group_numbers)
+            if not layout.group_numbers:
+                request = ("port", LOOPBACK if hosts is None else hosts[members[0]].address)
             found.append(
                 CommResource(members[0], request, tuple((rank, "group") for rank in members))
             )

@@ -1,0 +1,228 @@
+"""The kernels on a GPU: right in bf16, the same in a graph, and how near to the ceilings."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
+
+from benchmarks.gpu import cases
+from benchmarks.gpu.cases import Case, Maker
+from benchmarks.gpu.timing import Timing
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.parts import Results
+
+Named = tuple[str, Callable[[], Case]]
+ROUTER = Rule("softmax", epsilon=0.0)
+DEEPSEEK = Rule("sigmoid", groups=8, keep=4, best=2, epsilon=1e-20, scale=2.5)
+TOP_P = [(0, 0.9, 0.0)]
+
+
+def lengths(count: int, low: int, high: int) -> list[int]:
+    made = random.Random(0)
+    return [made.randint(low, high) for _ in range(count)]
+
+
+def real(make: Maker) -> Iterator[Named]:
+    """Shapes of Qwen3 0.6B to 30B-A3B and DeepSeek-V3, as in a step of 256 sequences."""
+    scoring, silu = Scoring(128**-0.5), Activation("silu")
+    long = lengths(256, 100, 2048)
+    for rows in (256, 8192):
+        yield f"norm {rows}x4096", lambda rows=rows: list(cases.norms(make, rows, 4096))[1]
+    yield "activation 256x12288", lambda: cases.activation(make, 256, 12288, silu)
+    yield "rotation 256, 32+8", lambda: cases.heads(make, 256, 32, 8, 128, rotary=128, tokens=64)
+    for hq, hk in ((32, 8), (16, 8), (32, 4)):
+        for splits in (None, 1, 2, 4):
+            yield (
+                f"decode 256, {hq}/{hk}, splits {splits}",
+                lambda hq=hq, hk=hk, splits=splits: cases.decodes(
+                    make, long, hq, hk, 128, scoring, tokens=64, splits=splits
+                ),
+            )
+    for tokens in (16, 64):
+        yield (
+            f"decode 1x32768, blocks of {tokens}",
+            lambda tokens=tokens: cases.decodes(make, [32768], 32, 8, 128, scoring, tokens=tokens),
+        )
+    for rows in ([(0, 8192)], [(0, 1024)] * 16, [(7168, 1024)]):
+        yield (
+            f"prefill {len(rows)}x{rows[0][1]} at {rows[0][0]}",
+            lambda rows=rows: cases.prefills(make, rows, 32, 8, 128, scoring, tokens=64),
+        )
+    yield (
+        "latent 64x4096, 128",
+        lambda: cases.latent_rows(make, [(4095, 1)] * 64, 128, 512, 64, tokens=64),
+    )
+    yield from _products(make)
+    yield "routing 256x128", lambda: cases.routes(make, 256, 128, 8, ROUTER)
+    yield "routing 256x256, groups", lambda: cases.routes(make, 256, 256, 8, DEEPSEEK)
+    yield "order by expert 256x8", lambda: cases.sorts(make, 256, 8, 128)
+    for name, rule in (("greedy", [(1, 1.0, 0.0)]), ("all", [(0, 1.0, 0.0)]), ("top-p", TOP_P)):
+        yield (
+            f"sampling 256x151936, {name}",
+            lambda rule=rule: cases.draws(make, 256, 151936, rules=rule),
+        )
+
+
+def _products(make: Maker) -> Iterator[Named]:
+    for form in ("plain", "fp8_block", "mxfp4"):
+        for rows in (16, 256, 8192):
+            yield (
+                f"experts {form} {rows}",
+                lambda form=form, rows=rows: cases.mixtures(make, form, rows, 8, 128, 2048, 768),
+            )
+    for form in ("fp8_block", "mxfp4"):
+        for rows in (64, 4096):
+            yield (
+                f"product {form} {rows}",
+                lambda form=form, rows=rows: cases.dense(make, form, rows, 4096, 4096, bias=False),
+            )
+
+
+def odd(make: Maker) -> Iterator[Named]:
+    """Small shapes, where each rule and border is met."""
+    borders, rows = (1, 16, 17, 63, 64, 65, 1300), ((0, 1), (0, 17), (60, 300), (15, 20))
+    for group in (1, 3, 7, 8):
+        rules = (
+            Scoring(0.2),
+            Scoring(0.2, window=5),
+            Scoring(0.2, chunk=24),
+            Scoring(0.2, softcap=2.0, sinks=make.wide(2 * group)),
+        )
+        for at, rule in enumerate(rules):
+            yield (
+                f"decode {group}, rule {at}",
+                lambda group=group, rule=rule: cases.decodes(
+                    make, borders, 2 * group, 2, 128, rule
+                ),
+            )
+            yield (
+                f"prefill {group}, rule {at}",
+                lambda group=group, rule=rule: cases.prefills(
+                    make, rows, 2 * group, 2, 128, rule, padding=2
+                ),
+            )
+    clamped = Activation("clamped", 2.0, 1.7, 1.0)
+    yield "activation clamped", lambda: cases.activation(make, 3, 1025, clamped)
+    yield "rotation", lambda: cases.heads(make, 37, 4, 2, 96, rotary=96, bias=True, factors=True)
+    yield "rotation, norm after", lambda: cases.heads(make, 7, 3, 1, 64, norm="after", rotary=32)
+    yield "rotation alone", lambda: cases.rotated(make, 37, 5, 64, 64)
+    yield "store of latents", lambda: cases.latents(make, 37, 512, 64)
+    yield "latent", lambda: cases.latent_rows(make, [(0, 1), (0, 17), (600, 3)], 16, 512, 64)
+    for form in ("plain", "fp8_block", "mxfp4"):
+        yield (
+            f"experts {form}",
+            lambda form=form: cases.mixtures(
+                make, form, 67, 3, 12, 320, 192, clamped, bias=True, on_input=form == "mxfp4"
+            ),
+        )
+    yield "routing", lambda: cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
+    yield "order by expert", lambda: cases.sorts(make, 129, 3, 70)
+    yield "sampling", lambda: cases.draws(make, 210, 50000)
+
+
+def tiny(make: Maker) -> Iterator[Named]:
+    """One case of each kind, for a dry run."""
+    scoring = Scoring(0.2)
+    yield "norm", lambda: list(cases.norms(make, 3, 40))[1]
+    yield "activation", lambda: cases.activation(make, 3, 9, Activation("silu"))
+    yield "rotation", lambda: cases.heads(make, 3, 4, 2, 16, rotary=16)
+    yield "decode", lambda: cases.decodes(make, [1, 17], 4, 2, 16, scoring)
+    yield "prefill", lambda: cases.prefills(make, [(3, 4)], 4, 2, 16, scoring)
+    yield "latent", lambda: cases.latent_rows(make, [(3, 1)], 2, 16, 8)
+    yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
+    yield "routing", lambda: cases.routes(make, 2, 8, 2, ROUTER)
+    yield "sampling", lambda: cases.draws(make, 7, 40)
+
+
+def _made(build: Callable[[], Case], timing: Timing) -> Case:
+    case = build()
+    if timing.dry:
+        case.launch, case.launch_options = case.reference, {}
+    return case
+
+
+def _guarded(results: Results, name: str, work: Callable[[], None]) -> None:
+    """One case that fails does not end the part."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others are measured
+        traceback.print_exc()
+        results.row("failures", case=name, error=f"{type(error).__name__}: {error}"[:300])
+
+
+def correctness(results: Results, timing: Timing) -> None:
+    make = Maker(timing.dtype, timing.device)
+    for name, build in (tiny if timing.dry else odd)(make):
+
+        def work(name: str = name, build: Callable[[], Case] = build) -> None:
+            case = _made(build, timing)
+            found = cases.error(case, timing.dtype)
+            right = found < cases.TOLERANCE[timing.dtype]
+            same = None if timing.dry else same_in_a_graph(case)
+            results.row("cases", case=name, error=found, right=right, graph=same)
+
+        _guarded(results, name, work)
+
+
+def same_in_a_graph(case: Case) -> bool:
+    """Whether a replay has the bits of a call."""
+
+    def call() -> list[torch.Tensor]:
+        made = case.launch(*case.args, **case.options, **case.launch_options)
+        outputs = [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+        return outputs + [case.args[i] for i in case.written]
+
+    eager = [output.clone() for output in call()]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    graph.replay()
+    torch.cuda.synchronize()
+    return all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(eager, captured, strict=True)
+    )
+
+
+def speeds(results: Results, timing: Timing, ceilings: tuple[float, float]) -> None:
+    make = Maker(timing.dtype, timing.device)
+    for name, build in (tiny if timing.dry else real)(make):
+        _guarded(results, name, lambda n=name, b=build: _speed(results, timing, ceilings, n, b))
+
+
+def _speed(
+    results: Results,
+    timing: Timing,
+    ceilings: tuple[float, float],
+    name: str,
+    build: Callable[[], Case],
+) -> None:
+    case = _made(build, timing)
+    options: dict[str, Any] = {**case.options, **case.launch_options}
+    seconds = timing.of(lambda: case.launch(*case.args, **options))
+    _row(results, name, case, seconds, ceilings)
+    if case.name == "experts plain" and not timing.dry:
+        grouped = timing.of(lambda: experts(*case.args, **case.options))
+        _row(results, f"{name}, grouped_mm", case, grouped, ceilings)
+
+
+def _row(
+    results: Results, name: str, case: Case, seconds: float, ceilings: tuple[float, float]
+) -> None:
+    """Shares of the copy bandwidth and of the rate of a large product, where they are known."""
+    bandwidth, rate = ceilings
+    results.row(
+        "speeds",
+        case=name,
+        us=seconds * 1e6,
+        GB_per_s=case.bytes / seconds / 1e9,
+        of_copy=case.bytes / seconds / bandwidth if bandwidth else None,
+        TFLOP_per_s=case.operations / seconds / 1e12,
+        of_gemm=case.operations / seconds / rate if rate else None,
+    )

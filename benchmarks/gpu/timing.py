@@ -1,0 +1,45 @@
+"""Seconds of a call on the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+class Timing:
+    """On a GPU, or on the CPU where the run is dry."""
+
+    def __init__(self, dry: bool) -> None:
+        self.dry = dry
+        self.device = "cpu" if dry else "cuda"
+        self.dtype = torch.float32 if dry else torch.bfloat16
+
+    def wait(self) -> None:
+        if not self.dry:
+            torch.cuda.synchronize()
+
+    def of(self, call: Callable[[], object], calls: int = 10, repeats: int = 5) -> float:
+        """The least of `repeats` means over `calls` replays of a graph, so that a launch by Python
+        does not count.
+        """
+        call()
+        self.wait()
+        if self.dry:
+            began = time.perf_counter()
+            call()
+            return time.perf_counter() - began
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                call()
+        return min(self._replayed(graph) for _ in range(repeats)) / calls
+
+    def _replayed(self, graph: torch.cuda.CUDAGraph) -> float:
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        graph.replay()
+        ended.record()
+        ended.synchronize()
+        return float(began.elapsed_time(ended)) / 1e3

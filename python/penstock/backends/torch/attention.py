@@ -1,0 +1,112 @@
+"""One layer's attention over the pool."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.backends.torch.inputs import Inputs
+from penstock.backends.torch.kernels import (
+    Heads,
+    Scoring,
+    attend_decode,
+    attend_latent,
+    attend_prefill,
+    rms_norm,
+    rotate,
+    rotate_and_store,
+    store_latent,
+)
+from penstock.backends.torch.pool import Pool
+from penstock.backends.torch.rope import Rotation
+from penstock.backends.torch.weights import HeadWeights, LatentWeights, MixerWeights
+from penstock.model.spec import Attention, LatentAttention, Temperature
+
+
+def attend_heads(
+    mixer: MixerWeights,
+    x: Tensor,
+    inputs: Inputs,
+    table: Tensor,
+    places: Tensor,
+    pool: Pool,
+    at: Rotation | None,
+) -> Tensor:
+    """Grouped-query attention of the rows `x` [rows, hidden]: [rows, heads * dim]."""
+    a, own = mixer.spec, mixer.projections
+    assert isinstance(a, Attention)
+    assert isinstance(own, HeadWeights)
+    k, v = pool.keys_and_values(mixer.kv_index)
+    heads = Heads(
+        own.hq, own.hk, own.d, own.q_norm, own.k_norm, own.norm_eps, own.norm_after, own.bias
+    )
+    cos, sin = (None, None) if at is None else (at.cos, at.sin)
+    factors = None if a.temperature is None else _factors(a.temperature, inputs.positions)
+    qkv = functional.linear(x, own.qkv)
+    q = rotate_and_store(qkv, heads, inputs.positions, cos, sin, places, k, v, factors)
+    scoring = Scoring(
+        scale=own.d**-0.5 if a.scale is None else a.scale,
+        window=a.window or 0,
+        chunk=0 if a.window else a.chunk or 0,
+        softcap=a.softcap or 0.0,
+        sinks=mixer.sinks,
+    )
+    n, parts = inputs.decodes, []
+    if n:
+        parts.append(attend_decode(q[:n], k, v, table[:n], inputs.lengths[:n], scoring))
+    if n < len(inputs.slots):
+        offsets = inputs.offsets[n:] - n
+        rest = (table[n:], inputs.starts[n:], offsets, scoring)
+        parts.append(attend_prefill(q[n:], k, v, *rest, max_rows=inputs.most_rows))
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
+
+
+def _factors(temperature: Temperature, positions: Tensor) -> Tensor:
+    """Factors [rows] of the queries."""
+    steps = torch.floor((positions.float() + 1.0) / temperature.floor)
+    return torch.log1p(steps) * temperature.scale + 1.0
+
+
+def attend_latent_rows(
+    mixer: MixerWeights,
+    x: Tensor,
+    inputs: Inputs,
+    table: Tensor,
+    places: Tensor,
+    pool: Pool,
+    at: Rotation | None,
+) -> Tensor:
+    """Latent attention of the rows `x` [rows, hidden], absorbed: [rows, heads * value].
+
+    A query head is taken to the space of the latent, meets the latents as they are kept, and the
+    weighted sum of those is taken back to a value.
+    """
+    a, own, rows = mixer.spec, mixer.projections, len(x)
+    assert isinstance(a, LatentAttention)
+    assert isinstance(own, LatentWeights)
+    assert at is not None, "latent attention without rotation"
+    kept = a.kv_rank + a.rope_dim
+    down = functional.linear(x, own.down)
+    queries, latents = down.split([down.shape[1] - kept, kept], dim=1)
+    if own.query_norm is not None and own.query_up is not None:
+        queries, _ = rms_norm(queries, own.query_norm.weight, own.query_norm.eps)
+        queries = functional.linear(queries, own.query_up)
+    view = pool.latents(mixer.kv_index)
+    norm = own.norm
+    store_latent(latents, norm.weight, norm.eps, inputs.positions, at.cos, at.sin, places, view)
+    heads = queries.reshape(rows, -1, a.plain_dim + a.rope_dim)
+    plain, turned = heads.split([a.plain_dim, a.rope_dim], dim=2)
+    turned = rotate(turned.contiguous(), inputs.positions, at.cos, at.sin)
+    absorbed = torch.bmm(plain.transpose(0, 1), own.k_b).transpose(0, 1)
+    q = torch.cat([absorbed, turned], dim=2)
+    context = attend_latent(
+        q,
+        view,
+        table,
+        inputs.positions,
+        inputs.sequences,
+        value_width=a.kv_rank,
+        scale=(a.plain_dim + a.rope_dim) ** -0.5 if a.scale is None else a.scale,
+    )
+    return torch.bmm(context.transpose(0, 1), own.v_b).transpose(0, 1).reshape(rows, -1)

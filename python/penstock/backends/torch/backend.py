@@ -1,0 +1,310 @@
+"""The torch backend: plans in, results out. docs/gpu.md."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch import shard as shards
+from penstock.backends.torch.checks import GroupLimits, Limits, check
+from penstock.backends.torch.device import Device, Done
+from penstock.backends.torch.graphs import DecodeGraphs
+from penstock.backends.torch.inputs import first_rows, order_of, pack
+from penstock.backends.torch.load import load_weights, weight_bytes
+from penstock.backends.torch.memory import out_of_memory, step_bytes
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.mover import RamMover
+from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
+from penstock.backends.torch.ranks import open_ranks, parsed
+from penstock.backends.torch.recipes import Source
+from penstock.backends.torch.sampling import (
+    HEAD_ROWS,
+    Draws,
+    Found,
+    Scored,
+    Scores,
+    draw,
+    note_last,
+    result_of,
+    score,
+    wanted_draws,
+    wanted_scores,
+)
+from penstock.backends.torch.slots import DeviceSlots, Slots, Updates, any_history
+from penstock.backends.torch.stored import Checkpoint
+from penstock.config import EngineConfig
+from penstock.core import (
+    KvGroup,
+    KvSpec,
+    Numerics,
+    PenstockError,
+    StepPlan,
+    StepResult,
+    WorkerFacts,
+)
+from penstock.core.transfer import OpenTiers
+from penstock.model import ModelInfo
+from penstock.model.spec import Attention, LatentAttention
+
+ALONE = {"group": None, "before": None, "after": None, "patience_s": 0}
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+class TorchBackend:
+    """One rank. `device` computes; everything else runs on the caller's thread."""
+
+    def __init__(
+        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, device: Device
+    ) -> None:
+        if config.model.quantization in ("int8", "int4"):
+            raise PenstockError(
+                f"--quantization {config.model.quantization}: the torch backend computes weights "
+                "as the checkpoint stores them"
+            )
+        spec = info.spec
+        self._config, self._spec, self._device = config, spec, device
+        self._shard = shards.whole(spec) if rank is None else shards.parse(rank[0], spec)
+        exact = config.model.dtype == "float32" or config.model.quantization == "none"
+        self._dtype = torch.float32 if exact else torch.bfloat16
+        self._kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16
+        began = time.perf_counter()
+        checkpoint = Checkpoint(Path(info.paths[0]))
+        source = Source(checkpoint, device.torch, self._dtype)
+        try:
+            self._weights = load_weights(source, spec, info.weights, self._shard)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the weights") from error
+        seconds = time.perf_counter() - began
+        size = weight_bytes(self._weights)
+        name = NAMES[self._dtype]
+        forms = (name,) if self._shard.layers or self._shard.has_head else ()
+        self.facts = WorkerFacts(
+            fingerprint=checkpoint.fingerprint(),
+            numerics=Numerics(forms, name if forms else "none", f"{NAMES[self._kv_dtype]}-rows"),
+            device=device.name,
+            threads=config.compute.threads,
+            weights_bytes=size,
+            stages=(("weights loaded", seconds, f"{size >> 20} MiB as {name}"),),
+            own_memory=device.torch.type == "cuda",
+            grammars=False,
+        )
+        wiring = ALONE if rank is None else parsed(rank[1])
+        self._ranks, self._carried_in, self._carried_out = open_ranks(
+            wiring, self._shard, device.torch
+        )
+        self._layouts = [self._layout(len(group.layers)) for group in self._weights.kv_groups]
+        self._last_step: Step | None = None
+
+    def kv_spec(self) -> KvSpec:
+        groups = zip(self._weights.kv_groups, self._layouts, strict=True)
+        return KvSpec(
+            self._config.cache.block_size,
+            tuple(
+                KvGroup(group.layers, layout.block_bytes, group.window, group.chunked)
+                for group, layout in groups
+            ),
+        )
+
+    def free_memory(self) -> int:
+        """What is left beside the tensors of the largest step."""
+        config, device = self._config, self._device
+        shared = 1 if self.facts.own_memory else config.parallel.most_ranks_on_a_node
+        tokens = config.scheduler.max_num_batched_tokens
+        beside = step_bytes(self._spec, self._shard, tokens, self._dtype) + device.reserve
+        return max(0, device.free_memory() // shared - beside)
+
+    def allocate(self, blocks: Sequence[int]) -> None:
+        config, spec = self._config, self._spec
+        groups = zip(self._weights.kv_groups, blocks, strict=True)
+        limits = Limits(
+            slots=config.scheduler.max_num_seqs,
+            tokens=config.scheduler.max_num_batched_tokens,
+            vocab=spec.vocab,
+            max_position=spec.max_position,
+            block_size=config.cache.block_size,
+            groups=tuple(GroupLimits(n, g.window, g.chunked) for g, n in groups),
+            last_sampled=self._shard.embeds and self._shard.has_head,
+        )
+        width = -(-spec.max_position // limits.block_size)
+        self._limits, self._slots = limits, Slots(limits, width)
+        try:
+            self._pools = make_pools(self._layouts, blocks, self._device.torch)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the KV pools") from error
+        self._on_device = DeviceSlots(limits.slots, width, len(blocks), self._device.torch)
+        self._model = Model(spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
+        # Stages send their rows by way of the host, which no graph holds.
+        capture = self._device.capture if limits.last_sampled else None
+        self._graphs: DecodeGraphs | None = None
+        if capture is not None:
+            self._graphs = DecodeGraphs(self._model, self._on_device, capture)
+        self._device.synchronize()
+
+    def submit(self, plan: StepPlan) -> Step:
+        check(plan, self._limits)
+        if self._last_step is not None and any_history(self._slots, self._known(plan)):
+            with contextlib.suppress(Exception):  # That step's own.
+                self._last_step.settle()
+        updates = self._slots.apply(plan)
+        step, order = Step(plan, self._last_step), order_of(plan)
+        # Before the work, which may run when the slots have other sequences.
+        firsts = first_rows(plan, order)
+        step.draws = wanted_draws(plan, self._slots, firsts)
+        step.scores = wanted_scores(plan, self._slots, firsts)
+        step.pooled = wanted_vectors(plan, self._slots, firsts)
+        step.start(self._device, lambda: self._compute(step, order, updates))
+        self._last_step = step
+        return step
+
+    def open_tiers(self, tiers: OpenTiers) -> RamMover:
+        for tier in self._config.tiers.named:
+            raise PenstockError(
+                f"--kv-tier {tier.name}: the torch backend has the RAM tier only (ram:SIZE)"
+            )
+        return RamMover(self._pools, tiers.ram_slots, self._device)
+
+    def put(self, carried: bytes) -> None:
+        self._carried_in.put(carried)
+
+    def fetch(self, timeout: float) -> bytes:
+        try:
+            return self._carried_out.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def close(self) -> None:
+        self._device.close()
+
+    def _known(self, plan: StepPlan) -> list[int]:
+        """Slots that the plan does not register anew."""
+        new = {registration.slot for registration in plan.registrations}
+        return [slot for slot in plan.slots if slot not in new]
+
+    def _layout(self, layers: int) -> Layout:
+        mixer, shard = self._spec.layers[0].mixer, self._shard
+        size, kind = self._config.cache.block_size, self._kv_dtype
+        if isinstance(mixer, LatentAttention):
+            return Layout(layers, 1, mixer.kv_rank + mixer.rope_dim, True, size, kind)
+        assert isinstance(mixer, Attention)
+        heads = len(shard.kv_heads(mixer.heads // mixer.kv_heads))
+        return Layout(layers, heads, mixer.head_dim, False, size, kind)
+
+    def _compute(self, step: Step, order: list[int], updates: Updates) -> None:
+        try:
+            with torch.inference_mode():
+                self._compute_rows(step, order, updates)
+        except BaseException as error:
+            self._slots.fail(step.plan)
+            if isinstance(error, torch.OutOfMemoryError):
+                what = f"a step of {len(step.plan.tokens)} tokens"
+                raise out_of_memory(error, what) from error
+            raise
+
+    def _compute_rows(self, step: Step, order: list[int], updates: Updates) -> None:
+        plan, device = step.plan, self._on_device
+        device.apply(updates)
+        if self._graphs is not None and self._graphs.takes(plan):
+            x = self._graphs.run(plan)
+        else:
+            inputs = pack(plan, order, self._limits.block_size, self._device.torch)
+            tables = device.tables(inputs.slots, inputs.blocks)
+            x = self._model.forward(inputs, tables, device.last)
+        self._draw(step, x)
+        self._score(step, x)
+        if step.pooled and self._shard.has_head:
+            made = vectors(step.pooled, x, self._model.final, self._weights.score)
+            step.found.vectors = [self._device.to_host(vector) for vector in made]
+
+    def _draw(self, step: Step, x: Tensor) -> None:
+        draws = step.draws
+        if not draws.rows or not self._shard.has_head:
+            return
+        tokens, scored = [], []
+        for part in _parts(len(draws.rows)):
+            states = x[torch.tensor(draws.rows[part.start : part.stop], device=x.device)]
+            logits = self._model.logits(states)
+            drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
+            if logits is not None:
+                finite = states.isfinite().all(1)
+                drawn = draw(logits, finite, draws, part, self._on_device)
+            drawn = self._ranks.share(drawn)
+            tokens.append(drawn)
+            if logits is not None and draws.logprobs >= 0:
+                scored.append(score(logits, drawn, draws.logprobs))
+        drawn = torch.cat(tokens)
+        note_last(drawn, draws, self._on_device)
+        step.found.tokens = self._device.to_host(drawn)
+        step.found.drawn = self._joined(scored)
+
+    def _score(self, step: Step, x: Tensor) -> None:
+        scores, scored = step.scores, []
+        if not self._shard.has_head:
+            return
+        for part in _parts(len(scores.rows)):
+            own = slice(part.start, part.stop)
+            logits = self._model.logits(x[torch.tensor(scores.rows[own], device=x.device)])
+            if logits is not None:
+                tokens = torch.tensor(scores.tokens[own], device=x.device)
+                scored.append(score(logits, tokens, max(scores.alternatives)))
+        step.found.scored = self._joined(scored)
+
+    def _joined(self, scored: list[Scored]) -> Scored | None:
+        if not scored:
+            return None
+        one, two, three, four = (
+            self._device.to_host(torch.cat(column)) for column in zip(*scored, strict=True)
+        )
+        return one, two, three, four
+
+
+def _parts(rows: int) -> list[range]:
+    return [range(at, min(rows, at + HEAD_ROWS)) for at in range(0, rows, HEAD_ROWS)]
+
+
+class Step:
+    """A step in flight, or done."""
+
+    def __init__(self, plan: StepPlan, before: Step | None) -> None:
+        self.plan = plan
+        self.draws = Draws()
+        self.scores = Scores()
+        self.pooled: list[Pooled] = []
+        self.found = Found()
+        self._before = before
+        self._done: Done | None = None
+        self._result: StepResult | None = None
+        self._lock = threading.Lock()
+
+    def start(self, device: Device, work: Callable[[], None]) -> None:
+        self._done = device.start(work)
+
+    def result(self, timeout: float | None = None) -> StepResult:
+        assert self._done is not None
+        self._done.result(timeout)
+        self.settle()
+        assert self._result is not None
+        return self._result
+
+    def settle(self) -> None:
+        """Wait for the step and those before it, and take their tokens in, in their order."""
+        with self._lock:
+            if self._result is not None:
+                return
+            assert self._done is not None
+            before, self._before = self._before, None
+            if before is not None:
+                # Its error is its own.
+                with contextlib.suppress(Exception):
+                    before.settle()
+            self._done.result()
+            self._result = result_of(self.plan, self.draws, self.scores, self.found)
+            self._result.vectors = vector_bytes(self.pooled, self.found.vectors)
+            self._result.seconds = self._done.seconds

@@ -1,0 +1,199 @@
+"""Where a rank computes: streams of work in order, and memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.graphs import Capture, capture_cuda
+from penstock.config import EngineConfig
+from penstock.config.machine import available_memory
+from penstock.core import PenstockError
+
+POLL_S = 0.0005
+CUDA_RESERVE = 3 * 2**29
+"""CUDA's context, libraries and the memory of CUDA graphs."""
+OLD_DRIVER = "580"
+"""The first driver of CUDA 13, which PyPI's torch is built with."""
+
+
+class Done(Protocol):
+    """Work that was started."""
+
+    seconds: float
+    """Time of the work alone, once it is done."""
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for it. TimeoutError after `timeout` seconds, or the work's error."""
+
+
+class Device(Protocol):
+    """Work runs in the order of `start`, and tensors of the device are touched by it alone."""
+
+    torch: torch.device
+    name: str
+    reserve: int
+    """Bytes that the device's libraries take."""
+
+    def start(self, work: Callable[[], None]) -> Done:
+        """Start work; its results are on the host once it is done."""
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """A copy for the host, called from work."""
+
+    def free_memory(self) -> int:
+        """Bytes that could be allocated now."""
+
+    def synchronize(self) -> None:
+        """Wait for what was done outside of work."""
+
+    @property
+    def capture(self) -> Capture | None:
+        """How decode steps are recorded; None: they are not."""
+
+    def close(self) -> None: ...
+
+
+class Cpu:
+    """torch's CPU device: a thread of its own computes."""
+
+    def __init__(self, threads: int) -> None:
+        self.torch = torch.device("cpu")
+        self.name = "torch-cpu"
+        self.reserve = 0
+        self._threads = threads
+        self._worker = ThreadPoolExecutor(1, "torch", initializer=self._begin)
+
+    def _begin(self) -> None:
+        torch.set_num_threads(self._threads)
+
+    def start(self, work: Callable[[], None]) -> Done:
+        return _Submitted(work, self._worker)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def free_memory(self) -> int:
+        return available_memory()
+
+    def synchronize(self) -> None:
+        """Nothing runs outside of work and of the caller."""
+
+    @property
+    def capture(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._worker.shutdown(cancel_futures=True)
+
+
+class _Submitted:
+    def __init__(self, work: Callable[[], None], worker: ThreadPoolExecutor) -> None:
+        self._work = work
+        self.seconds = 0.0
+        self._future: Future[None] = worker.submit(self._timed)
+
+    def _timed(self) -> None:
+        began = time.perf_counter()
+        self._work()
+        self.seconds = time.perf_counter() - began
+
+    def result(self, timeout: float | None = None) -> None:
+        self._future.result(timeout)
+
+
+class Cuda:
+    """A GPU: work is launched by the caller and runs on a stream."""
+
+    def __init__(self, index: int) -> None:
+        check_driver()
+        if index >= torch.cuda.device_count():
+            raise PenstockError(
+                f"rank {index} of this host has no GPU: there are {torch.cuda.device_count()}; "
+                "lower --tensor-parallel-size, or see CUDA_VISIBLE_DEVICES"
+            )
+        self.torch = torch.device("cuda", index)
+        self.name = torch.cuda.get_device_name(index)
+        self.reserve = CUDA_RESERVE
+        self._stream = torch.cuda.Stream(self.torch)
+        self._lock = threading.Lock()
+        """Nothing else is launched on the stream while a graph is captured on it."""
+
+    def start(self, work: Callable[[], None]) -> Done:
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with self._lock, torch.cuda.stream(self._stream):
+            began.record(self._stream)
+            work()
+            ended.record(self._stream)
+        return _Recorded(began, ended)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def free_memory(self) -> int:
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(self.torch)[0])
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch)
+
+    @property
+    def capture(self) -> Capture:
+        return capture_cuda
+
+    def close(self) -> None:
+        self._stream.synchronize()
+
+
+class _Recorded:
+    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
+        self._began = began
+        self._ended = ended
+        self.seconds = 0.0
+
+    def result(self, timeout: float | None = None) -> None:
+        if timeout is None:
+            self._ended.synchronize()
+        else:
+            end = time.monotonic() + timeout
+            while not self._ended.query():
+                if time.monotonic() > end:
+                    raise TimeoutError
+                time.sleep(POLL_S)
+        self.seconds = self._began.elapsed_time(self._ended) / 1e3
+
+
+def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
+    """Number of a rank among those of its host, whose GPU of that number it takes."""
+    if rank is None:
+        return 0
+    shard = json.loads(rank[0])
+    number = shard["stage"][0] * (len(shard["heads"]) - 1) + shard["rank"]
+    return int(number) % config.parallel.most_ranks_on_a_node
+
+
+def check_driver() -> None:
+    """PenstockError says why there is no GPU: no driver, an old one, or none is visible."""
+    if torch.cuda.is_available():
+        return
+    built = torch.version.cuda
+    if built is None:
+        raise PenstockError("--device cuda: this torch is built without CUDA; install another one")
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+    else:
+        reason = "no GPU is visible; see CUDA_VISIBLE_DEVICES"
+    raise PenstockError(
+        f"--device cuda: {reason} (torch {torch.__version__} is built for CUDA {built}; CUDA 13 "
+        f"needs a driver from {OLD_DRIVER} on, shown by nvidia-smi)"
+    )

@@ -1,0 +1,110 @@
+"""Decode steps as CUDA graphs: one for each size of batch, captured when it is first needed.
+
+All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot.
+Rows of padding have a slot of their own, which has no blocks; nothing of them is stored.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.inputs import Inputs, to_device
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.slots import DeviceSlots
+from penstock.core import StepPlan
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+"""Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
+
+
+class Capture(Protocol):
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Record `work`. What it returns repeats it on the same memory, result included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    columns: Tensor
+    """[3, rows] int32: tokens, slots and positions."""
+    replay: Callable[[], Tensor]
+
+
+class DecodeGraphs:
+    def __init__(self, model: Model, slots: DeviceSlots, capture: Capture) -> None:
+        self._model = model
+        self._slots = slots
+        self._capture = capture
+        self._graphs: dict[int, Graph] = {}
+
+    def takes(self, plan: StepPlan) -> bool:
+        """Whether each sequence of the plan has one row, and there are not too many."""
+        count = len(plan.slots)
+        return count == len(plan.tokens) <= BUCKETS[-1]
+
+    def run(self, plan: StepPlan) -> Tensor:
+        """The residual stream [sequences, hidden] after the last layer, in memory of the graph."""
+        count = len(plan.slots)
+        rows = next(bucket for bucket in BUCKETS if bucket >= count)
+        padding = rows - count
+        joined = array("i", plan.tokens) + array("i", [0]) * padding
+        joined += plan.slots + array("i", [self._slots.padding]) * padding
+        joined += plan.starts + array("i", [0]) * padding
+        device = self._slots.last.device
+        (columns,) = to_device([joined], device)
+        if rows not in self._graphs:
+            self._graphs[rows] = self._captured(rows, columns)
+        graph = self._graphs[rows]
+        graph.columns.view(-1).copy_(columns)
+        return graph.replay()[:count]
+
+    def _captured(self, rows: int, example: Tensor) -> Graph:
+        columns = example.view(3, rows).clone()
+        # Made before the capture: sizes are the graph's, not the step's.
+        offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
+
+        def work() -> Tensor:
+            inputs = decode_inputs(columns, offsets, self._slots.padding)
+            tables = self._slots.tables(inputs.slots, None)
+            return self._model.forward(inputs, tables, self._slots.last)
+
+        return Graph(columns, self._capture(work))
+
+
+def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
+    """The inputs of one row for each sequence; the length of a sequence in slot `padding` is 0."""
+    tokens, slots, positions = columns.unbind(0)
+    return Inputs(
+        tokens=tokens,
+        positions=positions,
+        sequences=offsets[:-1],
+        slots=slots,
+        starts=positions,
+        lengths=torch.where(slots == padding, 0, positions + 1),
+        offsets=offsets,
+        decodes=len(tokens),
+        most_rows=1,
+        blocks=None,
+    )
+
+
+def capture_cuda(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A CUDA graph on the current stream, after a run that compiles what is to be compiled."""
+    work()
+    torch.cuda.current_stream().synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # Other threads may allocate and wait meanwhile.
+    mode = "thread_local"
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode=mode):
+        result = work()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay

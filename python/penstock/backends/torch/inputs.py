@@ -1,0 +1,103 @@
+"""What the device reads of a plan: columns of 32-bit integers, sequences of one row first."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.core import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Tensors of one step on the device, int32. Sequences are in the order of `order`."""
+
+    tokens: Tensor
+    """[rows]; LAST_SAMPLED for the token in `last`."""
+    positions: Tensor
+    """[rows]"""
+    sequences: Tensor
+    """[rows] Index of each row's sequence."""
+    slots: Tensor
+    """[sequences]"""
+    starts: Tensor
+    """[sequences] Position of the first row."""
+    lengths: Tensor
+    """[sequences] Tokens so far, those of this step included."""
+    offsets: Tensor
+    """[sequences + 1] Each sequence's rows."""
+    decodes: int
+    """Sequences of one row, which come first."""
+    most_rows: int
+    """Rows of the sequence that has the most."""
+    blocks: int | None
+    """Entries of the longest block table that are read; None: all that there is room for."""
+
+
+def order_of(plan: StepPlan) -> list[int]:
+    """Indices of the plan's sequences, those of one row first."""
+    count = range(len(plan.slots))
+    return [i for i in count if plan.lengths[i] == 1] + [i for i in count if plan.lengths[i] != 1]
+
+
+def first_rows(plan: StepPlan, order: Sequence[int]) -> list[int]:
+    """The first row of each sequence on the device, by index in the plan."""
+    firsts, at = [0] * len(order), 0
+    for i in order:
+        firsts[i] = at
+        at += plan.lengths[i]
+    return firsts
+
+
+def pack(plan: StepPlan, order: Sequence[int], block_size: int, device: torch.device) -> Inputs:
+    """The inputs of a checked plan."""
+    firsts = first_rows(plan, range(len(order)))
+    lengths = array("i", (plan.lengths[i] for i in order))
+    starts = array("i", (plan.starts[i] for i in order))
+    tokens = plan.tokens
+    if list(order) != list(range(len(order))):
+        tokens = array("i")
+        for i in order:
+            tokens += plan.tokens[firsts[i] : firsts[i] + plan.lengths[i]]
+    columns = [tokens, array("i", (plan.slots[i] for i in order)), starts, lengths]
+    packed = to_device(columns, device)
+    ends = torch.cumsum(packed[3], 0, dtype=torch.int32)
+    offsets = torch.nn.functional.pad(ends, (1, 0))
+    sequences = _repeat(packed[3], len(tokens))
+    own = torch.arange(len(tokens), dtype=torch.int32, device=device)
+    positions = packed[2][sequences] + own - offsets[sequences]
+    return Inputs(
+        tokens=packed[0],
+        positions=positions,
+        sequences=sequences,
+        slots=packed[1],
+        starts=packed[2],
+        lengths=packed[2] + packed[3],
+        offsets=offsets,
+        decodes=sum(length == 1 for length in lengths),
+        most_rows=max(lengths),
+        blocks=max(-(-(s + n) // block_size) for s, n in zip(starts, lengths, strict=True)),
+    )
+
+
+def _repeat(counts: Tensor, total: int) -> Tensor:
+    index = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
+    return torch.repeat_interleave(index, counts, output_size=total)
+
+
+def to_device(columns: Sequence[array[int]], device: torch.device) -> list[Tensor]:
+    """Columns of 32-bit integers on the device, by one copy."""
+    joined = array("i")
+    for column in columns:
+        joined += column
+    sizes = [len(column) for column in columns]
+    if not joined:
+        return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]
+    host = torch.frombuffer(joined, dtype=torch.int32)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return list(host.to(device, non_blocking=True, copy=True).split(sizes))

@@ -1,0 +1,43 @@
+"""Kernels of the torch backend, each beside its reference in torch.
+
+A function takes the reference for tensors on the CPU and Triton for those on a GPU. The kernels
+depend on Triton alone and take pointers and strides; nothing here knows a model.
+"""
+
+from penstock.backends.torch.kernels.activation import Activation, activate
+from penstock.backends.torch.kernels.attention import Scoring
+from penstock.backends.torch.kernels.decode import attend_decode
+from penstock.backends.torch.kernels.experts import experts, linear
+from penstock.backends.torch.kernels.latent import attend_latent
+from penstock.backends.torch.kernels.matrix import Matrix
+from penstock.backends.torch.kernels.norm import rms_norm
+from penstock.backends.torch.kernels.prefill import attend_prefill
+from penstock.backends.torch.kernels.rotation import (
+    Heads,
+    rotate,
+    rotate_and_store,
+    store_latent,
+)
+from penstock.backends.torch.kernels.route import Rule, route, sort_by_expert
+from penstock.backends.torch.kernels.sample import sample
+
+__all__ = [
+    "Activation",
+    "Heads",
+    "Matrix",
+    "Rule",
+    "Scoring",
+    "activate",
+    "attend_decode",
+    "attend_latent",
+    "attend_prefill",
+    "experts",
+    "linear",
+    "rms_norm",
+    "rotate",
+    "rotate_and_store",
+    "route",
+    "sample",
+    "sort_by_expert",
+    "store_latent",
+]

@@ -1,0 +1,138 @@
+"""Attention over a paged pool: what its kernels share, and the reference of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.language import jit, tl
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How the scores of a layer become weights."""
+
+    scale: float
+    """Factor of the products of queries and keys."""
+    window: int = 0
+    """Tokens that a token sees, itself included; 0: all."""
+    chunk: int = 0
+    """A token sees only tokens of its own chunk of this size; 0: all."""
+    softcap: float = 0.0
+    """`c` of `c * tanh(score / c)`; 0: none."""
+    sinks: Tensor | None = None
+    """[hq] f32: a logit of each query head that takes part in the softmax and has no value."""
+
+
+def attend_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    scoring: Scoring,
+) -> Tensor:
+    """Attention of rows `q` [rows, hq, d], the row at `positions[i]` of sequence `sequences[i]`,
+    over the tokens up to its own: [rows, hq, width of a value].
+
+    `k` and `v` are views [blocks, hk, tokens, width] of a layer; block n of sequence s is
+    `tables[s, n]`. A position below zero sees nothing: zeros. What a row does not see may be
+    anything, blocks out of range included.
+    """
+    out = q.new_zeros(*q.shape[:2], v.shape[-1])
+    for sequence in sequences.unique().tolist():
+        rows = (sequences == sequence).nonzero().flatten()
+        at = positions[rows].long()
+        length = int(at.max()) + 1
+        if length < 1:
+            continue
+        seen = visible(at, length, scoring)
+        keys = _gather(k, tables[sequence], length)
+        # A weight of zero times what is not a number is not zero.
+        values = _gather(v, tables[sequence], length)
+        values = values.masked_fill(~seen.any(0).view(-1, 1, 1), 0.0)
+        weights = _weights(q[rows], keys, seen, scoring)
+        attended = torch.einsum("rhgl,lhd->rhgd", weights, values)
+        out[rows] = attended.flatten(1, 2).to(q.dtype)
+    return out
+
+
+def visible(positions: Tensor, length: int, scoring: Scoring) -> Tensor:
+    """Whether the row at each position sees each of `length` tokens: [rows, length]."""
+    own, token = positions.unsqueeze(1), torch.arange(length, device=positions.device)
+    seen = token <= own
+    if scoring.window:
+        seen &= token > own - scoring.window
+    if scoring.chunk:
+        seen &= token >= own // scoring.chunk * scoring.chunk
+    return seen
+
+
+def _gather(pool: Tensor, table: Tensor, length: int) -> Tensor:
+    """The first tokens of a sequence, [length, heads, width] in f32."""
+    tokens = pool.shape[2]
+    blocks = table[: -(-length // tokens)].long().clamp(0, len(pool) - 1)
+    return pool[blocks].transpose(1, 2).flatten(0, 1)[:length].float()
+
+
+def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
+    """Weights [rows, hk, query heads of one, length]."""
+    rows, kv_heads = len(q), keys.shape[1]
+    grouped = q.float().view(rows, kv_heads, -1, q.shape[2])
+    scores = torch.einsum("rhgd,lhd->rhgl", grouped, keys) * scoring.scale
+    if scoring.softcap:
+        scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
+    scores = scores.masked_fill(~seen.view(rows, 1, 1, -1), -torch.inf)
+    if scoring.sinks is not None:
+        sink = scoring.sinks.float().view(1, kv_heads, -1, 1).expand(rows, -1, -1, 1)
+        return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
+    # A row that sees nothing has no weights.
+    return torch.softmax(scores, -1).masked_fill(~seen.view(rows, 1, 1, -1), 0.0)
+
+
+@jit
+def places(table, at, known, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Block, and token in it, of the tokens from `at` on; `known` is where there are tokens."""
+    n = tl.arange(0, BLOCK_N)
+    if TOKENS % BLOCK_N == 0:
+        block = tl.load(table + at // TOKENS).to(tl.int64)
+        offset = at % TOKENS + n
+    else:
+        block = tl.load(table + (at + n) // TOKENS, mask=known, other=0).to(tl.int64)
+        offset = (at + n) % TOKENS
+    return block, offset
+
+
+@jit
+def capped(scores, softcap):
+    """`softcap * tanh(scores / softcap)`."""
+    return softcap - 2.0 * softcap / (1.0 + tl.exp(2.0 * scores / softcap))
+
+
+@jit
+def weigh(scores, seen, most):
+    """The largest score so far in powers of two, weights of a tile, and the factor of those of the
+    tiles before it.
+    """
+    scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
+    new = tl.maximum(most, tl.max(scores, 1))
+    # A row may see nothing in the first tiles.
+    base = tl.where(new == float("-inf"), 0.0, new)
+    return new, tl.exp2(scores - base[:, None]), tl.exp2(most - base)
+
+
+@jit
+def shares(acc, total, most, sinks, heads, own, SINKS: tl.constexpr):
+    """Weighted sums of values over the sum of all weights, that of a sink included; zeros where
+    nothing was seen.
+    """
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=own, other=0.0).to(tl.float32) * 1.4426950408889634
+        new = tl.maximum(most, sink)
+        factor = tl.exp2(most - new)
+        total = total * factor + tl.exp2(sink - new)
+        acc = acc * factor[:, None]
+    return acc / tl.where(total > 0, total, 1.0)[:, None]

@@ -1,0 +1,215 @@
+"""Attention of one row for each sequence, its tokens split over several programs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.attention import (
+    Scoring,
+    attend_reference,
+    capped,
+    places,
+    shares,
+    weigh,
+)
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit,
+    launches,
+    multiprocessors,
+    power,
+    tl,
+)
+from penstock.backends.torch.kernels.merge import merge_splits
+
+MOST_SPLITS = 32
+_SPLIT_TOKENS = 256
+"""The fewest tokens that are worth a program of their own."""
+
+
+def attend_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tensor,
+    lengths: Tensor,
+    scoring: Scoring,
+    *,
+    splits: int | None = None,
+) -> Tensor:
+    """Attention of the last token of each sequence: [sequences, hq, width of a value].
+
+    `q` [sequences, hq, d]; `k`, `v` views [blocks, hk, tokens, width]; `tables` [sequences, blocks
+    of the longest]; `lengths` [sequences] with the row's own token, 0: zeros. `splits` is fixed for
+    a CUDA graph; None: chosen by the shape.
+    """
+    if launches(q):
+        return attend_decode_triton(q, k, v, tables, lengths, scoring, splits=splits)
+    return attend_decode_reference(q, k, v, tables, lengths, scoring)
+
+
+def attend_decode_reference(
+    q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, scoring: Scoring
+) -> Tensor:
+    sequences = torch.arange(len(q), device=q.device)
+    return attend_reference(q, k, v, tables, lengths - 1, sequences, scoring)
+
+
+def split_count(programs: int, tokens: int, device: torch.device) -> int:
+    """Splits that fill the GPU four times over, of sequences of at most so many tokens."""
+    wanted = ceiling(4 * multiprocessors(device), max(programs, 1))
+    return max(1, min(wanted, ceiling(tokens, _SPLIT_TOKENS), MOST_SPLITS))
+
+
+def attend_decode_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tensor,
+    lengths: Tensor,
+    scoring: Scoring,
+    *,
+    splits: int | None = None,
+) -> Tensor:
+    (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
+    if splits is None:
+        seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
+        splits = split_count(rows * hk, min(seen, tables.shape[1] * tokens), q.device)
+    out = torch.empty(rows, hq, dv, dtype=q.dtype, device=q.device)
+    parts, sums = out, out
+    if splits > 1:
+        parts = torch.empty(rows, hq, splits, dv, dtype=torch.float32, device=q.device)
+        sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+    if rows == 0:
+        return out
+    sinks = scoring.sinks
+    _attend_decode[(rows, hk, splits)](
+        *(q, k, v, tables, lengths, sums if sinks is None else sinks, out, parts, sums),
+        *(q.stride(0), q.stride(1), tables.stride(0)),
+        *(*k.stride()[:3], *v.stride()[:3]),
+        *(scoring.scale, scoring.softcap),
+        HQ=hq,
+        GROUP=hq // hk,
+        D=d,
+        DV=dv,
+        TOKENS=tokens,
+        SPLITS=splits,
+        WINDOW=scoring.window,
+        CHUNK=scoring.chunk,
+        SOFTCAP=scoring.softcap != 0,
+        SINKS=sinks is not None,
+        **decode_sizes(hq // hk, d, dv, q.element_size()),
+    )
+    if splits > 1:
+        merge_splits(parts, sums, sinks, out)
+    return out
+
+
+def decode_sizes(group: int, d: int, dv: int, size: int) -> dict[str, int]:
+    """Sizes of a program's tile: what fits a multiprocessor of 8.0, 9.0 and 10.0 twice."""
+    wide = max(power(d), power(dv)) * size
+    return {
+        "BLOCK_G": power(group, 16),
+        "BLOCK_N": 64 if wide <= 256 else 32,
+        "BLOCK_D": power(d, 16),
+        "BLOCK_V": power(dv, 16),
+        "num_warps": 4,
+        "num_stages": 3 if wide <= 256 else 2,
+    }
+
+
+@jit
+def _attend_decode(
+    q,
+    k,
+    v,
+    tables,
+    lengths,
+    sinks,
+    out,
+    parts,
+    sums,
+    stride_row,
+    stride_head,
+    stride_table,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    scale,
+    softcap,
+    HQ: tl.constexpr,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + row).to(tl.int32)
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(length - WINDOW, 0)
+    if CHUNK > 0:
+        first = tl.maximum(length - 1, 0) // CHUNK * CHUNK
+    begin = first // BLOCK_N * BLOCK_N
+    each = tl.cdiv(tl.cdiv(tl.maximum(length - begin, 0), BLOCK_N), SPLITS) * BLOCK_N
+    start = begin + split * each
+    end = tl.minimum(start + each, length)
+
+    g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
+    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    own = g < GROUP
+    queries = tl.load(
+        q + row * stride_row + (head * GROUP + g)[:, None] * stride_head + d[None, :],
+        mask=own[:, None] & (d < D)[None, :],
+        other=0.0,
+    )
+    most = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_G], tl.float32)
+    acc = tl.zeros([BLOCK_G, BLOCK_V], tl.float32)
+    for at in range(start, end, BLOCK_N):
+        token = at + n
+        seen = (token >= first) & (token < end)
+        block, offset = places(tables + row * stride_table, at, seen, TOKENS, BLOCK_N)
+        from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
+        from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
+        # What is not a number in an unused row must not meet a weight of zero.
+        keys = tl.load(
+            from_k[None, :] + d[:, None], mask=seen[None, :] & (d < D)[:, None], other=0.0
+        )
+        values = tl.load(
+            from_v[:, None] + e[None, :], mask=seen[:, None] & (e < DV)[None, :], other=0.0
+        )
+        scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee") * scale
+        if SOFTCAP:
+            scores = capped(scores, softcap)
+        most, weights, factor = weigh(scores, seen[None, :], most)
+        total = total * factor + tl.sum(weights, 1)
+        acc = acc * factor[:, None]
+        acc = tl.dot(
+            weights.to(queries.dtype), values.to(queries.dtype), acc, input_precision="ieee"
+        )
+
+    query_head = head * GROUP + g
+    stored = own[:, None] & (e < DV)[None, :]
+    if SPLITS == 1:
+        acc = shares(acc, total, most, sinks, query_head, own, SINKS)
+        to = out + (row * HQ + query_head)[:, None] * DV + e[None, :]
+        tl.store(to, acc.to(out.dtype.element_ty), mask=stored)
+    else:
+        place = (row * HQ + query_head) * SPLITS + split
+        acc = shares(acc, total, most, sinks, query_head, own, False)
+        tl.store(parts + place[:, None] * DV + e[None, :], acc, mask=stored)
+        tl.store(sums + place, most + tl.log2(total), mask=own)

@@ -1,0 +1,169 @@
+"""Products with matrices that may be quantised, dense and of experts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.backends.torch.kernels.activation import (
+    Activation,
+    activate,
+    activate_reference,
+    activate_triton,
+)
+from penstock.backends.torch.kernels.grouped import grouped_product
+from penstock.backends.torch.kernels.language import launches
+from penstock.backends.torch.kernels.matrix import Matrix
+from penstock.backends.torch.kernels.route import (
+    sort_by_expert,
+    sort_by_expert_reference,
+    sort_by_expert_triton,
+)
+
+
+def linear(x: Tensor, matrix: Matrix) -> Tensor:
+    """Product of rows [rows, inputs] with a dense matrix: [rows, outputs] in the type of `x`."""
+    if matrix.form == "plain" or not launches(x):
+        return linear_reference(x, matrix)
+    return linear_triton(x, matrix)
+
+
+def linear_reference(x: Tensor, matrix: Matrix) -> Tensor:
+    weight, bias = matrix.dense().to(x.dtype), matrix.bias
+    return functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
+
+
+def linear_triton(x: Tensor, matrix: Matrix) -> Tensor:
+    """A product with one expert that has all rows."""
+    scales, bias = matrix.scales, matrix.bias
+    only = Matrix(
+        matrix.codes.unsqueeze(0),
+        None if scales is None else scales.unsqueeze(0),
+        None if bias is None else bias.unsqueeze(0),
+        matrix.form,
+    )
+    ends = torch.full((1,), len(x), dtype=torch.int32, device=x.device)
+    return grouped_product(x, only, ends)
+
+
+def experts(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    activation: Activation,
+    *,
+    weight_on_input: bool = False,
+) -> Tensor:
+    """Weighted sum of the outputs of each row's experts: [rows, hidden] in the type of `x`.
+
+    `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 of `route`;
+    `gate_up` has matrices [2 * width, hidden], the gate's outputs first, `down` [hidden, width].
+    `weight_on_input`: the weight multiplies the expert's input.
+    """
+    compute = experts_reference
+    if launches(x):
+        compute = experts_grouped if _groups(x, gate_up, down) else experts_triton
+    return compute(x, indices, weights, gate_up, down, activation, weight_on_input=weight_on_input)
+
+
+def _groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
+    """Whether torch's grouped product computes it, without a wait for the device."""
+    plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
+    return plain and torch.cuda.get_device_capability(x.device) >= (9, 0)
+
+
+def experts_reference(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    activation: Activation,
+    *,
+    weight_on_input: bool = False,
+) -> Tensor:
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in indices.unique().tolist():
+        rows, column = (indices == expert).nonzero(as_tuple=True)
+        factor = weights[rows, column].unsqueeze(1)
+        inputs = (x[rows].float() * factor).to(x.dtype) if weight_on_input else x[rows]
+        inner = linear_reference(inputs, _one(gate_up, expert))
+        inner = activate_reference(inner, activation)
+        outputs = linear_reference(inner, _one(down, expert)).float()
+        out.index_add_(0, rows, outputs if weight_on_input else outputs * factor)
+    return out.to(x.dtype)
+
+
+def _one(matrix: Matrix, expert: int) -> Matrix:
+    scales, bias = matrix.scales, matrix.bias
+    return Matrix(
+        matrix.codes[expert],
+        None if scales is None else scales[expert],
+        None if bias is None else bias[expert],
+        matrix.form,
+    )
+
+
+def experts_grouped(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    activation: Activation,
+    *,
+    weight_on_input: bool = False,
+) -> Tensor:
+    """By torch's grouped product, whose matrices are plain."""
+    order, ends = sort_by_expert(indices, len(gate_up.codes))
+    places = order.long()
+    chosen, factor = indices.flatten()[places].long(), weights.flatten()[places].unsqueeze(1)
+    inputs = x[places // indices.shape[1]]
+    if weight_on_input:
+        inputs = (inputs.float() * factor).to(x.dtype)
+    inner = functional.grouped_mm(inputs, gate_up.codes.transpose(1, 2), offs=ends)
+    if gate_up.bias is not None:
+        inner = inner + gate_up.bias[chosen]
+    outputs = functional.grouped_mm(
+        activate(inner, activation), down.codes.transpose(1, 2), offs=ends
+    )
+    if down.bias is not None:
+        outputs = outputs + down.bias[chosen]
+    if not weight_on_input:
+        outputs = outputs.float() * factor
+    out = torch.empty(outputs.shape, dtype=outputs.dtype, device=x.device)
+    out[places] = outputs
+    return out.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)
+
+
+def experts_triton(
+    x: Tensor,
+    indices: Tensor,
+    weights: Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+    activation: Activation,
+    *,
+    weight_on_input: bool = False,
+) -> Tensor:
+    """By the kernel that reads quantised matrices."""
+    count, factors = len(gate_up.codes), weights.flatten()
+    small = indices.numel() <= 8192
+    order, ends = (sort_by_expert_triton if small else sort_by_expert_reference)(indices, count)
+    inner = grouped_product(
+        x,
+        gate_up,
+        ends,
+        order=order,
+        each=indices.shape[1],
+        factors=factors if weight_on_input else None,
+        on_input=True,
+    )
+    inner = activate_triton(inner, activation)
+    outputs = grouped_product(
+        inner, down, ends, order=order, factors=None if weight_on_input else factors
+    )
+    return outputs.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)

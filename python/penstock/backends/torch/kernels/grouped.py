@@ -1,0 +1,203 @@
+"""Products of rows with the matrices of their experts, read as they are stored.
+
+Rows of an expert lie together in the order of `sort_by_expert`. The grid has as many tiles of rows
+as there can be; a program finds its expert from the ends, which the host does not know.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.language import ceiling, jit, power, tl
+from penstock.backends.torch.kernels.matrix import BLOCK, Matrix
+
+
+def grouped_product(
+    x: Tensor,
+    matrix: Matrix,
+    ends: Tensor,
+    *,
+    order: Tensor | None = None,
+    each: int = 1,
+    factors: Tensor | None = None,
+    on_input: bool = False,
+) -> Tensor:
+    """Product of row `order[i] // each` of `x` with the matrix of the expert that `ends` [experts]
+    gives place i, times `factors[order[i]]`, as row `order[i]`: [places, outputs]. `on_input`: the
+    factor is one of the input, and not of the bias.
+
+    `order` None: 0, 1, ... The products are f32 sums, rounded to the type of `x`.
+    """
+    experts, outputs, inputs = len(matrix.codes), matrix.codes.shape[1], x.shape[1]
+    places = len(x) if order is None else len(order)
+    out = torch.empty(places, outputs, dtype=x.dtype, device=x.device)
+    if places == 0:
+        return out
+    sizes = grouped_sizes(places, experts, matrix.form, x.element_size())
+    # A tile for each that is full, and one for each expert that ends in one that is not.
+    tiles = ceiling(places, sizes["BLOCK_M"]) + min(experts, places)
+    codes, scales = matrix.codes, matrix.codes if matrix.scales is None else matrix.scales
+    if matrix.form == "fp8_block":
+        codes = _fp8(codes, x)
+    steps = (0, 0, 0) if matrix.scales is None else (*matrix.scales.stride(), 1)[:3]
+    _grouped[(ceiling(outputs, sizes["BLOCK_N"]), tiles)](
+        *(x, codes, scales, x if matrix.bias is None else matrix.bias, ends),
+        *(ends if order is None else order, x if factors is None else factors, out),
+        *(x.stride(0), *codes.stride()[:2], *steps[:2]),
+        *(outputs, inputs, each),
+        EXPERTS=experts,
+        FORM=matrix.form,
+        NATIVE=codes.dtype != torch.uint8,
+        ORDERED=order is not None,
+        BIAS=matrix.bias is not None,
+        FACTORS="" if factors is None else "input" if on_input else "output",
+        BLOCK_E=power(experts, 16),
+        **sizes,
+    )
+    return out
+
+
+def _fp8(codes: Tensor, x: Tensor) -> Tensor:
+    """Codes in the form that the device reads: bytes before 8.9, which has no such numbers."""
+    native = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (8, 9)
+    return codes.view(torch.float8_e4m3fn if native else torch.uint8)
+
+
+def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, int]:
+    """Sizes of a program's tile, by the rows that an expert has on average."""
+    rows = power(min(ceiling(places, experts), 128), 16)
+    wide = rows >= 64
+    return {
+        "BLOCK_M": rows,
+        "BLOCK_N": 128 if wide and form == "plain" else 64,
+        "BLOCK_K": BLOCK if form != "plain" else 64 if size == 2 else 32,
+        "num_warps": 8 if wide else 4,
+        "num_stages": 3,
+    }
+
+
+@jit
+def _of_bits(code, dtype: tl.constexpr):
+    """Numbers of e4m3 codes."""
+    magnitude = (code & 0x7F).to(tl.int32)
+    normal = ((magnitude + (120 << 3)) << 20).to(tl.float32, bitcast=True)
+    number = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
+    return tl.where(code > 127, -number, number).to(dtype)
+
+
+@jit
+def _of_nibble(code, exponent, dtype: tl.constexpr):
+    """Numbers of MXFP4 codes with their scales' exponents."""
+    magnitude = (code & 7).to(tl.int32)
+    normal = ((magnitude + 252) << 22).to(tl.float32, bitcast=True)
+    number = tl.where(magnitude < 2, magnitude.to(tl.float32) * 0.5, normal)
+    number = number * (exponent.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    return tl.where((code & 8) > 0, -number, number).to(dtype)
+
+
+@jit
+def _own_rows(ends, tile, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Expert of a tile, its first place and the end of the expert's places; an expert beyond the
+    last where there is no such tile.
+    """
+    e = tl.arange(0, BLOCK_E)
+    end = tl.load(ends + e, mask=e < EXPERTS, other=0)
+    begin = tl.load(ends + e - 1, mask=(e > 0) & (e < EXPERTS), other=0)
+    tiles = tl.where(e < EXPERTS, (end - begin + BLOCK_M - 1) // BLOCK_M, 0)
+    until = tl.cumsum(tiles, 0)
+    expert = tl.sum((until <= tile).to(tl.int32), 0)
+    mine = e == expert
+    first = tl.sum(tl.where(mine, begin + (tile - until + tiles) * BLOCK_M, 0), 0)
+    return expert, first, tl.sum(tl.where(mine, end, 0), 0)
+
+
+@jit
+def _grouped(
+    x,
+    codes,
+    scales,
+    bias,
+    ends,
+    order,
+    factors,
+    out,
+    stride_x,
+    stride_expert,
+    stride_output,
+    stride_se,
+    stride_so,
+    outputs,
+    inputs,
+    each,
+    EXPERTS: tl.constexpr,
+    FORM: tl.constexpr,
+    NATIVE: tl.constexpr,
+    ORDERED: tl.constexpr,
+    BIAS: tl.constexpr,
+    FACTORS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    expert, first, end = _own_rows(ends, tl.program_id(1), EXPERTS, BLOCK_E, BLOCK_M)
+    if expert < EXPERTS:
+        m = first + tl.arange(0, BLOCK_M)
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        own, column = m < end, n < outputs
+        place = m
+        if ORDERED:
+            place = tl.load(order + m, mask=own, other=0)
+        row = x + (place // each).to(tl.int64)[:, None] * stride_x
+        matrix = codes + expert.to(tl.int64) * stride_expert
+        scale = scales + expert.to(tl.int64) * stride_se
+        dtype: tl.constexpr = x.dtype.element_ty
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        for at in range(0, inputs, BLOCK_K):
+            if FORM == "mxfp4":
+                # The low bits are the even inputs.
+                j = at // 2 + tl.arange(0, BLOCK_K // 2)
+                known = column[None, :] & (j < inputs // 2)[:, None]
+                pair = tl.load(
+                    matrix + n.to(tl.int64)[None, :] * stride_output + j[:, None], known, 0
+                )
+                to = scale + n[None, :] * stride_so + (j // 16)[:, None]
+                exponent = tl.load(to, mask=known, other=0)
+                here = own[:, None] & (j < inputs // 2)[None, :]
+                even = tl.load(row + 2 * j[None, :], mask=here, other=0.0)
+                odd = tl.load(row + 2 * j[None, :] + 1, mask=here, other=0.0)
+                low = _of_nibble(pair, exponent, dtype)
+                high = _of_nibble(pair >> 4, exponent, dtype)
+                acc = tl.dot(even, low, acc, input_precision="ieee")
+                acc = tl.dot(odd, high, acc, input_precision="ieee")
+            else:
+                j = at + tl.arange(0, BLOCK_K)
+                here = own[:, None] & (j < inputs)[None, :]
+                numbers = tl.load(row + j[None, :], mask=here, other=0.0)
+                known = column[None, :] & (j < inputs)[:, None]
+                code = tl.load(
+                    matrix + n.to(tl.int64)[None, :] * stride_output + j[:, None],
+                    mask=known,
+                    other=0.0 if NATIVE else 0,
+                )
+                if FORM == "fp8_block":
+                    weight = code.to(dtype) if NATIVE else _of_bits(code, dtype)
+                    block = tl.load(
+                        scale + n // 128 * stride_so + at // 128, mask=column, other=0.0
+                    )
+                    product = tl.dot(numbers, weight, input_precision="ieee")
+                    acc += product * block[None, :]
+                else:
+                    acc = tl.dot(numbers, code.to(dtype), acc, input_precision="ieee")
+        if FACTORS != "":
+            factor = tl.load(factors + place, mask=own, other=0.0).to(tl.float32)
+        if FACTORS == "input":
+            acc *= factor[:, None]
+        if BIAS:
+            added = tl.load(bias + expert * outputs + n, mask=column, other=0.0)
+            acc += added.to(tl.float32)[None, :]
+        if FACTORS == "output":
+            acc *= factor[:, None]
+        to = out + place.to(tl.int64)[:, None] * outputs + n[None, :]
+        tl.store(to, acc.to(dtype), mask=own[:, None] & column[None, :])

@@ -1,0 +1,45 @@
+"""Triton, where it is installed: the CPU device of torch needs none."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ModuleNotFoundError:
+    triton = tl = None
+
+__all__ = ["ceiling", "jit", "launches", "multiprocessors", "power", "tl"]
+
+
+def jit(function: Any) -> Any:
+    """`triton.jit`; without Triton a function that is never launched."""
+    return function if triton is None else triton.jit(function)
+
+
+def launches(x: Tensor) -> bool:
+    """Whether a kernel runs on the device of `x`; the reference runs otherwise."""
+    return bool(x.is_cuda)
+
+
+def power(n: int, least: int = 1) -> int:
+    """The lowest power of two that is at least `n` and at least `least`."""
+    return max(least, 1 << (n - 1).bit_length())
+
+
+def ceiling(n: int, size: int) -> int:
+    """Parts of `size` that `n` has, the last one maybe smaller."""
+    return -(-n // size)
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; of the CPU device, where the interpreter runs, a few."""
+    if device.type != "cuda":
+        return 4
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,0 +1,169 @@
+"""Attention over a pool of latents: one key for all query heads, whose first numbers are the value
+(DeepSeek-V2, absorbed).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.attention import (
+    Scoring,
+    attend_reference,
+    places,
+    shares,
+    weigh,
+)
+from penstock.backends.torch.kernels.decode import split_count
+from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.merge import merge_splits
+
+
+def attend_latent(
+    q: Tensor,
+    pool: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    *,
+    value_width: int,
+    scale: float,
+) -> Tensor:
+    """Attention of rows `q` [rows, hq, width] over the latents up to their own: [rows, hq,
+    value_width].
+
+    `pool` is a layer's view [blocks, tokens, width]; row i is at `positions[i]` of sequence
+    `sequences[i]`, whose blocks are `tables[sequences[i]]`. A position below zero sees nothing.
+    """
+    compute = attend_latent_triton if launches(q) else attend_latent_reference
+    return compute(q, pool, tables, positions, sequences, value_width=value_width, scale=scale)
+
+
+def attend_latent_reference(
+    q: Tensor,
+    pool: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    *,
+    value_width: int,
+    scale: float,
+) -> Tensor:
+    keys = pool.unsqueeze(1)
+    values = keys[..., :value_width]
+    return attend_reference(q, keys, values, tables, positions, sequences, Scoring(scale))
+
+
+def attend_latent_triton(
+    q: Tensor,
+    pool: Tensor,
+    tables: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    *,
+    value_width: int,
+    scale: float,
+    splits: int | None = None,
+) -> Tensor:
+    (rows, hq, width), tokens = q.shape, pool.shape[1]
+    sizes = latent_sizes(hq, width, value_width, q.element_size())
+    tiles = ceiling(hq, sizes["BLOCK_H"])
+    if splits is None:
+        splits = split_count(rows * tiles, tables.shape[1] * tokens, q.device)
+    out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
+    if rows == 0:
+        return out
+    parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
+    sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+    _attend_latent[(rows, tiles, splits)](
+        *(q, pool, tables, positions, sequences, parts, sums),
+        *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1), scale),
+        HQ=hq,
+        WIDTH=width,
+        VALUE=value_width,
+        TOKENS=tokens,
+        SPLITS=splits,
+        **sizes,
+    )
+    return merge_splits(parts, sums, None, out)
+
+
+def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, int]:
+    """Sizes of a program's tile: query heads that share the latents it reads, and tokens."""
+    return {
+        "BLOCK_H": min(power(hq, 16), 64 if size == 2 else 16),
+        "BLOCK_N": 32 if size == 2 else 16,
+        "BLOCK_V": power(value_width, 16),
+        "BLOCK_R": power(width - value_width, 16),
+        "num_warps": 8,
+        "num_stages": 2,
+    }
+
+
+@jit
+def _attend_latent(
+    q,
+    pool,
+    tables,
+    positions,
+    sequences,
+    parts,
+    sums,
+    stride_row,
+    stride_head,
+    stride_table,
+    stride_block,
+    stride_token,
+    scale,
+    HQ: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
+    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    n, e, r = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_R)
+    own = h < HQ
+    length = tl.load(positions + row).to(tl.int32) + 1
+    table = tables + tl.load(sequences + row).to(tl.int64) * stride_table
+    each = tl.cdiv(tl.cdiv(tl.maximum(length, 0), BLOCK_N), SPLITS) * BLOCK_N
+    start = split * each
+    end = tl.minimum(start + each, length)
+    first = q + row * stride_row + h[:, None] * stride_head
+    # The part that is the value too, and the rest.
+    queries = tl.load(first + e[None, :], mask=own[:, None] & (e < VALUE)[None, :], other=0.0)
+    rest = own[:, None] & (VALUE + r < WIDTH)[None, :]
+    queries_r = tl.load(first + VALUE + r[None, :], mask=rest, other=0.0)
+    most = tl.full([BLOCK_H], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_H], tl.float32)
+    acc = tl.zeros([BLOCK_H, BLOCK_V], tl.float32)
+    for at in range(start, end, BLOCK_N):
+        token = at + n
+        seen = token < end
+        block, offset = places(table, at, seen, TOKENS, BLOCK_N)
+        at_key = pool + block * stride_block + offset * stride_token
+        values = tl.load(
+            at_key[:, None] + e[None, :], mask=seen[:, None] & (e < VALUE)[None, :], other=0.0
+        ).to(queries.dtype)
+        keys_r = tl.load(
+            at_key[:, None] + VALUE + r[None, :],
+            mask=seen[:, None] & (VALUE + r < WIDTH)[None, :],
+            other=0.0,
+        ).to(queries.dtype)
+        scores = tl.dot(queries, tl.trans(values), input_precision="ieee")
+        scores = tl.dot(queries_r, tl.trans(keys_r), scores, input_precision="ieee")
+        most, weights, factor = weigh(scores * scale, seen[None, :], most)
+        total = total * factor + tl.sum(weights, 1)
+        acc = tl.dot(
+            weights.to(queries.dtype), values, acc * factor[:, None], input_precision="ieee"
+        )
+    place = (row * HQ + h) * SPLITS + split
+    acc = shares(acc, total, most, sums, h, own, False)
+    to = parts + place[:, None] * VALUE + e[None, :]
+    tl.store(to, acc, mask=own[:, None] & (e < VALUE)[None, :])
+    tl.store(sums + place, most + tl.log2(total), mask=own)

@@ -1,0 +1,268 @@
+"""Choice of each row's experts from the router's logits, and the rows in the order of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+
+_COUNTED = 8192
+"""Most places that a kernel sorts, comparing each with all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How experts are chosen and weighted: `penstock.model.spec.Router` in numbers."""
+
+    score: Literal["softmax", "sigmoid", "none"]
+    after_choice: bool = False
+    """The logits are the choice; scores are computed among the chosen experts."""
+    groups: int = 0
+    """Equal, contiguous groups of experts; 0: none."""
+    keep: int = 0
+    """Groups that are chosen from."""
+    best: int = 1
+    """Experts whose choices sum to a group's score."""
+    epsilon: float | None = None
+    """Weights are divided by their sum plus this; None: they are not."""
+    scale: float = 1.0
+
+    @property
+    def orders_logits(self) -> bool:
+        """Whether the logits order the experts as the scores do, whose differences may vanish."""
+        return self.after_choice or (self.score == "softmax" and (not self.groups or self.best < 2))
+
+
+def route(
+    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Experts [rows, k] int32, the highest choice first, of equals the lower index, and their
+    weights [rows, k] f32, of `logits` [rows, experts] f32.
+
+    `correction` [experts] f32 counts in the choice and not in the weight.
+    """
+    compute = route_triton if launches(logits) else route_reference
+    return compute(logits, rule, k, correction)
+
+
+def route_reference(
+    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    logits = logits.float()
+    scores = logits if rule.after_choice else _scores(logits, rule)
+    choice = logits if rule.orders_logits and correction is None else scores
+    if correction is not None:
+        choice = choice + correction
+    if rule.groups:
+        choice = _mask(choice, rule)
+    chosen = _largest(choice, k)
+    weights = scores.gather(1, chosen)
+    if rule.after_choice:
+        weights = _scores(weights, rule)
+    if rule.epsilon is not None:
+        weights = weights / (weights.sum(1, keepdim=True) + rule.epsilon)
+    return chosen.int(), weights * rule.scale
+
+
+def _scores(logits: Tensor, rule: Rule) -> Tensor:
+    if rule.score == "softmax":
+        return torch.softmax(logits, -1)
+    return torch.sigmoid(logits) if rule.score == "sigmoid" else logits
+
+
+def _largest(numbers: Tensor, k: int) -> Tensor:
+    """Indices of the k largest, the first of equals first, which `topk` does not promise."""
+    return torch.sort(numbers, dim=1, descending=True, stable=True).indices[:, :k]
+
+
+def _mask(choice: Tensor, rule: Rule) -> Tensor:
+    """The choices of the experts of the groups that are kept; the others are minus infinity."""
+    rows, experts = choice.shape
+    grouped = choice.view(rows, rule.groups, -1)
+    best = min(rule.best, grouped.shape[2])
+    kept = _largest(grouped.topk(best, dim=2).values.sum(2), rule.keep)
+    keep = torch.zeros(rows, rule.groups, dtype=torch.bool, device=choice.device)
+    keep.scatter_(1, kept, True)
+    return grouped.masked_fill(~keep.unsqueeze(2), -torch.inf).view(rows, experts)
+
+
+def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """Places [rows * k] int32 of `indices` [rows, k] in the order of their experts, equals as they
+    were, and the end of each expert's range of them, [experts] int32.
+    """
+    if launches(indices) and indices.numel() <= _COUNTED:
+        return sort_by_expert_triton(indices, experts)
+    return sort_by_expert_reference(indices, experts)
+
+
+def sort_by_expert_reference(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    ordered, order = torch.sort(indices.flatten(), stable=True)
+    each = torch.arange(experts, device=indices.device, dtype=ordered.dtype)
+    ends = torch.searchsorted(ordered, each, right=True)
+    return order.int(), ends.int()
+
+
+def route_triton(
+    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    rows, experts = logits.shape
+    indices = torch.empty(rows, k, dtype=torch.int32, device=logits.device)
+    weights = torch.empty(rows, k, dtype=torch.float32, device=logits.device)
+    if rows:
+        _route[(rows,)](
+            *(logits, logits if correction is None else correction, indices, weights),
+            *(logits.stride(0), 0.0 if rule.epsilon is None else rule.epsilon, rule.scale),
+            EXPERTS=experts,
+            K=k,
+            SCORE=rule.score,
+            AFTER=rule.after_choice,
+            CORRECTED=correction is not None,
+            BY_LOGIT=rule.orders_logits and correction is None,
+            GROUPS=rule.groups,
+            KEEP=rule.keep,
+            BEST=rule.best,
+            NORMALISED=rule.epsilon is not None,
+            BLOCK=power(experts, 2),
+            BLOCK_K=power(k, 2),
+            BLOCK_G=power(max(rule.groups, 1)),
+            num_warps=1 if experts <= 256 else 4,
+        )
+    return indices, weights
+
+
+@jit
+def _scored(numbers, own, SCORE: tl.constexpr):
+    if SCORE == "softmax":
+        numbers = tl.where(own, numbers, float("-inf"))
+        numbers = tl.exp(numbers - tl.max(numbers, 0))
+        numbers = numbers / tl.sum(numbers, 0)
+    elif SCORE == "sigmoid":
+        numbers = 1.0 / (1.0 + tl.exp(-numbers))
+    return numbers
+
+
+@jit
+def _kept(
+    choice,
+    e,
+    EXPERTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEEP: tl.constexpr,
+    BEST: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+):
+    """The choices of the experts of the groups that are kept; the others are minus infinity."""
+    group, g = e // (EXPERTS // GROUPS), tl.arange(0, BLOCK_G)
+    scores = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    for i in tl.static_range(GROUPS):
+        left, score = tl.where(group == i, choice, float("-inf")), 0.0
+        for _ in tl.static_range(BEST):
+            score += tl.max(left, 0)
+            left = tl.where(e == tl.argmax(left, 0), float("-inf"), left)
+        scores = tl.where(g == i, score, scores)
+    kept = group < 0
+    for _ in tl.static_range(KEEP):
+        best = tl.argmax(scores, 0)
+        kept = kept | (group == best)
+        scores = tl.where(g == best, float("-inf"), scores)
+    return tl.where(kept, choice, float("-inf"))
+
+
+@jit
+def _route(
+    logits,
+    correction,
+    indices,
+    weights,
+    stride,
+    epsilon,
+    scale,
+    EXPERTS: tl.constexpr,
+    K: tl.constexpr,
+    SCORE: tl.constexpr,
+    AFTER: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    BY_LOGIT: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEEP: tl.constexpr,
+    BEST: tl.constexpr,
+    NORMALISED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    e, at = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
+    own = e < EXPERTS
+    logit = tl.load(logits + row * stride + e, mask=own, other=float("-inf")).to(tl.float32)
+    scores = logit
+    if not AFTER:
+        scores = _scored(logit, own, SCORE)
+    choice = scores
+    if BY_LOGIT:
+        choice = logit
+    if CORRECTED:
+        choice += tl.load(correction + e, mask=own, other=0.0).to(tl.float32)
+    # What is not a number is never larger.
+    choice = tl.where(own & (choice == choice), choice, float("-inf"))
+    if GROUPS > 0:
+        choice = _kept(choice, e, EXPERTS, GROUPS, KEEP, BEST, BLOCK_G)
+    chosen = tl.zeros([BLOCK_K], tl.int32)
+    weight = tl.zeros([BLOCK_K], tl.float32)
+    left = own
+    for i in tl.static_range(K):
+        best = tl.argmax(tl.where(left, choice, float("-inf")), 0)
+        left = left & (e != best)
+        chosen = tl.where(at == i, best, chosen)
+        weight = tl.where(at == i, tl.sum(tl.where(e == best, scores, 0.0), 0), weight)
+    if AFTER:
+        weight = _scored(weight, at < K, SCORE)
+    weight = tl.where(at < K, weight, 0.0)
+    if NORMALISED:
+        weight = weight / (tl.sum(weight, 0) + epsilon)
+    tl.store(indices + row * K + at, chosen, mask=at < K)
+    tl.store(weights + row * K + at, weight * scale, mask=at < K)
+
+
+def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    count, device = indices.numel(), indices.device
+    order = torch.empty(count, dtype=torch.int32, device=device)
+    ends = torch.empty(experts, dtype=torch.int32, device=device)
+    each = 64
+    programs = ceiling(count, each) + ceiling(experts, each)
+    _sort[(programs,)](
+        *(indices.contiguous(), order, ends, count, experts, ceiling(count, each)),
+        BLOCK=each,
+        BLOCK_N=128,
+        num_warps=4,
+    )
+    return order, ends
+
+
+@jit
+def _sort(
+    indices, order, ends, count, experts, sorting, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Programs below `sorting` put places where as many others go before them; the others count."""
+    program, n = tl.program_id(0), tl.arange(0, BLOCK_N)
+    before = tl.zeros([BLOCK], tl.int32)
+    if program < sorting:
+        own = program * BLOCK + tl.arange(0, BLOCK)
+        expert = tl.load(indices + own, mask=own < count, other=-1)
+        for at in range(0, count, BLOCK_N):
+            other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
+            first = (other[None, :] < expert[:, None]) | (
+                (other[None, :] == expert[:, None]) & ((at + n)[None, :] < own[:, None])
+            )
+            before += tl.sum(first.to(tl.int32), 1)
+        tl.store(order + before, own, mask=own < count)
+    else:
+        own = (program - sorting) * BLOCK + tl.arange(0, BLOCK)
+        for at in range(0, count, BLOCK_N):
+            other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
+            before += tl.sum((other[None, :] <= own[:, None]).to(tl.int32), 1)
+        tl.store(ends + own, before, mask=own < experts)

@@ -1,0 +1,113 @@
+"""From a checkpoint to the weights of one rank on its device."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.backends.torch.load_attention import load_mixer
+from penstock.backends.torch.load_feed_forward import load_feed_forward
+from penstock.backends.torch.recipes import Source
+from penstock.backends.torch.rope import Rotation, rotation
+from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.weights import (
+    LayerWeights,
+    Loader,
+    NormWeights,
+    Roles,
+    Weights,
+    needed,
+    top_roles,
+)
+from penstock.core import PenstockError
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    FactorsScaling,
+    LatentAttention,
+    Norm,
+    WeightRecipes,
+)
+
+
+def load_weights(
+    source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
+) -> Weights:
+    """PenstockError names a tensor that is missing or damaged, or a form not built yet."""
+    loader, top = Loader(source, spec, shard), top_roles(recipes)
+    layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
+    own, hidden = shard.vocab, spec.hidden
+    embed = head = positions = score = None
+    if shard.embeds or (shard.has_head and spec.tied_embeddings):
+        embed = source.matrix(top["embed"], spec.vocab, hidden, own)
+    if shard.has_head:
+        head = embed if spec.tied_embeddings else None
+        if not spec.tied_embeddings:
+            head = source.matrix(needed(top, "head"), spec.vocab, hidden, own)
+        if spec.labels is not None:
+            score = source.matrix(needed(top, "score"), spec.labels, hidden).float()
+    if spec.learned_positions and shard.embeds:
+        positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
+    return Weights(
+        layers=layers,
+        rotations=_rotations(loader, top),
+        kv_groups=loader.kv_groups,
+        embed=embed,
+        positions=positions,
+        head=head,
+        final_norm=loader.norm(spec.final_norm, top, "final_norm", hidden),
+        score=score,
+    )
+
+
+def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
+    layer, hidden = loader.spec.layers[index], loader.spec.hidden
+
+    def norm(norm: Norm | None, role: str) -> NormWeights | None:
+        return None if norm is None else loader.norm(norm, roles, role, hidden)
+
+    mixer_norm = norm(layer.mixer_norms.before, "mixer_norm")
+    feed_forward_norm = norm(layer.feed_forward_norms.before, "feed_forward_norm")
+    if mixer_norm is None or feed_forward_norm is None:
+        raise PenstockError("the torch backend has no sublayer without a norm before it")
+    return LayerWeights(
+        mixer_norm=mixer_norm,
+        mixer=load_mixer(loader, index, layer, roles),
+        mixer_after=norm(layer.mixer_norms.after, "mixer_norm_after"),
+        feed_forward_norm=feed_forward_norm,
+        feed_forward=load_feed_forward(loader, layer.feed_forward, roles),
+        feed_forward_after=norm(layer.feed_forward_norms.after, "feed_forward_norm_after"),
+    )
+
+
+def _rotations(loader: Loader, top: Roles) -> tuple[Rotation, ...]:
+    mixer = loader.spec.layers[0].mixer
+    assert isinstance(mixer, (Attention, LatentAttention))
+    head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
+    made = []
+    for rope in loader.ropes:
+        dims, stored = rope.dims or head, None
+        if isinstance(rope.scaling, FactorsScaling):
+            stored = loader.source.vector(needed(top, "rope_factors"), dims // 2).cpu()
+        table = rotation(rope, dims, loader.spec.max_position, stored)
+        device = loader.source.device
+        made.append(Rotation(table.cos.to(device), table.sin.to(device)))
+    return tuple(made)
+
+
+def weight_bytes(weights: Weights) -> int:
+    """Bytes of the matrices and vectors, each storage once."""
+    found: dict[int, int] = {}
+
+    def visit(value: object) -> None:
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, tuple):
+            for item in value:
+                visit(item)
+        elif hasattr(value, "__dataclass_fields__"):
+            for name in value.__dataclass_fields__:
+                visit(getattr(value, name))
+
+    visit(weights)
+    return sum(found.values())

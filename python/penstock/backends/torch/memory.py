@@ -1,0 +1,59 @@
+"""Memory of a rank beside weights and KV blocks, from the spec: no profiling run is needed.
+
+A step's tensors are counted as if all of a layer's were alive together.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.backends.torch.sampling import HEAD_ROWS
+from penstock.backends.torch.shard import Shard
+from penstock.core import PenstockError
+from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, LatentAttention, Mixer
+
+WIDE = 4
+"""Bytes of f32."""
+
+
+def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
+    """The most that the tensors of a step of so many tokens take at once."""
+    size = int(dtype.itemsize)
+    layers = [spec.layers[index] for index in shard.layers]
+    mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
+    forms = (_feed_forward(layer.feed_forward, shard, spec.hidden) for layer in layers)
+    inner = max(forms, default=0)
+    # The residual stream and its sum, the normed rows, a branch, and a copy of one in f32.
+    stream = spec.hidden * (4 * size + 2 * WIDE)
+    logits = 3 * WIDE * min(tokens, HEAD_ROWS) * spec.vocab if shard.has_head else 0
+    return tokens * (stream + size * max(mixers, inner)) + logits
+
+
+def _mixer(mixer: Mixer, shard: Shard) -> int:
+    """Numbers of a row: projections, queries once more, what is attended to, the output."""
+    heads = len(shard.heads)
+    if isinstance(mixer, LatentAttention):
+        head, kept = mixer.plain_dim + mixer.rope_dim, mixer.kv_rank + mixer.rope_dim
+        return kept + (mixer.query_rank or 0) + heads * (2 * head + 2 * kept + mixer.value_dim)
+    assert isinstance(mixer, Attention)
+    kv = shard.kv_heads(mixer.heads // mixer.kv_heads)
+    queries = len(kv) * (mixer.heads // mixer.kv_heads)
+    return (3 * queries + 4 * len(kv)) * mixer.head_dim
+
+
+def _feed_forward(form: FeedForward, shard: Shard, hidden: int) -> int:
+    """Numbers of a row: gate and up, their product, and for experts the gathered rows."""
+    if not isinstance(form, Experts):
+        return 4 * len(shard.mlp[form.intermediate])
+    own = form.expert.intermediate if shard.experts else len(shard.mlp[form.expert.intermediate])
+    shared = 0 if form.shared is None else 4 * len(shard.mlp[form.shared.intermediate])
+    return form.experts_per_token * (4 * own + 2 * hidden) + 2 * form.experts + shared
+
+
+def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> PenstockError:
+    """What was being done, what is missing, and which flags give room."""
+    reason = str(error).partition(". GPU")[0]
+    return PenstockError(
+        f"the GPU has too little memory for {doing}: {reason}. Lower --kv-cache-memory-bytes or "
+        "--max-num-batched-tokens, or cut the model with --tensor-parallel-size"
+    )

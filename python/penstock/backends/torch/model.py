@@ -1,0 +1,139 @@
+"""The forward pass of one step, read downward.
+
+The order of the operations is that of `crates/decoder/src/forward.rs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.backends.torch.attention import attend_heads, attend_latent_rows
+from penstock.backends.torch.feed_forward import feed_forward
+from penstock.backends.torch.inputs import Inputs
+from penstock.backends.torch.kernels import rms_norm
+from penstock.backends.torch.pool import Pool
+from penstock.backends.torch.ranks import Ranks
+from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.weights import (
+    HeadWeights,
+    LayerWeights,
+    MixerWeights,
+    NormWeights,
+    Weights,
+)
+from penstock.model.spec import DecoderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A rank's weights and pools, and its way to the other ranks."""
+
+    spec: DecoderSpec
+    shard: Shard
+    weights: Weights
+    pools: tuple[Pool, ...]
+    ranks: Ranks
+    dtype: torch.dtype
+
+    def forward(self, inputs: Inputs, tables: tuple[Tensor, ...], last: Tensor) -> Tensor:
+        """The residual stream [rows, hidden] after this rank's last layer.
+
+        `tables` has the block tables [sequences, blocks] of each KV group, `last` [slots] the token
+        that each slot sampled last.
+        """
+        x = self._first(inputs, last)
+        places = tuple(
+            _places(table, inputs, pool) for table, pool in zip(tables, self.pools, strict=True)
+        )
+        branch: Tensor | None = None
+        for layer in self.weights.layers:
+            group = layer.mixer.kv_group
+            normed, x = norm(x, layer.mixer_norm, branch)
+            branch = self._attend(layer.mixer, normed, inputs, tables[group], places[group])
+            branch = _after(branch, layer.mixer_after)
+            normed, x = norm(x, layer.feed_forward_norm, branch)
+            branch = self._feed_forward(layer, normed)
+            branch = _after(branch, layer.feed_forward_after)
+        x = x if branch is None else x + branch
+        self.ranks.send(x)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor | None:
+        """Logits [rows, vocabulary] in f32 of rows of the residual stream; None on ranks that do
+        not sample.
+        """
+        head = self.weights.head
+        assert head is not None
+        normed, _ = norm(x, self.weights.final_norm, None)
+        logits = self.ranks.gather(functional.linear(normed, head), self.shard)
+        if logits is None:
+            return None
+        cap, logits = self.spec.final_softcap, logits.float()
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def final(self, x: Tensor) -> Tensor:
+        """Rows after the final norm, in f32."""
+        return norm(x.float(), self.weights.final_norm, None)[0]
+
+    def _first(self, inputs: Inputs, last: Tensor) -> Tensor:
+        """Embeddings, or what the stage before sends."""
+        weights, own = self.weights, self.shard.vocab
+        if not self.shard.embeds or weights.embed is None:
+            like = weights.final_norm.weight
+            rows = self.ranks.receive(len(inputs.tokens), like)
+            return rows.to(self.dtype)
+        sampled = last[inputs.slots[inputs.sequences]].clamp(min=0)
+        tokens = torch.where(inputs.tokens < 0, sampled, inputs.tokens)
+        if self.shard.ranks == 1:
+            x = functional.embedding(tokens, weights.embed)
+        else:
+            ours = (tokens >= own.start) & (tokens < own.stop)
+            x = functional.embedding((tokens - own.start).clamp(0, len(own) - 1), weights.embed)
+            x = self.ranks.sum(x * ours.unsqueeze(1))
+        if self.spec.embed_scale is not None:
+            x = x * self.spec.embed_scale
+        if weights.positions is not None:
+            x = x + weights.positions[inputs.positions]
+        return x
+
+    def _attend(
+        self, mixer: MixerWeights, x: Tensor, inputs: Inputs, table: Tensor, places: Tensor
+    ) -> Tensor:
+        """This rank's part of the attention, summed over the ranks."""
+        pool = self.pools[mixer.kv_group]
+        at = None if mixer.rotation is None else self.weights.rotations[mixer.rotation]
+        if isinstance(mixer.projections, HeadWeights):
+            attended = attend_heads(mixer, x, inputs, table, places, pool, at)
+        else:
+            attended = attend_latent_rows(mixer, x, inputs, table, places, pool, at)
+        bias = None if mixer.out_bias is None else mixer.out_bias.to(x.dtype)
+        return self.ranks.sum(functional.linear(attended, mixer.out, bias))
+
+    def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
+        return self.ranks.sum(feed_forward(layer.feed_forward, x))
+
+
+def norm(x: Tensor, weights: NormWeights, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The norm of `x + branch`, and that sum."""
+    if weights.kind == "rms":
+        return rms_norm(x, weights.weight, weights.eps, residual=branch)
+    total = x if branch is None else x + branch
+    shape = (x.shape[1],)
+    normed = functional.layer_norm(total.float(), shape, weights.weight, weights.bias, weights.eps)
+    return normed.to(x.dtype), total
+
+
+def _after(branch: Tensor, weights: NormWeights | None) -> Tensor:
+    return branch if weights is None else norm(branch, weights, None)[0]
+
+
+def _places(table: Tensor, inputs: Inputs, pool: Pool) -> Tensor:
+    """Where each row's key goes: block * tokens of a block + token; -1 for rows of padding."""
+    size = pool.layout.block_size
+    blocks = table[inputs.sequences, inputs.positions // size]
+    places = blocks * size + inputs.positions % size
+    return torch.where(inputs.lengths[inputs.sequences] > 0, places, -1)

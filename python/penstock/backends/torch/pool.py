@@ -1,0 +1,62 @@
+"""KV memory: one tensor for each group of layers, blocks outermost.
+
+Grouped-query attention: [block][KV head][layer][K, V][token][dim]. Latent attention:
+[block][layer][token][latent and rope key]. All that a rank keeps of a block is one extent, and so
+is what a KV head keeps of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A block of one KV group on one rank."""
+
+    layers: int
+    kv_heads: int
+    """1 for latent attention."""
+    width: int
+    """Numbers of a key; of latent attention those of a token."""
+    latent: bool
+    block_size: int
+    """Tokens."""
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.latent:
+            return (self.layers, self.block_size, self.width)
+        return (self.kv_heads, self.layers, 2, self.block_size, self.width)
+
+    @property
+    def block_bytes(self) -> int:
+        return math.prod(self.shape) * int(self.dtype.itemsize)
+
+
+class Pool:
+    """The blocks of one KV group. Its memory is not cleared: no token reads what no token wrote."""
+
+    def __init__(self, layout: Layout, blocks: int, device: torch.device) -> None:
+        self.layout = layout
+        self.blocks = torch.empty(blocks, *layout.shape, dtype=layout.dtype, device=device)
+
+    def keys_and_values(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Views [blocks, heads, tokens, dim] of the group's layer."""
+        return self.blocks[:, :, layer, 0], self.blocks[:, :, layer, 1]
+
+    def latents(self, layer: int) -> Tensor:
+        """View [blocks, tokens, width] of the group's layer."""
+        return self.blocks[:, layer]
+
+
+def make_pools(
+    layouts: Sequence[Layout], blocks: Sequence[int], device: torch.device
+) -> tuple[Pool, ...]:
+    return tuple(Pool(*each, device) for each in zip(layouts, blocks, strict=True))

@@ -1,0 +1,69 @@
+"""Vectors of pooled sequences: states after the final norm, the last or the mean of all, or what
+the classification head makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.slots import Slot, Slots
+from penstock.core import StepPlan
+from penstock.core.pooling import Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A step's part of a pooled sequence."""
+
+    sequence: int
+    """Index in the plan."""
+    slot: Slot
+    rows: slice
+    """On the device."""
+    ends: bool
+    tokens: int
+    """All tokens of the sequence so far, those of this step included."""
+
+
+def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[Pooled]:
+    """`firsts` has the first row of each sequence on the device."""
+    found = []
+    for i, number in enumerate(plan.slots):
+        slot, length = slots[number], plan.lengths[i]
+        if slot.pooling != Pooling.NONE:
+            rows = slice(firsts[i], firsts[i] + length)
+            tokens = plan.starts[i] + length
+            found.append(Pooled(i, slot, rows, bool(plan.sample[i]), tokens))
+    return found
+
+
+def vectors(
+    wanted: Sequence[Pooled], x: Tensor, final: Callable[[Tensor], Tensor], score: Tensor | None
+) -> list[Tensor]:
+    """Vectors in f32 of the sequences that end, in their order; `x` is the residual stream, `final`
+    its last norm.
+    """
+    made = []
+    for each in wanted:
+        if each.slot.pooling == Pooling.MEAN:
+            total = final(x[each.rows]).double().sum(0)
+            each.slot.total = total if each.slot.total is None else each.slot.total + total
+            vector = each.slot.total / each.tokens
+        else:
+            vector = final(x[each.rows][-1:])[0].double()
+        if each.ends:
+            made.append((vector if score is None else score.double() @ vector).float())
+    return made
+
+
+def vector_bytes(wanted: Sequence[Pooled], made: Sequence[Tensor]) -> dict[int, bytes]:
+    """By sequence; empty where a number is not finite."""
+    ended = (each.sequence for each in wanted if each.ends)
+    return {
+        sequence: vector.numpy(force=True).tobytes() if torch.isfinite(vector).all() else b""
+        for sequence, vector in zip(ended, made, strict=True)
+    }

@@ -1,0 +1,251 @@
+"""The other ranks of a model: sums over a tensor-parallel group, rows between stages."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.backends.torch.shard import Shard
+
+Wiring = dict[str, Any]
+"""`penstock.ranks.topology` makes it."""
+
+
+class Group(Protocol):
+    """Sums and copies among the ranks of a stage."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' `x`, maybe in its memory."""
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        """The ranks' columns side by side, on the first rank."""
+
+    def share(self, x: Tensor) -> Tensor:
+        """The first rank's `x`, in the memory of this one's."""
+
+
+class Before(Protocol):
+    def receive(self) -> bytes: ...
+
+
+class After(Protocol):
+    def send(self, rows: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """None where there is no other rank."""
+
+    group: Group | None = None
+    before: Before | None = None
+    after: After | None = None
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x if self.group is None else self.group.sum(x)
+
+    def gather(self, logits: Tensor, shard: Shard) -> Tensor | None:
+        """Logits of the whole vocabulary; None on ranks that do not sample."""
+        return logits if self.group is None else self.group.gather(logits, shard.vocab_widths)
+
+    def share(self, tokens: Tensor) -> Tensor:
+        """The tokens that the first rank drew."""
+        return tokens if self.group is None else self.group.share(tokens)
+
+    def receive(self, rows: int, like: Tensor) -> Tensor:
+        """Rows of the residual stream from the stage before, like those of a norm's weight."""
+        assert self.before is not None
+        data = torch.frombuffer(bytearray(self.before.receive()), dtype=torch.float32)
+        return data.view(rows, len(like)).to(like.device)
+
+    def send(self, x: Tensor) -> None:
+        if self.after is not None:
+            self.after.send(x.float().cpu().numpy().tobytes())
+
+
+def open_ranks(
+    wiring: Wiring, shard: Shard, device: torch.device
+) -> tuple[Ranks, queue.Queue[bytes], queue.Queue[bytes]]:
+    """The connections of a rank, and the queues of rows that the caller carries in and out. Waits
+    for the other ranks of the stage.
+    """
+    inward: queue.Queue[bytes] = queue.Queue()
+    outward: queue.Queue[bytes] = queue.Queue()
+    patience = float(wiring["patience_s"])
+    # The listening end first: the calling end waits for it.
+    after = _after(wiring["after"], outward, patience)
+    before = _before(wiring["before"], inward, patience)
+    group = None if wiring["group"] is None else _group(wiring["group"], shard, device, patience)
+    return Ranks(group, before, after), inward, outward
+
+
+class ProcessGroup:
+    """gloo between CPUs, NCCL between GPUs. A rank that is gone is a ConnectionError."""
+
+    def __init__(self, group: Any, rank: int, ranks: int) -> None:
+        self._group = group
+        self._rank = rank
+        self._ranks = ranks
+
+    def sum(self, x: Tensor) -> Tensor:
+        # Between CPUs in f32: gloo rounds each partial sum to the type of the tensor.
+        wide = x.float() if x.device.type == "cpu" else x
+        _wait(lambda: self._group.allreduce([wide]))
+        return wide.to(x.dtype)
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        if self._rank:
+            _wait(lambda: self._group.send([columns.contiguous()], 0, 0))
+            return None
+        parts = [columns]
+        for rank in range(1, self._ranks):
+            parts.append(columns.new_empty(len(columns), widths[rank]))
+            _wait(partial(self._group.recv, parts[rank:], rank, 0))
+        return torch.cat(parts, 1)
+
+    def share(self, x: Tensor) -> Tensor:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        _wait(lambda: self._group.broadcast([x], options))
+        return x
+
+
+def _wait(begin: Callable[[], Any]) -> None:
+    try:
+        begin().wait()
+    except RuntimeError as error:
+        raise ConnectionError(f"another rank was lost: {error}") from error
+
+
+def _group(group: Wiring, shard: Shard, device: torch.device, patience: float) -> ProcessGroup:
+    host, _, port = group["address"].rpartition(":")
+    wait = timedelta(seconds=patience)
+    rank, ranks = int(group["rank"]), shard.ranks
+    listener = _listener(host, int(port)) if rank == 0 else None
+    store = dist.TCPStore(
+        host,
+        int(port),
+        ranks,
+        is_master=rank == 0,
+        timeout=wait,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+    if device.type == "cuda":
+        return ProcessGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = wait
+    return ProcessGroup(dist.ProcessGroupGloo(store, rank, ranks, options), rank, ranks)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A listener at an address that a bound socket holds for it (`penstock.ranks`)."""
+    listener = socket.socket(socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen()
+    return listener
+
+
+class _Ring:
+    """A ring of shared memory: the reading or the writing end."""
+
+    def __init__(self, pipe: Wiring, patience: float, *, reads: bool) -> None:
+        from penstock._native import RingReader, RingWriter
+
+        path, sizes = pipe["path"], (pipe["slots"], pipe["capacity"])
+        self._patience = patience
+        self._reader = RingReader(path, 0, 1, *sizes) if reads else None
+        self._writer = None if reads else RingWriter(path, 1, *sizes, patience)
+
+    def receive(self) -> bytes:
+        assert self._reader is not None
+        found = self._reader.receive(self._patience)
+        if found is None:
+            raise ConnectionError(f"the stage before was silent for {self._patience:.0f} s")
+        return found
+
+    def send(self, rows: bytes) -> None:
+        assert self._writer is not None
+        self._writer.send(rows)
+
+
+class _Stream:
+    """An authenticated stream to another host; the stage after calls the stage before."""
+
+    def __init__(self, pipe: Wiring, patience: float, *, listens: bool) -> None:
+        from penstock._native import Stream, StreamListener
+
+        self._pipe, self._key, self._patience = pipe, bytes.fromhex(pipe["key"]), patience
+        self._listener = StreamListener(pipe["address"], self._key) if listens else None
+        self._stream: Stream | None = None
+
+    def _opened(self) -> Any:
+        from penstock._native import Stream
+
+        if self._stream is None and self._listener is not None:
+            self._stream = self._listener.accept(self._patience)
+        elif self._stream is None:
+            self._stream = Stream.connect(self._pipe["address"], self._key, self._patience)
+        return self._stream
+
+    def receive(self) -> bytes:
+        found: bytes | None = self._opened().receive(self._patience, self._pipe["capacity"])
+        if found is None:
+            raise ConnectionError(f"the stage before was silent for {self._patience:.0f} s")
+        return found
+
+    def send(self, rows: bytes) -> None:
+        self._opened().send(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """Rows that the caller carries."""
+
+    rows: queue.Queue[bytes]
+    patience: float
+
+    def receive(self) -> bytes:
+        try:
+            return self.rows.get(timeout=self.patience)
+        except queue.Empty:
+            raise ConnectionError("the stage before was silent") from None
+
+    def send(self, rows: bytes) -> None:
+        self.rows.put(rows)
+
+
+def _before(pipe: Wiring | None, inward: queue.Queue[bytes], patience: float) -> Before | None:
+    if pipe is None:
+        return None
+    if pipe["kind"] == "carried":
+        return _Carried(inward, patience)
+    if pipe["kind"] == "ring":
+        return _Ring(pipe, patience, reads=True)
+    return _Stream(pipe, patience, listens=False)
+
+
+def _after(pipe: Wiring | None, outward: queue.Queue[bytes], patience: float) -> After | None:
+    if pipe is None:
+        return None
+    if pipe["kind"] == "carried":
+        return _Carried(outward, patience)
+    if pipe["kind"] == "ring":
+        return _Ring(pipe, patience, reads=False)
+    return _Stream(pipe, patience, listens=True)
+
+
+def parsed(text: str) -> Wiring:
+    wiring: Wiring = json.loads(text)
+    return wiring

@@ -1,0 +1,79 @@
+"""The part of a decoder that one rank holds; `crates/decoder/src/shard.rs` has the same cuts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+
+from penstock.model.spec import Attention, DecoderSpec, LatentAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    rank: int
+    """In the tensor-parallel group."""
+    ranks: int
+    embeds: bool
+    """Whether the stage begins with the embedding."""
+    has_head: bool
+    """Whether the stage ends with the head."""
+    layers: range
+    heads: range
+    """Query heads."""
+    mlp: dict[int, range]
+    """Inner columns by width of a feed-forward."""
+    experts: range | None
+    """Whole experts; None: columns of all."""
+    vocab: range
+    vocab_widths: list[int]
+    """Rows of the vocabulary on each rank."""
+
+    def kv_heads(self, group: int) -> range:
+        """KV heads that this rank's query heads read, `group` of which share one."""
+        return range(self.heads.start // group, -(-self.heads.stop // group))
+
+
+def whole(spec: DecoderSpec) -> Shard:
+    """All of a decoder on one rank."""
+    return Shard(
+        rank=0,
+        ranks=1,
+        embeds=True,
+        has_head=True,
+        layers=range(len(spec.layers)),
+        heads=range(heads_of(spec)),
+        mlp={width: range(width) for width in spec.widths},
+        experts=None,
+        vocab=range(spec.vocab),
+        vocab_widths=[spec.vocab],
+    )
+
+
+def parse(text: str, spec: DecoderSpec) -> Shard:
+    """The shard in the JSON of `Grid.shard`."""
+    cuts = json.loads(text)
+    rank, (stage, stages) = cuts["rank"], cuts["stage"]
+
+    def own(ends: list[int]) -> range:
+        return range(ends[rank], ends[rank + 1])
+
+    return Shard(
+        rank=rank,
+        ranks=len(cuts["heads"]) - 1,
+        embeds=stage == 0,
+        has_head=stage + 1 == stages,
+        layers=range(*cuts["layers"]),
+        heads=own(cuts["heads"]),
+        mlp={width: own(ends) for width, ends in zip(spec.widths, cuts["mlp"], strict=True)},
+        experts=own(cuts["experts"]) if "experts" in cuts else None,
+        vocab=own(cuts["vocab"]),
+        vocab_widths=[end - start for start, end in pairwise(cuts["vocab"])],
+    )
+
+
+def heads_of(spec: DecoderSpec) -> int:
+    """Query heads, of which all layers have as many."""
+    mixer = spec.layers[0].mixer
+    assert isinstance(mixer, (Attention, LatentAttention))
+    return mixer.heads

@@ -1,0 +1,153 @@
+"""What the kernels need on real GPUs, compiled without one: a program of its own, so that a
+compiler's memory is given back.
+
+Usage: python compiled.py ARCHITECTURE quick|full. Prints JSON: [name, registers, bytes of a
+thread's stack, bytes of shared memory, products of matrices by the tensor cores].
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import triton
+from penstock.backends.torch.kernels import (
+    activation,
+    decode,
+    grouped,
+    latent,
+    merge,
+    norm,
+    prefill,
+    rotation,
+)
+from penstock.backends.torch.kernels.route import _route, _sort
+from penstock.backends.torch.kernels.sample import _sample
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+NUMBERS = ("q", "k", "v", "out", "pool", "x", "residual", "normed", "total", "gate_up", "qkv")
+NUMBERS += ("bias", "queries", "latents")
+WIDE = ("sinks", "parts", "sums", "weight", "weights", "logits", "correction", "factors", "cos")
+WIDE += ("sin", "q_norm", "k_norm", "temperature", "top_p", "min_p")
+SCALARS = ("scale", "softcap", "eps", "epsilon", "limit", "alpha", "offset")
+
+
+@dataclass
+class Build:
+    name: str
+    function: Any
+    constants: dict[str, Any]
+    types: dict[str, str] = field(default_factory=dict)
+
+    def signature(self) -> dict[str, str]:
+        return {name: self._type(name) for name in self.function.arg_names}
+
+    def _type(self, name: str) -> str:
+        if name in self.constants:
+            return "constexpr"
+        if name in self.types:
+            return self.types[name]
+        if name in NUMBERS:
+            return "*bf16"
+        if name in WIDE:
+            return "*fp32"
+        if name in SCALARS:
+            return "fp32"
+        return (
+            "i32"
+            if re.match("stride|.*_stride|width|each|inputs|outputs|count|exp|sort|voc", name)
+            else "*i32"
+        )
+
+
+def attention(size: str) -> Iterator[Build]:
+    shapes = [(4, 128, 64), (8, 64, 16)]
+    if size == "full":
+        shapes += [(2, 128, 64), (4, 256, 64), (1, 128, 64), (16, 128, 16)]
+    for group, d, tokens in shapes:
+        rule = {"WINDOW": 0, "CHUNK": 0, "SOFTCAP": False, "SINKS": group == 8}
+        shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
+        for splits in (1, 4):
+            sizes = decode.decode_sizes(group, d, d, 2)
+            constants = {**shared, "SPLITS": splits, **sizes}
+            yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
+        constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
+        yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
+    shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64, "SPLITS": 4}
+    sizes = latent.latent_sizes(128, 576, 512, 2)
+    yield Build("latent", latent._attend_latent, {**shared, **sizes})
+
+
+def products(architecture: int, size: str) -> Iterator[Build]:
+    shared = {"EXPERTS": 128, "BLOCK_E": 128, "ORDERED": True, "BIAS": False, "FACTORS": "output"}
+    native = architecture >= 89
+    forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*u8"}
+    for form, codes in forms.items():
+        for places in (2048, 65536) if size == "full" or form == "fp8_block" else (2048,):
+            constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
+            constants |= grouped.grouped_sizes(places, 128, form, 2)
+            scales = "*u8" if form == "mxfp4" else "*fp32"
+            types = {"codes": codes, "scales": scales}
+            yield Build(f"experts {form} {places}", grouped._grouped, constants, types)
+
+
+def others() -> Iterator[Build]:
+    yield Build("norm", norm._rms_norm, {"SUM": True, "BLOCK": 4096, "num_warps": 8})
+    kind = {"KIND": "silu", "BLOCK": 1024, "num_warps": 4}
+    yield Build("activation", activation._activate, kind, {"out": "*bf16"})
+    heads = {"HQ": 32, "HK": 8, "D": 128, "DV": 128, "HALF": 64, "TOKENS": 64, "NORM": "before"}
+    blocks = {"BIAS": False, "FACTORS": False, "BLOCK": 128, "BLOCK_V": 128, "num_warps": 1}
+    yield Build("rotation", rotation._rotate, {**heads, **blocks})
+    constants = {"RANK": 512, "ROPE": 64, "HALF": 32, "TOKENS": 64, "BLOCK": 512, "BLOCK_R": 64}
+    yield Build("store of latents", rotation._store_latent, {**constants, "num_warps": 4})
+    constants = {"SPLITS": 32, "WIDTH": 128, "SINKS": True, "BLOCK_S": 32, "BLOCK_W": 128}
+    yield Build("merge", merge._merge, {**constants, "num_warps": 2})
+    constants = {"EXPERTS": 256, "K": 8, "SCORE": "sigmoid", "AFTER": False, "CORRECTED": True}
+    constants |= {"BY_LOGIT": False, "GROUPS": 8, "KEEP": 4, "BEST": 2, "NORMALISED": True}
+    constants |= {"BLOCK": 256, "BLOCK_K": 8, "BLOCK_G": 8, "num_warps": 1}
+    yield Build("routing", _route, constants, {"scale": "fp32"})
+    sizes = {"BLOCK": 64, "BLOCK_N": 128, "num_warps": 4}
+    yield Build("order by expert", _sort, sizes, {"order": "*i32", "sorting": "i32"})
+    yield Build("sampling", _sample, {"BLOCK": 1024, "num_warps": 8}, {"seeds": "*i64"})
+
+
+def resources(build: Build, architecture: int) -> list[Any]:
+    constants = dict(build.constants)
+    options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
+    signature = Build(build.name, build.function, constants, build.types).signature()
+    # Pointers and strides are multiples of 16 in a pool.
+    whole = {
+        (i,): [["tt.divisibility", 16]]
+        for i, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or "stride" in name
+    }
+    source = ASTSource(build.function, signature, constants, whole)
+    target = GPUTarget("cuda", architecture, 32)
+    kernel = triton.compile(source, target=target, options={**options, "enable_fp_fusion": True})
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found, usage
+    products = len(re.findall(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync", kernel.asm["ptx"]))
+    return [build.name, int(found[1]), int(found[2]), kernel.metadata.shared, products]
+
+
+def main(architecture: int, size: str) -> None:
+    builds = [*attention(size), *products(architecture, size), *others()]
+    print(json.dumps([resources(build, architecture) for build in builds]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

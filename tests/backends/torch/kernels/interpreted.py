@@ -1,0 +1,97 @@
+"""Errors of the kernels on odd shapes, computed by Triton's interpreter: a program of its own,
+because Triton decides at its import what a kernel is.
+
+Usage: TRITON_INTERPRET=1 python interpreted.py f32|f16 quick|full. Prints JSON: [name, error].
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+
+import torch
+from penstock.backends.torch.kernels import Activation, Rule, Scoring
+
+from benchmarks.gpu import cases
+from benchmarks.gpu.cases import Case, Maker
+
+# One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
+LENGTHS = (1, 16, 17, 63, 64, 65, 130)
+ROWS = ((0, 1), (0, 17), (60, 3), (15, 20))
+
+
+def elementwise(make: Maker) -> Iterator[Case]:
+    yield from cases.norms(make, 3, 48)
+    yield from cases.norms(make, 1, 1000)
+    for rule in ("silu", "gelu_tanh", "gelu"):
+        yield cases.activation(make, 3, 1025, Activation(rule))
+    yield cases.activation(make, 2, 7, Activation("clamped", 2.0, 1.7, 1.0))
+    yield cases.heads(make, 7, 4, 2, 24, rotary=24, bias=True, factors=True)
+    yield cases.heads(make, 3, 3, 1, 24, norm="after", rotary=16, dv=16)
+    yield cases.heads(make, 1, 1, 1, 8, norm="", bias=True)
+    yield cases.heads(make, 6, 2, 2, 24, norm="", rotary=24, factors=True, dv=40)
+    yield cases.rotated(make, 5, 3, 24, 16)
+    yield cases.latents(make, 9, 40, 16)
+
+
+def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
+    for group in groups:
+        rules = (
+            Scoring(0.2),
+            Scoring(0.2, window=5),
+            Scoring(0.2, chunk=24),
+            Scoring(0.2, softcap=2.0, sinks=make.wide(2 * group)),
+        )
+        for rule, splits in itertools.product(rules, (1, 3)):
+            yield cases.decodes(make, LENGTHS, 2 * group, 2, 24, rule, splits=splits)
+        for rule in rules:
+            yield cases.prefills(make, ROWS, 2 * group, 2, 24, rule, padding=2)
+    yield cases.decodes(make, LENGTHS, 4, 2, 32, Scoring(0.2), tokens=64, splits=2, dv=48)
+    yield cases.decodes(make, [0, 5], 2, 2, 16, Scoring(0.2), splits=2)
+    yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
+    yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
+    yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
+    for sinks in (False, True):
+        yield cases.merges(make, 2, 3, 5, 24, sinks=sinks)
+
+
+def routing(make: Maker) -> Iterator[Case]:
+    yield cases.routes(make, 5, 40, 3, Rule("softmax", epsilon=0.0))
+    yield cases.routes(make, 3, 16, 4, Rule("softmax", after_choice=True))
+    yield cases.routes(make, 3, 16, 1, Rule("sigmoid", after_choice=True, scale=2.0))
+    grouped = Rule("sigmoid", groups=4, keep=2, best=2, epsilon=1e-20, scale=2.5)
+    yield cases.routes(make, 4, 20, 3, grouped, corrected=True)
+    yield cases.routes(make, 4, 20, 3, Rule("softmax", groups=5, keep=3, scale=16.0))
+    for rows, k, experts in ((1, 1, 3), (40, 3, 70), (129, 1, 5)):
+        yield cases.sorts(make, rows, k, experts)
+
+
+def products(make: Maker) -> Iterator[Case]:
+    clamped = Activation("clamped", 2.0, 1.7, 1.0)
+    for form in ("plain", "fp8_block", "mxfp4"):
+        yield cases.mixtures(make, form, 1, 2, 5, 64, 32, bias=True)
+        yield cases.mixtures(make, form, 19, 3, 4, 192, 96, clamped, bias=True, on_input=True)
+        yield cases.dense(make, form, 5, 70, 160, bias=False)
+    yield cases.mixtures(make, "fp8_block", 70, 2, 2, 160, 136)
+
+
+def sampling(make: Maker) -> Iterator[Case]:
+    yield cases.draws(make, 42, 50)
+    yield cases.draws(make, 13, 1500)
+
+
+def main(form: str, size: str) -> None:
+    dtype = {"f32": torch.float32, "f16": torch.float16}[form]
+    make = Maker(dtype)
+    every = itertools.chain(
+        elementwise(make),
+        routing(make),
+        products(make),
+        sampling(make),
+        attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)),
+    )
+    print(json.dumps([[case.name, cases.error(case, dtype)] for case in every]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,55 @@
+"""The kernels compiled for GPUs of three generations, without one: they fit, and do not spill."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+REPOSITORY = Path(__file__).parents[4]
+# Bytes of shared memory that a program may have.
+SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+# Bytes of spilled registers of a thread: some in the widest tiles of 8.0, which has no 8-bit floats
+# and keeps what it multiplies in registers.
+STACK = {80: 256, 90: 32, 100: 32}
+MULTIPLY = ("decode", "prefill", "latent", "experts")
+
+
+def check(architecture: int, size: str, cache: Path) -> None:
+    script = Path(__file__).with_name("compiled.py")
+    paths = os.pathsep.join([str(REPOSITORY), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(cache)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, str(script), str(architecture), size],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, registers, stack, shared, products in found:
+        print(f"{name:24} {registers:4} registers {stack:4} B spilled {shared:7} B shared")
+        assert registers <= 255
+        assert stack <= STACK[architecture], name
+        assert shared <= SHARED[architecture], name
+        assert (products > 0) == name.startswith(MULTIPLY), name
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("architecture", SHARED)
+def test_kernels_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
+    check(architecture, "quick", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("architecture", SHARED)
+def test_other_shapes_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
+    check(architecture, "full", tmp_path)

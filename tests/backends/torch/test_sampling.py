@@ -1,0 +1,123 @@
+"""Draws, rules and log-probabilities: those of the native decoder, plan by plan."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from penstock._native import encode_sampling
+from penstock.core import LogprobRow, StepResult
+from penstock.core.plan import LAST_SAMPLED
+
+from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend
+from tests.backends.torch.test_families import PROMPT
+
+STEPS = 12
+DRAWN: list[dict[str, object]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_k": 12},
+    {"temperature": 1.3, "top_p": 0.8},
+    {"temperature": 1.1, "min_p": 0.1, "choice": 3},
+    {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 0.0},
+    {"temperature": 2.0, "top_k": 1},
+    {"temperature": 0.8, "seed": (1 << 64) - 5},
+]
+CHANGED: list[dict[str, object]] = [
+    {"repetition_penalty": 1.8},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.7},
+    {"bias": [(5, 4.5), (9, -100.0), (70, 4.0)], "temperature": 0.8},
+    {"allowed": [3, 17, 40, 41, 42]},
+    {"banned": [[206], [5, 6]], "temperature": 0.6},
+    {"suppressed": list(range(0, 256, 2)), "suppressed_until": len(PROMPT) + 4},
+    {"allowed": [7], "banned": [[7]]},
+    {"repetition_penalty": 0.5, "temperature": 1.0, "logprobs": 3},
+]
+
+
+def run(device: str, parameters: list[dict[str, object]]) -> list[StepResult]:
+    """A prompt for each of `parameters`, then a token of each in every step."""
+    with backend("llama", device=device) as loaded:
+        driver = Driver(loaded)
+        for slot, fields in enumerate(parameters):
+            text = PROMPT[: len(PROMPT) - slot]
+            driver.register(slot, encode_sampling(**{"seed": slot, **fields}), (text, len(text)))
+        results = [
+            driver.run(Part(slot, PROMPT[: len(PROMPT) - slot])) for slot in range(len(parameters))
+        ]
+        each = [Part(slot, [LAST_SAMPLED]) for slot in range(len(parameters))]
+        return results + [driver.run(*each) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("parameters", [DRAWN, CHANGED], ids=["drawn", "changed"])
+def test_tokens_are_those_of_the_native_decoder(parameters: list[dict[str, object]]) -> None:
+    assert len(parameters) <= SLOTS
+    torch, native = run("torch", parameters), run("cpu", parameters)
+    assert [each.tokens.tolist() for each in torch] == [each.tokens.tolist() for each in native]
+    assert [each.counts for each in torch] == [each.counts for each in native]
+    for ours, theirs in zip(torch, native, strict=True):
+        same(ours.logprobs, theirs.logprobs)
+
+
+def same(ours: dict[int, list[LogprobRow]], theirs: dict[int, list[LogprobRow]]) -> None:
+    assert ours.keys() == theirs.keys()
+    for index, rows in ours.items():
+        for (logprob, rank, best), (expected, their_rank, their_best) in zip(
+            rows, theirs[index], strict=True
+        ):
+            assert logprob == pytest.approx(expected, abs=1e-4)
+            assert rank == their_rank
+            assert [token for token, _ in best] == [token for token, _ in their_best]
+            assert [v for _, v in best] == pytest.approx([v for _, v in their_best], abs=1e-4)
+
+
+def test_drafts_are_drawn_with_the_rules_of_those_before_them() -> None:
+    """A run that the drafts complete is banned, and a draft counts as output."""
+    found = {}
+    for device in ("torch", "cpu"):
+        with backend("llama", device=device) as loaded:
+            driver = Driver(loaded)
+            driver.register(0)
+            (first,) = driver.run(Part(0, PROMPT)).tokens
+            greedy = driver.greedy(0, first, 4)
+            fields = {"banned": [greedy[1:4]], "presence_penalty": 0.1, "logprobs": 2}
+            driver.register(1, encode_sampling(**fields), (PROMPT, len(PROMPT)))
+            driver.run(Part(1, PROMPT))
+            result = driver.run(Part(1, greedy[:3], drafts=2))
+            found[device] = (result.counts.tolist(), result.tokens.tolist())
+            assert result.tokens[2] != greedy[3]
+    assert found["torch"] == found["cpu"]
+
+
+def test_history_goes_on_after_a_preemption() -> None:
+    """A sequence that is registered again with its output draws as if it had not been away."""
+    rules = encode_sampling(presence_penalty=1.0, repetition_penalty=1.3)
+    with backend("llama") as loaded:
+        driver = Driver(loaded)
+        driver.register(0, rules, (PROMPT, len(PROMPT)))
+        tokens = driver.run(Part(0, PROMPT)).tokens.tolist()
+        expected = driver.greedy(0, tokens[0], 8)
+        text = [*PROMPT, *expected[:5]]
+        driver.register(1, rules, (text, len(PROMPT)))
+        (sixth,) = driver.run(Part(1, text)).tokens
+        assert driver.greedy(1, sixth, 3) == expected[5:]
+
+
+def test_prompt_tokens_are_scored_beside_draws_of_others() -> None:
+    results = {}
+    for device in ("torch", "cpu"):
+        with backend("gemma2", device=device) as loaded:
+            driver = Driver(loaded)
+            driver.register(0, encode_sampling(logprobs=4))
+            driver.register(1)
+            plan = driver.plan(Part(0, PROMPT[:9]), Part(1, PROMPT[:30], score=True))
+            plan.registrations[1] = type(plan.registrations[1])(
+                1, plan.registrations[1].sampling, prompt_logprobs=5
+            )
+            plan.targets[-1] = -1
+            results[device] = loaded.submit(plan).result(HANG)
+    ours, theirs = results["torch"], results["cpu"]
+    assert ours.counts == theirs.counts == array("i", [1, 1])
+    assert len(ours.prompt_logprobs[1]) == 29
+    same(ours.prompt_logprobs, theirs.prompt_logprobs)
+    same(ours.logprobs, theirs.logprobs)

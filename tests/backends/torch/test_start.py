@@ -1,0 +1,151 @@
+"""Starts that fail say why, and what a rank may allocate."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from penstock.backends import load_backend
+from penstock.backends.torch import backend as backend_module
+from penstock.backends.torch import device as device_module
+from penstock.backends.torch.device import check_driver, rank_of_host
+from penstock.backends.torch.memory import step_bytes
+from penstock.backends.torch.shard import whole
+from penstock.core import Numerics, PenstockError
+from penstock.engine.startup import read_model
+from penstock.model import load_model
+from penstock.model.spec import Recipe
+
+from tests.backends.torch.driving import backend, config_of
+from tests.real_ranks import TINY
+
+
+def broken(tmp_path: Path, edit: object) -> str:
+    directory = tmp_path / "llama"
+    shutil.copytree(TINY / "llama", directory)
+    file = directory / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    edit(header, data, 8 + size)  # type: ignore[operator]
+    written = json.dumps(header).encode()
+    file.write_bytes(len(written).to_bytes(8, "little") + written + data[8 + size :])
+    return str(directory)
+
+
+def start(model: str) -> None:
+    config = config_of(model)
+    load_backend(config, read_model(config)).close()  # type: ignore[union-attr]
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    model = broken(tmp_path, lambda header, *_: header.pop(name))
+    with pytest.raises(PenstockError, match=f"tensor '{name}' is missing"):
+        start(model)
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.k_proj.weight"
+    model = broken(tmp_path, lambda header, *_: header[name].update(shape=[96, 32]))
+    with pytest.raises(PenstockError, match=rf"tensor '{name}' has the shape \[96, 32\]"):
+        start(model)
+
+
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.down_proj.weight"
+
+    def spoil(header: dict[str, dict[str, list[int]]], data: bytearray, base: int) -> None:
+        at = base + header[name]["data_offsets"][0]
+        data[at : at + 4] = b"\xff\xff\xff\x7f"
+
+    with pytest.raises(PenstockError, match=f"tensor '{name}' has values that are not finite"):
+        start(broken(tmp_path, spoil))
+
+
+def test_weights_made_at_load_are_refused_by_name() -> None:
+    with (
+        pytest.raises(PenstockError, match="--quantization int8"),
+        backend("llama", quantization="int8"),
+    ):
+        pass
+
+
+def test_facts_name_the_form_and_the_layout() -> None:
+    with backend("llama", dtype="auto") as loaded:
+        assert loaded.facts.numerics == Numerics(("bf16",), "bf16", "bf16-rows")
+        assert loaded.facts.device == "torch-cpu"
+        assert not loaded.facts.own_memory
+        assert not loaded.facts.grammars
+        half = loaded.facts
+    with backend("llama") as loaded:
+        assert loaded.facts.numerics == Numerics(("f32",), "f32", "f32-rows")
+        assert loaded.facts.fingerprint == half.fingerprint
+        assert loaded.facts.weights_bytes > half.weights_bytes
+    with backend("qwen2") as other:
+        assert other.facts.fingerprint != half.fingerprint
+
+
+def test_a_rank_may_allocate_what_the_largest_step_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "available_memory", lambda: 10**9)
+    with backend("llama") as loaded:
+        small = loaded.free_memory()
+    with backend("llama", max_num_batched_tokens=2048) as loaded:
+        assert loaded.free_memory() < small < 10**9
+
+
+def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes() -> None:
+    """The tensors of 8,192 tokens: a residual stream of 4,096, an inner width of 14,336."""
+    spec = load_model(TINY / "llama").spec
+    layer = spec.layers[0]
+    big = replace(
+        layer,
+        mixer=replace(layer.mixer, heads=32, kv_heads=8, head_dim=128),
+        feed_forward=replace(layer.feed_forward, intermediate=14_336),
+    )
+    spec = replace(spec, hidden=4096, vocab=128_256, layers=(big,) * 32)
+    found = step_bytes(spec, whole(spec), 8192, torch.bfloat16)
+    inner, stream, logits = 8192 * 4 * 14_336 * 2, 8192 * 4096 * 16, 256 * 128_256 * 12
+    assert found == inner + stream + logits
+    assert found < 2 * 2**30
+
+
+def test_a_machine_without_a_gpu_is_told_so() -> None:
+    with pytest.raises(PenstockError, match=r"--device cuda: .*needs a driver from 580 on"):
+        check_driver()
+
+
+def test_the_device_that_is_out_of_memory_says_what_to_lower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 8 GiB"
+        )
+
+    monkeypatch.setattr(backend_module, "make_pools", full)
+    with (
+        pytest.raises(
+            PenstockError, match=r"Tried to allocate 9\.00 GiB\. Lower --kv-cache-memory-bytes"
+        ),
+        backend("llama"),
+    ):
+        pass
+
+
+def test_ranks_of_a_host_take_its_gpus_in_order() -> None:
+    shard = {"stage": [1, 2], "rank": 1, "heads": [0, 2, 4]}
+    config = config_of("llama", tensor_parallel_size=2, pipeline_parallel_size=2)
+    assert rank_of_host(config, None) == 0
+    assert rank_of_host(config, (json.dumps(shard), "{}")) == 3
+
+
+def test_recipes_of_a_stacked_tensor_name_an_expert() -> None:
+    from penstock.backends.torch.recipes import of_expert
+
+    assert of_expert(Recipe("a.{e}.b", scales="a.{e}.s"), 3) == Recipe("a.3.b", scales="a.3.s")
+    assert of_expert(Recipe("a"), 3) == Recipe("a", expert=3)
