@@ -5,7 +5,9 @@
 
 CPU 0 is the gateway's; two modelled replicas (`penstock sim`) and the load generator (`penstock
 bench serve`) share CPU 1. That one limits how many requests come, so requests per second and core
-are those of a core that the gateway has for itself: 1 / CPU seconds of a request.
+are those of a core that the gateway has for itself: 1 / CPU seconds of a request. Added latency is
+measured with one replica and at a rate that leaves CPU 1 idle most of the time: a second replica,
+or a generator that is late, would be counted as the gateway's.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from support import clients, facts, gateways
 from support.servers import PATIENCE_S, simulation
 
 GATEWAY_CPU, REST_CPU = 0, 1
-REPLICAS = 2
 RUN_S = 300.0
 
 
@@ -46,11 +47,21 @@ class Workload:
     title: str
     load: clients.Load
     step_ms: float = 1.0
+    replicas: int = 2
 
 
 WORKLOADS = {
     "short": Workload("200 tokens, 64 at once", clients.Load(200, 8, 6000, 1, concurrency=64)),
-    "steady": Workload("200 tokens, 400 requests/s", clients.Load(200, 8, 4000, 2, rate=400)),
+    "light": Workload(
+        "200 tokens, 100 requests/s, one replica",
+        clients.Load(200, 8, 2000, 2, rate=100),
+        replicas=1,
+    ),
+    "steady": Workload(
+        "200 tokens, 400 requests/s, one replica",
+        clients.Load(200, 8, 4000, 2, rate=400),
+        replicas=1,
+    ),
     "4k": Workload("4,000 tokens, 16 at once", clients.Load(4000, 8, 400, 3, concurrency=16)),
     "100k": Workload("100,000 tokens, 2 at once", clients.Load(100_000, 8, 80, 4, concurrency=2)),
     "streams": Workload(
@@ -95,6 +106,8 @@ class Run:
     median_ttft_ms: float
     p99_ttft_ms: float
     p99_itl_ms: float
+    p99_late_ms: float
+    """How late the load generator sent, in an open loop."""
     pss_mib: float
     foreign: float
 
@@ -106,12 +119,12 @@ class Bench:
         self.commands: dict[str, str] = {}
 
     @contextmanager
-    def _replicas(self, step_ms: float) -> Iterator[list[str]]:
+    def _replicas(self, work: Workload) -> Iterator[list[str]]:
         with ExitStack() as stack:
             urls = []
-            for _ in range(REPLICAS):
+            for _ in range(work.replicas):
                 name = stack.enter_context(TemporaryDirectory(prefix="gateways-"))
-                engine = simulation(profile(step_ms), self._gguf, [REST_CPU], Path(name))
+                engine = simulation(profile(work.step_ms), self._gguf, [REST_CPU], Path(name))
                 urls.append(stack.enter_context(engine).url)
             yield urls
 
@@ -135,8 +148,7 @@ class Bench:
                 tree.end()
 
     def measure(self, gateway: str, workload: str, repeat: int) -> Run:
-        work = WORKLOADS[workload]
-        with self._replicas(work.step_ms) as urls:
+        with self._replicas(WORKLOADS[workload]) as urls:
             if gateway == "direct":
                 return self._load(gateway, workload, repeat, urls[0], None)
             with self._gateway(gateway, urls) as (url, tree):
@@ -150,7 +162,9 @@ class Bench:
         with TemporaryDirectory(prefix="gateways-") as name:
             results, log = Path(name), Path(name) / "client.log"
             place = clients.Place(url, self._gguf, self._peers, self._peers)
+            # sglang-router does not list the models of its replicas
             words = clients.command("penstock", load, place, results)
+            words += ["--model", clients.MODEL]
             self.commands.setdefault("load", facts.shown(words))
             begun, machine = time.monotonic(), machine_cpu_seconds()
             before = tree.cpu_seconds() if tree else 0.0
@@ -182,6 +196,7 @@ class Bench:
             median_ttft_ms=result["median_ttft_ms"],
             p99_ttft_ms=result["p99_ttft_ms"],
             p99_itl_ms=result["p99_itl_ms"],
+            p99_late_ms=result["penstock"]["send_lateness_ms"]["p99"],
             pss_mib=pss,
             foreign=(machine_cpu_seconds() - machine) / wall,
         )
@@ -198,12 +213,14 @@ COLUMNS = (
     "TTFT P99 ms",
     "added",
     "ITL P99 ms",
+    "sent late P99 ms",
     "PSS MiB",
     "failed",
 )
 PROSE = (
-    "CPU 0 is the gateway's; two modelled replicas and the load generator share CPU 1, which",
-    "limits how many requests come. Requests per second of a core: 1 / CPU seconds of a request.",
+    "CPU 0 is the gateway's; two modelled replicas, where nothing else is said, and the load",
+    "generator share CPU 1, which limits how many requests come. Requests per second of a core:",
+    "1 / CPU seconds of a request; of Envoy and the Go picker together.",
     "Added: less what the same load takes at one replica without a gateway. Answers have 8 tokens,",
     "streamed (12 with 5,000 streams). Medians of the repeats, all gateways in turn in each.",
     "Envoy and nginx do not look at bodies and know no prefixes: they are the floor of a proxy.",
@@ -229,6 +246,7 @@ def row(runs: Sequence[Run], direct: Sequence[Run], smg: float) -> list[str]:
         f"{mid(runs, 'p99_ttft_ms'):.2f}",
         f"{added[1]:+.2f}" if through else "",
         f"{mid(runs, 'p99_itl_ms'):.2f}",
+        f"{mid(runs, 'p99_late_ms'):.2f}",
         f"{mid(runs, 'pss_mib'):.0f}" if through else "",
         str(max(run.failed for run in runs)),
     ]
@@ -283,10 +301,11 @@ def chart(runs: Sequence[Run]) -> list[Plot]:
 def main(argv: Sequence[str]) -> int:
     parser = facts.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--gateways", nargs="+", default=list(gateways.NAMES))
+    parser.add_argument("--gateways", nargs="+", help="default: those that are installed")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parsed = parser.parse_args(argv[1:])
     bench = Bench(parsed)
+    parsed.gateways = parsed.gateways or gateways.installed(parsed.peers.expanduser())
     names = ["direct", *parsed.gateways]
     runs: list[Run] = []
     for repeat in range(parsed.repeats):

@@ -8,8 +8,8 @@ MXFP4 (11 GB). In each repeat first Penstock and then llama.cpp
 (benchmarks/peers/install_llama_cpp.sh) loads the same file in a process of its own, because two
 loaded copies may not fit, decodes several streams and prefills 2,048 tokens. Penstock is measured
 at its own API, with its scheduler; llama.cpp by its llama-batched-bench, without a server: random
-tokens, nothing sampled. The roofline is the bytes of Penstock's weights that a step must read, over
-the memory bandwidth measured before and after.
+tokens, nothing sampled. The roofline is the bytes of Penstock's weights that a step must read, with
+the experts that its rows really chose, over the memory bandwidth measured around each repeat.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from penstock import LLM, SamplingParams
@@ -40,8 +41,17 @@ SHAPES = {
     "30b-a3b": Shape(48, 2048, 32, 4, 128, 128, 8, 768),
     "gpt-oss-20b": Shape(24, 2880, 64, 8, 64, 32, 4, 2880, architecture=GPT_OSS),
 }
-CENTRED, TABLED, BYTES = 4.5, 5.0, 8.5
+CENTRED, TABLED, BYTES = 4.5, 4.25, 8.5
 """Bits of a weight in the decoder's forms s4, mx4 and w8."""
+COLUMNS = (
+    "load, tokens/s",
+    "Penstock",
+    "llama.cpp",
+    "ratio",
+    "experts a layer",
+    "weights allow",
+    "share",
+)
 PREFILL = 2048
 PROMPT = 32
 READ_BYTES = 1 << 30
@@ -114,6 +124,7 @@ class Load:
     tokens: int
     threads: int
     vocab: int
+    layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,10 @@ class Repeat:
     decode: dict[int, float]
     """By streams."""
     prefill: float
+    experts: dict[int, float] = field(default_factory=dict)
+    """Experts that a decoding step reads in a layer, on average, by streams."""
+    read_bytes_per_s: float = 0.0
+    """The most that memory gave just before and after: it varies from minute to minute."""
 
 
 def penstock(load: Load) -> Repeat:
@@ -141,14 +156,24 @@ def penstock(load: Load) -> Repeat:
     )
     seconds(llm, 1, PROMPT, 1, load.vocab)
     ready = time.perf_counter() - began
-    decode = {}
+    decode, experts = {}, {}
     for streams in load.streams:
+        before = experts_read(llm)
         first = seconds(llm, streams, PROMPT, 1, load.vocab)
+        prompts_only = experts_read(llm) - before
         whole = seconds(llm, streams, PROMPT, load.tokens + 1, load.vocab)
         decode[streams] = streams * load.tokens / (whole - first)
+        decoded = experts_read(llm) - before - 2 * prompts_only
+        experts[streams] = decoded / (load.tokens * load.layers)
     prefill = PREFILL / seconds(llm, 1, PREFILL, 1, load.vocab)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Repeat(ready, peak, decode, prefill)
+    return Repeat(ready, peak, decode, prefill, experts)
+
+
+def experts_read(llm: Any) -> int:
+    """The decoder's own count, which no server reports."""
+    read: int = llm._started.executor._backend._decoder.experts_read
+    return read
 
 
 def llama_cpp(program: Path, load: Load) -> Repeat:
@@ -170,11 +195,11 @@ def llama_cpp(program: Path, load: Load) -> Repeat:
     return Repeat(took - measured, peak, decode, prefill)
 
 
-def step_bytes(shape: Shape, streams: int, vocab: int) -> float:
-    """Weights that a decoding step reads, with the router in f32."""
+def step_bytes(shape: Shape, experts: float, vocab: int) -> float:
+    """Weights that a decoding step reads with so many experts of a layer, and its router in f32."""
     gpt_oss = shape.architecture == GPT_OSS
     dense, expert = (BYTES, TABLED) if gpt_oss else (CENTRED, CENTRED)
-    bits = dense * shape.attention() + expert * shape.touched(streams) * shape.expert()
+    bits = dense * shape.attention() + expert * experts * shape.expert()
     layer = bits / 8 + 4 * shape.experts * shape.hidden
     return shape.layers * layer + shape.hidden * vocab * dense / 8
 
@@ -186,6 +211,8 @@ class Measured:
     weights: float
     active: float
     read_bytes_per_s: float
+    experts: dict[int, float]
+    """That a step reads in a layer, by streams."""
     roof: dict[int, float]
     repeats: dict[str, list[Repeat]]
     """By system, in the order in which they ran."""
@@ -195,36 +222,42 @@ def measure(args: argparse.Namespace, shape: Shape) -> Measured:
     tokenizer = args.tokenizer.expanduser()
     write(args.file, shape, tokenizer)
     _, vocab = tokenizer_values(tokenizer)
-    load = Load(args.file, tuple(args.streams), args.tokens, args.threads, vocab)
+    load = Load(args.file, tuple(args.streams), args.tokens, args.threads, vocab, shape.layers)
     program = args.peers.expanduser() / BENCH
-    read = bandwidth(args.threads)
     repeats: dict[str, list[Repeat]] = {"penstock": []}
     if not args.no_peer:
         repeats["llama.cpp"] = []
     fresh = multiprocessing.get_context("spawn")
     for repeat in range(args.repeats):
+        read = bandwidth(args.threads)
         for name, found in repeats.items():
             # A process of its own gives its memory back before the other one loads.
             with ProcessPoolExecutor(1, fresh) as alone:
                 if name == "penstock":
-                    found.append(alone.submit(penstock, load).result())
+                    own = alone.submit(penstock, load).result()
+                    read = max(read, bandwidth(args.threads))
+                    found.append(replace(own, read_bytes_per_s=read))
                 else:
                     found.append(alone.submit(llama_cpp, program, load).result())
             print(f"{repeat + 1}/{args.repeats} {name}: {found[-1]}", flush=True)
-    read = max(read, bandwidth(args.threads))
     table = shape.hidden * vocab
     total = shape.layers * (shape.attention() + shape.experts * shape.expert())
     active = shape.layers * (shape.attention() + shape.experts_per_token * shape.expert())
-    roof = {n: n * read / step_bytes(shape, n, vocab) for n in load.streams}
-    return Measured(total + 2 * table, active + table, read, roof, repeats)
+    middle, all_own = statistics.median, repeats["penstock"]
+    read = middle(own.read_bytes_per_s for own in all_own)
+    experts = {n: middle(own.experts[n] for own in all_own) for n in load.streams}
+    roof = {n: n * read / step_bytes(shape, experts[n], vocab) for n in load.streams}
+    return Measured(total + 2 * table, active + table, read, experts, roof, repeats)
 
 
 def lines(args: argparse.Namespace, shape: Shape, found: Measured) -> list[str]:
     own, other = found.repeats["penstock"], found.repeats.get("llama.cpp", [])
 
-    def row(name: str, own: list[float], other: list[float], roof: float | None) -> list[str]:
-        middle = statistics.median(own)
-        share = (f"{roof:.1f}", f"{middle / roof:.0%}") if roof else ("", "")
+    def row(name: str, own: list[float], other: list[float], streams: int | None) -> list[str]:
+        middle, share = statistics.median(own), ("", "", "")
+        if streams is not None:
+            roof = found.roof[streams]
+            share = (f"{found.experts[streams]:.1f}", f"{roof:.1f}", f"{middle / roof:.0%}")
         peer = ("", "")
         if other:
             theirs = statistics.median(other)
@@ -236,13 +269,12 @@ def lines(args: argparse.Namespace, shape: Shape, found: Measured) -> list[str]:
             f"decode, {n} streams",
             [repeat.decode[n] for repeat in own],
             [repeat.decode[n] for repeat in other],
-            roof,
+            n,
         )
-        for n, roof in found.roof.items()
+        for n in found.roof
     ]
     prefills = ([repeat.prefill for repeat in system] for system in (own, other))
     rows.append(row(f"prefill of {PREFILL}", *prefills, None))
-    columns = ("load, tokens/s", "Penstock", "llama.cpp", "ratio", "weights allow", "share")
     kind = "MXFP4 and Q8_0" if shape.architecture == GPT_OSS else "Q4_0"
     size = (
         f"{found.weights / 1e9:.2f} billion weights, {found.active / 1e9:.2f} billion active: "
@@ -258,7 +290,7 @@ def lines(args: argparse.Namespace, shape: Shape, found: Measured) -> list[str]:
         f"with at most {max(r.peak_rss for r in system) / MIB:,.0f} MiB resident."
         for name, system in found.repeats.items()
     ]
-    return [size, machine, *starts, "", *facts.table(columns, rows)]
+    return [size, machine, *starts, "", *facts.table(COLUMNS, rows)]
 
 
 def spread(rates: list[float]) -> str:

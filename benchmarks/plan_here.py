@@ -1,9 +1,10 @@
 """`penstock plan --on here --measure` beside the server that it plans for.
 
-    python benchmarks/plan_here.py [--model smollm2] [--requests 40]
+    python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--out benchmarks/results]
 
-Measures steps once, predicts six open loads, then sends them to `penstock serve`. Nothing else may
-run: both sides are slowed by what does, at different moments.
+Measures steps once, predicts six open loads, then sends them to `penstock serve`: four minutes.
+Nothing else may run: both sides are slowed by what does, at different moments. The median of TPOT
+is to be within 15%, P99 TTFT within 30%.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 from penstock.bench.slo import parse_slo
@@ -24,9 +27,9 @@ from penstock.plan.hardware import Target
 from penstock.plan.here import here
 from penstock.plan.planning import MEASURED, WAITING
 from penstock.plan.profile import measure
-from penstock.plan.search import Goal, Question, Speed, search
-from penstock.plan.subject import read_subject
-from penstock.plan.virtual import poisson
+from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge
+from penstock.plan.subject import Subject, read_subject
+from penstock.plan.virtual import Arrival, poisson
 from support import servers
 
 LOADS = (
@@ -39,14 +42,17 @@ LOADS = (
 )
 """Tokens of prompts and answers, requests a second."""
 KEYS = ("median_tpot_ms", "p99_tpot_ms", "median_ttft_ms", "p99_ttft_ms")
+BOUNDS = {"median_tpot_ms": 0.15, "p99_ttft_ms": 0.30}
+"""Largest error of a prediction that is asked for."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write plan-here-DATE.{json,md}")
     parsed = parser.parse_args()
-    subject, target, rules = read_subject(parsed.model), Target(here(), 1), engine("penstock")
+    subject = read_subject(parsed.model)
     profile = measure(subject)
     print("decode ms", [(n, round(s * 1e3, 2)) for n, s in profile.decodes])
     print("chunk ms", [(n, round(s * 1e3, 2)) for n, s in profile.chunks])
@@ -57,23 +63,87 @@ def main() -> None:
             ["serve", parsed.model, "--no-enable-prefix-caching"], (), Path(scratch) / "log"
         ) as server,
     ):
-        for isl, osl, rate in LOADS:
-            arrivals = tuple(poisson(rate, parsed.requests, isl, osl))
-            goal = Goal(arrivals, (parse_slo("slo", "p99_ttft_ms:100000"),))
-            workload = {"isl": isl, "osl": osl, "rate": rate, "requests": parsed.requests}
-            asked = Request(
-                subject, target, "here", rules, "bf16", goal, speed, None, {**workload, "seed": 0}
-            )
-            load, cuts = Load(256, 64), [Cut(1, 1)]
-            found = search(Question(subject, target, rules, load, goal, speed, cuts=cuts))
-            plan = document(asked, found)
-            path = Path(scratch) / "plan.yaml"
-            path.write_text(yaml.safe_dump(plan))
-            out = ["--save-result", "--result-dir", scratch, "--result-filename", "r.json"]
-            penstock(["bench", "plan", str(path), "--base-url", server.url, "--disable-tqdm", *out])
-            measured = json.loads((Path(scratch) / "r.json").read_text())
-            row = {key: (plan["predictions"][key]["mid"], round(measured[key], 2)) for key in KEYS}
-            print(json.dumps({"load": [isl, osl, rate], **row}), flush=True)
+        rows = []
+        for load in LOADS:
+            rows.append(run(subject, speed, load, parsed.requests, Path(scratch), server.url))
+            print(json.dumps(rows[-1]), flush=True)
+    lines = table(rows, parsed.model, parsed.requests)
+    print("\n".join(lines))
+    if parsed.out:
+        stem = parsed.out / f"plan-here-{datetime.now(UTC).date()}"
+        stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+        stem.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+def run(
+    subject: Subject,
+    speed: Speed,
+    load: tuple[int, int, float],
+    requests: int,
+    scratch: Path,
+    url: str,
+) -> dict[str, Any]:
+    """Predicted and measured milliseconds of one load."""
+    isl, osl, rate = load
+    target, rules = Target(here(), 1), engine("penstock")
+    arrivals = tuple(poisson(rate, requests, isl, osl))
+    goal = Goal(arrivals, (parse_slo("slo", "p99_ttft_ms:100000"),))
+    # A trace, so that both have the same arrivals: of forty, the two that come closest decide P99.
+    trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
+    trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
+    workload = {"trace": str(trace), "requests": requests}
+    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload)
+    question = Question(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
+    trial = judge(candidates(question)[0][0], 1, goal, speed)
+    plan = document(asked, Found(trial, (), (), 1))
+    path = scratch / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan))
+    out = ["--save-result", "--result-dir", str(scratch), "--result-filename", "r.json"]
+    penstock(["bench", "plan", str(path), "--base-url", url, "--disable-tqdm", *out])
+    measured = json.loads((scratch / "r.json").read_text())
+    return {
+        "load": list(load),
+        **{
+            key: {
+                "predicted": plan["predictions"][key]["mid"],
+                "measured": round(measured[key], 2),
+            }
+            for key in KEYS
+        },
+    }
+
+
+def _row(arrival: Arrival) -> dict[str, float]:
+    """As Mooncake's traces have it."""
+    return {
+        "timestamp": 1e3 * arrival.at,
+        "input_length": arrival.isl,
+        "output_length": arrival.osl,
+    }
+
+
+def table(rows: list[dict[str, Any]], model: str, requests: int) -> list[str]:
+    """Predicted / measured of each load as Markdown, and whether the two bounds hold."""
+    lines = [
+        "# penstock plan --on here --measure beside penstock bench",
+        "",
+        f"{model}, {requests} requests of each load. Predicted / measured ms.",
+        "",
+        f"| prompt, answer, rate | {' | '.join(KEYS)} | TPOT within 15% | P99 TTFT within 30% |",
+        "|---|" + "--:|" * len(KEYS) + "---|---|",
+    ]
+    for row in rows:
+        pairs = [(row[key]["predicted"], row[key]["measured"]) for key in KEYS]
+        verdicts = [_verdict(row[key], most) for key, most in BOUNDS.items()]
+        cells = [f"{predicted:g} / {measured:g}" for predicted, measured in pairs] + verdicts
+        isl, osl, rate = row["load"]
+        lines.append(f"| {isl}, {osl}, {rate:g}/s | {' | '.join(cells)} |")
+    return lines
+
+
+def _verdict(pair: dict[str, float], most: float) -> str:
+    error = pair["predicted"] / pair["measured"] - 1 if pair["measured"] else float("inf")
+    return f"{'yes' if abs(error) <= most else 'no'}, {error:+.0%}"
 
 
 if __name__ == "__main__":

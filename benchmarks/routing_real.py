@@ -47,6 +47,7 @@ TITLES = {
     "least-load": "least load",
     "smg": gateways.TITLES["smg"],
     "sglang-router": gateways.TITLES["sglang-router"],
+    "llm-d": gateways.TITLES["llm-d"],
     "penstock": "penstock gateway, default",
 }
 COLUMNS = (
@@ -217,8 +218,13 @@ def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, 
 def main(argv: Sequence[str]) -> int:
     parser = facts.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--routings", nargs="+", default=list(TITLES), choices=TITLES)
+    parser.add_argument(
+        "--routings", nargs="+", choices=TITLES, help="default: those that are installed"
+    )
     parsed = parser.parse_args(argv[1:])
+    there = gateways.installed(parsed.peers.expanduser())
+    absent = set(gateways.NAMES) - set(there)
+    parsed.routings = parsed.routings or [name for name in TITLES if name not in absent]
     bench, runs = Bench(parsed), []
     for repeat in range(parsed.repeats):
         turn = repeat % len(parsed.routings)
@@ -231,7 +237,7 @@ def main(argv: Sequence[str]) -> int:
                 flush=True,
             )
     known = facts.gather(parsed.peers, [], argv)
-    for name in ("smg", "sglang-router"):
+    for name in ("smg", "sglang-router", "llm-d"):
         if name in parsed.routings:
             version = gateways.version(name, parsed.peers.expanduser())
             known["versions"][name] = first_line_with_digit(list(version))

