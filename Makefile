@@ -18,6 +18,12 @@ TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jsonschema matplotlib 
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
+# The torch backend's tests: PyPI's torch without CUDA's libraries, which stubs stand for (1.3 GB in place of 5.3), in
+# a directory that only these tests have on their path. What else torch imports is among the tools for tests.
+TORCH := $(VENV)/torch
+TORCH_TOOLS := torch fsspec mpmath networkx nvidia-cuda-cupti nvidia-cuda-runtime sympy triton
+TORCH_PYTHON = PYTHONPATH=$(CURDIR)/$(TORCH) $(BIN)/python
+
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
@@ -29,7 +35,7 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
 .PHONY: help prerequisites image demo serve test test-full test-clients lint bench clean
-.PHONY: install test-tools run-tests
+.PHONY: install test-tools torch-tools run-tests
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +60,14 @@ $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
 
+$(TORCH)/.installed: constraints.txt scripts/cuda_stubs.py $(VENV)/.test-tools
+	@echo "installing torch and Triton into $(TORCH) (830 MB to download)"
+	@rm -rf $(TORCH)
+	@$(PIP) install -c constraints.txt --no-deps --target $(TORCH) $(TORCH_TOOLS)
+	@$(BIN)/python scripts/cuda_stubs.py $(TORCH)
+	@$(TORCH_PYTHON) -c 'import torch'
+	@touch $@
+
 # Rewritten only when a source file appears or goes away, which no file time shows.
 $(VENV)/.sources: FORCE $(VENV)/.build-tools
 	@printf '%s\n' $(SOURCES) | cmp -s - $@ || printf '%s\n' $(SOURCES) > $@
@@ -71,6 +85,8 @@ $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 install: $(VENV)/.installed ## build the wheel and install it into .venv
 
 test-tools: $(VENV)/.test-tools
+
+torch-tools: $(TORCH)/.installed ## install torch for the tests of the torch backend (part of make test)
 
 # podman, docker and buildah take the same words.
 BUILDER = $(firstword $(notdir $(foreach tool,podman docker buildah,$(shell command -v $(tool)))))
@@ -100,7 +116,10 @@ run-tests: install test-tools
 	cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native -- --show-output $(CARGO_TEST_ARGS) 2>&1 \
 		| tee $(LOGS)/cargo.log || status=1; \
 	$(BIN)/python -m pytest --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) || status=1; \
-	$(BIN)/python scripts/test_summary.py $(LOGS)/cargo.log $(LOGS)/pytest.xml || status=1; \
+	if $(MAKE) --no-print-directory torch-tools; then \
+		$(TORCH_PYTHON) -m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml $(PYTEST_ARGS) || status=1; \
+	else echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; fi; \
+	$(BIN)/python scripts/test_summary.py $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-torch.xml || status=1; \
 	exit $$status
 
 test: run-tests ## all quick tests, Rust and Python, with counts

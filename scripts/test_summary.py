@@ -1,11 +1,13 @@
 """Add up the results of the Rust and the Python tests and print one closing line.
 
-usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML
+usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML [MORE_XML...]
 
 CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has
 no way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and
 the reasons are repeated here, and the end of what each failed test printed. A missing file counts
-as one failure: the tests that should have written it did not run. Exits 1 when anything failed.
+as one failure: the tests that should have written it did not run. Further reports are of groups
+that cannot run everywhere; a missing one counts as one that was skipped. Exits 1 when anything
+failed.
 """
 
 import re
@@ -35,6 +37,7 @@ class Counts(NamedTuple):
 
 
 NEVER_RAN = Counts(0, 1, 0)
+GROUP_SKIPPED = Counts(0, 0, 1)
 
 
 def cargo_counts(log: Path) -> Counts:
@@ -94,14 +97,27 @@ def line(counts: Counts) -> str:
     return f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
 
 
-def main(cargo_log: Path, junit: Path) -> int:
+def summed(*counts: Counts) -> Counts:
+    return Counts(*(sum(column) for column in zip(*counts, strict=True)))
+
+
+def main(cargo_log: Path, junit: Path, *groups: Path) -> int:
     """Print the two parts and their sum; the exit status."""
-    rust, python = cargo_counts(cargo_log), pytest_counts(junit)
-    total = Counts(*(a + b for a, b in zip(rust, python, strict=True)))
+    ran = [group for group in groups if group.exists()]
+    skipped = [GROUP_SKIPPED] * (len(groups) - len(ran))
+    rust = cargo_counts(cargo_log)
+    python = summed(pytest_counts(junit), *map(pytest_counts, ran), *skipped)
+    total = summed(rust, python)
     reasons = cargo_skips(cargo_log.read_text(errors="replace")) if cargo_log.exists() else []
     for reason in sorted(set(reasons)):
         print(reason)
-    for name, output in (cargo_failures(cargo_log) | pytest_failures(junit)).items():
+    failures = cargo_failures(cargo_log)
+    for report in (junit, *ran):
+        failures |= pytest_failures(report)
+    for group in groups:
+        if group not in ran:
+            print(f"SKIPPED {group.stem}: it did not run, its reason is further above")
+    for name, output in failures.items():
         print(f"\nFAILED {name}")
         print("\n".join(output.strip().splitlines()[-LINES_OF_A_FAILURE:]))
     print(f"rust:   {line(rust)}\npython: {line(python)}\n{line(total)}")
@@ -109,4 +125,4 @@ def main(cargo_log: Path, junit: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(*map(Path, sys.argv[1:])))

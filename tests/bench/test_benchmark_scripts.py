@@ -237,7 +237,11 @@ def test_checks_are_modelled_over_real(scripts: dict[str, ModuleType]) -> None:
     assert row == ["w", *["12.0 / 10.0 = 1.20"] * len(calibration.CHECKED)]
 
 
-@pytest.mark.parametrize("script", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: path.name)
+# Those for GPUs need torch: tests/backends/torch/kernels/test_gpu_benchmark.py runs them.
+IMPORTING = sorted(set(BENCHMARKS.rglob("*.py")) - set(BENCHMARKS.glob("gpu/*.py")))
+
+
+@pytest.mark.parametrize("script", IMPORTING, ids=lambda path: path.name)
 def test_what_a_script_imports_of_penstock_exists(script: Path) -> None:
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):

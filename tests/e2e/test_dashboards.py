@@ -97,10 +97,13 @@ class Prometheus:
         return eventually(number, query)[0]
 
     def up(self) -> bool:
+        """Whether it has scraped the server. One that is still starting answers 503."""
         try:
-            return self.values('up{job="vllm"}') == [1.0]
+            if httpx.get(f"{self.url}/-/ready", timeout=HANG).status_code != httpx.codes.OK:
+                return False
         except httpx.TransportError:
             return False
+        return self.values('up{job="vllm"}') == [1.0]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import KvGroup, KvSpec, Loaded, Numerics, PenstockError, WorkerFacts
+from penstock.engine.facts import join_facts
 from penstock.engine.sizing import (
     CEILING,
     FLOOR,
@@ -50,6 +51,17 @@ def test_a_short_model_gets_the_floor_and_a_long_one_the_ceiling() -> None:
 
 def test_never_more_than_all_sequences_can_fill() -> None:
     assert plan_kv(replace(SMALL, max_num_seqs=1, model_len=64)).num_blocks == 2
+
+
+def test_memory_that_serves_nothing_else_is_taken() -> None:
+    """That of a GPU; not more than all sequences can fill."""
+    own = replace(SMALL, available=3 * CEILING, own_memory=True)
+    assert 0 <= 3 * CEILING - plan_kv(own).bytes < BLOCK
+    assert plan_kv(replace(own, max_num_seqs=1, model_len=64)).num_blocks == 2
+    facts = replace(FACTS, own_memory=True)
+    loaded = [Loaded(facts, SMALL.specs[0], 10**9)] * 2
+    assert kv_needs(config(), model_info(), loaded).own_memory
+    assert join_facts([facts, facts]).own_memory
 
 
 def test_never_more_than_half_of_what_is_free() -> None:

@@ -144,3 +144,9 @@ EXTRAS: dict[str, set[str]] = {
     "matplotlib": {"bench"},
     "ray": {"executor"},
 }
+# Those of extras and the folders that import them at the head of a file. Such a folder is imported
+# by its name alone, in a function.
+FOLDERS: dict[str, str] = {
+    "torch": "python/penstock/backends/torch/",
+    "triton": "python/penstock/backends/torch/kernels/",
+}

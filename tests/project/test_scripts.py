@@ -74,6 +74,21 @@ def test_summary_counts_tests_that_never_ran_as_a_failure(repository: Path, tmp_
     assert done.returncode == 1
 
 
+def test_summary_counts_a_group_that_could_not_run_as_skipped(
+    repository: Path, tmp_path: Path
+) -> None:
+    log, report, group = (tmp_path / name for name in ("cargo.log", "pytest.xml", "group.xml"))
+    log.write_text(CARGO)
+    report.write_text(JUNIT)
+    command = [sys.executable, str(repository / "scripts/test_summary.py"), log, report, group]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "13 passed, 4 failed, 5 skipped"
+    assert "SKIPPED group: it did not run" in done.stdout
+    group.write_text(JUNIT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "19 passed, 6 failed, 6 skipped"
+
+
 def prerequisites(
     repository: Path, directory: Path, fakes: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:

@@ -266,7 +266,7 @@ FLAGS: tuple[Flag, ...] = (
         "compute",
         Text(),
         "cpu",
-        "backend that computes: cpu, or a Python module (docs/adding-a-backend.md)",
+        "backend that computes: cpu, cuda (docs/gpu.md), or a module (docs/adding-a-backend.md)",
     ),
     Flag(
         "--tensor-parallel-size",

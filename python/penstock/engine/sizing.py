@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.backends import OWN_SUMS
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
@@ -46,7 +47,9 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         pp=grid.pp,
         reader=grid.reader,
         shards=tuple(json.dumps(grid.shard(rank)) for rank in range(grid.size)),
-        group_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
+        group_numbers=0
+        if config.compute.backend in OWN_SUMS
+        else max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
         rows_bytes=4 * tokens * info.spec.hidden,
         plan_bytes=max(
             plan_bytes(sequences, tokens, groups, sequences * groups * table, length), transfers
@@ -100,6 +103,8 @@ class KvNeeds:
     """Smallest free memory of a rank, after its weights."""
     asked_bytes: int | None
     asked_len: int | None
+    own_memory: bool = False
+    """What is available serves nothing else: by default the pools take it."""
 
     @property
     def block_size(self) -> int:
@@ -153,12 +158,14 @@ def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) ->
         available=min(each.free_memory for each in loaded),
         asked_bytes=config.cache.memory_bytes,
         asked_len=config.model.max_model_len,
+        own_memory=all(each.facts.own_memory for each in loaded),
     )
 
 
 def plan_kv(needs: KvNeeds) -> KvPlan:
     """By default room for two sequences of full length, at least 256 MiB; but at most 1 GiB, half
     of the free memory, and what `max_num_seqs` full sequences can fill. Pages are touched as used.
+    On a device with memory of its own all that is free, up to what those sequences can fill.
 
     When one sequence of full length does not fit, the length is lowered; PenstockError where the
     user asked for it.
@@ -174,7 +181,8 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
         )
     if size is None:
         most = max(needs.rank_bytes(needs.blocks(needs.max_num_seqs * table, needs.max_num_seqs)))
-        size = min(max(2 * per_sequence, FLOOR), CEILING, needs.available // 2, most)
+        wanted = min(max(2 * per_sequence, FLOOR), CEILING, needs.available // 2)
+        size = min(needs.available if needs.own_memory else wanted, most)
     full = needs.fit(size)
     if full < 1:
         raise _no_block(needs, size)

@@ -50,10 +50,14 @@ class Started:
 
 
 def start(
-    config: EngineConfig, on_stage: StageSink, clock: Callable[[], float] = time.monotonic
+    config: EngineConfig,
+    on_stage: StageSink,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    arrivals: bool = True,
 ) -> Started:
     """Load the model, size and allocate its KV, and build the rooms around it. PenstockError has
-    the cause and the remedy.
+    the cause and the remedy. `arrivals`: requests come while others run.
     """
     began = time.monotonic()
     info = read_model(config)
@@ -74,8 +78,9 @@ def start(
         on_stage("KV allocated", time.monotonic() - began, describe(kv, config, facts))
         identity = cache_identity(facts, info.spec.to_json())
         cache = build_kv_cache(config, kv, executor.loaded[0].kv_spec, identity)
-        opened = open_tiers(config, executor.transfers, kv, cache.pools, identity, clock)
-        scheduler = Scheduler(build_limits(config, info, kv), cache, clock, opened.tiers)
+        opened = open_tiers(config, executor.transfers, kv, cache, identity, clock)
+        limits = replace(build_limits(config, info, kv, facts), arrivals=arrivals)
+        scheduler = Scheduler(limits, cache, clock, opened.tiers)
         admin = KvAdmin(cache, opened, executor.transfers.mover_reports)
     except BaseException:
         executor.close()
@@ -148,7 +153,7 @@ def read_model(config: EngineConfig) -> ModelInfo:
     return info
 
 
-def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
+def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: WorkerFacts) -> Limits:
     return Limits(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
@@ -160,6 +165,7 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan) -> Limits:
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
+        grammars=facts.grammars,
     )
 
 

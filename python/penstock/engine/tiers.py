@@ -12,7 +12,7 @@ from penstock.core import InvalidValueError, TierKind, TierKinds
 from penstock.core.transfer import OpenTiers
 from penstock.engine.sizing import KvPlan
 from penstock.executor import TransferExecutor
-from penstock.kv import BlockPool
+from penstock.kv import KvCache
 from penstock.kv_tiers import (
     CircuitBreaker,
     Rates,
@@ -55,7 +55,7 @@ def open_tiers(
     config: EngineConfig,
     executor: TransferExecutor,
     kv: KvPlan,
-    pools: Sequence[BlockPool],
+    cache: KvCache,
     identity: bytes,
     clock: Callable[[], float],
 ) -> OpenedTiers:
@@ -85,7 +85,8 @@ def open_tiers(
     ]
     stats, rates = Stats(counters), Rates(each.kind for each in counters)
     breakers = [CircuitBreaker(each.name, clock) for each in settings.named]
-    tiers = TierCache(pools, executor, index, shape, stats, rates, breakers, clock)
+    pools, events = cache.pools, cache.events
+    tiers = TierCache(pools, executor, index, shape, stats, rates, breakers, clock, events)
     return OpenedTiers(tiers, tiers.write_behind, index, rates, stats, breakers, kv.block_bytes)
 
 

@@ -121,7 +121,7 @@ class LLM:
             str(locate(tokenizer).path) if tokenizer else config.model.path, chat_template
         )
         _check_vocabulary(self._native, info)
-        self._started = start(config, _log_stage)
+        self._started = start(config, _log_stage, arrivals=False)
         self._in_flight = InFlight(
             self._started.scheduler, self._started.executor, rates=self._started.admin.rates
         )
