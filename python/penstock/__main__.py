@@ -2,8 +2,11 @@
 traceback.
 """
 
+import os
 import signal
 import sys
+import threading
+from typing import NoReturn
 
 _OWN = signal.getsignal(signal.SIGINT)
 if _OWN is signal.default_int_handler:
@@ -16,9 +19,23 @@ def main() -> int:
 
     try:
         signal.signal(signal.SIGINT, _OWN)
-        return run()
+        status = run()
     except KeyboardInterrupt:
-        return 130
+        status = 130
+    if any(thread.daemon for thread in threading.enumerate()):
+        _exit_without_finalization(status)
+    return status
+
+
+def _exit_without_finalization(status: int) -> NoReturn:
+    """End the process while daemon threads run, such as an engine that loads weights.
+
+    CPython finalizes by unwinding a daemon thread where it next takes the GIL, which aborts the
+    process when that thread's frames are native.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

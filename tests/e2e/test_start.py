@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,12 @@ def test_a_flag_that_does_not_fit_is_named(
     "flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"]
 )
 def test_a_stop_while_starting_is_a_clean_end(serve: Serve, flags: list[str]) -> None:
-    server = serve(*flags)
-    eventually(lambda: server.log, "the first line of the log")
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0, server.text()
-    assert not list(server.runtime.iterdir())
-    assert "Traceback" not in server.text()
+    """SIGTERM 0 to 400 ms after the first line: while weights are read, packed and warmed up."""
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
+        server = serve(*flags)
+        eventually(lambda server=server: server.log, "the first line of the log")
+        time.sleep(delay)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0, server.text()
+        assert not list(server.runtime.iterdir())
+        assert "Traceback" not in server.text()
