@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from penstock.cli.main import main, parser
+from penstock.deploy.lint import lint
 
 from tests.deploy.conftest import HERE, Written
 
@@ -48,6 +50,7 @@ def test_a_shared_store_needs_nothing_of_the_pod(written: Written) -> None:
         ("vllm-one-device", ["ram:1GiB"], "--kv-tier is Penstock's"),
         (HERE, ["ram:lots"], "--kv-tier"),
         (HERE, ["disk:/a,1GiB", "disk:/b,1GiB"], "one disk"),
+        (HERE, ["disk:kv,1GiB"], "an absolute path"),
         (HERE, ["redis://user:secret@cache:6379/0"], "password"),
     ],
 )
@@ -65,6 +68,34 @@ def test_tiers_that_are_refused(
     error = capsys.readouterr().err
     assert said in error
     assert "secret@" not in error
+
+
+Change = Callable[[dict[str, Any]], object]
+WRONG: dict[str, Change] = {
+    "a disk without a volume": lambda spec: spec["containers"][0]["volumeMounts"].pop(),
+    "a disk that is read-only": lambda spec: spec["containers"][0]["volumeMounts"][-1].update(
+        readOnly=True
+    ),
+    "a volume that is too small": lambda spec: spec["volumes"][-1]["emptyDir"].update(
+        sizeLimit="60Gi"
+    ),
+    "more RAM than the pod has": lambda spec: spec["containers"][0]["resources"]["limits"].update(
+        memory="4Gi"
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", [None, *WRONG])
+def test_lint_finds_tiers_that_do_not_fit(
+    written: Written, tmp_path: Path, wrong: str | None
+) -> None:
+    deployment = written(HERE, *TIERS)["deployment.yaml"]
+    if wrong is not None:
+        WRONG[wrong](deployment["spec"]["template"]["spec"])
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(deployment))
+    found = [(finding.rule, finding.severity) for _, finding in lint([file])]
+    assert found == ([] if wrong is None else [("kv-tier", "error")])
 
 
 def test_tiers_of_the_plan_are_the_default(

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.documents import read_document
-from penstock.config.sections import TierConfig, without_password
-from penstock.config.tiers import Tier
 from penstock.core import InvalidValueError, PenstockError
 from penstock.deploy.chart.write import chart, write_chart
 from penstock.deploy.cluster.flags import add_commands
@@ -27,9 +25,10 @@ from penstock.deploy.settings import (
     checked_name,
     name_of,
 )
+from penstock.deploy.tiers import tiers_of
 
-PLANNED_TIER = {"ram": "ram:", "disk": "disk:/var/kv,"}
-"""What `--kv-tier` says of a tier of a plan, before its size."""
+DISK = "/var/kv"
+"""Directory of a disk tier of the plan, in pods and containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +90,17 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
     )
+    _add_tiers(parser)
+    parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
+    parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
+    parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
+    parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
+    parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
+    parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
+    _add_cluster(parser)
+
+
+def _add_tiers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv-tier",
         action="append",
@@ -99,13 +109,6 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
         help="of Penstock, as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: "
         "those of the plan",
     )
-    parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
-    parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
-    parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
-    parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
-    parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
-    parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
-    _add_cluster(parser)
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -166,6 +169,7 @@ def _compose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=PORT, help="of the first replica; default: %(default)s"
     )
+    _add_tiers(parser)
     parser.set_defaults(command=run_compose)
 
 
@@ -176,6 +180,7 @@ def _host(
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
     parser.add_argument("--model-path", required=True, metavar="PATH", help="the same on all hosts")
     parser.add_argument("--name", help="default: from the model's")
+    _add_tiers(parser)
     parser.set_defaults(command=command)
     return parser
 
@@ -185,16 +190,17 @@ def run_compose(parsed: argparse.Namespace) -> int:
         raise InvalidValueError("--host-path", parsed.host_path, "an absolute path")
     plan, name = _named(parsed)
     volume = Volume(host_path=parsed.host_path)
-    settings = Settings(plan, name, parsed.image, volume, parsed.model_path.strip("/"))
+    tiers = tiers_of(parsed.kv_tier, plan, DISK)
+    settings = Settings(plan, name, parsed.image, volume, parsed.model_path.strip("/"), tiers=tiers)
     return _written(parsed, compose(settings, parsed.port))
 
 
 def run_systemd(parsed: argparse.Namespace) -> int:
-    return _written(parsed, systemd(_bare(parsed), parsed.program))
+    return _written(parsed, systemd(_bare(parsed, "/var/cache/{name}/kv"), parsed.program))
 
 
 def run_slurm(parsed: argparse.Namespace) -> int:
-    return _written(parsed, slurm(_bare(parsed)))
+    return _written(parsed, slurm(_bare(parsed, "")))
 
 
 def _written(parsed: argparse.Namespace, text: str) -> int:
@@ -205,12 +211,13 @@ def _written(parsed: argparse.Namespace, text: str) -> int:
     return 0
 
 
-def _bare(parsed: argparse.Namespace) -> Settings:
-    """Without what a cluster adds."""
+def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
+    """Without what a cluster adds; `disk` is the directory of a disk tier of the plan."""
     if not parsed.model_path.startswith("/"):
         raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
     plan, name = _named(parsed)
-    return Settings(plan, name, "", Volume(), parsed.model_path)
+    tiers = tiers_of(parsed.kv_tier, plan, disk.format(name=name))
+    return Settings(plan, name, "", Volume(), parsed.model_path, tiers=tiers)
 
 
 def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
@@ -278,7 +285,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         _scaling(parsed, plan),
         tuple(filter(None, parsed.nic_interfaces.split(","))),
         _text(parsed.topology_file),
-        _tiers(parsed.kv_tier or _planned_tiers(plan), str(plan["engine"])),
+        tiers_of(parsed.kv_tier, plan, DISK),
         parsed.ray,
     )
 
@@ -312,37 +319,6 @@ def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | N
             "--autoscale-to", parsed.autoscale_to, f"the plan's {least} replicas, or more"
         )
     return Scaling(parsed.autoscale_to, parsed.prometheus)
-
-
-def _planned_tiers(plan: Mapping[str, Any]) -> list[str]:
-    """A replica's share of the tiers that the plan's choice counts on; of Penstock only, because
-    other engines have tiers by other means.
-    """
-    choice, per_node = plan["choice"], int(plan["target"]["per_node"])
-    if plan["engine"] != "penstock":
-        return []
-    devices = int(choice["tensor_parallel_size"]) * int(choice["pipeline_parallel_size"])
-    return [
-        f"{PLANNED_TIER[tier['kind']]}{int(tier['bytes']) * devices // per_node >> 20}MiB"
-        for tier in choice.get("tiers") or ()
-    ]
-
-
-def _tiers(texts: list[str], engine: str) -> dict[str, TierConfig]:
-    """PenstockError for another engine, several disks, and passwords, which anybody could read."""
-    found: dict[str, TierConfig] = {}
-    for text in texts:
-        try:
-            found[text] = Tier().parse(text)
-        except ValueError as error:
-            raise InvalidValueError("--kv-tier", text, Tier().expected()) from error
-        if without_password(text) != text:
-            raise PenstockError("--kv-tier: the password of a URL would be in the manifest")
-    if found and engine != "penstock":
-        raise PenstockError(f"--kv-tier is Penstock's, the plan is {engine}'s")
-    if sum(tier.kind == "disk" for tier in found.values()) > 1:
-        raise PenstockError("--kv-tier: a pod has a volume for one disk")
-    return found
 
 
 def _text(path: Path | None) -> str:

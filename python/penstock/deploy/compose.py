@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 from penstock.core import PenstockError
 from penstock.deploy.emit import dump
 from penstock.deploy.engines import pods
 from penstock.deploy.engines.penstock import SHUTDOWN
-from penstock.deploy.resources import USER, shared_memory
+from penstock.deploy.resources import USER, memory, shared_memory
 from penstock.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
 PATHS = {"http": "/health", "metrics": "/ready"}
@@ -30,7 +32,21 @@ def compose(settings: Settings, first_port: int) -> str:
         )
         for i in range(replicas)
     }
-    return dump({"services": services})
+    return _head(settings) + dump({"services": services})
+
+
+def _head(settings: Settings) -> str:
+    """What must be there before: a directory that Docker makes is root's, and Penstock is not."""
+    if not settings.disk:
+        return ""
+    directory = shlex.quote(settings.disk)
+    return f"# Before the first start: install -d -m 0700 -o {USER} -g {USER} {directory}\n"
+
+
+def _disk(settings: Settings) -> list[object]:
+    """The directory of the disk tier, which replicas share."""
+    path = settings.disk.replace("$", "$$")
+    return [{"type": "bind", "source": path, "target": path}] if path else []
 
 
 def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
@@ -43,7 +59,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "entrypoint": command,
         "ports": [f"127.0.0.1:{port}:{PORT}"],
         "environment": _environment(settings),
-        "volumes": [f"{settings.volume.host_path}:{MODELS}:ro"],
+        "volumes": [f"{settings.volume.host_path}:{MODELS}:ro", *_disk(settings)],
         "tmpfs": ["/tmp"],
         "shm_size": shared_memory(settings),
         "ulimits": {"memlock": -1, "nofile": 65536},
@@ -74,9 +90,11 @@ def _environment(settings: Settings) -> list[str]:
 
 
 def _devices(settings: Settings, replica: int) -> dict[str, object]:
-    """The replica's own devices, after those of the replicas before it."""
+    """The replica's own devices, after those of the replicas before it; without devices its
+    memory.
+    """
     if not settings.has_devices:
-        return {}
+        return {"mem_limit": f"{memory(settings)}m"}
     if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
         # AMD's driver has no names for single devices here: ROCR_VISIBLE_DEVICES would choose.
         return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}

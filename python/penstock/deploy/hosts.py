@@ -63,6 +63,8 @@ BATCH = """\
 #SBATCH --nodes={nodes}
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+# All memory of each node, however much of it a processor has by default.
+#SBATCH --mem=0
 {devices}#SBATCH --signal=TERM@{stop}
 set -euo pipefail
 
@@ -81,11 +83,20 @@ export PENSTOCK_CLUSTER_TOKEN
 
 
 def systemd(settings: Settings, program: str) -> str:
-    """The unit of a replica. PenstockError for one that needs several hosts."""
+    """The unit of a replica. PenstockError for one that needs several hosts, and for a disk tier
+    where a unit without a login cannot write.
+    """
     if settings.nodes > 1:
         raise PenstockError(
             f"a replica of this plan is on {settings.nodes} hosts: a unit starts one; see "
             "`penstock deploy slurm`"
+        )
+    cache = f"/var/cache/{settings.name}"
+    if settings.disk and not settings.disk.startswith(f"{cache}/"):
+        raise PenstockError(
+            f"--kv-tier disk:{settings.disk}: the unit has no login, and writes to {cache} alone: "
+            f"give a directory of it, {cache}/kv, on a disk that is mounted at "
+            f"/var/cache/private/{settings.name}"
         )
     own = settings.engine == "penstock"
     words = _words(settings, leader=True)
@@ -106,6 +117,8 @@ def slurm(settings: Settings) -> str:
     script = f"exec {leader}"
     if other != leader:
         script = f'if [ "$SLURM_NODEID" = 0 ]; then exec {leader}; else exec {other}; fi'
+    if settings.disk:
+        script = f"mkdir -p -m 0700 {shlex.quote(settings.disk)} && {script}"
     wanted = f"#SBATCH --gpus-per-node={settings.on_pod}\n" if settings.has_devices else ""
     secret = settings.engine == "penstock" and settings.nodes > 1
     return BATCH.format(

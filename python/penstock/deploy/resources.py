@@ -24,11 +24,16 @@ def resources(settings: Settings) -> dict[str, object]:
             fabric = settings.plan["target"]["fabric_resources"]
             limits |= {name: str(count) for name, count in fabric.items()}
         return {"limits": limits, "requests": dict(limits)}
+    size = f"{memory(settings)}Mi"
+    return {"limits": {"memory": size}, "requests": {"memory": size, "cpu": "1"}}
+
+
+def memory(settings: Settings) -> int:
+    """MiB of a pod without devices: what its ranks need by the plan, and its part of a RAM tier."""
     rows = settings.plan["memory"]
     used = sum((row["total"] - row["kept_free"]) * len(row["ranks"]) for row in rows)
     used += settings.nodes * (RAY_STORE + RAY_MEMORY) if settings.ray else 0
-    size = f"{-(-used // settings.nodes // MIB) + settings.tier_bytes('ram') // MIB}Mi"
-    return {"limits": {"memory": size}, "requests": {"memory": size, "cpu": "1"}}
+    return int(-(-used // settings.nodes // MIB) + settings.tier_bytes("ram") // MIB)
 
 
 def tolerations(settings: Settings) -> list[dict[str, object]]:

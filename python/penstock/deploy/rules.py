@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
+from penstock.config.sections import TierConfig
+from penstock.config.tiers import Tier
+from penstock.deploy.cluster.quantity import quantity, shown
 from penstock.deploy.objects import Pod, mapping, mappings
 
 LONG_DELAY = 300
@@ -45,6 +50,7 @@ def pod_rules() -> tuple[Rule, ...]:
         tokens,
         mounts,
         shared_memory,
+        kv_tiers,
         devices,
         ranks,
         environment,
@@ -148,6 +154,56 @@ def shared_memory(pod: Pod) -> Iterator[Finding]:
                 "several devices and no emptyDir of medium Memory at /dev/shm: 64 MiB are too "
                 "little for the ranks of a pod",
             )
+
+
+def kv_tiers(pod: Pod) -> Iterator[Finding]:
+    """Tiers that do not fit where they are: the pod is evicted or killed, or cannot write."""
+    volumes = {each.get("name"): each for each in mappings(pod.spec.get("volumes"))}
+    for container in pod.containers:
+        limits = mapping(mapping(container.get("resources")).get("limits"))
+        for tier in _tiers(words_of(container)):
+            size = (tier.size_bytes or 0) // pod.size
+            if tier.kind == "ram" and "memory" in limits and size >= quantity(limits["memory"]):
+                text = f"a RAM tier of {shown('memory', Fraction(size))} in {limits['memory']}"
+                yield Finding("kv-tier", "error", f"{text} of memory: the pod is killed")
+            if tier.kind == "disk":
+                mount = _mount_of(container, tier.path or "")
+                volume = mapping(volumes.get(mount.get("name")))
+                yield from _disk(container, tier.path or "", size, mount, volume)
+
+
+def _disk(
+    container: Mapping[str, Any],
+    path: str,
+    size: int,
+    mount: Mapping[str, Any],
+    volume: Mapping[str, Any],
+) -> Iterator[Finding]:
+    read_only = mapping(container.get("securityContext")).get("readOnlyRootFilesystem") is True
+    if mount.get("readOnly") is True or (read_only and not mount):
+        yield Finding("kv-tier", "error", f"the disk tier at {path} cannot be written there")
+    limit = mapping(volume.get("emptyDir")).get("sizeLimit")
+    if limit is not None and quantity(limit) < size:
+        text = f"a disk tier of {shown('memory', Fraction(size))} in a volume of {limit}"
+        yield Finding("kv-tier", "error", f"{text}: the pod is evicted when it is full")
+
+
+def _mount_of(container: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The innermost mount that has the path; empty: there is none."""
+    own = [m for m in _mounts(container) if f"{path}/".startswith(f"{m.get('mountPath')}/")]
+    return max(own, key=lambda mount: len(str(mount.get("mountPath"))), default={})
+
+
+def _tiers(words: Sequence[str]) -> list[TierConfig]:
+    """Values of `--kv-tier`, without those that a server refuses."""
+    found = []
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        value = value if equals else words[at + 1] if at + 1 < len(words) else ""
+        if flag == "--kv-tier":
+            with suppress(ValueError):
+                found.append(Tier().parse(value))
+    return found
 
 
 def devices(pod: Pod) -> Iterator[Finding]:

@@ -1,0 +1,57 @@
+"""KV tiers of a deployment: those of `--kv-tier`, or those that the plan's choice counts on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.config.sections import TierConfig, without_password
+from penstock.config.tiers import Tier
+from penstock.core import InvalidValueError, PenstockError
+
+Tiers = dict[str, TierConfig]
+"""By what `--kv-tier` says of them, in their order."""
+
+
+def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> Tiers:
+    """`directory` is for a disk of the plan; empty: there is none that all hosts have.
+
+    PenstockError for another engine, several disks, a directory that is not absolute, and
+    passwords, which anybody could read.
+    """
+    found: Tiers = {}
+    for text in texts or _planned(plan, directory):
+        try:
+            tier = Tier().parse(text)
+        except ValueError as error:
+            raise InvalidValueError("--kv-tier", text, Tier().expected()) from error
+        if without_password(text) != text:
+            raise PenstockError("--kv-tier: the password of a URL would be in the manifest")
+        if tier.kind == "disk" and not (tier.path or "").startswith("/"):
+            raise InvalidValueError("--kv-tier", text, "an absolute path")
+        found[text] = tier
+    if found and plan["engine"] != "penstock":
+        raise PenstockError(f"--kv-tier is Penstock's, the plan is {plan['engine']}'s")
+    if sum(tier.kind == "disk" for tier in found.values()) > 1:
+        raise PenstockError("--kv-tier: a replica has a volume for one disk")
+    return found
+
+
+def _planned(plan: Mapping[str, Any], directory: str) -> list[str]:
+    """A replica's share of the tiers of the choice; of Penstock only, because other engines have
+    tiers by other means.
+    """
+    choice, per_node = plan["choice"], int(plan["target"]["per_node"])
+    if plan["engine"] != "penstock":
+        return []
+    devices = int(choice["tensor_parallel_size"]) * int(choice["pipeline_parallel_size"])
+    found = []
+    for tier in choice.get("tiers") or ():
+        size = f"{int(tier['bytes']) * devices // per_node >> 20}MiB"
+        if tier["kind"] == "disk" and not directory:
+            raise PenstockError(
+                f"the plan counts on a disk of {size} for each replica: say where it is by "
+                f"--kv-tier disk:PATH,{size}, after the plan's other tiers"
+            )
+        found.append(f"disk:{directory},{size}" if tier["kind"] == "disk" else f"ram:{size}")
+    return found
