@@ -184,6 +184,34 @@ class Grammar:
         seconds that each mask took.
         """
 
+class GrammarMasks:
+    """Token masks of the grammars of sequences, computed on threads of their own.
+
+    Beside so many threads that compute; `path` is the checkpoint, which has the tokenizer.
+    """
+
+    def __init__(self, path: str, threads: int) -> None: ...
+    def start(self, grammar: bytes, ends: list[int], output: list[int]) -> SequenceMasks:
+        """A sequence with an encoded grammar whose output is known already, and the tokens that may
+        end it. ValueError where the bytes are no grammar.
+        """
+
+    def take_cost(self) -> tuple[int, float, float]:
+        """Masks since the last call: their number, seconds to compute them, and of waiting."""
+
+class SequenceMasks:
+    def accept(self, tokens: list[int]) -> None:
+        """Takes in tokens of the output; the masks are those of the row after."""
+
+    def expect(self, drafts: list[int]) -> None:
+        """Notes the drafts of the next step."""
+
+    def mask(self, drafts: int, timeout: float) -> bytes | int | None:
+        """The mask after so many drafts, a bit for each token from the lowest of the first byte on;
+        None after a draft that the grammar forbids. LATE_MASK after `timeout` seconds, NO_TOKEN
+        where the grammar cannot be followed.
+        """
+
 class KvEventPublisher:
     """Publishes KV events (docs/gateway.md) of one pool and its tiers, on a thread of its own.
 

@@ -18,7 +18,7 @@ RUST: dict[str, set[str]] = {
     "comm": set(),
     "kvstore": {"memory", "prefix", "wire"},
     "grammar": {"text", "wire"},
-    "decoder": {"comm", "formats", "grammar", "kernels", "text", "wire"},
+    "decoder": {"comm", "formats", "grammar", "kernels", "wire"},
     "engine-client": {"wire"},
     "http": set(),
     "edge": {"http", "openai"},

@@ -130,7 +130,6 @@ class World:
         arrivals: bool = True,
         step_seconds: float = 0.0,
         events: KvEvents | None = None,
-        grammars: bool = True,
     ) -> None:
         self.now = 0.0
         self.events = events
@@ -147,7 +146,6 @@ class World:
             pooling,
             max_wait,
             arrivals,
-            grammars,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,

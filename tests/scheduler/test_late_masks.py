@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from penstock.core import FinishReason
 
 from tests.scheduler.harness import World, make_request
 
@@ -70,14 +69,3 @@ def test_a_preempted_sequence_with_a_late_mask_ends_as_it_would_alone() -> None:
     assert world.scheduler.stats().preemptions
     for request in requests:
         assert world.endings[request.id].tokens == world.reference(request)[0]
-
-
-def test_a_backend_without_grammars_is_not_asked_for_one() -> None:
-    """The request ends with the reason; those beside it go on."""
-    world = World(grammars=False)
-    world.add(make_request(1, [1, 2, 3], grammar=b"any"))
-    world.add(make_request(2, [1, 2, 3], ignore_eos=True))
-    world.run()
-    assert world.endings[1].finish is FinishReason.ERROR
-    assert "does not draw tokens within a grammar" in world.endings[1].rows[0].error
-    assert world.endings[2].finish is FinishReason.LENGTH

@@ -10,7 +10,6 @@ mod decoder;
 mod error;
 mod feed_forward;
 mod forward;
-mod grammars;
 mod head_rows;
 mod latent;
 mod load;

@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use penstock_comm::Lost;
+use penstock_grammar::RowMask;
 use penstock_kernels::{ActivationFormat, Cpu, logprob};
 use penstock_wire::{NO_TOKEN, StepPlan, StepResult};
 
 use crate::buffers::{Buffers, HeadBuffers};
 use crate::collectives::Collectives;
-use crate::grammars::Found as Masked;
 use crate::head_rows::{Row, Task, wanted};
 use crate::model::Model;
 use crate::results::{Found, Results};
@@ -125,12 +125,12 @@ fn draw(
     let isa = cpu.isa();
     let scored = |token| slot.logprobs.map(|k| logprob(isa, logits, token, k));
     match slot.mask(drafts.len(), until) {
-        Masked::Mask(mask) => {
+        RowMask::Mask(mask) => {
             let sampler = &slot.sampler;
             let token = sampler.draw(isa, logits, position, drafts, mask.as_ref());
             Found::Token(token as i32, scored(token))
         }
-        Masked::Late => Found::Late,
-        Masked::Failed => Found::Token(NO_TOKEN, scored(0)),
+        RowMask::Late => Found::Late,
+        RowMask::Failed => Found::Token(NO_TOKEN, scored(0)),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use penstock_grammar::Grammars;
 use penstock_kernels::{Cpu, KvPool, PoolHandle, StepLease};
 use penstock_wire::{StepPlan, StepResult};
 
@@ -10,7 +11,6 @@ use crate::buffers::{Buffers, HeadBuffers};
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
 use crate::forward::forward;
-use crate::grammars::Grammars;
 use crate::loaded::Loaded;
 use crate::logits::sample_and_score;
 use crate::model::Model;

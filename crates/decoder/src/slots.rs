@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use penstock_grammar::{Constraint, Grammars, RowMask};
 use penstock_kernels::{KvPool, SequenceBlocks, StepLease};
 use penstock_wire::{
     Grammar, LAST_SAMPLED, LATE_MASK, MaskCost, Registration, SamplingParams, StepPlan,
 };
 
 use crate::error::DecoderError;
-use crate::grammars::{Constraint, Found, Grammars};
 use crate::pooled::Pooled;
 use crate::sampler::Sampler;
 use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
@@ -231,9 +231,9 @@ fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
 
 impl Slot {
     /// The token mask of its grammar after so many drafts, which is waited for `until` then.
-    pub(crate) fn mask(&self, drafts: usize, until: Instant) -> Found {
+    pub(crate) fn mask(&self, drafts: usize, until: Instant) -> RowMask {
         let constraint = self.constraint.as_ref();
-        constraint.map_or(Found::Mask(None), |c| c.mask(drafts, until))
+        constraint.map_or(RowMask::Mask(None), |c| c.mask(drafts, until))
     }
 
     fn new(

@@ -3,7 +3,8 @@
 //!
 //! The front door compiles a grammar to find what is wrong with it, the sampler to follow it; both
 //! have the same [`Vocabulary`]. What llguidance cannot honour is an error that names it. A
-//! [`Matcher`] belongs to one sequence. Nothing here knows of requests, slots or logits.
+//! [`Matcher`] belongs to one sequence; [`Grammars`] has the masks of sequences computed while a
+//! model computes. Nothing here knows of requests, slots or logits.
 
 mod compiler;
 mod error;
@@ -11,6 +12,7 @@ mod gbnf;
 mod lark;
 mod lexer;
 mod mask;
+mod masks;
 mod matcher;
 mod schema;
 mod tags;
@@ -19,5 +21,6 @@ mod vocabulary;
 pub use compiler::{Compiled, Compiler};
 pub use error::{GrammarError, MatchError};
 pub use mask::Mask;
+pub use masks::{Constraint, Grammars, RowMask};
 pub use matcher::Matcher;
 pub use vocabulary::Vocabulary;

@@ -25,6 +25,11 @@ impl Mask {
         }
     }
 
+    /// Bits of the tokens, 32 in each word from the lowest on.
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// Whether `token` may follow; an id outside the vocabulary may not.
     pub fn allows(&self, token: u32) -> bool {
         let word = self.words.get(token as usize / 32).copied();

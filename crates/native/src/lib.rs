@@ -12,6 +12,7 @@ mod kv_events;
 mod kv_mover;
 mod kv_parts;
 mod loadgen;
+mod masks;
 mod objects;
 mod plan;
 mod prefix;
@@ -45,6 +46,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<kv_parts::KvChecksum>()?;
     module.add_class::<kv_parts::KvParts>()?;
     module.add_class::<loadgen::LoadRun>()?;
+    module.add_class::<masks::GrammarMasks>()?;
+    module.add_class::<masks::SequenceMasks>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::Grammar>()?;
     module.add_class::<tier_index::TierIndex>()?;

@@ -32,8 +32,6 @@ class WorkerFacts:
     """Name, seconds and detail of each stage of loading."""
     own_memory: bool = False
     """Whether the rank's memory is its device's: the KV pool may take all that is free."""
-    grammars: bool = True
-    """Whether tokens are drawn within a grammar where a request has one."""
     host: str = ""
     """Address of the rank's node, where there are several nodes."""
 

@@ -25,7 +25,6 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
         weights_bytes=sum(rank.weights_bytes for rank in ranks),
         stages=ranks[0].stages,
         own_memory=ranks[0].own_memory,
-        grammars=ranks[0].grammars,
     )
 
 

@@ -165,7 +165,6 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: Worke
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
-        grammars=facts.grammars,
     )
 
 

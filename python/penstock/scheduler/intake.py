@@ -47,8 +47,6 @@ class Intake:
                 f"the prompt has {len(prompt)} tokens, "
                 f"the maximum model length is {limits.max_model_len}"
             )
-        if request.grammar and not limits.grammars:
-            return "this engine's backend (--device) does not draw tokens within a grammar"
         if min(prompt) < 0 or max(prompt) >= limits.vocab_size:
             return f"the prompt holds a token id outside the vocabulary of {limits.vocab_size}"
         return self.too_large(longest)

@@ -34,8 +34,6 @@ class Limits:
     """Whether requests come while others run. None comes into a batch that is complete, so all its
     decode steps are planned ahead.
     """
-    grammars: bool = True
-    """Whether the backend draws tokens within a grammar."""
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

@@ -67,6 +67,7 @@ class Tracked:
     tables: list[list[int]] = field(default_factory=list)
     new: bool = True
     history: tuple[Sequence[int], int] = ((), 0)
+    grammar: bytes = b""
 
 
 class Driver:
@@ -87,10 +88,13 @@ class Driver:
         slot: int,
         sampling: bytes | None = None,
         history: tuple[Sequence[int], int] = ((), 0),
+        grammar: bytes = b"",
     ) -> None:
         """A sequence in `slot`; greedy unless said otherwise."""
         tables: list[list[int]] = [[] for _ in range(self.groups)]
-        self.slots[slot] = Tracked(sampling or encode(), tables=tables, history=history)
+        self.slots[slot] = Tracked(
+            sampling or encode(), tables=tables, history=history, grammar=grammar
+        )
 
     def share(self, slot: int, other: int, blocks: int) -> None:
         """Begin `slot` behind the first blocks of another one: a prefix hit."""
@@ -110,6 +114,7 @@ class Driver:
             if own.new:
                 wants = VOCAB if part.score else -1
                 tokens, prompt = own.history
+                plan.grammars.extend([own.grammar] if own.grammar else [])
                 plan.registrations.append(
                     Registration(
                         part.slot,
@@ -117,6 +122,7 @@ class Driver:
                         wants,
                         history=array("i", tokens),
                         prompt_len=prompt,
+                        grammar=len(plan.grammars) if own.grammar else 0,
                     )
                 )
             plan.slots.append(part.slot)

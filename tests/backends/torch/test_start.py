@@ -80,7 +80,6 @@ def test_facts_name_the_form_and_the_layout() -> None:
         assert loaded.facts.numerics == Numerics(("bf16",), "bf16", "bf16-rows")
         assert loaded.facts.device == "torch-cpu"
         assert not loaded.facts.own_memory
-        assert not loaded.facts.grammars
         half = loaded.facts
     with backend("llama") as loaded:
         assert loaded.facts.numerics == Numerics(("f32",), "f32", "f32-rows")

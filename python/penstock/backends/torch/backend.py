@@ -15,6 +15,7 @@ from torch import Tensor
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
+from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack
 from penstock.backends.torch.load import load_weights, weight_bytes
@@ -38,7 +39,7 @@ from penstock.backends.torch.sampling import (
     wanted_draws,
     wanted_scores,
 )
-from penstock.backends.torch.slots import DeviceSlots, Slots, Updates, any_history
+from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
 from penstock.config import EngineConfig
 from penstock.core import (
@@ -94,12 +95,14 @@ class TorchBackend:
             weights_bytes=size,
             stages=(("weights loaded", seconds, f"{size >> 20} MiB as {name}"),),
             own_memory=device.torch.type == "cuda",
-            grammars=False,
         )
         wiring = ALONE if rank is None else parsed(rank[1])
         self._ranks, self._carried_in, self._carried_out = open_ranks(
             wiring, self._shard, device.torch
         )
+        self._grammars: Grammars | None = None
+        if self._shard.has_head and self._shard.rank == 0:
+            self._grammars = Grammars(Path(info.paths[0]), config.compute.threads)
         self._layouts = [self._layout(len(group.layers)) for group in self._weights.kv_groups]
         self._last_step: Step | None = None
 
@@ -134,7 +137,7 @@ class TorchBackend:
             last_sampled=self._shard.embeds and self._shard.has_head,
         )
         width = -(-spec.max_position // limits.block_size)
-        self._limits, self._slots = limits, Slots(limits, width)
+        self._limits, self._slots = limits, Slots(limits, width, self._grammars)
         try:
             self._pools = make_pools(self._layouts, blocks, self._device.torch)
         except torch.OutOfMemoryError as error:
@@ -150,11 +153,8 @@ class TorchBackend:
 
     def submit(self, plan: StepPlan) -> Step:
         check(plan, self._limits)
-        if self._last_step is not None and any_history(self._slots, self._known(plan)):
-            with contextlib.suppress(Exception):  # That step's own.
-                self._last_step.settle()
         updates = self._slots.apply(plan)
-        step, order = Step(plan, self._last_step), order_of(plan)
+        step, order = Step(plan, self._last_step, self._grammars), order_of(plan)
         # Before the work, which may run when the slots have other sequences.
         firsts = first_rows(plan, order)
         step.draws = wanted_draws(plan, self._slots, firsts)
@@ -183,11 +183,6 @@ class TorchBackend:
     def close(self) -> None:
         self._device.close()
 
-    def _known(self, plan: StepPlan) -> list[int]:
-        """Slots that the plan does not register anew."""
-        new = {registration.slot for registration in plan.registrations}
-        return [slot for slot in plan.slots if slot not in new]
-
     def _layout(self, layers: int) -> Layout:
         mixer, shard = self._spec.layers[0].mixer, self._shard
         size, kind = self._config.cache.block_size, self._kv_dtype
@@ -210,6 +205,10 @@ class TorchBackend:
 
     def _compute_rows(self, step: Step, order: list[int], updates: Updates) -> None:
         plan, device = step.plan, self._on_device
+        if step.draws.expected:
+            step.settle_before()
+        for constraint, drafts in step.draws.expected:
+            constraint.masks.expect(drafts)
         device.apply(updates)
         if self._graphs is not None and self._graphs.takes(plan):
             x = self._graphs.run(plan)
@@ -217,13 +216,20 @@ class TorchBackend:
             inputs = pack(plan, order, self._limits.block_size, self._device.torch)
             tables = device.tables(inputs.slots, inputs.blocks)
             x = self._model.forward(inputs, tables, device.last)
-        self._draw(step, x)
+        self._draw(step, x, self._masks(step))
         self._score(step, x)
         if step.pooled and self._shard.has_head:
             made = vectors(step.pooled, x, self._model.final, self._weights.score)
             step.found.vectors = [self._device.to_host(vector) for vector in made]
 
-    def _draw(self, step: Step, x: Tensor) -> None:
+    def _masks(self, step: Step) -> RowMasks:
+        """The masks of the rows. The device computes while the steps before are taken in."""
+        computed = self._device.mark()
+        if step.draws.reads_output:
+            step.settle_before()
+        return find_masks(step.draws.masked, computed)
+
+    def _draw(self, step: Step, x: Tensor, masks: RowMasks) -> None:
         draws = step.draws
         if not draws.rows or not self._shard.has_head:
             return
@@ -234,7 +240,7 @@ class TorchBackend:
             drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
             if logits is not None:
                 finite = states.isfinite().all(1)
-                drawn = draw(logits, finite, draws, part, self._on_device)
+                drawn = draw(logits, finite, draws, part, self._on_device, masks)
             drawn = self._ranks.share(drawn)
             tokens.append(drawn)
             if logits is not None and draws.logprobs >= 0:
@@ -272,8 +278,9 @@ def _parts(rows: int) -> list[range]:
 class Step:
     """A step in flight, or done."""
 
-    def __init__(self, plan: StepPlan, before: Step | None) -> None:
+    def __init__(self, plan: StepPlan, before: Step | None, grammars: Grammars | None) -> None:
         self.plan = plan
+        self._grammars = grammars
         self.draws = Draws()
         self.scores = Scores()
         self.pooled: list[Pooled] = []
@@ -299,12 +306,18 @@ class Step:
             if self._result is not None:
                 return
             assert self._done is not None
-            before, self._before = self._before, None
-            if before is not None:
-                # Its error is its own.
-                with contextlib.suppress(Exception):
-                    before.settle()
+            self.settle_before()
+            self._before = None
             self._done.result()
             self._result = result_of(self.plan, self.draws, self.scores, self.found)
             self._result.vectors = vector_bytes(self.pooled, self.found.vectors)
             self._result.seconds = self._done.seconds
+            if self._grammars is not None:
+                self._result.masks = self._grammars.take_cost()
+
+    def settle_before(self) -> None:
+        """Take in the tokens of the steps before; their errors are their own."""
+        before = self._before
+        if before is not None:
+            with contextlib.suppress(Exception):
+                before.settle()

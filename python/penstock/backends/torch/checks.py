@@ -51,7 +51,7 @@ def check(plan: StepPlan, limits: Limits) -> None:
         row += length
     _range("target token id", (t for t in plan.targets if t != -1), limits.vocab)
     for registration in plan.registrations:
-        _registration(registration, limits)
+        _registration(registration, len(plan.grammars), limits)
     _added(plan, limits)
     _range("slot", plan.slots, limits.slots)
     distinct("slot", plan.slots)
@@ -95,14 +95,14 @@ def _sequence(plan: StepPlan, i: int, limits: Limits) -> None:
         raise ValueError(f"sequence {i}: {drafts(plan, i)} drafts, not in 0..={most}")
 
 
-def _registration(registration: Registration, limits: Limits) -> None:
+def _registration(registration: Registration, grammars: int, limits: Limits) -> None:
     wanted, problem = registration.prompt_logprobs, ""
     if not 0 <= registration.slot < limits.slots:
         problem = f"is not under {limits.slots}"
     elif not -1 <= wanted <= limits.vocab:
         problem = f"wants {wanted} alternatives from a vocabulary of {limits.vocab}"
-    elif registration.grammar:
-        problem = "has a grammar; the torch backend has no grammars yet"
+    elif registration.grammar > grammars:
+        problem = f"names grammar {registration.grammar}; the plan has {grammars}"
     elif registration.adapter:
         problem = f"names adapter {registration.adapter}; this backend has none"
     if problem:

@@ -48,6 +48,9 @@ class Device(Protocol):
     def to_host(self, tensor: Tensor) -> Tensor:
         """A copy for the host, called from work."""
 
+    def mark(self) -> Callable[[], bool]:
+        """Whether what work has launched so far is done, called from work."""
+
     def free_memory(self) -> int:
         """Bytes that could be allocated now."""
 
@@ -79,6 +82,9 @@ class Cpu:
 
     def to_host(self, tensor: Tensor) -> Tensor:
         return tensor
+
+    def mark(self) -> Callable[[], bool]:
+        return lambda: True
 
     def free_memory(self) -> int:
         return available_memory()
@@ -137,6 +143,11 @@ class Cuda:
     def to_host(self, tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
+
+    def mark(self) -> Callable[[], bool]:
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return lambda: bool(event.query())
 
     def free_memory(self) -> int:
         torch.cuda.empty_cache()

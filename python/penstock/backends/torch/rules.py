@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NEVER = -torch.inf
+from penstock.backends.torch.grammars import NEVER
 
 
 class Rules:
@@ -30,7 +30,7 @@ class Rules:
 
     def accept(self, tokens: Sequence[int]) -> None:
         if self.needs_history:
-            self._output.extend(token for token in tokens if token >= 0)
+            self._output.extend(tokens)
 
     def change(self, position: int) -> bool:
         """Whether anything changes logits at `position`."""

@@ -9,11 +9,20 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.checks import drafts
+from penstock.backends.torch.grammars import (
+    NEVER,
+    Constraint,
+    MaskedRow,
+    RowMasks,
+    allowed_tokens,
+    replaced,
+    within,
+)
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.rules import Rules
 from penstock.backends.torch.slots import DeviceSlots, Slot, Slots
 from penstock.core import LogprobRow, StepPlan, StepResult
-from penstock.core.plan import NOT_FINITE
+from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE
 from penstock.core.pooling import Pooling
 
 HEAD_ROWS = 256
@@ -35,6 +44,11 @@ class Draws:
     owners: list[Slot] = field(default_factory=list)
     rules: list[tuple[int, Rules, list[int]]] = field(default_factory=list)
     """Rows whose logits are changed: which of `rows`, by what, after which drafts."""
+    masked: list[MaskedRow] = field(default_factory=list)
+    expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
+    """Drafts of sequences with a grammar."""
+    reads_output: bool = False
+    """Whether a draw needs the tokens of all steps before."""
     logprobs: int = -1
     """Most alternatives that a row wants; -1: none wants its log-probability."""
 
@@ -72,6 +86,10 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
         if not plan.sample[i] or slot.pooling != Pooling.NONE:
             continue
         drafted = plan.tokens[at - drafts(plan, i) : at].tolist()
+        ahead = plan.tokens[at - length] == LAST_SAMPLED
+        draws.reads_output |= slot.rules.needs_history or slot.constraint is not None
+        if drafted and slot.constraint is not None:
+            draws.expected.append((slot.constraint, drafted))
         if slot.logprobs is not None:
             draws.logprobs = max(draws.logprobs, slot.logprobs)
         for j in range(len(drafted) + 1):
@@ -79,6 +97,8 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
             position = plan.starts[i] + inside + 1
             if slot.rules.change(position):
                 draws.rules.append((len(draws.rows), slot.rules, drafted[:j]))
+            if slot.constraint is not None:
+                draws.masked.append(MaskedRow(len(draws.rows), slot.constraint, j, ahead))
             draws.rows.append(firsts[i] + inside)
             draws.slots.append(number)
             draws.positions.append(position)
@@ -105,9 +125,22 @@ def wanted_scores(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Scores
     return scores
 
 
-def draw(logits: Tensor, finite: Tensor, draws: Draws, part: range, device: DeviceSlots) -> Tensor:
-    """Tokens [rows] int32 of `part` of the draws; NOT_FINITE where the state is not finite."""
+def draw(
+    logits: Tensor,
+    finite: Tensor,
+    draws: Draws,
+    part: range,
+    device: DeviceSlots,
+    masks: RowMasks,
+) -> Tensor:
+    """Tokens [rows] int32 of `part` of the draws; NOT_FINITE where the state is not finite,
+    LATE_MASK and NO_TOKEN as `masks` says. Where the rules leave none of the tokens that a mask
+    allows, the mask alone counts.
+    """
     rules = [rule for rule in draws.rules if rule[0] in part]
+    allowed = allowed_tokens(masks, part, logits)
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, NEVER)
     if rules:
         logits = logits.clone()
         for at, rule, before in rules:
@@ -116,7 +149,10 @@ def draw(logits: Tensor, finite: Tensor, draws: Draws, part: range, device: Devi
     slots = torch.tensor(draws.slots[own], device=logits.device)
     positions = torch.tensor(draws.positions[own], dtype=torch.int32, device=logits.device)
     tokens = sample(logits, *(*device.sampling(slots), positions))
-    return tokens.masked_fill(~finite, NOT_FINITE)
+    if allowed is not None:
+        tokens = within(allowed, tokens)
+    tokens = replaced(tokens, masks.instead, part).masked_fill(~finite, NOT_FINITE)
+    return replaced(tokens, masks.undrawn, part)
 
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
@@ -134,8 +170,11 @@ def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
     going = torch.ones_like(first, dtype=torch.bool)
     end = torch.tensor(list(ends.values()), device=tokens.device)
     for _ in range(longest):
+        after = torch.minimum(last + 1, end)
+        # A row that was not drawn ends the accepted drafts before it.
         going = going & (tokens[last] == planned[last]) & (last < end)
-        last = last + going
+        going = going & (tokens[after] != LATE_MASK)
+        last = torch.where(going, after, last)
     device.last[slots] = tokens[last]
 
 
@@ -168,17 +207,28 @@ def _take_draws(
     draws: Draws, tokens: list[int], logprobs: list[LogprobRow] | None, result: StepResult
 ) -> None:
     closed: set[int] = set()
+    taken: dict[int, tuple[Slot, list[int]]] = {}
     for row, (i, token) in enumerate(zip(draws.sequences, tokens, strict=True)):
         if i in closed:
             continue
         if token != draws.drafts[row]:
             closed.add(i)
+        # After drafts that were right, a late mask makes the next one wrong.
+        if token == LATE_MASK and result.counts[i]:
+            continue
         owner = draws.owners[row]
-        owner.rules.accept([token])
+        if owner.constraint is not None:
+            owner.constraint.undrawn |= token == LATE_MASK
+        if token >= 0:
+            taken.setdefault(i, (owner, []))[1].append(token)
         result.counts[i] += 1
         result.tokens.append(token)
         if logprobs is not None and owner.logprobs is not None and token >= 0:
             result.logprobs.setdefault(i, []).append(_cut(logprobs[row], owner.logprobs))
+    for owner, drawn in taken.values():
+        owner.rules.accept(drawn)
+        if owner.constraint is not None:
+            owner.constraint.accept(drawn)
 
 
 def _rows(scored: Scored) -> list[LogprobRow]:

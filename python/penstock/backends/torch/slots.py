@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.checks import Limits, distinct
+from penstock.backends.torch.grammars import Constraint, Grammars
 from penstock.backends.torch.inputs import to_device
 from penstock.backends.torch.rules import Rules
 from penstock.core import Registration, StepPlan
@@ -36,6 +37,8 @@ class Slot:
     total: Tensor | None = None
     """Their sum on the device."""
     params: Mapping[str, Any] = field(default_factory=dict)
+    constraint: Constraint | None = None
+    """Its grammar, on the rank that draws."""
 
 
 @dataclass(slots=True)
@@ -51,8 +54,9 @@ class Updates:
 class Slots:
     """The host's side. `apply` takes plans in; a ValueError leaves the plan's slots unusable."""
 
-    def __init__(self, limits: Limits, width: int) -> None:
+    def __init__(self, limits: Limits, width: int, grammars: Grammars | None) -> None:
         self._limits = limits
+        self._grammars = grammars
         self._width = width
         self._slots: dict[int, Slot | None] = {}
 
@@ -69,7 +73,7 @@ class Slots:
         updates = Updates([(array("i"), array("i")) for _ in range(groups)], [])
         try:
             for registration in plan.registrations:
-                slot = new_slot(registration, groups)
+                slot = self._new(registration, plan.grammars)
                 self._slots[registration.slot] = slot
                 updates.registered.append((registration.slot, slot.params))
             row = 0
@@ -86,6 +90,14 @@ class Slots:
         """Make the slots of a failed plan unusable until they are registered again."""
         for slot in [*plan.slots, *(each.slot for each in plan.registrations)]:
             self._slots[slot] = None
+
+    def _new(self, registration: Registration, grammars: list[bytes]) -> Slot:
+        slot = new_slot(registration, len(self._limits.groups))
+        if registration.grammar and self._grammars is not None:
+            grammar = grammars[registration.grammar - 1]
+            ends = slot.params["suppressed"]
+            slot.constraint = self._grammars.start(grammar, registration, ends)
+        return slot
 
     def _sequence(self, plan: StepPlan, i: int, row: int, updates: Updates) -> None:
         slot, limits = self[plan.slots[i]], self._limits
@@ -202,8 +214,3 @@ class DeviceSlots:
 def _as_signed(name: str, value: Any) -> Any:
     """A seed's 64 bits as the integer that torch has."""
     return value - (1 << 64) if name == "seed" and value >= 1 << 63 else value
-
-
-def any_history(slots: Slots, named: Sequence[int]) -> bool:
-    """Whether a rule of one of these slots reads tokens that may still be in flight."""
-    return any(slots[slot].rules.needs_history for slot in named)

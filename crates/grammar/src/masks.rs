@@ -11,9 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, Mask, MatchError, Matcher, Vocabulary};
 use penstock_text::TextModel;
 use penstock_wire::{Grammar, MaskCost};
+
+use crate::compiler::{Compiled, Compiler};
+use crate::error::{GrammarError, MatchError};
+use crate::mask::Mask;
+use crate::matcher::Matcher;
+use crate::vocabulary::Vocabulary;
 
 /// Time to compile a grammar. The front door has compiled it before: this is for a busy machine.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
@@ -24,7 +29,7 @@ const MOST_THREADS: usize = 4;
 type Failed = String;
 
 /// The threads, started with the first grammar.
-pub(crate) struct Grammars {
+pub struct Grammars {
     shared: Arc<Shared>,
     threads: usize,
     jobs: OnceLock<mpsc::Sender<Arc<Constraint>>>,
@@ -46,7 +51,7 @@ struct Cost {
 }
 
 /// The grammar of one sequence, and the masks of its next rows.
-pub(crate) struct Constraint {
+pub struct Constraint {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<Arc<Constraint>>,
     grammar: Grammar,
@@ -57,7 +62,7 @@ pub(crate) struct Constraint {
 }
 
 /// What a row finds.
-pub(crate) enum Found {
+pub enum RowMask {
     /// Its mask; `None` after a draft that the grammar forbids.
     Mask(Option<Mask>),
     Late,
@@ -100,7 +105,8 @@ enum Task {
 }
 
 impl Grammars {
-    pub(crate) fn new(path: PathBuf, threads: usize) -> Self {
+    /// `path` is the checkpoint, which has the tokenizer; `threads` are those that compute.
+    pub fn new(path: PathBuf, threads: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
                 path,
@@ -114,7 +120,7 @@ impl Grammars {
 
     /// A sequence with a grammar whose `output` is known already; `ends` are the tokens that may
     /// end it.
-    pub(crate) fn start(&self, grammar: Grammar, ends: &[u32], output: &[i32]) -> Arc<Constraint> {
+    pub fn start(&self, grammar: Grammar, ends: &[u32], output: &[i32]) -> Arc<Constraint> {
         let constraint = Arc::new(Constraint {
             shared: Arc::clone(&self.shared),
             jobs: self.jobs().clone(),
@@ -130,7 +136,7 @@ impl Grammars {
     }
 
     /// The cost of masks since the last call.
-    pub(crate) fn take_cost(&self) -> MaskCost {
+    pub fn take_cost(&self) -> MaskCost {
         let cost = &self.shared.cost;
         let seconds = |ns: &AtomicU64| ns.swap(0, Ordering::Relaxed) as f64 * 1e-9;
         MaskCost {
@@ -189,7 +195,7 @@ fn compiler_of(path: &Path) -> Result<Compiler, Failed> {
 
 impl Constraint {
     /// Takes in tokens of the output; the masks are those of the row after.
-    pub(crate) fn accept(&self, tokens: &[i32]) {
+    pub fn accept(&self, tokens: &[i32]) {
         let mut state = self.lock();
         let tokens = tokens.iter().map(|&token| token as u32);
         state.behind.extend(tokens);
@@ -199,21 +205,21 @@ impl Constraint {
     }
 
     /// Notes the drafts of the next step.
-    pub(crate) fn expect(&self, drafts: &[i32]) {
+    pub fn expect(&self, drafts: &[i32]) {
         let mut state = self.lock();
         state.drafts = drafts.iter().map(|&token| token as u32).collect();
         state.masks.truncate(1);
     }
 
     /// Has the masks that are missing computed.
-    pub(crate) fn queue(self: &Arc<Self>) {
+    pub fn queue(self: &Arc<Self>) {
         if self.jobs.send(Arc::clone(self)).is_err() {
             self.fail();
         }
     }
 
     /// The mask after so many drafts; waits for it `until` then.
-    pub(crate) fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> Found {
+    pub fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> RowMask {
         let began = Instant::now();
         let missing = |state: &mut State| !state.failed && state.masks.len() <= drafts;
         let wait = until.saturating_duration_since(began);
@@ -221,14 +227,14 @@ impl Constraint {
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         add(&self.shared.cost.waiting_ns, began);
         match state.masks.get(drafts) {
-            _ if state.failed => Found::Failed,
-            Some(mask) => Found::Mask(mask.clone()),
-            None if !state.compiled && self.since.elapsed() > COMPILE_LIMIT => Found::Failed,
+            _ if state.failed => RowMask::Failed,
+            Some(mask) => RowMask::Mask(mask.clone()),
+            None if !state.compiled && self.since.elapsed() > COMPILE_LIMIT => RowMask::Failed,
             None => {
                 drop(state);
                 // It had no place to be compiled, perhaps.
                 self.queue();
-                Found::Late
+                RowMask::Late
             }
         }
     }

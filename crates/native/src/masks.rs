@@ -1,0 +1,86 @@
+//! Token masks of grammars, for a backend that draws in Python.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_grammar::{Constraint, Grammars, RowMask};
+use penstock_wire::{Grammar, LATE_MASK, NO_TOKEN};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// The grammars of a backend's sequences, on threads of their own.
+#[pyclass(frozen)]
+pub(crate) struct GrammarMasks {
+    native: Grammars,
+}
+
+/// The masks of one sequence.
+#[pyclass(frozen)]
+pub(crate) struct SequenceMasks {
+    native: Arc<Constraint>,
+}
+
+/// What a row is drawn with, or what its result is without a draw.
+#[derive(IntoPyObject)]
+pub(crate) enum Answer<'py> {
+    Mask(Bound<'py, PyBytes>),
+    Instead(i32),
+}
+
+#[pymethods]
+impl GrammarMasks {
+    /// For the checkpoint at `path`, beside so many `threads` that compute.
+    #[new]
+    fn new(path: PathBuf, threads: usize) -> Self {
+        Self {
+            native: Grammars::new(path, threads),
+        }
+    }
+
+    /// A sequence with an encoded grammar whose `output` is known already; `ends` are the tokens
+    /// that may end it. ValueError where the bytes are no grammar.
+    fn start(&self, grammar: &[u8], ends: Vec<u32>, output: Vec<i32>) -> PyResult<SequenceMasks> {
+        let grammar = Grammar::decode(grammar);
+        let grammar = grammar.map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let native = self.native.start(grammar, &ends, &output);
+        Ok(SequenceMasks { native })
+    }
+
+    /// Masks since the last call: their number, seconds to compute them, seconds of waiting.
+    fn take_cost(&self) -> (u32, f64, f64) {
+        let cost = self.native.take_cost();
+        (cost.count, cost.seconds, cost.wait_seconds)
+    }
+}
+
+#[pymethods]
+impl SequenceMasks {
+    /// Takes in tokens of the output; the masks are those of the row after.
+    fn accept(&self, tokens: Vec<i32>) {
+        self.native.accept(&tokens);
+        self.native.queue();
+    }
+
+    /// Notes the drafts of the next step.
+    fn expect(&self, drafts: Vec<i32>) {
+        self.native.expect(&drafts);
+        self.native.queue();
+    }
+
+    /// The mask after so many drafts, a bit for each token from the lowest of the first byte on;
+    /// `None` after a draft that the grammar forbids. `LATE_MASK` after `timeout` seconds,
+    /// `NO_TOKEN` where the grammar cannot be followed.
+    fn mask<'py>(&self, py: Python<'py>, drafts: usize, timeout: f64) -> Option<Answer<'py>> {
+        let limit = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or_default();
+        match py.detach(|| self.native.mask(drafts, Instant::now() + limit)) {
+            RowMask::Mask(mask) => {
+                let bytes: Vec<u8> = (mask?.words().iter().flat_map(|w| w.to_le_bytes())).collect();
+                Some(Answer::Mask(PyBytes::new(py, &bytes)))
+            }
+            RowMask::Late => Some(Answer::Instead(LATE_MASK)),
+            RowMask::Failed => Some(Answer::Instead(NO_TOKEN)),
+        }
+    }
+}
