@@ -26,7 +26,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F/BW/VL/DQ with VNNI and BF16.
     Avx512,
-    /// The same with AMX's tiles of 8-bit integers.
+    /// The same with AMX's tiles of 8-bit integers and bf16.
     Amx,
 }
 
@@ -45,7 +45,7 @@ impl Isa {
         [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx]
     }
 
-    /// The set of what works on vectors: AMX has tiles for products only.
+    /// The set of what works on vectors: AMX has tiles for products and attention only.
     pub(crate) fn vectors(self) -> Self {
         if self == Self::Amx {
             Self::Avx512
@@ -54,7 +54,8 @@ impl Isa {
         }
     }
 
-    /// Whether this CPU can run kernels of this set.
+    /// Whether this CPU can run kernels of this set. In this crate's unit tests a tile unit that
+    /// the CPU lacks is emulated.
     pub fn available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -72,7 +73,7 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
             }
             #[cfg(target_arch = "x86_64")]
-            Self::Amx => Self::Avx512.available() && tiles_permitted(),
+            Self::Amx => Self::Avx512.available() && (cfg!(test) || tiles_permitted()),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -89,16 +90,16 @@ impl Isa {
     }
 }
 
-/// Whether the CPU has tiles of 8-bit integers and the kernel lets this process use them. Asked
-/// once; the permission is that of all threads (Linux, `Documentation/arch/x86/xstate.rst`).
+/// Whether the CPU has tiles of 8-bit integers and bf16 and the kernel lets this process use them.
+/// Asked once; the permission is that of all threads (Linux, `Documentation/arch/x86/xstate.rst`).
 #[cfg(target_arch = "x86_64")]
-fn tiles_permitted() -> bool {
+pub(crate) fn tiles_permitted() -> bool {
     static PERMITTED: OnceLock<bool> = OnceLock::new();
     *PERMITTED.get_or_init(|| {
-        const AMX_TILE: u32 = 1 << 24;
-        const AMX_INT8: u32 = 1 << 25;
+        /// AMX-BF16, AMX-TILE and AMX-INT8.
+        const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
         let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
-        features & (AMX_TILE | AMX_INT8) == AMX_TILE | AMX_INT8 && request_tiles()
+        features & TILES == TILES && request_tiles()
     })
 }
 

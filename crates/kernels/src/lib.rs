@@ -10,7 +10,12 @@
 // indexed by it at once.
 #![allow(clippy::needless_range_loop)]
 
+#[cfg(test)]
+extern crate self as penstock_kernels;
+
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod arena;
 mod attn;
 mod buffer;
@@ -20,6 +25,8 @@ mod gemm;
 mod heads;
 mod isa;
 mod kv;
+#[cfg(test)]
+mod on_tiles;
 mod ops;
 #[cfg(target_arch = "x86_64")]
 mod ops_avx512;

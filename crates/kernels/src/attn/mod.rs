@@ -8,6 +8,8 @@
 //! several.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -59,11 +61,12 @@ pub struct Scoring<'a> {
 
 /// Tokens of a split.
 pub(crate) const SPLIT: usize = 256;
-/// Query rows that a kernel call handles at once.
+/// Query rows that a kernel call handles at once on vectors, and at most.
 pub(crate) const ROWS: usize = 6;
+pub(crate) const MOST_ROWS: usize = 16;
 
-/// The query rows (or probabilities) of one kernel call: up to [`ROWS`], each `dim` numbers. With
-/// bf16 keys AVX-512 reads `bf16`; the others read `f32`, which then holds the same rounded
+/// The query rows (or probabilities) of one kernel call, each `dim` numbers. With bf16 keys AVX-512
+/// and AMX read `bf16`; the others read `f32`, which then holds the same rounded
 /// numbers.
 pub(crate) struct Queries<'a> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

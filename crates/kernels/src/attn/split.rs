@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Queries, ROWS, Runs, SPLIT, Scoring, generic, latent};
+use super::{MOST_ROWS, Queries, ROWS, Runs, SPLIT, Scoring, generic, latent};
+#[cfg(target_arch = "x86_64")]
+use crate::amx::Halves;
 use crate::buffer::Aligned;
 use crate::isa::Isa;
 use crate::kv::{KvType, RUN, StepLease};
@@ -141,9 +143,9 @@ impl Scratch {
         self.queries.clear();
         self.queries.resize(rows * dim, 0.0);
         self.queries_bf16.resize(rows * dim, 0);
-        self.scores.resize(ROWS * SPLIT, 0.0);
-        self.p_bf16.resize(ROWS * SPLIT, 0);
-        self.weighted.resize(ROWS * value_dim, 0.0);
+        self.scores.resize(MOST_ROWS * SPLIT, 0.0);
+        self.p_bf16.resize(MOST_ROWS * SPLIT, 0);
+        self.weighted.resize(MOST_ROWS * value_dim, 0.0);
         self.state.reset(rows, value_dim);
     }
 
@@ -174,14 +176,18 @@ impl Scratch {
         call.kv
             .runs(sequence, tokens, call.layer, stretch.head, &mut runs);
         let mut values = self.values.take().unwrap_or_else(|| Aligned::zeroed(0));
-        if call.kv.layout().latent.is_some() {
-            let layout = call.kv.layout();
+        let layout = call.kv.layout();
+        if layout.latent.is_some() {
             latent::spread(call.isa, layout, &mut runs[..count], &mut values);
+        } else if on_tiles(call.isa, layout.dtype) {
+            #[cfg(target_arch = "x86_64")]
+            super::amx::join(odd(start), &mut runs[..count], &mut values);
         }
-        for (g, group) in positions.chunks(ROWS).enumerate() {
+        let rows = rows_at_once(call.isa, layout.dtype);
+        for (g, group) in positions.chunks(rows).enumerate() {
             self.attend_rows(
                 call,
-                g * ROWS,
+                g * rows,
                 group,
                 &runs[..count],
                 start,
@@ -222,7 +228,7 @@ impl Scratch {
             ahead.fetch(call, 0);
         }
         scores(call.isa, dtype, &queries, runs, &mut self.scores);
-        let mut stats = [(f32::NEG_INFINITY, 0.0f32); ROWS];
+        let mut stats = [(f32::NEG_INFINITY, 0.0f32); MOST_ROWS];
         for (row, &position) in positions.iter().enumerate() {
             let range = row * SPLIT..row * SPLIT + runs.len() * RUN;
             let scores = &mut self.scores[range.clone()];
@@ -248,7 +254,8 @@ impl Scratch {
         if let Some(ahead) = ahead {
             ahead.fetch(call, 1);
         }
-        weigh(call.isa, dtype, &p, runs, value_dim, &mut self.weighted);
+        let out = &mut self.weighted;
+        weigh((call.isa, dtype), &p, start, runs, value_dim, out);
         for (row, &position) in positions.iter().enumerate() {
             if low(position) < high(position) {
                 let (max, sum) = stats[row];
@@ -265,9 +272,31 @@ impl Scratch {
     }
 }
 
+/// Whether products of queries, weights, keys and values run on AMX: all of them then, however few
+/// the rows, because their bits are not those of vectors.
+fn on_tiles(isa: Isa, dtype: KvType) -> bool {
+    isa == Isa::Amx && dtype == KvType::Bf16
+}
+
+fn rows_at_once(isa: Isa, dtype: KvType) -> usize {
+    if on_tiles(isa, dtype) {
+        MOST_ROWS
+    } else {
+        ROWS
+    }
+}
+
+/// Whether the run at `start` is the second of a pair, counted from the sequence's start.
+fn odd(start: usize) -> bool {
+    !(start / RUN).is_multiple_of(2)
+}
+
 fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
     match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
+        #[cfg(target_arch = "x86_64")]
+        _ if on_tiles(isa, dtype) => unsafe { super::amx::scores::<Halves>(q, runs, out) },
+        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
         // SAFETY: as above.
@@ -301,9 +330,22 @@ fn softmax(
     }
 }
 
-fn weigh(isa: Isa, dtype: KvType, p: &Queries<'_>, runs: &Runs<'_>, dim: usize, out: &mut [f32]) {
+/// `start` is the position of the first run.
+fn weigh(
+    (isa, dtype): (Isa, KvType),
+    p: &Queries<'_>,
+    start: usize,
+    runs: &Runs<'_>,
+    dim: usize,
+    out: &mut [f32],
+) {
     match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
+        #[cfg(target_arch = "x86_64")]
+        _ if on_tiles(isa, dtype) => unsafe {
+            super::amx::weigh::<Halves>(p, odd(start), runs, dim, out)
+        },
+        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::weigh(dtype, p, runs, dim, out) },
         // SAFETY: as above.

@@ -1,30 +1,21 @@
-//! Integer tiles on AMX (Intel's instruction set reference, "TDPBSUD").
+//! Integer tiles on AMX.
 //!
-//! A group of 32 inputs of one panel, as `W8` lays it out, is a weight tile: 8 rows of 16 features
-//! x 4 inputs. The nibbles of `W4` are spread into one before. So tiles and vectors share one copy
-//! of the weights. One instruction
-//! multiplies it with 16 activation rows:
-//!
-//! ```text
-//!   activations 16 rows x 32 codes  *  weights 8 x (16 features x 4)  =  dots 16 rows x 16 i32
-//! ```
-//!
+//! A group of 32 inputs of one panel, as `W8` lays it out, is a weight tile (`crate::amx`). The
+//! nibbles of `W4` are spread into one before. So tiles and vectors share one copy of the weights.
 //! Each group has scales of its own, so its dots go through memory (the first cache) to vectors,
 //! which do with them what the AVX-512 tiles do, in the same order: the same bits. A few groups of
 //! all panels of a block are taken with [`ROWS`] rows at a time, because those codes, dots and sums
 //! fit the first cache together.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Tile;
 use super::panels::{
     Ahead, BYTES, Block, Lookup, PANELS, first_dots, has_minima, scale_and_min, store,
 };
+use crate::amx::{HEIGHT, IntegerTiles};
 use crate::packed::{GROUP, PANEL};
 
-/// Activation rows of one tile.
-const HEIGHT: usize = 16;
 /// Activation rows taken at a time.
 const ROWS: usize = 3 * HEIGHT;
 /// Groups taken at a time.
@@ -45,111 +36,16 @@ struct Codes([u8; TILE]);
 #[repr(align(64))]
 struct Sums([f32; ROWS * PANELS * PANEL]);
 
-/// A unit that multiplies tiles; its emulation tests what is around the instructions.
-pub(super) trait TileUnit {
-    /// Fewest rows for which tiles pay.
-    const FEWEST: usize;
-
-    /// Prepares products of `rows` activation rows, up to 16.
-    ///
-    /// # Safety
-    /// The CPU and the operating system have the unit.
-    unsafe fn configure(rows: usize);
-
-    /// `out[row][feature] = sum of acts[row][i] * weights[i / 4][feature][i % 4]` over 32 inputs.
-    ///
-    /// # Safety
-    /// The unit is configured for `rows`; each row has 32 codes, `stride` bytes apart; `weights`
-    /// has 512 bytes and `out` 16 numbers for each row.
-    unsafe fn dots(rows: usize, acts: *const i8, stride: usize, weights: *const u8, out: *mut i32);
-
-    /// Gives the unit's state back, so that no context switch saves it.
-    ///
-    /// # Safety
-    /// The CPU has the unit.
-    unsafe fn release();
-}
-
-/// No tiles: all rows go through vectors.
-pub(super) enum Absent {}
-
-impl TileUnit for Absent {
-    const FEWEST: usize = usize::MAX;
-
-    unsafe fn configure(_: usize) {}
-    unsafe fn dots(_: usize, _: *const i8, _: usize, _: *const u8, _: *mut i32) {}
-    unsafe fn release() {}
-}
-
-/// The tiles of AMX: 0 holds dots, 1 activations, 2 weights.
-pub(super) enum Amx {}
-
-/// What `ldtilecfg` reads: the palette, bytes of a row and rows of each tile.
-#[repr(C, align(64))]
-struct Configuration {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl TileUnit for Amx {
-    const FEWEST: usize = 8;
-
-    unsafe fn configure(rows: usize) {
-        let mut wanted = Configuration {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row_bytes: [0; 16],
-            rows: [0; 16],
-        };
-        wanted.row_bytes[..3].copy_from_slice(&[64, GROUP as u16, 64]);
-        wanted.rows[..3].copy_from_slice(&[rows as u8, rows as u8, (GROUP / 4) as u8]);
-        // SAFETY: the configuration is one of palette 1, which every AMX has; the compiler keeps
-        // nothing in tiles.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const wanted, options(nostack, readonly));
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn dots(_: usize, acts: *const i8, stride: usize, weights: *const u8, out: *mut i32) {
-        // SAFETY: the caller's promise; the tiles are the ones that `configure` gave these shapes.
-        unsafe {
-            asm!(
-                "tileloadd tmm1, [{acts} + {stride}]",
-                "tileloadd tmm2, [{weights} + {line}]",
-                "tilezero tmm0",
-                "tdpbsud tmm0, tmm1, tmm2",
-                "tilestored [{out} + {line}], tmm0",
-                acts = in(reg) acts,
-                stride = in(reg) stride,
-                weights = in(reg) weights,
-                line = in(reg) 64usize,
-                out = in(reg) out,
-                out("tmm0") _,
-                out("tmm1") _,
-                out("tmm2") _,
-                options(nostack, preserves_flags),
-            );
-        }
-    }
-
-    unsafe fn release() {
-        // SAFETY: the caller's promise.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
-    }
-}
-
 /// Computes the tile's rows with a block of panels, and returns the first row that is left: fewer
-/// than [`TileUnit::FEWEST`] are.
+/// than [`IntegerTiles::FEWEST`] are.
 ///
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
-pub(super) unsafe fn rows<const SOURCE: u8, U: TileUnit>(tile: &Tile<'_>, block: &Block) -> usize {
+pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
+    tile: &Tile<'_>,
+    block: &Block,
+) -> usize {
     let (mut row, end) = (tile.rows.start, tile.rows.end);
     if end - row < U::FEWEST {
         return row;
@@ -188,7 +84,7 @@ struct Stripe<'a> {
 impl Stripe<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
-    unsafe fn compute<const SOURCE: u8, U: TileUnit>(&self) {
+    unsafe fn compute<const SOURCE: u8, U: IntegerTiles>(&self) {
         let mut sums = Sums([0.0; ROWS * PANELS * PANEL]);
         let ahead = Ahead::whole(self.tile, self.block);
         let (groups, whole) = (self.tile.w.groups(), self.tile.w.groups() / GROUPS * GROUPS);
@@ -254,7 +150,7 @@ impl Stripe<'_> {
     /// Adds `G` groups from `first` on to the sums of a panel.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
-    unsafe fn add_groups<const SOURCE: u8, U: TileUnit, const G: usize>(
+    unsafe fn add_groups<const SOURCE: u8, U: IntegerTiles, const G: usize>(
         &self,
         panel: usize,
         first: usize,
@@ -280,7 +176,11 @@ impl Stripe<'_> {
                         .as_ptr()
                         .add(top * acts.k_padded + (first + g) * GROUP);
                     let (weights, out) = (codes.add(g * TILE), dots.0.as_mut_ptr());
-                    U::dots(self.height, rows, acts.k_padded, weights, out);
+                    if g % 2 == 0 {
+                        U::dots::<0>(self.height, rows, acts.k_padded, weights, out);
+                    } else {
+                        U::dots::<1>(self.height, rows, acts.k_padded, weights, out);
+                    }
                 }
                 for row in row..end.min(row + HEIGHT) {
                     let sum = sums.at_mut(row - self.row, panel);
@@ -337,43 +237,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::gemm::{self, Mode, avx512};
+    use crate::gemm::{self, Mode};
     use crate::{
         ActivationFormat, Activations, Cpu, GroupRow, Isa, Packed, RowSource, ThreadPool,
         WeightFormat,
     };
-
-    /// Tiles in plain Rust, for CPUs that have none.
-    enum Emulated {}
-
-    impl TileUnit for Emulated {
-        const FEWEST: usize = Amx::FEWEST;
-
-        unsafe fn configure(rows: usize) {
-            assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
-        }
-
-        unsafe fn dots(
-            rows: usize,
-            acts: *const i8,
-            stride: usize,
-            weights: *const u8,
-            out: *mut i32,
-        ) {
-            for (row, feature) in (0..rows).flat_map(|row| (0..PANEL).map(move |f| (row, f))) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let term = |i: usize| {
-                        let weight = *weights.add(i / 4 * 64 + feature * 4 + i % 4);
-                        i32::from(*acts.add(row * stride + i)) * i32::from(weight)
-                    };
-                    *out.add(row * PANEL + feature) = (0..GROUP).map(term).sum();
-                }
-            }
-        }
-
-        unsafe fn release() {}
-    }
 
     const INTEGER: [WeightFormat; 4] = [
         WeightFormat::W4,
@@ -414,24 +282,16 @@ mod tests {
         }
     }
 
-    /// One tile's product by the portable kernel or by emulated tiles.
-    fn product(tile: &Tile<'_>, out: &mut [f32], emulated: bool) {
+    /// One tile's product.
+    fn product(isa: Isa, tile: &Tile<'_>, out: &mut [f32]) {
         let tile = Tile {
             out: out.as_mut_ptr(),
             rows: tile.rows.clone(),
             panels: tile.panels.clone(),
             ..*tile
         };
-        // SAFETY: `out` has the tile's rows and columns; the test asked for AVX-512.
-        unsafe {
-            match tile.w.form() {
-                _ if !emulated => gemm::compute(Isa::Portable, &tile),
-                WeightFormat::W4 => avx512::w4::<Emulated>(&tile),
-                WeightFormat::S4 => avx512::s4::<Emulated>(&tile),
-                WeightFormat::Mx4 => avx512::mx4::<Emulated>(&tile),
-                _ => avx512::w8::<Emulated>(&tile),
-            }
-        }
+        // SAFETY: `out` has the tile's rows and columns; the test asked for the set.
+        unsafe { gemm::compute(isa, &tile) }
     }
 
     proptest! {
@@ -441,7 +301,7 @@ mod tests {
             (m, first) in (1usize..120).prop_flat_map(|m| (Just(m), 0..m)),
             k in 1usize..330, n in 1usize..150, add in any::<bool>(), seed in any::<u64>(),
         ) {
-            if !Isa::Avx512.available() {
+            if !Isa::Amx.available() {
                 println!("skipped: this CPU lacks AVX-512, which computes beside the tiles");
                 return Ok(());
             }
@@ -463,8 +323,8 @@ mod tests {
             };
             let mut want = vec![0.5; m * (n + 3)];
             let mut got = want.clone();
-            product(&tile, &mut want, false);
-            product(&tile, &mut got, true);
+            product(Isa::Portable, &tile, &mut want);
+            product(Isa::Amx, &tile, &mut got);
             let bits = |numbers: &[f32]| numbers.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&got), bits(&want));
         }

@@ -9,11 +9,12 @@
 use std::arch::x86_64::*;
 
 use super::Tile;
-use super::amx::{self, TileUnit};
+use super::amx;
 use super::panels::{
     Ahead, BYTES, Block, CENTRED, Lookup, NIBBLES, PANELS, TABLED, first_dots, has_minima,
     scale_and_min, store,
 };
+use crate::amx::IntegerTiles;
 use crate::packed::GROUP;
 
 /// Rows of one register tile, which has up to [`PANELS`] panels.
@@ -25,7 +26,7 @@ const STREAM_AHEAD: usize = 8192;
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-pub(super) unsafe fn w8<U: TileUnit>(tile: &Tile<'_>) {
+pub(super) unsafe fn w8<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
     unsafe { panels::<BYTES, U>(tile) }
 }
@@ -33,7 +34,7 @@ pub(super) unsafe fn w8<U: TileUnit>(tile: &Tile<'_>) {
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-pub(super) unsafe fn w4<U: TileUnit>(tile: &Tile<'_>) {
+pub(super) unsafe fn w4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
     unsafe { panels::<NIBBLES, U>(tile) }
 }
@@ -41,7 +42,7 @@ pub(super) unsafe fn w4<U: TileUnit>(tile: &Tile<'_>) {
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-pub(super) unsafe fn s4<U: TileUnit>(tile: &Tile<'_>) {
+pub(super) unsafe fn s4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
     unsafe { panels::<CENTRED, U>(tile) }
 }
@@ -49,7 +50,7 @@ pub(super) unsafe fn s4<U: TileUnit>(tile: &Tile<'_>) {
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI, and `U`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-pub(super) unsafe fn mx4<U: TileUnit>(tile: &Tile<'_>) {
+pub(super) unsafe fn mx4<U: IntegerTiles>(tile: &Tile<'_>) {
     // SAFETY: the caller's promises.
     unsafe { panels::<TABLED, U>(tile) }
 }
@@ -58,7 +59,7 @@ pub(super) unsafe fn mx4<U: TileUnit>(tile: &Tile<'_>) {
 /// As `gemm::compute`; the CPU has AVX-512 with VNNI.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
-unsafe fn panels<const SOURCE: u8, U: TileUnit>(tile: &Tile<'_>) {
+unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {
     for (panel, count) in blocks(tile.panels.clone(), width(tile)) {
         // SAFETY: the caller's promises.
         unsafe {

@@ -9,11 +9,15 @@
 use std::ops::Range;
 
 use crate::activations::Activations;
+#[cfg(target_arch = "x86_64")]
+use crate::amx::{Absent, Halves, Integers};
 use crate::isa::Isa;
 use crate::packed::{PANEL, Packed, WeightFormat};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod amx_half;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -86,23 +90,25 @@ pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     unsafe {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::W4) => avx512::w4::<amx::Absent>(tile),
+            (Isa::Avx512, WeightFormat::W4) => avx512::w4::<Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, WeightFormat::W4) => avx512::w4::<amx::Amx>(tile),
+            (Isa::Amx, WeightFormat::W4) => avx512::w4::<Integers>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::S4) => avx512::s4::<amx::Absent>(tile),
+            (Isa::Avx512, WeightFormat::S4) => avx512::s4::<Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, WeightFormat::S4) => avx512::s4::<amx::Amx>(tile),
+            (Isa::Amx, WeightFormat::S4) => avx512::s4::<Integers>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4::<amx::Absent>(tile),
+            (Isa::Avx512, WeightFormat::Mx4) => avx512::mx4::<Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, WeightFormat::Mx4) => avx512::mx4::<amx::Amx>(tile),
+            (Isa::Amx, WeightFormat::Mx4) => avx512::mx4::<Integers>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, WeightFormat::W8) => avx512::w8::<amx::Absent>(tile),
+            (Isa::Avx512, WeightFormat::W8) => avx512::w8::<Absent>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Amx, WeightFormat::W8) => avx512::w8::<amx::Amx>(tile),
+            (Isa::Amx, WeightFormat::W8) => avx512::w8::<Integers>(tile),
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512 | Isa::Amx, WeightFormat::Bf16) => avx512_float::bf16(tile),
+            (Isa::Avx512, WeightFormat::Bf16) => avx512_float::bf16(tile),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Amx, WeightFormat::Bf16) => amx_half::bf16::<Halves>(tile),
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Amx, WeightFormat::F32) => avx512_float::f32(tile),
             #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@ use penstock_kernels::{
     Scoring, Seen, Sequence, SequenceBlocks,
 };
 
-use crate::common::{Rng, bits, uses};
+use super::common::{Rng, bits, uses};
 
 /// Everything about a sequence: projected rows (queries, keys, values side by side) of all its
 /// positions.

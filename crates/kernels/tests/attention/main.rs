@@ -81,7 +81,7 @@ fn assert_near(got: &[f32], text: &Text, set: Setting, from: usize) {
 }
 
 fn shapes() -> impl Strategy<Value = HeadShape> {
-    let dims = proptest::sample::select(&[16usize, 20, 32, 64, 80, 128][..]);
+    let dims = proptest::sample::select(&[16usize, 20, 32, 64, 80, 96, 128][..]);
     let heads = (1usize..=8, 1usize..3).prop_flat_map(|(group, kv_heads)| {
         // Any stretch of the query heads, as a rank may hold it.
         let all = group * kv_heads;

@@ -1,0 +1,348 @@
+//! The tile unit in plain Rust, by the pseudo-code of Intel's instruction set reference.
+
+use super::{DEPTH, HEIGHT, HalfTiles, HalfUnit, IntegerTiles, IntegerUnit, WIDTH};
+use crate::activations::bf16_value;
+use crate::isa::tiles_permitted;
+use crate::packed::{GROUP, PANEL};
+
+/// The unit's integers if the CPU has them, else emulated ones.
+pub(crate) enum Integers {}
+
+impl IntegerTiles for Integers {
+    const FEWEST: usize = IntegerUnit::FEWEST;
+
+    unsafe fn configure(rows: usize) {
+        assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
+        if tiles_permitted() {
+            // SAFETY: the unit is there.
+            unsafe { IntegerUnit::configure(rows) }
+        }
+    }
+
+    unsafe fn dots<const N: usize>(
+        rows: usize,
+        acts: *const i8,
+        stride: usize,
+        weights: *const u8,
+        out: *mut i32,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if tiles_permitted() {
+                IntegerUnit::dots::<N>(rows, acts, stride, weights, out);
+            } else {
+                dots(rows, acts, stride, weights, out);
+            }
+        }
+    }
+
+    unsafe fn release() {
+        if tiles_permitted() {
+            // SAFETY: the unit is there.
+            unsafe { IntegerUnit::release() }
+        }
+    }
+}
+
+/// # Safety
+/// As [`IntegerTiles::dots`].
+unsafe fn dots(rows: usize, acts: *const i8, stride: usize, weights: *const u8, out: *mut i32) {
+    for (row, feature) in (0..rows).flat_map(|row| (0..PANEL).map(move |f| (row, f))) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let term = |i: usize| {
+                let weight = *weights.add(i / 4 * 64 + feature * 4 + i % 4);
+                i32::from(*acts.add(row * stride + i)) * i32::from(weight)
+            };
+            *out.add(row * PANEL + feature) = (0..GROUP).map(term).sum();
+        }
+    }
+}
+
+/// The unit's bf16 if the CPU has them, else emulated ones.
+pub(crate) enum Halves {
+    Unit(HalfUnit),
+    Emulated(Box<Emulated>),
+}
+
+impl HalfTiles for Halves {
+    unsafe fn configure(rows: usize, halves: bool) -> Self {
+        assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
+        // SAFETY: the unit is there, or nothing is needed.
+        unsafe {
+            if tiles_permitted() {
+                Self::Unit(HalfUnit::configure(rows, halves))
+            } else {
+                Self::Emulated(Box::new(Emulated::configure(rows, halves)))
+            }
+        }
+    }
+
+    unsafe fn clear(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Unit(unit) => unit.clear(),
+                Self::Emulated(unit) => unit.clear(),
+            }
+        }
+    }
+
+    unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Unit(unit) => unit.load(from, stride),
+                Self::Emulated(unit) => unit.load(from, stride),
+            }
+        }
+    }
+
+    unsafe fn add<const HALF: bool>(
+        &mut self,
+        left: (*const u16, usize),
+        right: &[*const u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Unit(unit) => unit.add::<HALF>(left, right, stride),
+                Self::Emulated(unit) => unit.add::<HALF>(left, right, stride),
+            }
+        }
+    }
+
+    unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Unit(unit) => unit.store(out, stride),
+                Self::Emulated(unit) => unit.store(out, stride),
+            }
+        }
+    }
+
+    unsafe fn release(&mut self) {
+        if let Self::Unit(unit) = self {
+            // SAFETY: the caller's promise.
+            unsafe { unit.release() }
+        }
+    }
+}
+
+type Row = [f32; PANEL];
+
+/// Sums in memory.
+pub(crate) struct Emulated {
+    rows: usize,
+    halves: bool,
+    sums: [[Row; HEIGHT]; WIDTH],
+}
+
+impl HalfTiles for Emulated {
+    unsafe fn configure(rows: usize, halves: bool) -> Self {
+        Self {
+            rows,
+            halves,
+            // No sums of earlier work: they must be set.
+            sums: [[[f32::NAN; PANEL]; HEIGHT]; WIDTH],
+        }
+    }
+
+    unsafe fn clear(&mut self) {
+        self.sums = [[[0.0; PANEL]; HEIGHT]; WIDTH];
+    }
+
+    unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
+        for (sums, from) in self.sums.iter_mut().zip(from) {
+            for (row, sum) in sums[..self.rows].iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                *sum = unsafe { from.byte_add(row * stride).cast::<Row>().read() };
+            }
+        }
+    }
+
+    unsafe fn add<const HALF: bool>(
+        &mut self,
+        (left, ld): (*const u16, usize),
+        right: &[*const u8],
+        stride: usize,
+    ) {
+        assert!(self.halves || !HALF, "half products were not configured");
+        assert!(right.len() <= WIDTH, "{} right sides", right.len());
+        let pairs = if HALF { DEPTH / 4 } else { DEPTH / 2 };
+        for (sums, right) in self.sums.iter_mut().zip(right) {
+            for (row, sums) in sums[..self.rows].iter_mut().enumerate() {
+                // SAFETY: the caller's promise; the CPU has AVX-512, without which there are no
+                // tiles, emulated or not.
+                unsafe { add_row(pairs, left.byte_add(row * ld), *right, stride, sums) }
+            }
+        }
+    }
+
+    unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
+        for (sums, out) in self.sums.iter().zip(out) {
+            for (row, sum) in sums[..self.rows].iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { out.byte_add(row * stride).cast::<Row>().write(*sum) }
+            }
+        }
+    }
+
+    unsafe fn release(&mut self) {}
+}
+
+/// Zero in place of a number under the smallest normal one.
+#[inline(always)]
+fn flushed(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE {
+        0.0f32.copysign(x)
+    } else {
+        x
+    }
+}
+
+/// One row of TDPBF16PS: the even inputs and the odd ones, each by fused multiply-adds, are added
+/// to one another and then to the sums.
+///
+/// # Safety
+/// The CPU has FMA; `left` has `pairs` pairs of inputs and `right` as many lines.
+#[target_feature(enable = "avx512f,fma")]
+unsafe fn add_row(pairs: usize, left: *const u16, right: *const u8, stride: usize, sums: &mut Row) {
+    let mut parts = [[0.0f32; PANEL]; 2];
+    for k in 0..pairs {
+        for (odd, part) in parts.iter_mut().enumerate() {
+            for (feature, sum) in part.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                let (a, b) = unsafe {
+                    let line = right.add(k * stride).cast::<u16>();
+                    (
+                        flushed(bf16_value(left.add(2 * k + odd).read_unaligned())),
+                        flushed(bf16_value(line.add(2 * feature + odd).read_unaligned())),
+                    )
+                };
+                *sum = flushed(a.mul_add(b, *sum));
+            }
+        }
+    }
+    for (feature, sum) in sums.iter_mut().enumerate() {
+        let both = flushed(parts[0][feature] + parts[1][feature]);
+        *sum = flushed(flushed(*sum) + both);
+    }
+}
+
+/// What the CPU computes beside what the reference says: on a CPU that has the unit.
+mod tests {
+    use super::*;
+
+    fn noise(len: usize, seed: u32) -> Vec<u16> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16 & 0x83ff | 0x3c00) as u16
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn integers_are_those_of_the_cpu() {
+        if !tiles_permitted() {
+            println!("skipped: this CPU lacks AMX, or the system forbids it");
+            return;
+        }
+        let acts: Vec<i8> = noise(HEIGHT * 48, 1).iter().map(|&x| x as i8).collect();
+        let weights: Vec<u8> = noise(512, 2).iter().map(|&x| x as u8).collect();
+        for rows in 1..=HEIGHT {
+            let mut want = vec![0i32; HEIGHT * PANEL];
+            let mut got = [want.clone(), want.clone()];
+            // SAFETY: the unit is there; rows are 48 bytes apart and have 32 codes.
+            unsafe {
+                dots(rows, acts.as_ptr(), 48, weights.as_ptr(), want.as_mut_ptr());
+                IntegerUnit::configure(rows);
+                let (acts, weights) = (acts.as_ptr(), weights.as_ptr());
+                IntegerUnit::dots::<0>(rows, acts, 48, weights, got[0].as_mut_ptr());
+                IntegerUnit::dots::<1>(rows, acts, 48, weights, got[1].as_mut_ptr());
+                IntegerUnit::release();
+            }
+            assert_eq!(got, [want.clone(), want], "{rows} rows");
+        }
+    }
+
+    /// Sums of products with some rows, whole and half ones, through load and store.
+    fn sums<U: HalfTiles>(rows: usize, halves: bool) -> Vec<f32> {
+        let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
+        let mut out = vec![0.0f32; WIDTH * HEIGHT * PANEL];
+        let rights: Vec<*const u8> = right.chunks(512).map(|r| r.as_ptr().cast()).collect();
+        let outs: Vec<*mut f32> = out.chunks_mut(256).map(|o| o.as_mut_ptr()).collect();
+        let first: Vec<*const f32> = outs.iter().map(|o| o.cast_const()).collect();
+        // SAFETY: tiles have 16 rows of 64 bytes, left ones 80 bytes apart; the unit is there.
+        unsafe {
+            let mut unit = U::configure(rows, halves);
+            unit.clear();
+            unit.add::<false>((left.as_ptr(), 80), &rights, 64);
+            unit.store(&outs, 64);
+            unit.clear();
+            unit.load(&first[..3], 64);
+            if halves {
+                unit.add::<true>((left.as_ptr(), 80), &rights, 64);
+            } else {
+                unit.add::<false>((left.as_ptr(), 80), &rights, 64);
+            }
+            unit.store(&outs, 64);
+            unit.release();
+        }
+        out
+    }
+
+    #[test]
+    fn halves_are_those_of_the_cpu() {
+        if !tiles_permitted() {
+            println!("skipped: this CPU lacks AMX, or the system forbids it");
+            return;
+        }
+        for (rows, halves) in (1..=HEIGHT).flat_map(|rows| [(rows, false), (rows, true)]) {
+            let (want, got) = (
+                sums::<Emulated>(rows, halves),
+                sums::<HalfUnit>(rows, halves),
+            );
+            let same = got
+                .iter()
+                .zip(&want)
+                .all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "{rows} rows, halves {halves}");
+        }
+    }
+
+    /// Two products that follow one another in f64.
+    #[test]
+    fn emulated_halves_are_near_f64() {
+        let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
+        let value = |bits: u16| f64::from(bf16_value(bits));
+        for (rows, halves) in [(1, false), (5, true), (16, false), (16, true)] {
+            // SAFETY (of the calls within): the emulation needs AVX-512 only.
+            if !crate::Isa::Avx512.available() {
+                println!("skipped: this CPU lacks AVX-512");
+                return;
+            }
+            let got = sums::<Emulated>(rows, halves);
+            for (i, &got) in got.iter().enumerate() {
+                let (tile, row, feature) = (i / 256, i / 16 % 16, i % 16);
+                let dot = |inputs: usize| -> f64 {
+                    let term = |k: usize| {
+                        let weight = right[tile * 512 + k / 2 * 32 + feature * 2 + k % 2];
+                        value(left[row * 40 + k]) * value(weight)
+                    };
+                    (0..inputs).map(term).sum()
+                };
+                let first = if tile < 3 { dot(32) } else { 0.0 };
+                let second = if halves { dot(16) } else { dot(32) };
+                let want = if row < rows { first + second } else { 0.0 };
+                assert!(
+                    (f64::from(got) - want).abs() < 1e-4,
+                    "{rows} rows, tile {tile}, row {row}, feature {feature}: {got}, not {want}"
+                );
+            }
+        }
+    }
+}

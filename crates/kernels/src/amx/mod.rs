@@ -1,0 +1,391 @@
+//! The tile unit of AMX (Intel's instruction set reference, "TDPBSUD" and "TDPBF16PS").
+//!
+//! A tile has up to 16 rows of 64 bytes. One instruction multiplies 16 rows of activations with a
+//! tile of weights, which is what `packed.rs` and `kv/layout.rs` lay out as it stands:
+//!
+//! ```text
+//!   integers  16 rows x 32 codes  *   8 x (16 features x 4)  ->  16 rows x 16 i32
+//!   halves    16 rows x 32 bf16   *  16 x (16 features x 2)  ->  16 rows x 16 f32
+//! ```
+//!
+//! Integer dots are exact. A product of halves adds to each sum the even inputs, in ascending
+//! order, plus the odd ones; so it differs in the last bits from `vdpbf16ps`, which takes pair by
+//! pair. The rows of a product do not affect each other. `emulated.rs` computes both in plain Rust;
+//! in the unit tests it stands for a unit that the CPU lacks.
+
+use std::arch::asm;
+
+use crate::packed::GROUP;
+
+#[cfg(test)]
+mod emulated;
+
+#[cfg(test)]
+pub(crate) use emulated::{Halves, Integers};
+/// The unit that `Isa::Amx` stands for.
+#[cfg(not(test))]
+pub(crate) use {HalfUnit as Halves, IntegerUnit as Integers};
+
+/// Activation rows of one product.
+pub(crate) const HEIGHT: usize = 16;
+/// Sums (of bf16) or dots (of integers) that are under way at once.
+pub(crate) const WIDTH: usize = 4;
+/// Inputs of a whole bf16 product; a half one has the half.
+pub(crate) const DEPTH: usize = 32;
+/// Bytes of a row of a tile.
+pub(crate) const LINE: usize = 64;
+
+/// A unit that multiplies tiles of 8-bit integers.
+pub(crate) trait IntegerTiles {
+    /// Fewest rows for which tiles pay.
+    const FEWEST: usize;
+
+    /// Prepares products of `rows` activation rows, up to 16.
+    ///
+    /// # Safety
+    /// The CPU and the operating system have the unit.
+    unsafe fn configure(rows: usize);
+
+    /// `out[row][feature] = sum of acts[row][i] * weights[i / 4][feature][i % 4]` over 32 inputs.
+    /// Products that follow one another with `N` 0 and 1 in turn overlap.
+    ///
+    /// # Safety
+    /// The unit is configured for `rows`; each row has 32 codes, `stride` bytes apart; `weights`
+    /// has 512 bytes and `out` 16 numbers for each row.
+    unsafe fn dots<const N: usize>(
+        rows: usize,
+        acts: *const i8,
+        stride: usize,
+        weights: *const u8,
+        out: *mut i32,
+    );
+
+    /// Gives the unit's state back, so that no context switch saves it.
+    ///
+    /// # Safety
+    /// The CPU has the unit.
+    unsafe fn release();
+}
+
+/// No tiles: all rows go through vectors.
+pub(crate) enum Absent {}
+
+impl IntegerTiles for Absent {
+    const FEWEST: usize = usize::MAX;
+
+    unsafe fn configure(_: usize) {}
+    unsafe fn dots<const N: usize>(_: usize, _: *const i8, _: usize, _: *const u8, _: *mut i32) {}
+    unsafe fn release() {}
+}
+
+/// A unit that multiplies tiles of bf16 and keeps [`WIDTH`] sums of rows x 16 f32.
+///
+/// `stride` is the bytes between the rows of a tile.
+pub(crate) trait HalfTiles {
+    /// Prepares products of `rows` activation rows, 1 to 16; some of them half ones if `halves`.
+    ///
+    /// # Safety
+    /// The CPU and the operating system have the unit.
+    unsafe fn configure(rows: usize, halves: bool) -> Self;
+
+    /// Sets all sums to zero.
+    ///
+    /// # Safety
+    /// The unit is configured.
+    unsafe fn clear(&mut self);
+
+    /// Sets the first sums to the tiles at `from`.
+    ///
+    /// # Safety
+    /// The unit is configured; each tile has as many rows of 16 f32.
+    unsafe fn load(&mut self, from: &[*const f32], stride: usize);
+
+    /// Adds to sum `i` the product of `left` (rows x 32 inputs, 16 if `HALF`) with `right[i]`
+    /// (16 pairs of inputs x 16 x 2, 8 if `HALF`), for all of `right`.
+    ///
+    /// # Safety
+    /// The unit is configured, with halves if `HALF`; the tiles can be read.
+    unsafe fn add<const HALF: bool>(
+        &mut self,
+        left: (*const u16, usize),
+        right: &[*const u8],
+        stride: usize,
+    );
+
+    /// Writes the first sums to the tiles at `out`.
+    ///
+    /// # Safety
+    /// The unit is configured; each tile has room for as many rows of 16 f32.
+    unsafe fn store(&mut self, out: &[*mut f32], stride: usize);
+
+    /// Gives the unit's state back, so that no context switch saves it.
+    ///
+    /// # Safety
+    /// The unit is configured.
+    unsafe fn release(&mut self);
+}
+
+/// What `ldtilecfg` reads: the palette, bytes of a row and rows of each tile.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Configuration {
+    /// Tiles of the given rows and bytes of a row.
+    fn new(tiles: [(usize, usize); 8]) -> Self {
+        let mut wanted = Self {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for (tile, (rows, bytes)) in tiles.into_iter().enumerate() {
+            (wanted.rows[tile], wanted.row_bytes[tile]) = (rows as u8, bytes as u16);
+        }
+        wanted
+    }
+
+    /// # Safety
+    /// The CPU and the operating system have the unit.
+    unsafe fn load(&self) {
+        // SAFETY: the configuration is one of palette 1, which every AMX has; the compiler keeps
+        // nothing in tiles.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) }
+    }
+}
+
+/// # Safety
+/// The CPU has AMX.
+unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+}
+
+/// AMX on integers: tiles 0 and 1 hold dots, 2 and 3 activations, 4 and 5 weights.
+pub(crate) enum IntegerUnit {}
+
+impl IntegerTiles for IntegerUnit {
+    const FEWEST: usize = 8;
+
+    unsafe fn configure(rows: usize) {
+        let (dots, acts, weights) = ((rows, LINE), (rows, GROUP), (GROUP / 4, LINE));
+        let tiles = [dots, dots, acts, acts, weights, weights, (0, 0), (0, 0)];
+        // SAFETY: the caller's promise.
+        unsafe { Configuration::new(tiles).load() }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<const N: usize>(
+        _: usize,
+        acts: *const i8,
+        stride: usize,
+        weights: *const u8,
+        out: *mut i32,
+    ) {
+        // SAFETY: the caller's promise; the tiles are the ones that `configure` gave these shapes.
+        unsafe {
+            asm!(
+                "tileloadd tmm{left}, [{acts} + {stride}]",
+                "tileloadd tmm{right}, [{weights} + {line}]",
+                "tilezero tmm{dots}",
+                "tdpbsud tmm{dots}, tmm{left}, tmm{right}",
+                "tilestored [{out} + {line}], tmm{dots}",
+                dots = const N % 2,
+                left = const 2 + N % 2,
+                right = const 4 + N % 2,
+                acts = in(reg) acts,
+                stride = in(reg) stride,
+                weights = in(reg) weights,
+                line = in(reg) LINE,
+                out = in(reg) out,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _,
+                out("tmm3") _, out("tmm4") _, out("tmm5") _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    unsafe fn release() {
+        // SAFETY: the caller's promise.
+        unsafe { release() }
+    }
+}
+
+/// AMX on bf16. Tiles 0 to 3 are the sums and 4 is the left side. 5 to 7 are right sides, so that
+/// one is read while another is used; with half products 5 is, and 6 and 7 are their two sides.
+///
+/// Sums stay in the tiles from call to call: compiled code touches none.
+pub(crate) struct HalfUnit {
+    halves: bool,
+}
+
+const SUMS: usize = 0;
+const LEFT: usize = 4;
+const RIGHT: usize = 5;
+const HALF_LEFT: usize = 6;
+const HALF_RIGHT: usize = 7;
+
+/// # Safety
+/// The tile is configured and can be read.
+#[inline(always)]
+unsafe fn load<const TILE: usize>(from: *const u8, stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tileloadd tmm{tile}, [{from} + {stride}]",
+            tile = const TILE,
+            from = in(reg) from,
+            stride = in(reg) stride,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// The tile is configured and can be written.
+#[inline(always)]
+unsafe fn store<const TILE: usize>(out: *mut f32, stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tilestored [{out} + {stride}], tmm{tile}",
+            tile = const TILE,
+            out = in(reg) out,
+            stride = in(reg) stride,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// The tiles are configured with shapes that fit each other; `right` can be read.
+#[inline(always)]
+unsafe fn product<const SUM: usize, const LEFT: usize, const RIGHT: usize>(
+    right: *const u8,
+    stride: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        load::<RIGHT>(right, stride);
+        asm!(
+            "tdpbf16ps tmm{sum}, tmm{left}, tmm{right}",
+            sum = const SUM,
+            left = const LEFT,
+            right = const RIGHT,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+}
+
+impl HalfTiles for HalfUnit {
+    unsafe fn configure(rows: usize, halves: bool) -> Self {
+        let (sums, right) = ((rows, LINE), (DEPTH / 2, LINE));
+        let last = if halves {
+            [(rows, DEPTH), (DEPTH / 4, LINE)]
+        } else {
+            [right; 2]
+        };
+        let tiles = [sums, sums, sums, sums, sums, right, last[0], last[1]];
+        // SAFETY: the caller's promise.
+        unsafe { Configuration::new(tiles).load() }
+        Self { halves }
+    }
+
+    #[inline(always)]
+    unsafe fn clear(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(&mut self, from: &[*const f32], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (i, &from) in from.iter().enumerate() {
+                match i {
+                    0 => load::<SUMS>(from.cast(), stride),
+                    1 => load::<{ SUMS + 1 }>(from.cast(), stride),
+                    2 => load::<{ SUMS + 2 }>(from.cast(), stride),
+                    _ => load::<{ SUMS + 3 }>(from.cast(), stride),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add<const HALF: bool>(
+        &mut self,
+        (left, ld): (*const u16, usize),
+        right: &[*const u8],
+        stride: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if HALF {
+                load::<HALF_LEFT>(left.cast(), ld);
+            } else {
+                load::<LEFT>(left.cast(), ld);
+            }
+            for (i, &right) in right.iter().enumerate() {
+                match (i, HALF || self.halves) {
+                    (0, true) => one::<SUMS, HALF>(right, stride),
+                    (1, true) => one::<{ SUMS + 1 }, HALF>(right, stride),
+                    (2, true) => one::<{ SUMS + 2 }, HALF>(right, stride),
+                    (_, true) => one::<{ SUMS + 3 }, HALF>(right, stride),
+                    (0, _) => product::<SUMS, LEFT, RIGHT>(right, stride),
+                    (1, _) => product::<{ SUMS + 1 }, LEFT, { RIGHT + 1 }>(right, stride),
+                    (2, _) => product::<{ SUMS + 2 }, LEFT, { RIGHT + 2 }>(right, stride),
+                    _ => product::<{ SUMS + 3 }, LEFT, RIGHT>(right, stride),
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (i, &out) in out.iter().enumerate() {
+                match i {
+                    0 => store::<SUMS>(out, stride),
+                    1 => store::<{ SUMS + 1 }>(out, stride),
+                    2 => store::<{ SUMS + 2 }>(out, stride),
+                    _ => store::<{ SUMS + 3 }>(out, stride),
+                }
+            }
+        }
+    }
+
+    unsafe fn release(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { release() }
+    }
+}
+
+/// # Safety
+/// As [`product`], in a configuration with half products.
+#[inline(always)]
+unsafe fn one<const SUM: usize, const HALF: bool>(right: *const u8, stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if HALF {
+            product::<SUM, HALF_LEFT, HALF_RIGHT>(right, stride);
+        } else {
+            product::<SUM, LEFT, RIGHT>(right, stride);
+        }
+    }
+}
