@@ -250,6 +250,34 @@ fn long_contexts_have_the_same_bits_by_every_path() {
     }
 }
 
+/// Windows that begin in any block: what a task reads before them depends on its first row.
+#[test]
+fn windows_begin_anywhere() {
+    let mut rng = Rng(8);
+    let shape = HeadShape::whole(4, 2, 48);
+    let text = Text::random(&mut rng, shape, 330);
+    for (isa, block_size) in isas().into_iter().flat_map(|isa| [(isa, 16), (isa, 48)]) {
+        let set = Setting {
+            isa,
+            threads: 1,
+            dtype: KvType::Bf16,
+            block_size,
+            seen: Seen::Window(90),
+            softcap: None,
+            sinks: false,
+        };
+        let mut sizes = [330, 1, 16, 23].into_iter().map(|size| {
+            let mut machine = Machine::new(&mut rng, shape, set, text.len());
+            bits(&machine.alone(&text, || size))
+        });
+        let whole = sizes.next().unwrap();
+        assert!(
+            sizes.all(|other| other == whole),
+            "{isa}, blocks of {block_size}"
+        );
+    }
+}
+
 #[test]
 fn sequences_do_not_touch_each_other() {
     let mut rng = Rng(6);
