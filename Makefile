@@ -94,7 +94,7 @@ IMAGE ?= penstock
 image: install ## build the container image IMAGE (penstock) with podman, docker or buildah
 	@test -n '$(BUILDER)' || { echo "no podman, docker or buildah: apt-get install podman"; exit 1; }
 	@rm -rf build/image && mkdir -p build/image
-	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels build/wheels/penstock-*.whl
+	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[hub]"
 	@$(BUILDER) build -f deploy/Containerfile -t $(IMAGE) build/image
 
 demo: install ## answer one question with the default model, print TTFT, tokens/s and memory

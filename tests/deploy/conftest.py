@@ -96,7 +96,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterat
     assert built, "no wheel in build/wheels: make install"
     shutil.copy(built[-1], wheels)
     pip = (sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:")
-    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, built[-1])
+    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, f"{built[-1]}[hub]")
     with Images(folder) as store:
         store.base(debian())
         store.build(repository / "deploy/Containerfile", folder / "context", NAME)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from penstock.deploy.kinds.pull_job import DOWNLOAD
 
 from tests.deploy.image import NAME, Container, Images, call
 from tests.e2e.server import HANG
@@ -66,3 +67,15 @@ def test_a_missing_model_is_named(images: Images, tmp_path: Path) -> None:
     with Container(tmp_path / "missing", root, config, ("serve", "/models/none"), {}) as container:
         assert container.wait() != 0
         assert "/models/none" in container.log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_image_has_what_a_pull_job_runs(images: Images, tmp_path: Path) -> None:
+    """Without a network the download fails at the hub's address, not at an import."""
+    root, config = images.root(NAME), images.config(NAME)
+    config = {**config, "Entrypoint": ["python3", "-c", DOWNLOAD]}
+    with Container(tmp_path / "pull", root, config, ("org/name", "/tmp/model"), {}) as container:
+        assert container.wait() != 0
+        assert "ModuleNotFoundError" not in container.log
+        assert "org/name" in container.log or "connect" in container.log.lower(), container.log

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,10 +255,21 @@ def test_what_a_deployment_needs_is_said(
     assert "these pods cannot run: no backend runs" in printed
 
 
-def test_a_pull_names_what_its_image_needs(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written(HERE, "--claim", "weights")
-    assert "huggingface_hub" not in capsys.readouterr().out
-    written(HERE, "--pull", "org/name")
-    assert "note: --pull: needs huggingface_hub in the image" in capsys.readouterr().out
+def test_a_pull_leaves_out_copies_for_other_programs(written: Written, tmp_path: Path) -> None:
+    """The Job's own words, run with a stand-in for huggingface_hub."""
+    (tmp_path / "huggingface_hub.py").write_text(
+        "import json\n"
+        "def snapshot_download(*words, **options):\n"
+        "    print(json.dumps([words, options]))\n"
+    )
+    objects = written(HERE, "--pull", "org/name").values()
+    (job,) = [made for made in objects if made["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    _, *words = container["command"]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [
+        ["org/name"],
+        {"local_dir": words[-1], "ignore_patterns": ["original/*", "metal/*"]},
+    ]

@@ -43,15 +43,18 @@ def binary() -> Path:
 
 
 def _go(work: Path, *words: str) -> None:
-    done = subprocess.run(
-        ["go", *words],
-        cwd=work,
-        env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"},
-        capture_output=True,
-        text=True,
-        timeout=BUILD_TIMEOUT,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["go", *words],
+            cwd=work,
+            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false"},
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"no API server to test with: go {words[0]} took over {BUILD_TIMEOUT} s")
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
         pytest.skip(f"no API server to test with: go {words[0]}: {last[0]}")

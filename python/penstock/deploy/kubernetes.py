@@ -105,8 +105,6 @@ def notes(settings: Settings) -> list[str]:
         found.append("IPC_LOCK for RDMA: the namespace must allow more than Pod Security baseline")
     if settings.volume.host_path:
         found.append("hostPath: the namespace must allow more than Pod Security baseline")
-    if settings.volume.pull and settings.engine == "penstock":
-        found.append("--pull: needs huggingface_hub in the image, which `make image` leaves out")
     found += _notes_of_kinds(settings)
     runs = settings.plan["model"]["runs"]
     if settings.engine == "penstock" and runs != "yes":

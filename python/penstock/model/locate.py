@@ -11,7 +11,9 @@ from penstock.core import PenstockError
 from penstock.model.generation import GenerationDefaults
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tiktoken.model"]
+HUB_COPIES = ["original/*", "metal/*"]
+"""Copies of the weights that some repositories keep for other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,10 @@ def from_hub(model: str, revision: str | None = None) -> Path:
             "`pip install 'penstock[hub]'`"
         ) from error
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=HUB_FILES))
+        found = snapshot_download(
+            model, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=HUB_COPIES
+        )
+        return Path(found)
     except (OSError, ValueError) as error:
         raise PenstockError(
             f"{model} cannot be downloaded from the Hugging Face hub: {error}"

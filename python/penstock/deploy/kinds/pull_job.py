@@ -11,8 +11,10 @@ HUB_SECRET = "hub"
 
 DOWNLOAD = (
     "import sys; from huggingface_hub import snapshot_download as get; "
-    "get(sys.argv[1], local_dir=sys.argv[2])"
+    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
 )
+"""Without the copies of the weights that some repositories keep for other programs: the claim has
+no room for them."""
 
 
 def pull_job(facts: Facts) -> dict[str, object]:
