@@ -104,6 +104,29 @@ async fn a_client_that_does_not_read_stops_the_stream_at_its_source() {
     assert!(grown < 32 << 20, "{grown} bytes wait for the client");
 }
 
+/// A stream of hours in small: each pause, and the stream in all, is longer than every time-out.
+#[tokio::test]
+async fn no_time_out_of_a_request_ends_a_stream_that_pauses() {
+    let gap = Duration::from_millis(1200);
+    let replica = Replica::start(Answers::Events(4, gap), &["m"]).await;
+    let bounds = json!({
+        "limits": {"header_timeout_s": 0.5, "write_timeout_s": 0.5, "body_timeout_s": 0.5},
+        "connect_timeout_s": 0.5,
+        "resume_timeout_s": 0.5,
+    });
+    let door = Door::open(&[&replica], bounds).await;
+    let answer = door.post(&chat("x")).await;
+    assert_eq!(answer.status, 200);
+    let expected: String = (0..4)
+        .map(|at| format!("data: {{\"at\":{at}}}\n\n"))
+        .collect();
+    assert_eq!(answer.text(), expected + "data: [DONE]\n\n");
+    until("the request is over", || {
+        door.gateway().open_requests() == 0
+    })
+    .await;
+}
+
 fn resident_bytes() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
