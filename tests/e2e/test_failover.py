@@ -24,7 +24,8 @@ from tests.e2e.gateway import Gateway
 from tests.e2e.server import HANG, Server, eventually, metric
 
 Json = dict[str, Any]
-TOKENS = 48
+TOKENS = 128
+"""Of every stream: many more than a client that gets little of a processor is behind."""
 BEGUN = 4
 """Events of every stream before something is killed."""
 
