@@ -75,7 +75,7 @@ def test_the_image_has_what_a_pull_job_runs(images: Images, tmp_path: Path) -> N
     """Without a network the download fails at the hub's address, not at an import."""
     root, config = images.root(NAME), images.config(NAME)
     config = {**config, "Entrypoint": ["python3", "-c", DOWNLOAD]}
-    with Container(tmp_path / "pull", root, config, ("org/name", "/tmp/model"), {}) as container:
+    with Container(tmp_path / "pull", root, config, ("org/name", "model"), {}) as container:
         assert container.wait() != 0
         assert "ModuleNotFoundError" not in container.log
         assert "org/name" in container.log or "connect" in container.log.lower(), container.log

@@ -25,7 +25,7 @@ from tests.e2e.server import HANG, Server, eventually, metric
 
 Json = dict[str, Any]
 TOKENS = 128
-"""Of every stream: many more than a client that gets little of a processor is behind."""
+"""Length of every stream, so that the first replica's are still running when it is killed."""
 BEGUN = 4
 """Events of every stream before something is killed."""
 
