@@ -27,7 +27,10 @@ class Results:
 
     def note(self, title: str, value: Any) -> None:
         self._found[title] = value
-        self._path.write_text(json.dumps(self._found, indent=1))
+        # Renamed into place: a part may be killed while it writes.
+        written = self._path.with_suffix(".part")
+        written.write_text(json.dumps(self._found, indent=1))
+        written.replace(self._path)
         print(title, value[-1] if isinstance(value, list) else value, flush=True)
 
     def row(self, title: str, **columns: Any) -> None:

@@ -31,6 +31,7 @@ PARTS = (
     ("Qwen3-30B-A3B", 150),
     ("Qwen3-14B", 150),
 )
+KILL_SECONDS = 5
 
 
 def main() -> int:
@@ -62,21 +63,32 @@ def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "python"), *([given] if given else [])])
     command = [sys.executable, "-m", "benchmarks.gpu.parts", name, str(path)]
     with (out / f"{name}.log").open("w") as log:
-        try:
-            done = subprocess.run(
-                [*command, "--dry"] if dry else command,
-                timeout=limit,
-                stdout=log,
-                stderr=log,
-                check=False,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": paths},
-            )
-            state = "done" if done.returncode == 0 else f"failed with {done.returncode}"
-        except subprocess.TimeoutExpired:
-            state = f"stopped after {limit:.0f} s"
+        process = subprocess.Popen(
+            [*command, "--dry"] if dry else command,
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+        state = ended(process, limit)
     results = json.loads(path.read_text()) if path.exists() else {}
     return {"state": state, "seconds": time.monotonic() - began, "results": results}
+
+
+def ended(process: subprocess.Popen[bytes], limit: float) -> str:
+    """State of a part after at most `limit` seconds. One that SIGKILL does not end, such as a
+    process that hangs in the driver, is left behind.
+    """
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        try:
+            process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"hung after {limit:.0f} s, and was left behind"
+        return f"stopped after {limit:.0f} s"
+    return "done" if status == 0 else f"failed with {status}"
 
 
 def report(found: dict[str, dict[str, Any]], dry: bool) -> str:

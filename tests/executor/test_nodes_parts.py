@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from penstock.config import stages_of_nodes
 from penstock.executor.nodes.messages import (
     TYPES,
     End,
@@ -21,14 +22,14 @@ from penstock.executor.nodes.messages import (
     session_key,
 )
 from penstock.executor.nodes.rendezvous import compare, listening_address
-from penstock.executor.nodes.stage_assignment import Node, hosts, ranks_of, stages
+from penstock.executor.nodes.stage_assignment import Node, hosts, ranks_of
 from penstock.ranks import RankLayout
 
 
 @given(st.integers(1, 200), st.data())
 def test_stages_go_to_nodes_in_order_and_evenly(pp: int, data: st.DataObject) -> None:
     nnodes = data.draw(st.integers(1, pp))
-    held = stages(pp, nnodes)
+    held = stages_of_nodes(pp, nnodes)
     assert [stage for own in held for stage in own] == list(range(pp))
     sizes = [len(own) for own in held]
     assert min(sizes) >= 1

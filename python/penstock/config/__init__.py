@@ -25,6 +25,7 @@ from penstock.config.sections import (
     ServerConfig,
     TierConfig,
     TiersConfig,
+    stages_of_nodes,
 )
 from penstock.config.sources import (
     Raw,
@@ -80,4 +81,5 @@ __all__ = [
     "runtime_directory",
     "shared_memory_directory",
     "split_address",
+    "stages_of_nodes",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from penstock.config.kv_events import KvEventsConfig
@@ -127,8 +128,22 @@ class ParallelConfig:
 
     @property
     def most_ranks_on_a_node(self) -> int:
-        """Whether ranks are on several hosts without Ray."""
-        return self.tensor * -(-self.pipeline // self.nnodes)
+        """Ranks of node 0, which no other node exceeds."""
+        return self.tensor * len(stages_of_nodes(self.pipeline, self.nnodes)[0])
+
+    def number_on_node(self, rank: int) -> int:
+        """Place of a rank among those of its node, which hosts whole stages in order."""
+        stage, number = divmod(rank, self.tensor)
+        held = stages_of_nodes(self.pipeline, self.nnodes)
+        first = next(own.start for own in held if stage in own)
+        return (stage - first) * self.tensor + number
+
+
+def stages_of_nodes(pp: int, nnodes: int) -> list[range]:
+    """Stages of each node; the first nodes hold one more where `pp` is no multiple."""
+    least, more = divmod(pp, nnodes)
+    starts = [node * least + min(node, more) for node in range(nnodes + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,14 @@ def test_ranks_of_a_host_take_its_gpus_in_order() -> None:
     assert rank_of_host(config, (json.dumps(shard), "{}")) == 3
 
 
+def test_ranks_of_hosts_with_fewer_stages_begin_at_their_first_gpu() -> None:
+    """Four stages on three nodes: two, one and one."""
+    config = config_of("llama", pipeline_parallel_size=4)
+    config = replace(config, parallel=replace(config.parallel, nnodes=3))
+    shards = [json.dumps({"stage": [stage, 4], "rank": 0, "heads": [0, 4]}) for stage in range(4)]
+    assert [rank_of_host(config, (shard, "{}")) for shard in shards] == [0, 1, 0, 0]
+
+
 def test_recipes_of_a_stacked_tensor_name_an_expert() -> None:
     from penstock.backends.torch.recipes import of_expert
 

@@ -188,7 +188,7 @@ def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
         return 0
     shard = json.loads(rank[0])
     number = shard["stage"][0] * (len(shard["heads"]) - 1) + shard["rank"]
-    return int(number) % config.parallel.most_ranks_on_a_node
+    return config.parallel.number_on_node(number)
 
 
 def check_driver() -> None:

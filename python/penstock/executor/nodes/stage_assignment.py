@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+from penstock.config import stages_of_nodes
 from penstock.ranks import RankLayout
 
 
@@ -18,17 +18,10 @@ class Node:
         return f"node {self.id} ({self.address})"
 
 
-def stages(pp: int, nnodes: int) -> list[range]:
-    """Stages of each node; the first nodes hold one more where `pp` is no multiple."""
-    least, more = divmod(pp, nnodes)
-    starts = [node * least + min(node, more) for node in range(nnodes + 1)]
-    return [range(start, end) for start, end in pairwise(starts)]
-
-
 def ranks_of(layout: RankLayout, nnodes: int) -> list[range]:
     """Ranks of each node."""
     tp = layout.tp
-    return [range(held.start * tp, held.stop * tp) for held in stages(layout.pp, nnodes)]
+    return [range(held.start * tp, held.stop * tp) for held in stages_of_nodes(layout.pp, nnodes)]
 
 
 def hosts(layout: RankLayout, nodes: Sequence[Node]) -> list[Node]:

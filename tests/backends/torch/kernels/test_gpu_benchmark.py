@@ -26,3 +26,13 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
         assert found[name]["offline"][1]["output_tokens_per_s"] > 0
         assert found[name]["graphs draw the same tokens"] is True
     assert "### offline" in (tmp_path / "report.md").read_text()
+
+
+def test_a_part_that_takes_too_long_is_stopped_and_failures_keep_their_status() -> None:
+    from benchmarks.gpu.run import ended
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        assert ended(process, 0.2) == "stopped after 0 s"
+        assert process.returncode is not None
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process:
+        assert ended(process, 60) == "failed with 3"
