@@ -44,7 +44,38 @@ PLANS: dict[str, list[str]] = {
 HERE = "penstock-here"
 """A plan of this machine, which is written by hand: a real one is measured."""
 
+FRONT = ("--claim", "w", "--pod-monitor", "--gateway-image", "registry/penstock@sha256:1")
+INTERFACES = ",".join(f"ibs{number}" for number in range(8))
+DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "processors": (HERE, "k8s", ("--claim", "w")),
+    "pulled": (HERE, "k8s", ("--pull", "org/name", "--storage-class", "fast")),
+    "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
+    "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
+    "two-by-eight": ("penstock-two-nodes", "k8s", ("--claim", "w", "--api-key-secret", "keys")),
+    "rdma": ("sglang-two-nodes", "k8s", ("--claim", "w", "--nic-interfaces", INTERFACES)),
+    "topology": ("sglang-by-requests", "k8s", ("--claim", "w", "--topology-file", "vm.xml")),
+    "tiers": (
+        HERE,
+        "k8s",
+        ("--claim", "w", "--kv-tier", "ram:4GiB", "--kv-tier", "disk:/var/kv,64GiB"),
+    ),
+    "amd": ("amd", "k8s", ("--claim", "w", "--node-selector", "gpu=mi300x")),
+    "proxy": ("vllm-one-device", "k8s", (*FRONT, "--gateway", "proxy")),
+    "picker": (
+        "sglang-two-nodes",
+        "k8s",
+        (*FRONT, "--gateway", "istio", "--picker-tls-secret", "tls", "--objective", "batch=-1"),
+    ),
+    "autoscaled": (HERE, "k8s", ("--claim", "w", "--autoscale-to", "8")),
+    "autoscaled-group": ("vllm-two-nodes", "k8s", ("--claim", "w", "--autoscale-to", "3")),
+    "keda": (HERE, "k8s", ("--claim", "w", "--autoscale-to", "8", "--prometheus", "http://p:9090")),
+    "ray": ("penstock-two-nodes", "ray", (*FRONT, "--gateway", "proxy")),
+    "ray-vllm": ("vllm-one-node", "ray", ("--claim", "w")),
+}
+"""Plan, target and flags."""
+
 Written = Callable[..., dict[str, Any]]
+Deployed = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +112,23 @@ def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
         asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *place, *words]
         assert main(["deploy", "k8s", str(plan(kind)), *asked]) == 0
         return {path.name: yaml.safe_load(path.read_text()) for path in out.iterdir()}
+
+    return write
+
+
+@pytest.fixture
+def deployed(
+    plan: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Deployed:
+    """`deployed(name)`: manifests of DEPLOYMENTS by file name; they are in `tmp_path`/manifests."""
+
+    def write(name: str) -> dict[str, Any]:
+        monkeypatch.chdir(tmp_path)
+        Path("vm.xml").write_text('<system version="1">\n</system>\n')
+        kind, target, words = DEPLOYMENTS[name]
+        asked = ["--image", "registry/engine@sha256:0", "-o", "manifests", *words]
+        assert main(["deploy", target, str(plan(kind)), *asked]) == 0
+        return {path.name: yaml.safe_load(path.read_text()) for path in Path("manifests").iterdir()}
 
     return write
 

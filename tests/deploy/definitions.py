@@ -30,6 +30,21 @@ def definitions() -> Iterator[dict[str, Any]]:
         yield _by_name(plural, group, version, kind)
 
 
+def strict(schema: Any) -> Any:
+    """As an API server with strict fields reads a schema: what it does not name is wrong."""
+    if isinstance(schema, list):
+        return [strict(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(item) for key, item in schema.items()}
+    if found.get("x-kubernetes-int-or-string") is True:
+        return {"type": ["string", "integer"]}
+    open_ended = {"x-kubernetes-preserve-unknown-fields", "additionalProperties"} & found.keys()
+    if "properties" in found and not open_ended:
+        found["additionalProperties"] = False
+    return found
+
+
 def _by_name(plural: str, group: str, version: str, kind: str) -> dict[str, Any]:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": anything}}

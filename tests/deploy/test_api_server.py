@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
-from penstock.cli.main import main
 
-from tests.deploy.conftest import HERE
+from tests.deploy.conftest import DEPLOYMENTS, Deployed
 from tests.deploy.definitions import definitions, paths
+from tests.deploy.kubeconform import native
 from tests.e2e.server import eventually
 from tests.kubernetes.bed import Bed
 
@@ -36,34 +34,6 @@ PATHS = {
     **paths(),
 }
 STRICT = "?dryRun=All&fieldValidation=Strict"
-FRONT = ("--claim", "w", "--pod-monitor", "--gateway-image", "registry/penstock@sha256:1")
-INTERFACES = ",".join(f"ibs{number}" for number in range(8))
-DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "processors": (HERE, "k8s", ("--claim", "w")),
-    "pulled": (HERE, "k8s", ("--pull", "org/name", "--storage-class", "fast")),
-    "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
-    "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
-    "two-by-eight": ("penstock-two-nodes", "k8s", ("--claim", "w", "--api-key-secret", "keys")),
-    "rdma": ("sglang-two-nodes", "k8s", ("--claim", "w", "--nic-interfaces", INTERFACES)),
-    "topology": ("sglang-by-requests", "k8s", ("--claim", "w", "--topology-file", "vm.xml")),
-    "tiers": (
-        HERE,
-        "k8s",
-        ("--claim", "w", "--kv-tier", "ram:4GiB", "--kv-tier", "disk:/var/kv,64GiB"),
-    ),
-    "amd": ("amd", "k8s", ("--claim", "w", "--node-selector", "gpu=mi300x")),
-    "proxy": ("vllm-one-device", "k8s", (*FRONT, "--gateway", "proxy")),
-    "picker": (
-        "sglang-two-nodes",
-        "k8s",
-        (*FRONT, "--gateway", "istio", "--picker-tls-secret", "tls", "--objective", "batch=-1"),
-    ),
-    "autoscaled": (HERE, "k8s", ("--claim", "w", "--autoscale-to", "8")),
-    "autoscaled-group": ("vllm-two-nodes", "k8s", ("--claim", "w", "--autoscale-to", "3")),
-    "keda": (HERE, "k8s", ("--claim", "w", "--autoscale-to", "8", "--prometheus", "http://p:9090")),
-    "ray": ("penstock-two-nodes", "ray", (*FRONT, "--gateway", "proxy")),
-    "ray-vllm": ("vllm-one-node", "ray", ("--claim", "w")),
-}
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +50,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 def known(client: httpx.Client, path: str) -> bool:
     return client.get(path).is_success
-
-
-@pytest.fixture
-def deployed(
-    plan: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], dict[str, Any]]:
-    """Manifests of DEPLOYMENTS by file name."""
-
-    def write(name: str) -> dict[str, Any]:
-        monkeypatch.chdir(tmp_path)
-        Path("vm.xml").write_text('<system version="1">\n</system>\n')
-        kind, target, words = DEPLOYMENTS[name]
-        asked = ["--image", "registry/engine@sha256:0", "-o", "manifests", *words]
-        assert main(["deploy", target, str(plan(kind)), *asked]) == 0
-        return {path.name: yaml.safe_load(path.read_text()) for path in Path("manifests").iterdir()}
-
-    return write
 
 
 def objects(files: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -123,10 +76,27 @@ def objects(files: dict[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
+def test_the_definitions_of_kubeconform_are_those_that_the_server_has(bed: Bed) -> None:
+    served = without_descriptions(bed.call("GET", "/openapi/v2")["definitions"])
+    for name, definition in native().items():
+        assert definition == served[name], name
+
+
+def without_descriptions(schema: Any, *, names: bool = False) -> Any:
+    """The same, but for descriptions; a field with that name stays, where keys are `names`."""
+    if isinstance(schema, list):
+        return [without_descriptions(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: without_descriptions(item, names=key == "properties")
+        for key, item in schema.items()
+        if names or key != "description"
+    }
+
+
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_the_api_server_takes_all_objects(
-    bed: Bed, deployed: Callable[[str], dict[str, Any]], name: str
-) -> None:
+def test_the_api_server_takes_all_objects(bed: Bed, deployed: Deployed, name: str) -> None:
     for manifest in objects(deployed(name)):
         answer = bed.call("POST", PATHS[manifest["kind"]] + STRICT, manifest)
         assert answer["kind"] == manifest["kind"]
@@ -210,9 +180,7 @@ REFUSED: dict[str, tuple[str, str, Change]] = {
 
 
 @pytest.mark.parametrize("wrong", REFUSED)
-def test_what_is_wrong_is_refused(
-    bed: Bed, deployed: Callable[[str], dict[str, Any]], wrong: str
-) -> None:
+def test_what_is_wrong_is_refused(bed: Bed, deployed: Deployed, wrong: str) -> None:
     name, file, change = REFUSED[wrong]
     manifest = copy.deepcopy(deployed(name)[file])
     change(manifest["spec"])

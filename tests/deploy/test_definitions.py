@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import jsonschema
 import pytest
 
 from tests.deploy.conftest import HERE, Written
-from tests.deploy.definitions import definitions
+from tests.deploy.definitions import definitions, strict
 
 INTERFACES = ",".join(f"ibs{number}" for number in range(8))
 FRONT = ("--claim", "w", "--gateway-image", "penstock@sha256:1", "--gateway", "istio")
@@ -18,21 +17,6 @@ CASES = {
     "sglang-two-nodes": (*FRONT, *KEDA, "--nic-interfaces", INTERFACES, "--pod-monitor"),
     HERE: (*FRONT, "--picker-tls-secret", "tls", "--pod-monitor"),
 }
-
-
-def strict(schema: Any) -> Any:
-    """As an API server with strict fields reads a schema: what it does not name is wrong."""
-    if isinstance(schema, list):
-        return [strict(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: strict(item) for key, item in schema.items()}
-    if found.get("x-kubernetes-int-or-string") is True:
-        return {}
-    open_ended = {"x-kubernetes-preserve-unknown-fields", "additionalProperties"} & found.keys()
-    if "properties" in found and not open_ended:
-        found["additionalProperties"] = False
-    return found
 
 
 @cache
