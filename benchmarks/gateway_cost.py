@@ -3,6 +3,10 @@
     benchmarks/peers/install_gateways.sh
     python benchmarks/gateway_cost.py [--repeats 3] [--peers ~/.cache/peers]
 
+CPU of a request is that of the time between the first request and the last answer: what the gateway
+takes without requests (health checks, scrapes) is measured before the load, stated by itself, and
+taken off for the time in which the load generator starts and ends.
+
 CPU 0 is the gateway's; two modelled replicas (`penstock sim`) and the load generator (`penstock
 bench serve`) share CPU 1. That one limits how many requests come, so requests per second and core
 are those of a core that the gateway has for itself: 1 / CPU seconds of a request. Added latency is
@@ -17,7 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +42,7 @@ from support.servers import PATIENCE_S, simulation
 
 GATEWAY_CPU, REST_CPU = 0, 1
 RUN_S = 300.0
+IDLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,8 @@ class Run:
     failed: int
     requests_per_s: float
     cpu_ms: float
+    idle_cpu_ms_per_s: float
+    """CPU without requests, for each second."""
     median_ttft_ms: float
     p99_ttft_ms: float
     p99_itl_ms: float
@@ -110,6 +117,25 @@ class Run:
     """How late the load generator sent, in an open loop."""
     pss_mib: float
     foreign: float
+
+
+def cpu_seconds(tree: ProcessTree | None) -> float:
+    """CPU seconds of all threads, to the nanosecond: the tree's own count is in ticks of 10 ms."""
+    nanoseconds = 0
+    for pid in tree.pids() if tree else ():
+        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with suppress(OSError):
+                nanoseconds += int(thread.read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+def idle_cpu(tree: ProcessTree | None) -> float:
+    """CPU seconds for each second without requests."""
+    if tree is None:
+        return 0.0
+    begun, before = time.monotonic(), cpu_seconds(tree)
+    time.sleep(IDLE_S)
+    return (cpu_seconds(tree) - before) / (time.monotonic() - begun)
 
 
 class Bench:
@@ -158,6 +184,7 @@ class Bench:
         self, gateway: str, workload: str, repeat: int, url: str, tree: ProcessTree | None
     ) -> Run:
         wait_until_quiet(30.0)
+        idle = idle_cpu(tree)
         load = WORKLOADS[workload].load
         with TemporaryDirectory(prefix="gateways-") as name:
             results, log = Path(name), Path(name) / "client.log"
@@ -167,7 +194,7 @@ class Bench:
             words += ["--model", clients.MODEL]
             self.commands.setdefault("load", facts.shown(words))
             begun, machine = time.monotonic(), machine_cpu_seconds()
-            before = tree.cpu_seconds() if tree else 0.0
+            before = cpu_seconds(tree)
             with uninterrupted():
                 client = ProcessTree(words, {}, log, [REST_CPU])
             pss = 0
@@ -177,14 +204,14 @@ class Bench:
                     pss = max(pss, tree.pss_mb() if tree and workload == "streams" else 0)
             finally:
                 client.end()
-            used = (tree.cpu_seconds() if tree else 0.0) - before
+            used, wall = cpu_seconds(tree) - before, time.monotonic() - begun
             pss = max(pss, tree.pss_mb() if tree else 0)
             try:
                 result = clients.read("penstock", results)
             except FileNotFoundError as error:
                 raise RuntimeError(f"no result:\n{log.read_text(errors='replace')}") from error
-        wall = time.monotonic() - begun
         done = result["completed"]
+        used -= idle * max(0.0, wall - result["duration"])
         return Run(
             gateway=gateway,
             workload=workload,
@@ -193,6 +220,7 @@ class Bench:
             failed=load.requests - done,
             requests_per_s=done / result["duration"],
             cpu_ms=1000 * used / done if done else math.nan,
+            idle_cpu_ms_per_s=1000 * idle,
             median_ttft_ms=result["median_ttft_ms"],
             p99_ttft_ms=result["p99_ttft_ms"],
             p99_itl_ms=result["p99_itl_ms"],
@@ -207,6 +235,7 @@ COLUMNS = (
     "requests/s of a core",
     "of smg's",
     "CPU ms a request",
+    "idle CPU ms/s",
     "came/s",
     "TTFT P50 ms",
     "added",
@@ -220,7 +249,8 @@ COLUMNS = (
 PROSE = (
     "CPU 0 is the gateway's; two modelled replicas, where nothing else is said, and the load",
     "generator share CPU 1, which limits how many requests come. Requests per second of a core:",
-    "1 / CPU seconds of a request; of Envoy and the Go picker together.",
+    "1 / CPU seconds of a request; of Envoy and the Go picker together. CPU between the first",
+    "request and the last answer, with the checks and scrapes of that time; idle: no requests.",
     "Added: less what the same load takes at one replica without a gateway. Answers have 8 tokens,",
     "streamed (12 with 5,000 streams). Medians of the repeats, all gateways in turn in each.",
     "Envoy and nginx do not look at bodies and know no prefixes: they are the floor of a proxy.",
@@ -240,6 +270,7 @@ def row(runs: Sequence[Run], direct: Sequence[Run], smg: float) -> list[str]:
         f"{rate:,.0f}" if through else "",
         f"{rate / smg:.2f}" if through and smg else "",
         f"{cpu:.3f}" if through else "",
+        f"{mid(runs, 'idle_cpu_ms_per_s'):.1f}" if through else "",
         f"{mid(runs, 'requests_per_s'):,.0f}",
         f"{mid(runs, 'median_ttft_ms'):.2f}",
         f"{added[0]:+.2f}" if through else "",

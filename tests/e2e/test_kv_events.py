@@ -1,7 +1,8 @@
 """Exact prefixes: a gateway that follows the KV events of its replicas.
 
 Tried: events as vLLM publishes them, by libzmq and msgspec, arrays and maps, with a gap that is
-filled; two real engines, of which one evicts what the other computes.
+filled; two real engines, of which one evicts what the other computes; tiers of their own, and
+a Redis that they share.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.server import Server, eventually
 from tests.e2e.sim import Sim
+from tests.e2e.stores import Redis
 
 BLOCK = 16
 PROMPT = [3 + n % 90 for n in range(20 * BLOCK)]
@@ -279,6 +281,17 @@ def cached(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+def by_tier(answer: dict[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = answer["usage"]["prompt_tokens_details"]["cached_tokens_by_tier"]
+    return found
+
+
+def held(client: httpx.Client, body: dict[str, object]) -> dict[str, dict[str, int]]:
+    """Tokens by tier that the gateway believes each replica to hold."""
+    explained = client.post("/route/explain", json=body).json()
+    return {one["address"]: one["held_tokens"] for one in explained["replicas"]}
+
+
 @pytest.mark.parametrize("tier", ["ram:400MiB", "disk:{},1GiB"], ids=["ram", "disk"])
 def test_a_prompt_that_a_tier_still_has_goes_to_its_replica(
     serve: Serve, tmp_path: Path, model_file: Path, tier: str
@@ -297,6 +310,35 @@ def test_a_prompt_that_a_tier_still_has_goes_to_its_replica(
                 "more blocks than the 56 of the pool",
             )
         for number in (0, 1, 2, 3):
-            where, answer = decided(client, body | {"messages": story(number)})
+            wanted = body | {"messages": story(number)}
+            said = held(client, wanted)[addresses[number % 2]]
+            where, answer = decided(client, wanted)
             assert where == addresses[number % 2]
             assert cached(answer) > 250
+            assert said == {**dict.fromkeys(said, 0), **by_tier(answer)}
+            # evicted from the pool: the tier has what the gateway counted
+            assert by_tier(answer)[tier.split(":")[0]] > 250
+
+
+def test_what_one_replica_stored_in_redis_counts_for_the_other(
+    serve: Serve, tmp_path: Path, model_file: Path
+) -> None:
+    redis = Redis(tmp_path)
+    redis.start()
+    try:
+        with followed(serve, tmp_path, model_file, redis.place()) as world:
+            client, direct, addresses = world
+            body: dict[str, object] = {"model": "smollm2", "max_tokens": 1}
+            for number in (0, 1):
+                asked = body | {"messages": story(number)}
+                posted = direct[number].post("/v1/chat/completions", json=asked)
+                assert posted.status_code == 200
+            other = body | {"messages": story(0)}
+            eventually(lambda: held(client, other)[addresses[1]]["shared"] > 500, "blocks in Redis")
+            said = held(client, other)
+            assert said[addresses[0]]["pool"] == said[addresses[1]]["shared"]
+            answer = direct[1].post("/v1/chat/completions", json=other).json()
+            assert cached(answer) == said[addresses[1]]["shared"]
+            assert by_tier(answer)["pool"] == 0
+    finally:
+        redis.kill()

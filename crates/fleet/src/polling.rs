@@ -147,7 +147,10 @@ impl Poller {
         if status != 200 {
             return Err(format!("{path} has status {status}"));
         }
-        let found = reported(&String::from_utf8_lossy(&body));
+        // UTF-8 as a whole: the check is several times as fast as decoding with replacement.
+        let page = String::from_utf8(body);
+        let page = page.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+        let found = reported(&page);
         let reported = found.ok_or_else(|| format!("{path} states no load"))?;
         let (start, work) = (reported.process_start, reported.work);
         self.member

@@ -12,6 +12,7 @@ use penstock_routing::{Condition, Ranked, Replica};
 use serde_json::{Value, json as value};
 
 use crate::call::Call;
+use crate::exact::Held;
 use crate::gateway::Gateway;
 use crate::pool::Look;
 
@@ -24,8 +25,9 @@ pub(crate) async fn explain(
     if !gateway.config.explain {
         return Err(ApiError::no_route(request.uri().path()).into());
     }
-    let call = Call::read(&gateway, request).await?;
+    let mut call = Call::read(&gateway, request).await?;
     let destination = gateway.destination(call.asked.as_deref(), None)?;
+    call.tokenize(&destination.pool).await;
     let pool = &destination.pool;
     let renamed = destination.renamed.as_deref();
     let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
@@ -86,6 +88,7 @@ fn described(look: &Look, place: usize, replica: &Replica) -> Value {
         "kv_use": replica.kv_use,
         "backlog_tokens": replica.backlog_tokens,
         "cached_tokens": look.cached.get(place).copied().unwrap_or(0.0),
+        "held_tokens": look.held.get(place).copied().flatten().map(Held::json),
         "total": null,
         "scores": [],
         "removed_by": null,

@@ -90,14 +90,13 @@ fn relayed(
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();
     end_to_end(&mut parts.headers);
-    let decision = &routed.decision;
     if gateway.config.explain
-        && let Ok(value) = HeaderValue::from_str(&decision.to_string())
+        && let Ok(value) = HeaderValue::from_str(&routed.to_string())
     {
         parts.headers.insert(DECISION, value);
     }
     if gateway.config.access_log {
-        let note = format!("{}: {decision}", destination.pool.name);
+        let note = format!("{}: {routed}", destination.pool.name);
         parts.extensions.insert(AccessNote(note));
     }
     let renamed = destination.renamed.as_deref();

@@ -1,6 +1,7 @@
 //! A pool: a fleet, the profile that picks from it, and what its replicas are believed to have
 //! computed.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use penstock_routing::{
 
 use crate::config::PoolConfig;
 use crate::error::StartError;
-use crate::exact::Exact;
+use crate::exact::{Exact, Held};
 use crate::flow::FlowControl;
 use crate::hedge::Hedging;
 use crate::mirror::Mirror;
@@ -72,9 +73,22 @@ struct Index {
 #[derive(Debug)]
 pub(crate) struct Routed {
     pub(crate) decision: Decision,
+    /// Tokens of the prompt that the replica said it holds.
+    held: Option<Held>,
     /// `http://host:port`
     pub(crate) url: Arc<str>,
     pub(crate) in_flight: InFlight,
+}
+
+/// `10.0.0.1:8000 1.00 (cost 1.00 x 1) of 4, cached: pool 512 + ram 256`
+impl fmt::Display for Routed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.decision)?;
+        match self.held {
+            Some(held) => write!(out, ", cached: {held}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A decision and what it was made from.
@@ -85,6 +99,8 @@ pub(crate) struct Look {
     /// the end hold none.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
+    /// What each replica said that it holds; empty where none was asked for.
+    pub(crate) held: Vec<Option<Held>>,
     /// Tokens of a link of the prompt's chain.
     unit_tokens: f32,
     pub(crate) decision: Result<Decision, Unroutable>,
@@ -152,6 +168,7 @@ impl Pool {
             in_flight: self
                 .fleet
                 .begin(first.replica, uncached, look.prompt_tokens),
+            held: look.held.get(first.place).copied().flatten(),
             decision,
         })
     }
@@ -171,9 +188,8 @@ impl Pool {
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
         let prompt_tokens = prompt.bytes as f32 / bytes_per_token;
         let (mut cached, unknown) = self.cached(&view, prompt, unit_tokens);
-        if let Some(exact) = self.exact_for(prompt) {
-            exact.correct(&view, model, &prompt.tokens, &mut cached);
-        }
+        let exact = self.exact_for(prompt);
+        let held = exact.map(|exact| exact.correct(&view, model, &prompt.tokens, &mut cached));
         let most = cached.iter().copied().fold(0.0, f32::max);
         let unknown = unknown.map(|key| Unknown {
             key,
@@ -195,6 +211,7 @@ impl Pool {
             prompt_tokens,
             view,
             cached,
+            held: held.unwrap_or_default(),
             unit_tokens,
             decision,
         }

@@ -7,6 +7,7 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
 use penstock_edge::{guarded, method_not_allowed, no_route};
 
+use crate::exact::EXPLAIN;
 use crate::explain::explain;
 use crate::forward::forward;
 use crate::gateway::Gateway;
@@ -41,7 +42,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/ping", any(info::health))
         .route("/ready", get(info::ready))
         .route("/version", get(info::version))
-        .route("/route/explain", post(explain))
+        .route(EXPLAIN, post(explain))
         .route("/metrics", get(info::metrics));
     for path in FORWARDED {
         router = router.route(path, post(forward));

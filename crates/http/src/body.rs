@@ -18,6 +18,10 @@ const SKIP: Duration = Duration::from_secs(10);
 const SKIP_BYTES: usize = 64 << 20;
 const SKIP_PAUSE: Duration = Duration::from_millis(200);
 
+/// Room that an announced length gets before a byte of it has come. Beyond it a body makes its own
+/// room as it grows: a length costs a client nothing.
+const ANNOUNCED: usize = 1 << 20;
+
 /// Why a request body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
@@ -168,9 +172,15 @@ async fn collect(
     budget: &BodyBudget,
 ) -> Result<HeldBody, BodyError> {
     let mut held = budget.hold();
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let announced = usize::try_from(announced).unwrap_or(usize::MAX);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| BodyError::EndedEarly)?;
         if let Some(data) = frame.data_ref() {
+            if held.bytes.capacity() == 0 {
+                held.bytes
+                    .reserve_exact(announced.min(limit).min(ANNOUNCED));
+            }
             held.push(data, limit)?;
         }
     }
@@ -215,6 +225,40 @@ mod tests {
         drop((first, second));
         read(&budget, 80).await.unwrap();
         assert_eq!(small.bytes.len(), 10);
+    }
+
+    #[tokio::test]
+    async fn an_announced_length_gets_room_for_itself_up_to_a_bound() {
+        let limits = Limits::default();
+        for (announced, most) in [(1000, 1000), (4 << 20, 2 * ANNOUNCED)] {
+            let mut body = Body::new(Announced(Some(announced)));
+            let held = collect(&mut body, 8 << 20, &BodyBudget::new(&limits)).await;
+            let bytes = held.unwrap().bytes;
+            assert_eq!(bytes, [b'x'; 10]);
+            assert!(bytes.capacity() <= most, "{}", bytes.capacity());
+        }
+    }
+
+    /// Ten bytes of a length.
+    struct Announced(Option<u64>);
+
+    impl hyper::body::Body for Announced {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+            let first = self.0.take();
+            let data = Bytes::from_static(&[b'x'; 10]);
+            std::task::Poll::Ready(first.map(|_| Ok(hyper::body::Frame::data(data))))
+        }
+
+        fn size_hint(&self) -> hyper::body::SizeHint {
+            self.0
+                .map_or_else(Default::default, hyper::body::SizeHint::with_exact)
+        }
     }
 
     #[tokio::test]

@@ -15,6 +15,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Places where a block can lie, nearest first.
 pub const TIERS: usize = 4;
+/// The tier that engines share: what one has stored there, each of them can load.
+const SHARED: usize = TIERS - 1;
 /// Blocks of one engine; more are not noted.
 const MOST_BLOCKS: usize = 1 << 22;
 /// Links that are expected and not stored yet, of all engines.
@@ -52,6 +54,8 @@ pub struct BlockIndex {
 struct Engine {
     names: HashMap<u128, Block>,
     block_size: usize,
+    /// It has stored in the shared tier, so it has one to load from.
+    shares: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +96,7 @@ impl BlockIndex {
     pub fn stored(&mut self, engine: u32, run: &Run<'_>) -> usize {
         let (held, links) = (self.engines.entry(engine).or_default(), &mut self.links);
         let tier = run.tier.min(TIERS - 1);
+        held.shares |= tier == SHARED;
         if run.tokens.is_empty() {
             let known = run.names.iter().filter(|name| {
                 let block = held.names.get_mut(name);
@@ -194,17 +199,22 @@ impl BlockIndex {
         }
     }
 
-    /// Blocks of `chain` from its beginning that each of `engines` has, by the nearest tier.
+    /// Blocks of `chain` from its beginning that each of `engines` has, by the nearest tier. Of the
+    /// shared tier each engine that uses it has all.
     pub fn matches(&self, chain: &[u64], engines: &[u32], now: u64) -> Vec<[usize; TIERS]> {
         let mut matched = vec![[0; TIERS]; engines.len()];
         let mut alive: Vec<usize> = (0..engines.len()).collect();
+        let shares = |engine| self.engines.get(engine).is_some_and(|one| one.shares);
+        let shares: Vec<bool> = engines.iter().map(shares).collect();
         for link in chain {
             let Some(held) = self.links.get(link) else {
                 break;
             };
+            let shared = held.iter().any(|one| one.names[SHARED] > 0);
             alive.retain(|at| {
                 let own = held.iter().find(|one| one.engine == engines[*at]);
                 let tier = own.and_then(|own| own.tier(now));
+                let tier = tier.or((shared && shares[*at]).then_some(SHARED));
                 tier.is_some_and(|tier| {
                     matched[*at][tier] += 1;
                     true

@@ -3,15 +3,66 @@
 //! Each holder has an LRU of its own, as large as the cache that it stands for. It is lazy: a use
 //! appends to the holder's log, and a log entry counts only while it is the latest use of its link.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+
+use crate::keyed::Keyed;
 
 /// Prefix links and their holders.
 #[derive(Debug, Default)]
 pub struct PrefixIndex {
-    /// Holders of each link, with the number of their latest use. Few hold the same one.
-    links: HashMap<u64, Vec<(u32, u64)>>,
+    links: Links,
     holders: HashMap<u32, Holder>,
     uses: u64,
+}
+
+type Links = HashMap<u64, Having, Keyed>;
+
+/// A holder of a link, with the number of its latest use.
+type Use = (u32, u64);
+
+/// The holders of one link. Most links have one, which takes no allocation of its own.
+#[derive(Debug)]
+struct Having {
+    first: Use,
+    others: Vec<Use>,
+}
+
+impl Having {
+    fn new(first: Use) -> Self {
+        let others = Vec::new();
+        Self { first, others }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Use> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Notes a use; whether the holder is new.
+    fn note(&mut self, (holder, used): Use) -> bool {
+        let mut all = std::iter::once(&mut self.first).chain(&mut self.others);
+        let same = all.find(|one| one.0 == holder);
+        let is_new = same.is_none();
+        match same {
+            Some(one) => one.1 = used,
+            None => self.others.push((holder, used)),
+        }
+        is_new
+    }
+
+    /// Takes out the holder that comes `at` this place; whether it was the only one.
+    fn take(&mut self, at: usize) -> bool {
+        match at.checked_sub(1) {
+            Some(other) => {
+                self.others.swap_remove(other);
+            }
+            None => match self.others.pop() {
+                Some(other) => self.first = other,
+                None => return true,
+            },
+        }
+        false
+    }
 }
 
 #[derive(Debug, Default)]
@@ -44,16 +95,18 @@ impl PrefixIndex {
     /// the end of a chain goes before its beginning.
     pub fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
         let held = self.holders.entry(holder).or_default();
+        held.log.reserve(chain.len().min(capacity));
         for link in chain.iter().take(capacity).rev() {
             self.uses += 1;
-            let having = self.links.entry(*link).or_default();
-            match having.iter_mut().find(|(one, _)| *one == holder) {
-                Some((_, used)) => *used = self.uses,
-                None => {
-                    having.push((holder, self.uses));
-                    held.live += 1;
+            let now = (holder, self.uses);
+            let is_new = match self.links.entry(*link) {
+                Entry::Occupied(mut having) => having.get_mut().note(now),
+                Entry::Vacant(place) => {
+                    place.insert(Having::new(now));
+                    true
                 }
-            }
+            };
+            held.live += usize::from(is_new);
             held.log.push_back((*link, self.uses));
         }
         while held.live > capacity {
@@ -68,7 +121,7 @@ impl PrefixIndex {
             let links = &self.links;
             held.log.retain(|(link, used)| {
                 let having = links.get(link);
-                having.is_some_and(|having| having.contains(&(holder, *used)))
+                having.is_some_and(|having| having.iter().any(|one| *one == (holder, *used)))
             });
         }
     }
@@ -87,20 +140,14 @@ impl PrefixIndex {
 }
 
 /// Takes `holder` from a link, if its latest use is `used`; whether it was there.
-fn drop_use(
-    links: &mut HashMap<u64, Vec<(u32, u64)>>,
-    link: u64,
-    holder: u32,
-    used: Option<u64>,
-) -> bool {
-    let Some(having) = links.get_mut(&link) else {
+fn drop_use(links: &mut Links, link: u64, holder: u32, used: Option<u64>) -> bool {
+    let Entry::Occupied(mut having) = links.entry(link) else {
         return false;
     };
-    let same = |one: &(u32, u64)| one.0 == holder && used.is_none_or(|used| one.1 == used);
-    let found = having.iter().position(same);
-    found.map(|at| having.swap_remove(at));
-    if having.is_empty() {
-        links.remove(&link);
+    let same = |one: &Use| one.0 == holder && used.is_none_or(|used| one.1 == used);
+    let found = having.get().iter().position(same);
+    if found.is_some_and(|at| having.get_mut().take(at)) {
+        having.remove();
     }
     found.is_some()
 }

@@ -30,6 +30,7 @@
 
 mod blocks;
 mod index;
+mod keyed;
 mod text;
 
 pub use blocks::{BlockIndex, Run, TIERS, token_chain};

@@ -61,9 +61,19 @@ def _row(place: int, one: dict[str, Any], columns: int) -> list[str]:
         figure(one["waiting"], 0),
         figure(one["running"], 0),
         f"{one['kv_use']:.0%}",
-        figure(one["cached_tokens"], 0),
+        _cached(one),
         why,
     ]
+
+
+def _cached(one: dict[str, Any]) -> str:
+    """Tokens, weighted by tier, and what the replica said that it holds where it did."""
+    weighted = figure(one["cached_tokens"], 0)
+    held = one["held_tokens"]
+    if held is None or not any(held.values()):
+        return weighted
+    tiers = (f"{name} {figure(tokens, 0)}" for name, tokens in held.items() if tokens)
+    return f"{weighted} ({' + '.join(tiers)})"
 
 
 def _body(path: Path) -> bytes:

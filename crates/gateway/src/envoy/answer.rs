@@ -141,7 +141,7 @@ impl Answer {
 
     fn decision(&self) -> Option<String> {
         let routed = self.observed.routed();
-        routed.map(|routed| routed.decision.to_string())
+        routed.map(ToString::to_string)
     }
 }
 

@@ -9,6 +9,7 @@
 //! busy) the approximate index decides as without all this.
 
 mod followers;
+mod held;
 mod known;
 mod page;
 mod tokens;
@@ -24,8 +25,10 @@ use penstock_text::TextModel;
 
 use crate::config::{KvEvents, PoolConfig};
 use followers::{Follower, Followers, Template};
+pub(crate) use held::Held;
 use known::{Known, root};
 pub(crate) use page::exact_page;
+pub(crate) use tokens::EXPLAIN;
 use tokens::{TokenCounts, Tokens};
 
 /// A replica that computes a prompt says so at the end of the step.
@@ -75,16 +78,23 @@ impl Exact {
     }
 
     /// Replaces what is believed to be cached by what replicas said, as far as they did: tokens of
-    /// the prompt by replica, weighted by where they are.
-    pub(crate) fn correct(&self, view: &View, model: &str, tokens: &[u32], cached: &mut Vec<f32>) {
+    /// the prompt by replica, weighted by where they are. Returns what they said, by replica.
+    pub(crate) fn correct(
+        &self,
+        view: &View,
+        model: &str,
+        tokens: &[u32],
+        cached: &mut Vec<f32>,
+    ) -> Vec<Option<Held>> {
         cached.resize(view.replicas.len(), 0.0);
+        let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
         // hashed outside the lock
         let engines = view.replicas.iter().map(|replica| replica.id.0);
         let sizes = self.known.block_sizes(engines);
         let chains = Chains::new(self.root(view, model), &sizes, tokens);
         let (index, now) = (self.known.index(), self.known.now());
-        for (replica, cached) in view.replicas.iter().zip(cached) {
+        for ((replica, cached), said) in view.replicas.iter().zip(cached).zip(&mut said) {
             let follower = followers.get(&replica.id).filter(|one| one.live());
             let engine = replica.id.0;
             let size = index.block_size(engine).unwrap_or(0);
@@ -92,16 +102,17 @@ impl Exact {
                 continue;
             };
             let found = index.matches(chain, &[engine], now);
-            let blocks = found.iter().flatten().zip(replica.worth());
-            let worth: f32 = blocks.map(|(blocks, worth)| *blocks as f32 * worth).sum();
-            let exact = worth * size as f32;
+            let held = Held(found[0].map(|blocks| blocks * size));
+            let exact = held.weighted(replica.worth());
             // one that was not followed from its start may hold more than it told
             *cached = if follower.complete() {
                 exact
             } else {
                 exact.max(*cached)
             };
+            *said = Some(held);
         }
+        said
     }
 
     /// Notes that a replica is about to compute a prompt.

@@ -12,6 +12,8 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+/// Path of requests that are to be explained.
+pub(crate) const EXPLAIN: &str = "/route/explain";
 /// A request that has to wait longer is routed without.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Larger bodies are not tokenized: what it costs is what it saves.
@@ -81,6 +83,8 @@ impl Tokens {
 enum Kind {
     Chat,
     Completion,
+    /// One of these, by its fields.
+    Explained,
 }
 
 impl Kind {
@@ -88,6 +92,7 @@ impl Kind {
         match path.split('?').next() {
             Some("/v1/chat/completions") => Some(Self::Chat),
             Some("/v1/completions") => Some(Self::Completion),
+            Some(EXPLAIN) => Some(Self::Explained),
             _ => None,
         }
     }
@@ -96,6 +101,7 @@ impl Kind {
         match self {
             Self::Chat => chat(model, body),
             Self::Completion => completion(model, body),
+            Self::Explained => chat(model, body).or_else(|| completion(model, body)),
         }
     }
 }

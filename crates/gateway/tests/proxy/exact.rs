@@ -95,7 +95,7 @@ async fn door(all: &[Speaking], model: &Model, scorers: Value) -> Door {
         "kv_events": {"endpoint": "tcp://{host}:{events}",
                       "replay_endpoint": "tcp://{host}:{replay}", "topic": "kv"},
     });
-    let door = Door::with(json!({"pools": [pool]})).await;
+    let door = Door::with(json!({"pools": [pool], "explain": true})).await;
     until_shown("events", async || {
         count(&door, "kv_events_complete{").await == all.len() as u64
     })
@@ -227,4 +227,52 @@ async fn the_nearer_of_two_tiers_gets_the_prompt() {
         let after = all.each_ref().map(|one| one.replica.seen().len());
         assert_eq!(after[nearer] - before[nearer], 3, "{media:?}");
     }
+}
+
+/// Blocks of a prompt in three tiers; those in shared storage count for the other replica too.
+#[tokio::test]
+async fn a_hit_says_its_tiers_in_the_header_and_in_the_explanation() {
+    let model = Model::write("held");
+    let all = [Speaking::start().await, Speaking::start().await];
+    let door = door(&all, &model, json!([{"name": "prefix"}])).await;
+    let tokens: Vec<u32> = (0..40).collect();
+    all[0].holds(&tokens);
+    for (names, medium) in [(3..9, Medium::Ram), (9..11, Medium::Shared)] {
+        let (copied, moved) = (names.clone(), names);
+        all[0].say(|writer| copied.for_each(|at| writer.copied(at, medium)));
+        all[0].say(|writer| moved.for_each(|at| writer.removed(at, Medium::Pool)));
+    }
+    all[1].holds(&[&tokens[..36], &[90; 4]].concat());
+    for medium in [Medium::Ram, Medium::Shared] {
+        all[1].say(|writer| writer.copied(10, medium));
+        // the block before is nowhere but in the shared tier of the other one
+        all[1].say(|writer| writer.removed(9, Medium::Pool));
+    }
+    // the last ones, which show that all were taken in
+    for one in &all {
+        one.say(|writer| writer.stored(50, None, &[98; 4], None));
+    }
+    blocks(&door, 21).await;
+    let body = chat(&text(&tokens)).to_string();
+    let explained = door.send("/route/explain", &[], body.clone()).await.json();
+    let held = |at: usize| {
+        let address = all[at].replica.url.strip_prefix("http://").unwrap();
+        let replicas = explained["replicas"].as_array().unwrap();
+        let found = replicas.iter().find(|one| one["address"] == address);
+        found.unwrap()["held_tokens"].clone()
+    };
+    assert_eq!(
+        held(0),
+        json!({"pool": 8, "ram": 24, "disk": 0, "shared": 8})
+    );
+    assert_eq!(
+        held(1),
+        json!({"pool": 32, "ram": 0, "disk": 0, "shared": 8})
+    );
+    let answer = door.send("/v1/chat/completions", &[], body).await;
+    let decision = answer.headers["x-penstock-decision"].to_str().unwrap();
+    assert!(
+        decision.ends_with(" of 2, cached: pool 32 + shared 8"),
+        "{decision}"
+    );
 }

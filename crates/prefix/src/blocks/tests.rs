@@ -11,12 +11,15 @@ const SIZE: usize = 2;
 /// The whole text up to a block, and its tiers.
 type Plain = (Vec<(u64, u32)>, BTreeSet<usize>);
 
-/// The plain model: blocks by engine and name.
+/// The plain model: blocks by engine and name, and the engines that use the shared tier.
 #[derive(Default)]
-struct Model(BTreeMap<(u32, u128), Plain>);
+struct Model(BTreeMap<(u32, u128), Plain>, BTreeSet<u32>);
 
 impl Model {
     fn stored(&mut self, engine: u32, run: &Run<'_>) {
+        if run.tier == SHARED {
+            self.1.insert(engine);
+        }
         if run.tokens.is_empty() {
             for name in run.names {
                 if let Some((_, tiers)) = self.0.get_mut(&(engine, *name)) {
@@ -57,12 +60,14 @@ impl Model {
         let mut matched = [0; TIERS];
         for end in (SIZE..=prompt.len()).step_by(SIZE) {
             let text: Vec<(u64, u32)> = prompt[..end].iter().map(|token| (0, *token)).collect();
-            let own = self.0.iter().filter(|((one, _), _)| *one == engine);
-            let tiers = own
-                .filter(|(_, (one, _))| *one == text)
-                .flat_map(|(_, (_, t))| t);
-            match tiers.min() {
-                Some(tier) => matched[*tier] += 1,
+            let blocks = self.0.iter().filter(|(_, (one, _))| *one == text);
+            let tiers =
+                blocks.flat_map(|((one, _), (_, t))| t.iter().map(move |tier| (*one, *tier)));
+            let reached = tiers.filter(|(one, tier)| {
+                *one == engine || (*tier == SHARED && self.1.contains(&engine))
+            });
+            match reached.map(|(_, tier)| tier).min() {
+                Some(tier) => matched[tier] += 1,
                 None => break,
             }
         }
@@ -134,6 +139,7 @@ proptest! {
                 Change::Cleared => {
                     index.clear(engine);
                     model.0.retain(|(one, _), _| *one != engine);
+                    model.1.remove(&engine);
                 }
             }
             prop_assert_eq!(index.len_of(engine), model.len_of(engine));
@@ -186,6 +192,28 @@ fn what_an_engine_computes_is_expected_for_a_while() {
     index.clear(8);
     index.removed(7, &names, 2);
     assert!(index.links.is_empty() && index.expected_links == 0);
+}
+
+#[test]
+fn what_one_engine_stored_in_the_shared_tier_others_that_use_it_have_too() {
+    let mut index = BlockIndex::default();
+    let (prompt, other) = ([1, 2, 3, 4], [9, 9]);
+    let run = |tokens, names, tier| Run {
+        names,
+        tokens,
+        block_size: 2,
+        tier,
+        ..Run::default()
+    };
+    index.stored(1, &run(&prompt, &[1, 2], SHARED));
+    index.stored(2, &run(&other, &[7], SHARED));
+    index.stored(2, &run(&prompt[..2], &[8], 0));
+    index.stored(3, &run(&other, &[7], 2));
+    let chain = token_chain(0, 2, &prompt);
+    let found = index.matches(&chain, &[1, 2, 3], 0);
+    assert_eq!(found, [[0, 0, 0, 2], [1, 0, 0, 1], [0; TIERS]]);
+    index.removed(1, &[2], SHARED);
+    assert_eq!(index.matches(&chain, &[2], 0), [[1, 0, 0, 0]]);
 }
 
 #[test]
