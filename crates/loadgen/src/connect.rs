@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use rustix::net::sockopt::set_tcp_quickack;
 use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -95,12 +96,8 @@ impl Connect for Tcp {
     }
 
     fn is_quiet(stream: &mut Wire) -> bool {
-        let socket = match stream {
-            Wire::Plain(stream) => stream.stream(),
-            Wire::Tls(stream) => stream.get_mut().0.stream(),
-        };
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let seen = recv(&*socket, &mut [0; 1], flags);
+        let seen = recv(stream.socket(), &mut [0; 1], flags);
         matches!(seen, Err(rustix::io::Errno::AGAIN))
     }
 }
@@ -112,16 +109,33 @@ pub enum Wire {
     Tls(Box<TlsStream<Stamped<TcpStream>>>),
 }
 
+impl Wire {
+    fn socket(&mut self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream.stream(),
+            Self::Tls(stream) => stream.get_mut().0.stream(),
+        }
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
+        let wire = self.get_mut();
+        let polled = match wire {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        };
+        if polled.is_ready() {
+            // What was read is acknowledged now. Where a server has left Nagle's algorithm on, its
+            // next token would else wait for a delayed acknowledgement, 40 ms, which would be
+            // measured as the server's.
+            let _ = set_tcp_quickack(wire.socket(), true);
         }
+        polled
     }
 }
 
@@ -167,5 +181,44 @@ impl AsyncWrite for Wire {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt::tcp_quickack;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Requests and answers in turns, at which the system begins to delay acknowledgements.
+    #[tokio::test]
+    async fn what_was_read_is_acknowledged_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            for _ in 0..4 {
+                let asked = socket.read_u8().await.unwrap();
+                socket.write_u8(asked).await.unwrap();
+            }
+            socket
+        };
+        let client = async {
+            let tcp = Tcp {
+                host: "127.0.0.1".to_owned(),
+                port,
+                tls: None,
+                addresses: RefCell::default(),
+            };
+            let mut wire = tcp.connect(Rc::new(Stamps::new())).await.unwrap();
+            for asked in 0..4 {
+                wire.write_u8(asked).await.unwrap();
+                assert_eq!(wire.read_u8().await.unwrap(), asked);
+                assert!(tcp_quickack(wire.socket()).unwrap());
+            }
+        };
+        tokio::join!(server, client);
     }
 }
