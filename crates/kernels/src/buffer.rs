@@ -11,6 +11,9 @@ use penstock_memory::Region;
 
 use crate::arena;
 
+#[cfg(test)]
+mod guarded;
+
 /// Types for which all-zero bytes are a value and any bytes may be read.
 ///
 /// # Safety
@@ -43,6 +46,8 @@ enum Memory {
     Heap(NonNull<u8>),
     /// Part of a region on huge pages, which is kept mapped.
     Region { _kept: Arc<Region> },
+    #[cfg(test)]
+    Guarded { _kept: guarded::Pages },
 }
 
 // SAFETY: `Aligned` owns its memory like a `Box<[T]>`.
@@ -51,8 +56,27 @@ unsafe impl<T: Plain> Send for Aligned<T> {}
 unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
-    /// `len` zeroes, for working memory.
+    /// `len` zeroes, for working memory. Unit tests fault where they read past it.
     pub fn zeroed(len: usize) -> Self {
+        #[cfg(test)]
+        return Self::guarded(len);
+        #[cfg(not(test))]
+        Self::allocated(len)
+    }
+
+    #[cfg(test)]
+    fn guarded(len: usize) -> Self {
+        let bytes = (len * size_of::<T>()).next_multiple_of(LINE);
+        let pages = guarded::Pages::map(bytes);
+        Self {
+            ptr: pages.last(bytes).cast(),
+            memory: Memory::Guarded { _kept: pages },
+            len,
+        }
+    }
+
+    #[cfg_attr(test, allow(dead_code))]
+    fn allocated(len: usize) -> Self {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero (`layout` adds a line).
         let raw = unsafe { alloc_zeroed(layout) };
