@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import sys
 from pathlib import Path
 
 import openai
 import pytest
+from penstock.deploy.engines.penstock import PROGRAM
 from penstock.deploy.kinds.pull_job import DOWNLOAD
 
-from tests.deploy.image import NAME, Container, Images, call
+from tests.deploy.image import BASE, NAME, Container, Images, call
 from tests.e2e.server import HANG
 
 OWN = "opt/penstock"
@@ -22,6 +24,53 @@ def test_the_containerfile_has_no_findings(repository: Path) -> None:
     if not hadolint.exists():
         pytest.skip("hadolint is not installed: it has no package for this platform")
     call(hadolint, repository / "deploy/Containerfile")
+
+
+def test_both_variants_run_as_nobody_with_nothing_but_the_wheels(repository: Path) -> None:
+    found = instructions(repository / "deploy/Containerfile")
+    assert found[0] == ("ARG", f"BASE={BASE}")
+    stages = [words for name, words in found if name == "FROM"]
+    assert stages == ["${BASE} AS install", "${BASE}"]
+    last = found[found.index(("FROM", "${BASE}")) :]
+    assert ("COPY", "--from=install /opt/penstock /opt/penstock") in last
+    assert not [words for name, words in last if name in {"RUN", "ADD", "VOLUME"}]
+    assert [words for name, words in last if name == "USER"] == ["65532:65532"]
+    (entry,) = (json.loads(words) for name, words in last if name == "ENTRYPOINT")
+    assert entry == list(PROGRAM)
+    installs = [words for name, words in found if name == "RUN"]
+    assert len(installs) == 1, installs
+    assert "--no-index --no-deps" in installs[0]
+
+
+def test_variants_differ_in_wheels_and_base(repository: Path) -> None:
+    cpu, cuda = (gathered(repository, f"VARIANT={name}") for name in ("cpu", "cuda"))
+    assert cpu[0].endswith('[hub]"')
+    assert cuda[0].endswith('[hub,cuda]"')
+    for download, _ in (cpu, cuda):
+        assert "download -c constraints.txt --only-binary :all:" in download
+    assert "--build-arg" not in cpu[1]
+    assert cpu[1].split()[-3:] == ["-t", "penstock", "build/image"]
+    assert cuda[1].split()[-3:] == ["-t", "penstock-cuda", "build/image"]
+    # The compiler that Triton calls is in the base without "slim", of the same Python.
+    assert f"--build-arg BASE={BASE.replace('-slim', '')} " in cuda[1]
+    pins = (repository / "constraints.txt").read_text().splitlines()
+    for package in ("torch", "triton", "huggingface_hub", "PyYAML"):
+        assert any(pin.startswith(f"{package}==") for pin in pins), package
+
+
+def instructions(containerfile: Path) -> list[tuple[str, str]]:
+    """Instructions and their words, without comments; no line of ours is continued."""
+    lines = containerfile.read_text().splitlines()
+    split = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+    return [(name, words) for name, _, words in split]
+
+
+def gathered(repository: Path, *words: str) -> tuple[str, str]:
+    """What `make image` would run: pip's command and the builder's."""
+    said = call("make", "--dry-run", "image", "BUILDER=podman", *words, cwd=repository)
+    (download,) = (line for line in said.splitlines() if " download " in line)
+    (build,) = (line for line in said.splitlines() if line.startswith("podman build "))
+    return download, build
 
 
 @pytest.mark.slow

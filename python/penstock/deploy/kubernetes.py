@@ -110,7 +110,10 @@ def notes(settings: Settings) -> list[str]:
     if settings.engine == "penstock" and runs != "yes":
         found.append(f"these pods cannot run: {runs}")
     elif settings.engine == "penstock" and settings.has_devices:
-        found.append("--device cuda has not run on a GPU yet; the image needs penstock[cuda]")
+        found.append(
+            "--device cuda has not run on a GPU yet; --image: `make image VARIANT=cuda`, which has "
+            "penstock[cuda]"
+        )
     return found
 
 
