@@ -90,12 +90,20 @@ torch-tools: $(TORCH)/.installed ## install torch for the tests of the torch bac
 
 # podman, docker and buildah take the same words.
 BUILDER = $(firstword $(notdir $(foreach tool,podman docker buildah,$(shell command -v $(tool)))))
-IMAGE ?= penstock
-image: install ## build the container image IMAGE (penstock) with podman, docker or buildah
+# VARIANT=cuda: torch's wheels bring CUDA's libraries; Triton calls the C compiler of this base, which the slim one lacks.
+VARIANT ?= cpu
+IMAGE ?= $(IMAGE_$(VARIANT))
+IMAGE_cpu := penstock
+IMAGE_cuda := penstock-cuda
+EXTRAS_cpu := hub
+EXTRAS_cuda := hub,cuda
+BASE_cuda := --build-arg BASE=docker.io/library/python:3.11-bookworm
+image: install ## build the container image IMAGE (penstock) with podman, docker or buildah; VARIANT=cuda: for GPUs
+	@test -n '$(EXTRAS_$(VARIANT))' || { echo "VARIANT is $(VARIANT), expected cpu or cuda"; exit 1; }
 	@test -n '$(BUILDER)' || { echo "no podman, docker or buildah: apt-get install podman"; exit 1; }
 	@rm -rf build/image && mkdir -p build/image
-	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[hub]"
-	@$(BUILDER) build -f deploy/Containerfile -t $(IMAGE) build/image
+	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[$(EXTRAS_$(VARIANT))]"
+	@$(BUILDER) build -f deploy/Containerfile $(BASE_$(VARIANT)) -t $(IMAGE) build/image
 
 demo: install ## answer one question with the default model, print TTFT, tokens/s and memory
 	@$(BIN)/penstock pull smollm2

@@ -150,7 +150,18 @@ class Stream:
     def connect(address: str, key: bytes, patience: float) -> Stream: ...
     def send(self, message: bytes) -> None: ...
     def receive(self, timeout: float, limit: int) -> bytes | None: ...
+    def beat(self, interval: float) -> None:
+        """Send empty messages from a thread that does not need the interpreter."""
     def end(self) -> None: ...
+
+class Star:
+    def __init__(
+        self, address: str, key: bytes, rank: int, ranks: int, capacity: int, patience: float
+    ) -> None: ...
+    def gather(self, part: bytes) -> list[bytes] | None:
+        """The parts of ranks 1, 2, ... on rank 0."""
+    def share(self, message: bytes) -> bytes | None:
+        """The message of rank 0, elsewhere."""
 
 class Tokenizer:
     vocab_size: int

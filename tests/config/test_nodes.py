@@ -32,10 +32,20 @@ def test_a_node_knows_which_it_is_and_where_node_0_is() -> None:
     assert EngineConfig.from_json(found.to_json()) == found
 
 
+def test_a_stage_may_be_on_several_nodes() -> None:
+    whole = {"nnodes": "2", "node_rank": "1", "master_addr": "a:1"}
+    parallel = engine(**whole, tensor_parallel_size="4").parallel
+    assert parallel.most_ranks_on_a_node == 2
+    assert [parallel.number_on_node(rank) for rank in range(4)] == [0, 1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ({"nnodes": "3"}, r"--nnodes is 3, expected at most --pipeline-parallel-size \(2\)"),
+        (
+            {"nnodes": "3"},
+            r"--nnodes is 3, expected at most 2, the ranks \(--tensor-parallel-size 1 x --pipeline",
+        ),
         ({"node_rank": "2"}, r"--node-rank is 2, expected an integer in 0\.\.1"),
         ({"node_rank": ""}, "--node-rank is None, expected"),
         ({"master_addr": ""}, "--nnodes 2 needs --master-addr"),

@@ -80,11 +80,14 @@ def healthy(server: Server) -> bool:
         return client.get("/health").status_code == 200
 
 
-async def crowd(server: Server, after: float, number: signal.Signals) -> Counter[str]:
+async def crowd(
+    server: Server, after: float, number: signal.Signals, tokens: int = 400
+) -> Counter[str]:
     """Ends of 64 streams, whose engine gets a signal while they run."""
     async with client_of(server) as client:
-        streams = [asyncio.create_task(end_of(client, max_tokens=400)) for _ in range(STREAMS)]
+        streams = [asyncio.create_task(end_of(client, max_tokens=tokens)) for _ in range(STREAMS)]
         await asyncio.sleep(after)
+        assert not any(stream.done() for stream in streams)
         os.kill(server.engine(), number)
         if number == signal.SIGSTOP:
             await asyncio.sleep(1)
@@ -114,8 +117,9 @@ def test_an_engine_killed_under_a_crowd(serve: Serve, rounds: int) -> None:
 
 
 def test_an_engine_stopped_and_continued_under_a_crowd(serve: Serve) -> None:
+    # Streams as short as the stop allows: all of them are computed to their end.
     with serve() as server:
-        ends = asyncio.run(crowd(server, 0.5, signal.SIGSTOP))
+        ends = asyncio.run(crowd(server, 0.5, signal.SIGSTOP, tokens=128))
         assert ends == {"finished": STREAMS}
         eventually(lambda: idle(server), "an idle server")
 

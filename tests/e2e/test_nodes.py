@@ -91,8 +91,20 @@ def status(server: Server) -> int:
 # ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("nnodes", "grid"), [(2, (1, 2)), (2, (2, 3)), (3, (1, 3)), (3, (2, 3))])
-def test_stages_on_hosts_give_the_tokens_of_transformers(
+@pytest.mark.parametrize(
+    ("nnodes", "grid"),
+    [
+        (2, (1, 2)),
+        (2, (2, 3)),
+        (3, (1, 3)),
+        (3, (2, 3)),
+        # Stages on several hosts: one, both, the second.
+        (2, (4, 1)),
+        (3, (2, 2)),
+        (3, (3, 1)),
+    ],
+)
+def test_ranks_on_hosts_give_the_tokens_of_transformers(
     node: Nodes, hosts: Hosts, repository: Path, tmp_path: Path, nnodes: int, grid: tuple[int, int]
 ) -> None:
     model, reference = tiny(repository, tmp_path, "llama")
@@ -107,7 +119,7 @@ def test_stages_on_hosts_give_the_tokens_of_transformers(
             assert choice["token_ids"] == reference["greedy"]
         moved = [hosts.received(host) - was for host, was in enumerate(before)]
         hidden = json.loads((model / "config.json").read_text())["hidden_size"]
-        # A residual stream for each token, to every host but the first.
+        # A residual stream or a sum for each token, to every host but the first.
         assert all(bytes_ > 4 * hidden * len(reference["greedy"]) for bytes_ in moved[1:])
         for rank in range(tp * pp):
             assert [line for line in server.log if f"rank {rank} loaded" in line and "198." in line]
@@ -122,6 +134,18 @@ def test_the_default_model_on_two_hosts_gives_the_tokens_of_one_process(
     others(node, 2, "-pp", "2", *exact)
     with node(0, 2, "-pp", "2", *exact) as server, server.client() as client:
         assert sse.complete(client, "Once upon a time", 32) == expected
+
+
+def test_a_stage_on_two_hosts_has_the_bits_of_one_host(node: Nodes, serve: Serve) -> None:
+    """In int8 too, where a last bit would show in the log-probabilities."""
+    flags = ["-tp", "3", *LENGTH]
+    options = {"logprobs": 5, "temperature": 1.0, "seed": 7}
+    with serve(*flags) as alone, alone.client() as client:
+        expected = sse.complete(client, "Once upon a time", 24, **options)
+    others(node, 2, *flags)
+    with node(0, 2, *flags) as server, server.client() as client:
+        assert sse.complete(client, "Once upon a time", 24, **options) == expected
+        assert sse.complete(client, "Once upon a time", 24, **options) == expected
 
 
 # Losses
@@ -176,6 +200,54 @@ def test_whatever_is_lost_the_service_resumes_on_the_nodes_that_are_there(
             partial(os.kill, engine, signal.SIGKILL),
             "the engine killed",
             "was killed by signal 9 (SIGKILL)",
+        )
+
+
+def test_a_host_with_half_a_stage_that_dies_or_hangs_ends_the_step(
+    node: Nodes, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["-tp", "3", *LENGTH]
+    (agent,) = others(node, 2, *flags)
+    with node(0, 2, *flags) as server, server.client() as client:
+        expected = sse.complete(client, "Once upon a time", 8)
+
+        def harmed(harm: Callable[[], object], what: str, said: str) -> None:
+            stranded = [*ranks_of(agent.pid), *ranks_of(server.engine())]
+            loss = lose(server, harm, what, capsys, streams=2)
+            assert all(said in message for message in loss.messages), loss.messages
+            assert sse.complete(client, "Once upon a time", 8) == expected
+            eventually(lambda: not any(map(is_alive, stranded)), "the end of the ranks before")
+
+        def rank() -> int:
+            (found,) = ranks_of(agent.pid)
+            return found
+
+        there = f"on node 1 ({hosts.addresses[1]})"
+        harmed(
+            lambda: os.kill(rank(), signal.SIGKILL),
+            "a rank of the other host killed",
+            f"on {hosts.addresses[1]}) was killed by signal 9 (SIGKILL)",
+        )
+        harmed(
+            lambda: os.kill(rank(), signal.SIGSTOP),
+            "a rank of the other host frozen",
+            f"rank 2 {there} was lost: nothing was heard for",
+        )
+        harmed(
+            lambda: os.kill(ranks_of(server.engine())[0], signal.SIGKILL),
+            "the rank that adds killed",
+            f"on {hosts.addresses[0]}) was killed by signal 9 (SIGKILL)",
+        )
+
+        def cut_for_a_while() -> None:
+            hosts.cut(1)
+            says(server, "waiting for node 1 of 2")
+            hosts.mend(1)
+
+        harmed(
+            partial(in_background, cut_for_a_while),
+            "the other host cut off",
+            f"node 1 ({hosts.addresses[1]}) was lost",
         )
 
 

@@ -1,4 +1,4 @@
-"""Messages between nodes and the assignment of stages: without any node."""
+"""Messages between nodes and the assignment of ranks: without any node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.config import stages_of_nodes
+from penstock.config import ParallelConfig, ranks_of_nodes
 from penstock.executor.nodes.messages import (
     TYPES,
     End,
@@ -21,28 +21,52 @@ from penstock.executor.nodes.messages import (
     expect,
     session_key,
 )
+from penstock.executor.nodes.rank_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.rendezvous import compare, listening_address
-from penstock.executor.nodes.stage_assignment import Node, hosts, ranks_of
 from penstock.ranks import RankLayout
 
 
-@given(st.integers(1, 200), st.data())
-def test_stages_go_to_nodes_in_order_and_evenly(pp: int, data: st.DataObject) -> None:
-    nnodes = data.draw(st.integers(1, pp))
-    held = stages_of_nodes(pp, nnodes)
-    assert [stage for own in held for stage in own] == list(range(pp))
+@given(st.integers(1, 20), st.integers(1, 20), st.data())
+def test_ranks_go_to_nodes_in_order_and_evenly(tp: int, pp: int, data: st.DataObject) -> None:
+    nnodes = data.draw(st.integers(1, tp * pp))
+    held = ranks_of_nodes(tp, pp, nnodes)
+    assert len(held) == nnodes
+    assert [rank for own in held for rank in own] == list(range(tp * pp))
     sizes = [len(own) for own in held]
     assert min(sizes) >= 1
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
-    assert sizes[0] == -(-pp // nnodes)
+    whole = nnodes <= pp
+    assert sizes[0] - sizes[-1] <= (tp if whole else 1)
+    if whole:
+        assert all(size % tp == 0 for size in sizes)
 
 
-def test_ranks_of_a_stage_are_on_one_node() -> None:
-    shape = RankLayout(2, 3, 4, ("{}",) * 6, 100, 4000, 1000, 1000)
+@pytest.mark.parametrize(
+    ("tp", "pp", "nnodes", "sizes"),
+    [
+        (2, 3, 2, [4, 2]),  # whole stages, where each node can have one
+        (4, 1, 2, [2, 2]),
+        (4, 2, 4, [2, 2, 2, 2]),
+        (2, 2, 3, [2, 1, 1]),
+        (3, 2, 4, [2, 2, 1, 1]),
+        (16, 1, 2, [8, 8]),
+    ],
+)
+def test_how_many_ranks_each_node_has(tp: int, pp: int, nnodes: int, sizes: list[int]) -> None:
+    assert list(map(len, ranks_of_nodes(tp, pp, nnodes))) == sizes
+    parallel = ParallelConfig(tensor=tp, pipeline=pp, nnodes=nnodes)
+    assert parallel.most_ranks_on_a_node == sizes[0]
+    numbers = [parallel.number_on_node(rank) for rank in range(tp * pp)]
+    assert numbers == [number for size in sizes for number in range(size)]
+
+
+def test_the_nodes_of_ranks() -> None:
     nodes = [Node(0, "10.0.0.1"), Node(1, "10.0.0.2")]
-    assert ranks_of(shape, 2) == [range(4), range(4, 6)]
-    assert hosts(shape, nodes) == [nodes[0]] * 4 + [nodes[1]] * 2
+    stages = RankLayout(2, 3, 4, ("{}",) * 6, 100, 4000, 1000, 1000)
+    assert ranks_of(stages, 2) == [range(4), range(4, 6)]
+    assert hosts(stages, nodes) == [nodes[0]] * 4 + [nodes[1]] * 2
+    group = RankLayout(3, 1, 0, ("{}",) * 3, 100, 4000, 1000, 1000)
+    assert hosts(group, nodes) == [nodes[0]] * 2 + [nodes[1]]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from penstock.executor.nodes.messages import (
     decode,
     encode,
 )
+from penstock.executor.nodes.rank_assignment import Node
 from penstock.executor.nodes.rendezvous import Member
-from penstock.executor.nodes.stage_assignment import Node
 from penstock.executor.nodes.world import World
 from penstock.executor.processes import RankExit
 from penstock.ranks import HeartbeatStream

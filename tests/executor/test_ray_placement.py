@@ -140,7 +140,7 @@ def made(part: CommResource) -> dict[str, Any]:
     path = f"/of/{part.maker}"
     if kind == "ring":
         return {"kind": "ring", "path": path, "slots": part.request[1], "capacity": part.request[2]}
-    return {"path": path, "ranks": part.request[1], "capacity": part.request[2]}
+    return {"kind": "memory", "path": path, "capacity": part.request[2]}
 
 
 def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict[str, Any]]:

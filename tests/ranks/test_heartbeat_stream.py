@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +43,19 @@ class Ends:
 
 def ignore(_: str) -> None:
     pass
+
+
+def test_a_peer_that_holds_its_interpreter_is_alive() -> None:
+    here, there = streams()
+    ends = Ends()
+    line, other = HeartbeatStream(here, LIMIT, 1.0, ends), HeartbeatStream(there, LIMIT, 1.0, ends)
+    # Unlike CDLL it does not give the interpreter to other threads.
+    ctypes.PyDLL(None).usleep(2_500_000)
+    other.send(b"still there")
+    assert line.receive(LONG) == b"still there"
+    assert not ends.reasons
+    line.close("over")
+    other.close("over")
 
 
 def test_messages_arrive_in_order_and_signs_of_life_do_not() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from penstock.core import PenstockError
-from penstock.ranks import RankLayout, SharedFiles, comm_resources, wire
+from penstock.executor.nodes.rank_assignment import Node
+from penstock.ranks import RankLayout, SharedFiles, comm_resources, keyed, wire
 from penstock.ranks.topology import PIPE_CELLS
 
 
@@ -35,6 +38,38 @@ def test_ranks_of_a_stage_share_a_group() -> None:
     assert paths(1, 3, "group") == [None] * 3
     assert [wiring["group"]["rank"] for wiring in wirings(3, 2)] == [0, 1, 2, 0, 1, 2]
     assert [part.request for part in comm_resources(ranks(3, 1))] == [("group", 3, 100)]
+
+
+def test_ranks_of_a_stage_on_several_hosts_have_streams_with_a_key() -> None:
+    hosts = [Node(0, "10.0.0.1")] * 3 + [Node(1, "10.0.0.2")] * 3
+    shape = ranks(2, 3)
+    wanted = comm_resources(shape, hosts)
+    groups = [part for part in wanted if part.users[0][1] == "group"]
+    assert [(part.maker, part.request) for part in groups] == [
+        (0, ("group", 2, 100)),
+        (2, ("port", "10.0.0.1")),
+        (4, ("group", 2, 100)),
+    ]
+    made = [
+        {"kind": "stream", "address": f"{part.request[1]}:{at}"}
+        if part.request[0] == "port"
+        else {"kind": "memory", "path": at, "ranks": 2, "capacity": 100}
+        for at, part in enumerate(wanted)
+    ]
+    found = [json.loads(keyed(each, bytes(32))) for each in wire(shape, wanted, made)]
+    first, other = found[2]["group"], found[3]["group"]
+    assert (first["rank"], other["rank"]) == (0, 1)
+    assert first["address"] == other["address"]
+    assert (first["ranks"], first["capacity"], first["key"]) == (2, 100, "00" * 32)
+    assert "key" not in found[0]["group"]
+    # Rows between stages on two hosts.
+    assert found[1]["after"]["kind"] == found[3]["before"]["kind"] == "stream"
+    assert found[3]["before"]["capacity"] == 4000
+
+
+def test_backends_that_sum_without_shared_memory_have_streams_on_one_host_too() -> None:
+    shape = replace(ranks(3, 1), own_sums=True)
+    assert [part.request for part in comm_resources(shape)] == [("port", "127.0.0.1")]
 
 
 def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:

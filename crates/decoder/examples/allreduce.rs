@@ -13,7 +13,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use penstock_comm::Group;
-use penstock_decoder::{Collectives, Local};
+use penstock_decoder::{Collectives, Joined};
 use penstock_kernels::{Cpu, Isa};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -87,8 +87,8 @@ fn capacity(sizes: &[Size]) -> usize {
 fn sum(path: &Path, rank: usize, ranks: usize, sizes: &[Size]) -> Outcome {
     let cpu = Cpu::new(Isa::detect(), 1)?;
     let group = Group::join(path, rank, ranks, capacity(sizes), PATIENCE)?;
-    let mut collectives = Local {
-        group: Some(group),
+    let mut collectives = Joined {
+        group: Some(Box::new(group)),
         before: None,
         after: None,
     };
@@ -105,7 +105,13 @@ fn sum(path: &Path, rank: usize, ranks: usize, sizes: &[Size]) -> Outcome {
     Ok(())
 }
 
-fn check(cpu: &Cpu, collectives: &mut Local, rank: usize, ranks: usize, numbers: usize) -> Outcome {
+fn check(
+    cpu: &Cpu,
+    collectives: &mut Joined,
+    rank: usize,
+    ranks: usize,
+    numbers: usize,
+) -> Outcome {
     let mut x: Vec<f32> = (0..numbers)
         .map(|i| ((rank + 1) * (i % 7)) as f32)
         .collect();
@@ -124,7 +130,7 @@ fn check(cpu: &Cpu, collectives: &mut Local, rank: usize, ranks: usize, numbers:
 /// Microseconds of each sum.
 fn laps(
     cpu: &Cpu,
-    collectives: &mut Local,
+    collectives: &mut Joined,
     size: &Size,
 ) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     let mut x = vec![0.0; size.numbers];

@@ -1,11 +1,10 @@
 //! Communication between the ranks of one decoder: sums and gathers inside a tensor-parallel group,
 //! the residual stream between pipeline stages.
 
-use penstock_comm::{Group, Lost};
+use penstock_comm::Lost;
 use penstock_kernels::{Activations, Cpu, Linear, Mode};
 
-/// Numbers that an all-reduce exchanges at once: few enough that the parts stay in the caches.
-const WINDOW: usize = 16 << 10;
+use crate::peers::Peers;
 
 /// What the forward pass asks of the other ranks.
 ///
@@ -157,17 +156,17 @@ pub trait After: Send {
     fn end(&mut self, reason: &str);
 }
 
-/// Collectives of a rank that shares memory with its group and has pipes to other stages.
-pub struct Local {
+/// Collectives of a rank that is joined to its group and has pipes to other stages.
+pub struct Joined {
     /// The tensor-parallel group; `None` where the stage is one rank.
-    pub group: Option<Group>,
+    pub group: Option<Box<dyn Peers>>,
     /// From the stage before; `None` in the first.
     pub before: Option<Box<dyn Before>>,
     /// To the stage after; `None` in the last.
     pub after: Option<Box<dyn After>>,
 }
 
-impl Collectives for Local {
+impl Collectives for Joined {
     fn reduce(
         &mut self,
         cpu: &Cpu,
@@ -178,17 +177,17 @@ impl Collectives for Local {
             return Alone.reduce(cpu, x, compute);
         };
         compute(&mut group.part()[..x.len()], Mode::Store);
-        sum(cpu, group, x)
+        group.sum(cpu, x)
     }
 
     fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost> {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
-        for window in x.chunks_mut(WINDOW) {
+        for window in x.chunks_mut(group.window()) {
             group.part()[..window.len()].copy_from_slice(window);
             window.fill(0.0);
-            sum(cpu, group, window)?;
+            group.sum(cpu, window)?;
         }
         Ok(())
     }
@@ -205,19 +204,16 @@ impl Collectives for Local {
             return Alone.gather_logits(cpu, linear, acts, cuts, out);
         };
         cpu.matmul(linear, acts, group.part(), Mode::Store);
-        let reads = group.rank() == 0;
-        let parts = group.exchange()?;
+        let width = |rank: usize| cuts[rank + 1] - cuts[rank];
+        let widths = cuts.windows(2).map(|pair| pair[1] - pair[0]);
+        let lens: Vec<usize> = widths.map(|width| acts.rows() * width).collect();
         let whole = cuts.last().copied().unwrap_or(0);
-        if reads {
-            for (rank, pair) in cuts.windows(2).enumerate() {
-                let width = pair[1] - pair[0];
-                let part = parts.of(rank, acts.rows() * width).chunks_exact(width);
-                for (row, part) in out.chunks_exact_mut(whole).zip(part) {
-                    row[pair[0]..pair[1]].copy_from_slice(part);
-                }
+        group.gather(&lens, &mut |rank, part| {
+            let part = part.chunks_exact(width(rank));
+            for (row, part) in out.chunks_exact_mut(whole).zip(part) {
+                row[cuts[rank]..cuts[rank + 1]].copy_from_slice(part);
             }
-        }
-        Ok(reads)
+        })
     }
 
     fn draws(&self) -> bool {
@@ -228,17 +224,9 @@ impl Collectives for Local {
         let Some(group) = &mut self.group else {
             return Ok(());
         };
-        for window in tokens.chunks_mut(WINDOW) {
-            // Bits in f32 numbers: they are copied, never computed with.
-            for (number, token) in group.part().iter_mut().zip(&*window) {
-                *number = f32::from_bits(*token);
-            }
-            let (parts, len) = (group.exchange()?, window.len());
-            for (token, number) in window.iter_mut().zip(parts.of(0, len)) {
-                *token = number.to_bits();
-            }
-        }
-        Ok(())
+        tokens
+            .chunks_mut(group.window())
+            .try_for_each(|window| group.share(window))
     }
 
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
@@ -256,17 +244,8 @@ impl Collectives for Local {
     }
 
     fn end(&mut self, reason: &str) {
-        self.group.iter().for_each(|g| g.end(reason));
+        self.group.iter_mut().for_each(|g| g.end(reason));
         self.before.iter_mut().for_each(|b| b.end(reason));
         self.after.iter_mut().for_each(|a| a.end(reason));
     }
-}
-
-/// `x += ` the parts of all ranks, in their order.
-fn sum(cpu: &Cpu, group: &mut Group, x: &mut [f32]) -> Result<(), Lost> {
-    let ranks = group.ranks();
-    let parts = group.exchange()?;
-    let parts: Vec<&[f32]> = (0..ranks).map(|rank| parts.of(rank, x.len())).collect();
-    cpu.add(&parts, x);
-    Ok(())
 }

@@ -12,11 +12,13 @@ mod feed_forward;
 mod forward;
 mod head_rows;
 mod latent;
+mod le_bytes;
 mod load;
 mod loaded;
 mod logits;
 mod model;
 mod options;
+mod peers;
 mod pooled;
 mod pooling;
 mod recipe;
@@ -33,12 +35,13 @@ mod step;
 mod thread;
 mod wiring;
 
-pub use collectives::{After, Alone, Before, Collectives, Local};
+pub use collectives::{After, Alone, Before, Collectives, Joined};
 pub use decoder::Decoder;
 pub use error::{DecoderError, Place};
 pub use loaded::{Info, KvGroupSpec, KvShare, KvSpec, Stage};
 pub use logits::HEAD_ROWS;
 pub use options::{Numerics, Options, RawOptions};
+pub use peers::Peers;
 pub use recipe::{LayerRecipes, Recipe, WeightRecipes};
 pub use shard::Shard;
 pub use spec::{
@@ -47,4 +50,4 @@ pub use spec::{
     RopeScaling, RopeSpec, RouterSpec, ScoreSpec,
 };
 pub use thread::StepFuture;
-pub use wiring::{Carried, GroupFile, Pipe, Wiring, join};
+pub use wiring::{Carried, GroupWiring, Pipe, Wiring, join};

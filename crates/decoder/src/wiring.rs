@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use penstock_comm::{CommError, Group, Key, Lost, Reader, Stream, StreamListener, Writer};
+use penstock_comm::{CommError, Group, Key, Lost, Reader, Star, Stream, StreamListener, Writer};
 use serde::Deserialize;
 
-use crate::collectives::{After, Before, Local};
+use crate::collectives::{After, Before, Joined};
+use crate::le_bytes::{copy_in, copy_out};
+use crate::peers::{Distant, Peers};
 
 /// Where a rank finds the others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wiring {
     /// The tensor-parallel group; null where the stage is one rank.
-    pub group: Option<GroupFile>,
+    pub group: Option<GroupWiring>,
     /// From the same rank of the stage before; null in the first stage.
     pub before: Option<Pipe>,
     /// To the same rank of the stage after; null in the last stage.
@@ -26,14 +28,28 @@ pub struct Wiring {
 
 /// A group of ranks.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 #[allow(missing_docs)]
-pub struct GroupFile {
-    pub path: PathBuf,
-    pub rank: usize,
-    pub ranks: usize,
-    /// Numbers of a part at most.
-    pub capacity: usize,
+pub enum GroupWiring {
+    /// Shared memory, on one host.
+    Memory {
+        path: PathBuf,
+        rank: usize,
+        ranks: usize,
+        /// Numbers of a part at most.
+        capacity: usize,
+    },
+    /// Streams, on several hosts; the other ranks call rank 0.
+    Stream {
+        /// Where rank 0 listens.
+        address: SocketAddr,
+        /// The shared key, 64 hexadecimal digits.
+        key: String,
+        rank: usize,
+        ranks: usize,
+        /// Numbers of a part at most.
+        capacity: usize,
+    },
 }
 
 /// A way between two stages.
@@ -77,9 +93,9 @@ pub struct Carried {
 /// # Errors
 /// A file is missing or was made for another shape, a stream could not be opened, or its key is not
 /// one.
-pub fn join(wiring: &Wiring) -> Result<(Local, Carried), CommError> {
+pub fn join(wiring: &Wiring) -> Result<(Joined, Carried), CommError> {
     let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
-    let group = |f: &GroupFile| Group::join(&f.path, f.rank, f.ranks, f.capacity, patience);
+    let group = |group: &GroupWiring| open_group(group, patience);
     let mut carried = Carried::default();
     // The listening end first: the calling end waits for it.
     let after = wiring
@@ -93,12 +109,34 @@ pub fn join(wiring: &Wiring) -> Result<(Local, Carried), CommError> {
         .map(|pipe| open_before(pipe, patience, &mut carried))
         .transpose()?;
     let group = wiring.group.as_ref().map(group).transpose()?;
-    let local = Local {
+    let joined = Joined {
         group,
         before,
         after,
     };
-    Ok((local, carried))
+    Ok((joined, carried))
+}
+
+fn open_group(group: &GroupWiring, patience: Duration) -> Result<Box<dyn Peers>, CommError> {
+    Ok(match group {
+        GroupWiring::Memory {
+            path,
+            rank,
+            ranks,
+            capacity,
+        } => Box::new(Group::join(path, *rank, *ranks, *capacity, patience)?),
+        GroupWiring::Stream {
+            address,
+            key,
+            rank,
+            ranks,
+            capacity,
+        } => {
+            let (key, bytes) = (parse_key(key)?, *capacity * 4);
+            let star = Star::new(*address, key, *rank, *ranks, bytes, patience)?;
+            Box::new(Distant::new(star))
+        }
+    })
 }
 
 fn open_before(
@@ -184,7 +222,10 @@ impl Before for RingBefore {
         let copied = self
             .ring
             .receive_with(self.patience, |bytes| copy_in(bytes, x))?;
-        copied.unwrap_or_else(|| Err(silent(self.patience)))
+        match copied {
+            Some(fits) => fits.ok_or_else(other_step),
+            None => Err(silent(self.patience)),
+        }
     }
 
     fn end(&mut self, reason: &str) {
@@ -224,7 +265,7 @@ impl Before for StreamBefore {
             }
         };
         match stream.receive(self.patience, self.capacity)? {
-            Some(bytes) => copy_in(&bytes, x),
+            Some(bytes) => copy_in(&bytes, x).ok_or_else(other_step),
             None => Err(silent(self.patience)),
         }
     }
@@ -284,25 +325,6 @@ impl After for Sender<Vec<f32>> {
     }
 
     fn end(&mut self, _: &str) {}
-}
-
-fn copy_in(bytes: &[u8], x: &mut [f32]) -> Result<(), Lost> {
-    if bytes.len() != x.len() * 4 {
-        return Err(other_step());
-    }
-    let (numbers, _) = bytes.as_chunks::<4>();
-    x.iter_mut()
-        .zip(numbers)
-        .for_each(|(x, b)| *x = f32::from_le_bytes(*b));
-    Ok(())
-}
-
-fn copy_out(x: &[f32], bytes: &mut [u8]) {
-    let (numbers, _) = bytes.as_chunks_mut::<4>();
-    numbers
-        .iter_mut()
-        .zip(x)
-        .for_each(|(b, x)| *b = x.to_le_bytes());
 }
 
 fn other_step() -> Lost {

@@ -76,7 +76,7 @@ fn every_grid_of_ranks_gives_the_logits_of_transformers() {
 }
 
 #[test]
-fn stages_may_be_joined_by_streams_or_by_their_caller() {
+fn ranks_may_be_joined_by_streams_and_stages_by_their_caller() {
     let (set, reference) = (options(Isa::detect()), reference("qwen3"));
     let cuts = Cuts::even(&whole_spec("qwen3"), 2, 2);
     let ring = answer(&load_ranks("qwen3", &set, &cuts), &set, &reference, 9);
@@ -84,6 +84,33 @@ fn stages_may_be_joined_by_streams_or_by_their_caller() {
     for way in [Way::Stream, Way::Carried] {
         let ranks = load_ranks_by(way, "qwen3", &set, &cuts);
         assert_eq!(answer(&ranks, &set, &reference, 9), ring, "{way:?}");
+    }
+}
+
+/// Activations in f32, bf16 and int8.
+#[test]
+fn a_group_on_several_hosts_has_the_bits_of_one_in_shared_memory() {
+    let models = [
+        ("llama", 4),
+        ("gptoss", 3),
+        ("deepseek3", 2),
+        ("gpt2", 3),
+        ("gemma3", 2),
+    ];
+    for ((numerics, kv), (family, tp)) in NUMERICS.into_iter().zip(models) {
+        let set = Options {
+            numerics,
+            kv,
+            ..options(Isa::detect())
+        };
+        let requests = requests(&mut Rng(7), 4);
+        let cuts = Cuts::even(&whole_spec(family), tp, 1);
+        let [memory, streams] = [Way::Ring, Way::Stream].map(|way| {
+            let ranks = load_ranks_by(way, family, &set, &cuts);
+            let mut sizes = Rng(8);
+            run(&ranks, &set, &requests, || 1 + sizes.below(20))
+        });
+        assert_eq!(streams, memory, "{family} {numerics:?}");
     }
 }
 

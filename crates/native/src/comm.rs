@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_comm::{
-    CommError, Fence as NativeFence, Group, Key, Reader, Stream as NativeStream, StreamFence,
-    StreamListener as NativeListener, Writer,
+    CommError, Fence as NativeFence, Group, Key, Reader, Star as NativeStar,
+    Stream as NativeStream, StreamFence, StreamListener as NativeListener, Writer,
 };
 use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
@@ -215,7 +215,7 @@ impl StreamListener {
 /// Messages to and from a rank on another host.
 #[pyclass(frozen)]
 pub(crate) struct Stream {
-    sender: Mutex<NativeStream>,
+    sender: Arc<Mutex<NativeStream>>,
     receiver: Mutex<NativeStream>,
     fence: StreamFence,
 }
@@ -224,7 +224,7 @@ impl Stream {
     fn new(native: NativeStream) -> PyResult<Self> {
         let fence = native.fence()?;
         let (sender, receiver) = native.split()?;
-        let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+        let (sender, receiver) = (Arc::new(Mutex::new(sender)), Mutex::new(receiver));
         Ok(Self {
             sender,
             receiver,
@@ -271,15 +271,92 @@ impl Stream {
             if let Some(message) = message.map_err(error)? {
                 return Ok(Some(PyBytes::new(py, &message)));
             }
+            // This may wait for the interpreter: what came meanwhile is there at the last look.
             py.check_signals()?;
-            if began.elapsed() >= patience {
+            if left.is_zero() {
                 return Ok(None);
             }
         }
     }
 
+    /// Sends an empty message every `interval` seconds until the stream ends, on a thread that
+    /// needs no interpreter: an import or a driver may hold that for seconds. OSError when the
+    /// system has no more threads.
+    fn beat(&self, interval: f64) -> PyResult<()> {
+        let (sender, interval) = (Arc::downgrade(&self.sender), duration(interval));
+        let beat = move || {
+            while let Some(sender) = sender.upgrade() {
+                let sent = sender
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .send(b"");
+                drop(sender);
+                if sent.is_err() {
+                    break;
+                }
+                std::thread::sleep(interval);
+            }
+        };
+        let thread = std::thread::Builder::new().name("heartbeat".to_owned());
+        thread.spawn(beat)?;
+        Ok(())
+    }
+
     /// Ends every wait of both ends.
     fn end(&self) {
         self.fence.end();
+    }
+}
+
+/// One rank's end of a tensor-parallel group over streams; rank 0 listens at `address`. The streams
+/// close with it, which ends the waits of the other ranks.
+#[pyclass(frozen)]
+pub(crate) struct Star {
+    native: Mutex<NativeStar>,
+}
+
+impl Star {
+    fn lock(&self) -> MutexGuard<'_, NativeStar> {
+        self.native.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Star {
+    /// Messages have at most `capacity` bytes; ValueError when rank 0 cannot listen there.
+    #[new]
+    fn new(
+        address: &str,
+        key: &[u8],
+        rank: usize,
+        ranks: usize,
+        capacity: usize,
+        patience: f64,
+    ) -> PyResult<Self> {
+        if rank >= ranks {
+            return Err(PyValueError::new_err(format!("rank {rank} of {ranks}")));
+        }
+        let (address, key) = (self::address(address)?, self::key(key)?);
+        let native = NativeStar::new(address, key, rank, ranks, capacity, duration(patience));
+        let native = Mutex::new(native.map_err(error)?);
+        Ok(Self { native })
+    }
+
+    /// Sends `part` to rank 0; there, the parts of rank 1, 2, ..., None elsewhere. ConnectionError
+    /// when a rank is gone.
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        part: &[u8],
+    ) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
+        let parts = py.detach(|| self.lock().gather(part)).map_err(error)?;
+        Ok(parts.map(|parts| parts.iter().map(|part| PyBytes::new(py, part)).collect()))
+    }
+
+    /// Sends the `message` of rank 0 to the others, whose own is not used; there, that message,
+    /// None on rank 0. ConnectionError when a rank is gone.
+    fn share<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let shared = py.detach(|| self.lock().share(message)).map_err(error)?;
+        Ok(shared.map(|message| PyBytes::new(py, &message)))
     }
 }

@@ -54,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::AbortHandle>()?;
     module.add_class::<comm::RingReader>()?;
     module.add_class::<comm::RingWriter>()?;
+    module.add_class::<comm::Star>()?;
     module.add_class::<comm::Stream>()?;
     module.add_class::<comm::StreamListener>()?;
     module.add_function(wrap_pyfunction!(comm::create_group, module)?)?;

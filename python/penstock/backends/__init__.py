@@ -12,7 +12,7 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
 
 OWN_SUMS = frozenset({"cuda", "torch"})
-"""Backends whose ranks sum over connections of their own, for which they get an address."""
+"""Backends whose ranks sum without shared memory: they get streams."""
 
 
 class StepFuture(Protocol):

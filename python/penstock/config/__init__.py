@@ -25,7 +25,7 @@ from penstock.config.sections import (
     ServerConfig,
     TierConfig,
     TiersConfig,
-    stages_of_nodes,
+    ranks_of_nodes,
 )
 from penstock.config.sources import (
     Raw,
@@ -74,6 +74,7 @@ __all__ = [
     "notify_socket",
     "openai_api_key",
     "prepare_ray_environment",
+    "ranks_of_nodes",
     "ray_actor_environment",
     "read_document",
     "replica_environment",
@@ -81,5 +82,4 @@ __all__ = [
     "runtime_directory",
     "shared_memory_directory",
     "split_address",
-    "stages_of_nodes",
 ]

@@ -337,14 +337,15 @@ FLAGS: tuple[Flag, ...] = (
         "--nnodes",
         Integer(1, 1024),
         1,
-        "hosts that run this same command, each with a --node-rank of its own and whole stages: "
-        "at most --pipeline-parallel-size",
+        "hosts that run this same command, each with a --node-rank of its own: at most the number "
+        "of ranks. Up to --pipeline-parallel-size each has whole stages; more share the sums of a "
+        "stage over the network",
     ),
     _nodes(
         "--node-rank",
         Integer(0, 1023),
         None,
-        "which of the --nnodes this is: 0 serves, the others run their stages for it",
+        "which of the --nnodes this is: 0 serves, the others run their ranks for it",
     ),
     _nodes(
         "--master-addr",

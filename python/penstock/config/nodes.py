@@ -24,9 +24,12 @@ def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
         if node_rank:
             raise InvalidValueError("--node-rank", node_rank, "0, or --nnodes above it")
         return {}
-    stages = values["pipeline_parallel_size"]
-    if nnodes > stages:
-        limit = f"at most --pipeline-parallel-size ({stages}): a node holds whole stages"
+    tp, pp = values["tensor_parallel_size"], values["pipeline_parallel_size"]
+    if nnodes > tp * pp:
+        limit = (
+            f"at most {tp * pp}, the ranks (--tensor-parallel-size {tp} x "
+            f"--pipeline-parallel-size {pp}): a node holds one or more"
+        )
         raise InvalidValueError("--nnodes", nnodes, limit)
     if values["distributed_executor_backend"] in ("inline", "ray"):
         backend = values["distributed_executor_backend"]

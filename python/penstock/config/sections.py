@@ -129,20 +129,21 @@ class ParallelConfig:
     @property
     def most_ranks_on_a_node(self) -> int:
         """Ranks of node 0, which no other node exceeds."""
-        return self.tensor * len(stages_of_nodes(self.pipeline, self.nnodes)[0])
+        return len(ranks_of_nodes(self.tensor, self.pipeline, self.nnodes)[0])
 
     def number_on_node(self, rank: int) -> int:
-        """Place of a rank among those of its node, which hosts whole stages in order."""
-        stage, number = divmod(rank, self.tensor)
-        held = stages_of_nodes(self.pipeline, self.nnodes)
-        first = next(own.start for own in held if stage in own)
-        return (stage - first) * self.tensor + number
+        """Place of a rank among those of its node."""
+        held = ranks_of_nodes(self.tensor, self.pipeline, self.nnodes)
+        return next(own.index(rank) for own in held if rank in own)
 
 
-def stages_of_nodes(pp: int, nnodes: int) -> list[range]:
-    """Stages of each node; the first nodes hold one more where `pp` is no multiple."""
-    least, more = divmod(pp, nnodes)
-    starts = [node * least + min(node, more) for node in range(nnodes + 1)]
+def ranks_of_nodes(tp: int, pp: int, nnodes: int) -> list[range]:
+    """Ranks of each node, in order: whole stages where every node can have one, else as evenly as
+    ranks allow. The first nodes hold one more where the number is no multiple.
+    """
+    unit = tp if nnodes <= pp else 1
+    least, more = divmod(tp * pp // unit, nnodes)
+    starts = [unit * (node * least + min(node, more)) for node in range(nnodes + 1)]
     return [range(start, end) for start, end in pairwise(starts)]
 
 

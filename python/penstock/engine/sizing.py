@@ -47,15 +47,14 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
         pp=grid.pp,
         reader=grid.reader,
         shards=tuple(json.dumps(grid.shard(rank)) for rank in range(grid.size)),
-        group_numbers=0
-        if config.compute.backend in OWN_SUMS
-        else max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
+        group_numbers=max(tokens * info.spec.hidden, HEAD_ROWS * vocab),
         rows_bytes=4 * tokens * info.spec.hidden,
         plan_bytes=max(
             plan_bytes(sequences, tokens, groups, sequences * groups * table, length), transfers
         ),
         result_bytes=result_bytes(sequences, tokens, MAX_LOGPROBS, info.pooler.size),
         spare_messages=TRANSFERS if config.tiers.tiers else 0,
+        own_sums=config.compute.backend in OWN_SUMS,
     )
 
 

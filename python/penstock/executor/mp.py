@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from penstock.config import EngineConfig
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import RanksExecutor
 from penstock.executor.transport import Transport, open_rings
-from penstock.ranks import LocalResources, RankLayout, comm_resources, wire
+from penstock.ranks import LocalResources, RankLayout, comm_resources, keyed, wire
 
 
 def connect_processes(layout: RankLayout, config: EngineConfig, directory: Path) -> RanksExecutor:
@@ -24,7 +25,8 @@ def connect_processes(layout: RankLayout, config: EngineConfig, directory: Path)
         transport = Transport()
         resources = comm_resources(layout)
         wirings = wire(layout, resources, local.make([each.request for each in resources]))
-        tasks = layout.tasks(config.to_json(), map(json.dumps, wirings))
+        key = secrets.token_bytes(32)
+        tasks = layout.tasks(config.to_json(), [keyed(wiring, key) for wiring in wirings])
         ends = open_rings(layout, local.files, transport)
         jobs = [
             json.dumps({"task": asdict(task), **end}) for task, end in zip(tasks, ends, strict=True)

@@ -31,15 +31,11 @@ class HeartbeatStream:
         self._messages: deque[tuple[float, bytes]] = deque()
         self._news = threading.Condition()
         self._reason: str | None = None
-        self._ended = threading.Event()
         self.arrived = 0.0
         """Arrival of the message received last: monotonic time of this host."""
-        loops = (self._listen, self._beat)
-        self._threads = [
-            threading.Thread(target=loop, name="stream", daemon=True) for loop in loops
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._listen, name="stream", daemon=True)
+        self._thread.start()
+        stream.beat(BEAT)
 
     def send(self, message: bytes) -> None:
         if self._reason is not None:
@@ -72,15 +68,13 @@ class HeartbeatStream:
                 return
             self._reason = reason
             self._news.notify_all()
-        self._ended.set()
         self._stream.end()
         self._on_end(reason)
 
     def close(self, reason: str) -> None:
-        """`end`, and join the threads: a process must not exit while they wait in native code."""
+        """`end`, and join the thread: a process must not exit while it waits in native code."""
         self.end(reason)
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
 
     def _listen(self) -> None:
         heard = time.monotonic()
@@ -90,13 +84,6 @@ class HeartbeatStream:
                 if message:
                     self._arrive(message)
             self.end(f"nothing was heard for {time.monotonic() - heard:.1f} s")
-        except ConnectionError as error:
-            self.end(str(error))
-
-    def _beat(self) -> None:
-        try:
-            while not self._ended.wait(BEAT):
-                self._stream.send(b"")
         except ConnectionError as error:
             self.end(str(error))
 

@@ -17,9 +17,7 @@ class RankLayout:
     shards: tuple[str, ...]
     """JSON of `penstock_decoder::Shard` for each rank."""
     group_numbers: int
-    """Most float32 values that a rank contributes to one all-reduce; 0 where ranks sum over
-    connections of their own.
-    """
+    """Most float32 values that a rank contributes to one all-reduce."""
     rows_bytes: int
     """Largest residual stream that a stage sends to the next."""
     plan_bytes: int
@@ -27,6 +25,8 @@ class RankLayout:
     result_bytes: int
     spare_messages: int = 0
     """Transfers in flight beside the plans, each way."""
+    own_sums: bool = False
+    """Whether the ranks of a stage sum over streams on one host too, not in shared memory."""
 
     @property
     def size(self) -> int:

@@ -118,7 +118,7 @@ class LocalResources:
 
     def _make(self, kind: str, *sizes: Any) -> dict[str, Any]:
         if kind == "group":
-            return self.files.group(*sizes)
+            return {"kind": "memory", **self.files.group(*sizes)}
         if kind == "ring":
             return {"kind": "ring", **self.files.ring(1, *sizes)}
         return {"kind": "stream", "address": self._reserve(*sizes)}

@@ -1,6 +1,7 @@
 """Connections among ranks: a rank group for each stage, a pipe between neighbours of two stages.
 
-Shared memory and ports are made on the host of the first rank that uses them (`LocalResources`).
+Ranks of one host share memory, those of several have streams. Memory and ports are made on the host
+of the first rank that uses them (`LocalResources`).
 """
 
 from __future__ import annotations
@@ -51,15 +52,21 @@ def comm_resources(
     for stage in range(layout.pp):
         members = range(stage * layout.tp, (stage + 1) * layout.tp)
         if layout.tp > 1:
-            request: tuple[Any, ...] = ("group", layout.tp, layout.group_numbers)
-            if not layout.group_numbers:
-                request = ("port", LOOPBACK if hosts is None else hosts[members[0]].address)
-            found.append(
-                CommResource(members[0], request, tuple((rank, "group") for rank in members))
-            )
+            users = tuple((rank, "group") for rank in members)
+            found.append(CommResource(members[0], _group(layout, hosts, members), users))
         if stage + 1 < layout.pp and not carried:
             found += [_pipe(layout, hosts, rank, rank + layout.tp) for rank in members]
     return found
+
+
+def _group(
+    layout: RankLayout, hosts: Sequence[Host] | None, members: Sequence[int]
+) -> tuple[Any, ...]:
+    if hosts is not None and any(hosts[rank].id != hosts[members[0]].id for rank in members):
+        return ("port", hosts[members[0]].address)
+    if layout.own_sums:
+        return ("port", LOOPBACK)
+    return ("group", layout.tp, layout.group_numbers)
 
 
 def _pipe(
@@ -80,10 +87,13 @@ def wire(
     """`penstock_decoder::Wiring` of each rank, but for keys. `made` belongs to `resources`."""
     wirings = [_empty(layout, rank // layout.tp, carried) for rank in range(layout.size)]
     for resource, fields in zip(resources, made, strict=True):
-        if fields.get("kind") == "stream":
-            fields = {**fields, "capacity": layout.rows_bytes}
+        streams = fields.get("kind") == "stream"
         for rank, name in resource.users:
-            own = {**fields, "rank": rank % layout.tp} if name == "group" else fields
+            own = dict(fields)
+            if name == "group":
+                own |= {"rank": rank % layout.tp, "ranks": layout.tp}
+            if streams:
+                own["capacity"] = layout.group_numbers if name == "group" else layout.rows_bytes
             wirings[rank][name] = own
     return wirings
 
@@ -91,7 +101,7 @@ def wire(
 def keyed(wiring: dict[str, Any], key: bytes) -> str:
     """JSON of a wiring with the key of its streams, which is never sent over a stream itself."""
     whole = dict(wiring)
-    for name in ("before", "after"):
+    for name in ("group", "before", "after"):
         if whole[name] is not None and whole[name]["kind"] == "stream":
             whole[name] = {**whole[name], "key": key.hex()}
     return json.dumps(whole)

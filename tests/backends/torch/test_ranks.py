@@ -5,30 +5,33 @@ Ranks are threads of this process, joined as those of an executor are; once they
 
 from __future__ import annotations
 
-import json
+import secrets
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
-from penstock.config import shared_memory_directory
+from penstock.config import cluster_key, shared_memory_directory
 from penstock.core import KvSpec, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED
+from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
-from penstock.ranks import LocalResources, comm_resources, wire
+from penstock.ranks import LocalResources, comm_resources, keyed, wire
 
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.executor import test_logits
+from tests.executor.test_nodes import Agent, free_port
 from tests.fakes.sampling import encode
-from tests.real_ranks import talkative_ranks
+from tests.real_ranks import exact_config, talkative_ranks
 
 
 class Ranks:
@@ -64,7 +67,8 @@ def cut(family: str, tp: int, pp: int, **settings: object) -> Iterator[Ranks]:
     local = LocalResources(shared_memory_directory())
     resources = comm_resources(layout)
     wirings = wire(layout, resources, local.make([each.request for each in resources]))
-    pairs = zip(layout.shards, map(json.dumps, wirings), strict=True)
+    key = secrets.token_bytes(32)
+    pairs = zip(layout.shards, [keyed(each, key) for each in wirings], strict=True)
     with ThreadPoolExecutor(grid.size) as pool:
         loading = [pool.submit(TorchBackend, config, info, pair, Cpu(1)) for pair in pairs]
         ranks = [each.result(HANG) for each in loading]
@@ -160,6 +164,34 @@ def test_processes_are_ranks_too() -> None:
         logprobs, greedy = test_logits.read(sequence, prompt.tokens, 20)
     assert np.abs(logprobs - prompt.logprobs).max() <= MARGIN
     assert greedy == prompt.greedy
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_stage_on_two_nodes_has_the_bits_of_one_host(dtype: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a secret of some length")
+    prompt = test_logits.prompt_of("llama").tokens
+    one: dict[str, object] = {
+        "tensor_parallel_size": 3,
+        "device": "torch",
+        "dtype": dtype,
+        "cluster_token_file": token,
+    }
+    two = {**one, "nnodes": 2, "master_addr": f"127.0.0.1:{free_port()}"}
+    sizes = {"max_num_batched_tokens": test_logits.TOKENS, "max_num_seqs": 2}
+    there = exact_config("llama", {**two, **sizes, "node_rank": 1})
+    card = config_fingerprint(there, read_model(there))
+    agent = Agent(there, cluster_key(str(token)), dict(card))
+    found = []
+    try:
+        for settings in ({**one, "distributed_executor_backend": "mp"}, {**two, "node_rank": 0}):
+            with talkative_ranks("llama", test_logits.TOKENS, **settings) as executor:
+                sequence = test_logits.Sequence(executor, 2, 0, 1)
+                logprobs, greedy = test_logits.read(sequence, prompt, 20)
+            found.append((logprobs.tobytes(), greedy))
+    finally:
+        agent.stop()
+    assert found[0] == found[1]
 
 
 def test_a_plan_that_one_rank_refuses_is_refused_by_all() -> None:

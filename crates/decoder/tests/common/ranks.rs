@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_comm::{Fence, Group, Writer};
 use penstock_decoder::{
-    Carried, Decoder, DecoderError, DecoderSpec, GroupFile, Options, Pipe, Shard, StepFuture,
+    Carried, Decoder, DecoderError, DecoderSpec, GroupWiring, Options, Pipe, Shard, StepFuture,
     Wiring, join,
 };
 use penstock_wire::StepResult;
@@ -93,7 +93,7 @@ impl Compute for Ranks {
     }
 }
 
-/// What stages are joined by.
+/// What ranks are joined by: `Stream` joins those of a stage too, all others share memory there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     Ring,
@@ -133,7 +133,7 @@ pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts
 }
 
 /// A free address of loopback.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
@@ -181,12 +181,22 @@ pub(crate) fn load_cut(
     };
     let all = (0..pp).flat_map(|stage| (0..tp).map(move |rank| (stage, rank)));
     let ways: Vec<Pipe> = all.map(open).collect();
+    let middles: Vec<SocketAddr> = (0..pp).map(|_| free_address()).collect();
     let wiring = |stage: usize, rank: usize| Wiring {
-        group: (tp > 1).then(|| GroupFile {
-            path: group(stage),
-            rank,
-            ranks: tp,
-            capacity,
+        group: (tp > 1).then(|| match way {
+            Way::Stream => GroupWiring::Stream {
+                address: middles[stage],
+                key: "5a".repeat(32),
+                rank,
+                ranks: tp,
+                capacity,
+            },
+            Way::Ring | Way::Carried => GroupWiring::Memory {
+                path: group(stage),
+                rank,
+                ranks: tp,
+                capacity,
+            },
         }),
         before: (stage > 0).then(|| ways[(stage - 1) * tp + rank].clone()),
         after: (stage + 1 < pp).then(|| ways[stage * tp + rank].clone()),

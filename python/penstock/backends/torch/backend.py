@@ -41,6 +41,7 @@ from penstock.backends.torch.sampling import (
 )
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
+from penstock.backends.torch.warm_up import warm_up
 from penstock.config import EngineConfig
 from penstock.core import (
     KvGroup,
@@ -75,12 +76,14 @@ class TorchBackend:
         self._shard = shards.whole(spec) if rank is None else shards.parse(rank[0], spec)
         exact = config.model.dtype == "float32" or config.model.quantization == "none"
         self._dtype = torch.float32 if exact else torch.bfloat16
+        self._longest = config.model.max_model_len or spec.max_position
+        """Positions of a sequence, for which there are tables."""
         self._kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16
         began = time.perf_counter()
         checkpoint = Checkpoint(Path(info.paths[0]))
         source = Source(checkpoint, device.torch, self._dtype)
         try:
-            self._weights = load_weights(source, spec, info.weights, self._shard)
+            self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, "the weights") from error
         seconds = time.perf_counter() - began
@@ -131,12 +134,12 @@ class TorchBackend:
             slots=config.scheduler.max_num_seqs,
             tokens=config.scheduler.max_num_batched_tokens,
             vocab=spec.vocab,
-            max_position=spec.max_position,
+            max_position=self._longest,
             block_size=config.cache.block_size,
             groups=tuple(GroupLimits(n, g.window, g.chunked) for g, n in groups),
             last_sampled=self._shard.embeds and self._shard.has_head,
         )
-        width = -(-spec.max_position // limits.block_size)
+        width = -(-self._longest // limits.block_size)
         self._limits, self._slots = limits, Slots(limits, width, self._grammars)
         try:
             self._pools = make_pools(self._layouts, blocks, self._device.torch)
@@ -150,6 +153,15 @@ class TorchBackend:
         if capture is not None:
             self._graphs = DecodeGraphs(self._model, self._on_device, capture)
         self._device.synchronize()
+        if self.facts.own_memory:
+            self._warm_up()
+
+    def _warm_up(self) -> None:
+        limits = self._limits
+        try:
+            self._device.start(lambda: warm_up(self._model, self._on_device, limits)).result()
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
 
     def submit(self, plan: StepPlan) -> Step:
         check(plan, self._limits)

@@ -30,9 +30,11 @@ from penstock.model.spec import (
 
 
 def load_weights(
-    source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
+    source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard, longest: int
 ) -> Weights:
-    """PenstockError names a tensor that is missing or damaged, or a form not built yet."""
+    """Weights with tables of rotations for `longest` positions. PenstockError names a tensor that
+    is missing or damaged, or a form not built yet.
+    """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
@@ -49,7 +51,7 @@ def load_weights(
         positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
     return Weights(
         layers=layers,
-        rotations=_rotations(loader, top),
+        rotations=_rotations(loader, top, longest),
         kv_groups=loader.kv_groups,
         embed=embed,
         positions=positions,
@@ -79,7 +81,7 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
     )
 
 
-def _rotations(loader: Loader, top: Roles) -> tuple[Rotation, ...]:
+def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]:
     mixer = loader.spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
@@ -88,7 +90,7 @@ def _rotations(loader: Loader, top: Roles) -> tuple[Rotation, ...]:
         dims, stored = rope.dims or head, None
         if isinstance(rope.scaling, FactorsScaling):
             stored = loader.source.vector(needed(top, "rope_factors"), dims // 2).cpu()
-        table = rotation(rope, dims, loader.spec.max_position, stored)
+        table = rotation(rope, dims, longest, stored)
         device = loader.source.device
         made.append(Rotation(table.cos.to(device), table.sin.to(device)))
     return tuple(made)

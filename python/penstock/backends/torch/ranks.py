@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import json
 import queue
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from penstock.backends.torch.group import Group, open_group
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
 """`penstock.ranks.topology` makes it."""
-
-
-class Group(Protocol):
-    """Sums and copies among the ranks of a stage."""
-
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' `x`, maybe in its memory."""
-
-    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
-        """The ranks' columns side by side, on the first rank."""
-
-    def share(self, x: Tensor) -> Tensor:
-        """The first rank's `x`, in the memory of this one's."""
 
 
 class Before(Protocol):
@@ -75,8 +58,8 @@ class Ranks:
 def open_ranks(
     wiring: Wiring, shard: Shard, device: torch.device
 ) -> tuple[Ranks, queue.Queue[bytes], queue.Queue[bytes]]:
-    """The connections of a rank, and the queues of rows that the caller carries in and out. Waits
-    for the other ranks of the stage.
+    """The connections of a rank, and the queues of rows that the caller carries in and out.
+    Between GPUs it waits for the other ranks of the stage.
     """
     inward: queue.Queue[bytes] = queue.Queue()
     outward: queue.Queue[bytes] = queue.Queue()
@@ -84,77 +67,10 @@ def open_ranks(
     # The listening end first: the calling end waits for it.
     after = _after(wiring["after"], outward, patience)
     before = _before(wiring["before"], inward, patience)
-    group = None if wiring["group"] is None else _group(wiring["group"], shard, device, patience)
+    group = None
+    if wiring["group"] is not None:
+        group = open_group(wiring["group"], shard.vocab_widths, device, patience)
     return Ranks(group, before, after), inward, outward
-
-
-class ProcessGroup:
-    """gloo between CPUs, NCCL between GPUs. A rank that is gone is a ConnectionError."""
-
-    def __init__(self, group: Any, rank: int, ranks: int) -> None:
-        self._group = group
-        self._rank = rank
-        self._ranks = ranks
-
-    def sum(self, x: Tensor) -> Tensor:
-        # Between CPUs in f32: gloo rounds each partial sum to the type of the tensor.
-        wide = x.float() if x.device.type == "cpu" else x
-        _wait(lambda: self._group.allreduce([wide]))
-        return wide.to(x.dtype)
-
-    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
-        if self._rank:
-            _wait(lambda: self._group.send([columns.contiguous()], 0, 0))
-            return None
-        parts = [columns]
-        for rank in range(1, self._ranks):
-            parts.append(columns.new_empty(len(columns), widths[rank]))
-            _wait(partial(self._group.recv, parts[rank:], rank, 0))
-        return torch.cat(parts, 1)
-
-    def share(self, x: Tensor) -> Tensor:
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = 0, 0
-        _wait(lambda: self._group.broadcast([x], options))
-        return x
-
-
-def _wait(begin: Callable[[], Any]) -> None:
-    try:
-        begin().wait()
-    except RuntimeError as error:
-        raise ConnectionError(f"another rank was lost: {error}") from error
-
-
-def _group(group: Wiring, shard: Shard, device: torch.device, patience: float) -> ProcessGroup:
-    host, _, port = group["address"].rpartition(":")
-    wait = timedelta(seconds=patience)
-    rank, ranks = int(group["rank"]), shard.ranks
-    listener = _listener(host, int(port)) if rank == 0 else None
-    store = dist.TCPStore(
-        host,
-        int(port),
-        ranks,
-        is_master=rank == 0,
-        timeout=wait,
-        wait_for_workers=False,
-        master_listen_fd=None if listener is None else listener.detach(),
-    )
-    if device.type == "cuda":
-        return ProcessGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
-    options = dist.ProcessGroupGloo._Options()
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    options._timeout = wait
-    return ProcessGroup(dist.ProcessGroupGloo(store, rank, ranks, options), rank, ranks)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """A listener at an address that a bound socket holds for it (`penstock.ranks`)."""
-    listener = socket.socket(socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen()
-    return listener
 
 
 class _Ring:

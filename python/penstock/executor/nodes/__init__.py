@@ -1,7 +1,7 @@
 """Ranks on several hosts without Ray: each host runs the same command, node 0 the engine.
 
 rendezvous        node 0 waits for the other nodes and compares their configuration
-stage_assignment  stages of each node
+rank_assignment   ranks of each node
 connect           the executor, in the engine
 world             all ranks: their losses, their end
 agent             a node other than 0: calls node 0 until it is stopped

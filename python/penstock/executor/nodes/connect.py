@@ -12,8 +12,8 @@ from typing import Any
 
 from penstock.config import EngineConfig
 from penstock.executor.nodes.messages import Job, Made, Make, Opened, Start, encode, session_key
+from penstock.executor.nodes.rank_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.rendezvous import Member, Rendezvous
-from penstock.executor.nodes.stage_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.world import World
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import RanksExecutor

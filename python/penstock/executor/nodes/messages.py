@@ -160,5 +160,5 @@ def expect(message: Message, kind: type[M]) -> M:
 
 
 def session_key(key: bytes, session: str) -> bytes:
-    """Key of the streams between stages, for one engine."""
+    """Key of the streams between ranks, for one engine."""
     return hashlib.blake2b(session.encode(), key=key, digest_size=32).digest()

@@ -27,7 +27,7 @@ from penstock.executor.nodes.messages import (
     encode,
     expect,
 )
-from penstock.executor.nodes.stage_assignment import Node
+from penstock.executor.nodes.rank_assignment import Node
 from penstock.ranks import HeartbeatStream, join_address
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 
 from penstock.core import PenstockError
 from penstock.executor.nodes.messages import End, Ended, Gone, Started, Unable, decode, encode
+from penstock.executor.nodes.rank_assignment import Node
 from penstock.executor.nodes.rendezvous import Member
-from penstock.executor.nodes.stage_assignment import Node
 from penstock.executor.processes import Processes, RankExit
 
 NOTICE = 5.0

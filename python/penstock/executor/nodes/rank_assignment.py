@@ -1,11 +1,11 @@
-"""Assignment of stages to nodes: in order, as evenly as whole stages allow."""
+"""Assignment of ranks to nodes: in order, as evenly as they allow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.config import stages_of_nodes
+from penstock.config import ranks_of_nodes
 from penstock.ranks import RankLayout
 
 
@@ -20,8 +20,7 @@ class Node:
 
 def ranks_of(layout: RankLayout, nnodes: int) -> list[range]:
     """Ranks of each node."""
-    tp = layout.tp
-    return [range(held.start * tp, held.stop * tp) for held in stages_of_nodes(layout.pp, nnodes)]
+    return ranks_of_nodes(layout.tp, layout.pp, nnodes)
 
 
 def hosts(layout: RankLayout, nodes: Sequence[Node]) -> list[Node]:

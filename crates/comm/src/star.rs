@@ -1,0 +1,195 @@
+//! Messages between the ranks of a tensor-parallel group on several hosts: a star of streams with
+//! rank 0 in the middle.
+//!
+//! ```text
+//! rank r -> rank 0     greeting, once: rank, ranks, capacity as u64
+//! gather               rank r -> rank 0: a part
+//! share                rank 0 -> rank r: a message
+//! ```
+//!
+//! Ranks call the same methods in the same order. Streams are opened by the first of them: by then
+//! the executor has told all ranks to compute.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::error::{CommError, Lost};
+use crate::stream::{Key, Stream, StreamListener};
+
+/// Time for a caller's greeting once its stream is open.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// One rank's end of its group.
+pub struct Star {
+    rank: usize,
+    ranks: usize,
+    capacity: usize,
+    patience: Duration,
+    opening: Opening,
+    /// Rank 0: to rank 1, 2, ...; others: to rank 0. Empty before the first message.
+    streams: Vec<Stream>,
+}
+
+enum Opening {
+    Listen(StreamListener),
+    Call(SocketAddr, Key),
+    Open,
+    Ended(String),
+}
+
+impl Star {
+    /// The end of `rank`; rank 0 listens at `address`, where the others call it. Messages have at
+    /// most `capacity` bytes; a wait for another rank ends with an error after `patience`.
+    ///
+    /// # Errors
+    /// Rank 0 cannot listen there.
+    ///
+    /// # Panics
+    /// `rank` is not under `ranks`.
+    pub fn new(
+        address: SocketAddr,
+        key: Key,
+        rank: usize,
+        ranks: usize,
+        capacity: usize,
+        patience: Duration,
+    ) -> Result<Self, CommError> {
+        assert!(rank < ranks, "rank {rank} of {ranks}");
+        let opening = match rank {
+            0 => Opening::Listen(StreamListener::bind(address, key)?),
+            _ => Opening::Call(address, key),
+        };
+        Ok(Self {
+            rank,
+            ranks,
+            capacity,
+            patience,
+            opening,
+            streams: Vec::new(),
+        })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Bytes of a message at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Sends `part` to rank 0, which gets the parts of rank 1, 2, ... in this order, whenever they
+    /// came; `None` elsewhere.
+    ///
+    /// # Errors
+    /// A rank is gone, said nothing for longer than the patience, or is not of this group.
+    pub fn gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
+        self.open()?;
+        if self.rank > 0 {
+            self.streams[0].send(part).map_err(|e| of_rank(0, e))?;
+            return Ok(None);
+        }
+        let (patience, capacity) = (self.patience, self.capacity);
+        let ranks = self.streams.iter_mut().zip(1..);
+        let parts = ranks.map(|(stream, rank)| receive(stream, rank, patience, capacity));
+        Ok(Some(parts.collect::<Result<_, _>>()?))
+    }
+
+    /// Sends the message of rank 0 to the others. Gives it there; `None` on rank 0, which has it.
+    /// Elsewhere `message` is not used.
+    ///
+    /// # Errors
+    /// As `gather`.
+    pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
+        self.open()?;
+        if self.rank > 0 {
+            let stream = &mut self.streams[0];
+            return receive(stream, 0, self.patience, self.capacity).map(Some);
+        }
+        for (stream, rank) in self.streams.iter_mut().zip(1..) {
+            stream.send(message).map_err(|e| of_rank(rank, e))?;
+        }
+        Ok(None)
+    }
+
+    /// Ends the group: the streams are closed, which ends the waits of their other ends. The first
+    /// reason stays.
+    pub fn end(&mut self, reason: &str) {
+        self.streams.clear();
+        if !matches!(self.opening, Opening::Ended(_)) {
+            self.opening = Opening::Ended(reason.to_owned());
+        }
+    }
+
+    fn open(&mut self) -> Result<(), Lost> {
+        self.streams = match &self.opening {
+            Opening::Open => return Ok(()),
+            Opening::Ended(reason) => return Err(Lost::Ended(reason.clone())),
+            Opening::Listen(listener) => self.accept(listener)?,
+            Opening::Call(address, key) => vec![self.call(*address, key)?],
+        };
+        // The port closes with the listener.
+        self.opening = Opening::Open;
+        Ok(())
+    }
+
+    fn call(&self, address: SocketAddr, key: &Key) -> Result<Stream, Lost> {
+        let stream = Stream::connect(address, key, self.patience);
+        let mut stream = stream.map_err(|e| Lost::Cut(format!("rank 0 at {e}")))?;
+        stream.send(&greeting(self.rank, self.ranks, self.capacity))?;
+        Ok(stream)
+    }
+
+    fn accept(&self, listener: &StreamListener) -> Result<Vec<Stream>, Lost> {
+        let began = Instant::now();
+        let mut streams: Vec<Option<Stream>> = (1..self.ranks).map(|_| None).collect();
+        while let Some(missing) = streams.iter().position(Option::is_none) {
+            let left = self.patience.saturating_sub(began.elapsed());
+            let Some(mut stream) = listener.accept_within(left, self.patience) else {
+                return Err(silent(missing + 1, self.patience));
+            };
+            let said = receive(&mut stream, missing + 1, GREETING.min(self.patience), 24)?;
+            let place = (1..self.ranks)
+                .find(|&rank| said == greeting(rank, self.ranks, self.capacity))
+                .and_then(|rank| streams.get_mut(rank - 1))
+                .filter(|place| place.is_none());
+            let Some(place) = place else {
+                return Err(Lost::Cut("a caller is not of this group of ranks".into()));
+            };
+            *place = Some(stream);
+        }
+        Ok(streams.into_iter().flatten().collect())
+    }
+}
+
+fn greeting(rank: usize, ranks: usize, capacity: usize) -> Vec<u8> {
+    let numbers = [rank, ranks, capacity].map(|n| (n as u64).to_le_bytes());
+    numbers.concat()
+}
+
+fn receive(
+    stream: &mut Stream,
+    rank: usize,
+    patience: Duration,
+    limit: usize,
+) -> Result<Vec<u8>, Lost> {
+    let message = stream
+        .receive(patience, limit)
+        .map_err(|e| of_rank(rank, e))?;
+    message.ok_or_else(|| silent(rank, patience))
+}
+
+fn of_rank(rank: usize, lost: Lost) -> Lost {
+    Lost::Cut(format!("rank {rank} of the group: {lost}"))
+}
+
+fn silent(rank: usize, patience: Duration) -> Lost {
+    let seconds = patience.as_secs();
+    Lost::Silent { rank, seconds }
+}

@@ -1,0 +1,181 @@
+"""The ranks of a stage: sums and copies over authenticated streams, or by NCCL."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.backends.torch.sampling import HEAD_ROWS
+
+if TYPE_CHECKING:
+    from penstock._native import Star
+
+LEAST_MESSAGE = 1 << 16
+"""Bytes of a message that every group has room for: what NCCL's ranks exchange as they connect."""
+
+
+class Group(Protocol):
+    """Sums and copies among the ranks of a stage. ConnectionError when one is gone."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' `x`, maybe in its memory."""
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        """The ranks' columns side by side, on the first rank."""
+
+    def share(self, x: Tensor) -> Tensor:
+        """The first rank's `x`, in the memory of this one's."""
+
+
+def open_group(
+    wiring: dict[str, Any], widths: list[int], device: torch.device, patience: float
+) -> Group:
+    """`widths` are the columns of each rank's logits. Between GPUs it waits for the other ranks."""
+    from penstock._native import Star
+
+    rank, ranks = int(wiring["rank"]), int(wiring["ranks"])
+    capacity = 4 * max(int(wiring["capacity"]), HEAD_ROWS * max(widths), LEAST_MESSAGE // 4)
+    key = bytes.fromhex(wiring["key"])
+    star = Star(wiring["address"], key, rank, ranks, capacity, patience)
+    if device.type != "cuda":
+        return StreamGroup(star)
+    wait = timedelta(seconds=patience)
+    store = StarStore(star, rank)
+    return NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
+
+
+class StreamGroup:
+    """Between CPUs, on one host and on several: the first rank adds the parts in the order of ranks
+    and sends the sum to all. All have the same bits, wherever they are.
+    """
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+
+    def sum(self, x: Tensor) -> Tensor:
+        others = self._star.gather(to_bytes(x))
+        if others is None:
+            return self._received(self._star.share(b""), x)
+        # In f32, so that a sum in bfloat16 is rounded once.
+        total = x.float()
+        for part in others:
+            total = total + from_bytes(part, x.dtype, x.shape).float()
+        return self.share(total.to(x.dtype))
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        others = self._star.gather(to_bytes(columns))
+        if others is None:
+            return None
+        parts = [columns]
+        for part, width in zip(others, widths[1:], strict=True):
+            parts.append(from_bytes(part, columns.dtype, torch.Size((len(columns), width))))
+        return torch.cat(parts, 1)
+
+    def share(self, x: Tensor) -> Tensor:
+        return self._received(self._star.share(to_bytes(x)), x)
+
+    def _received(self, shared: bytes | None, x: Tensor) -> Tensor:
+        if shared is not None:
+            x.copy_(from_bytes(shared, x.dtype, x.shape))
+        return x
+
+
+def to_bytes(x: Tensor) -> bytes:
+    return bytes(x.detach().contiguous().view(-1).view(torch.uint8).numpy())
+
+
+def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    """ConnectionError for another number of bytes than the shape's."""
+    if len(data) != shape.numel() * dtype.itemsize:
+        raise ConnectionError("a rank of the group computed another step")
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
+
+
+class NcclGroup:
+    """Between GPUs."""
+
+    def __init__(self, group: Any, rank: int, ranks: int) -> None:
+        self._group = group
+        self._rank = rank
+        self._ranks = ranks
+
+    def sum(self, x: Tensor) -> Tensor:
+        _wait(lambda: self._group.allreduce([x]))
+        return x
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        if self._rank:
+            _wait(lambda: self._group.send([columns.contiguous()], 0, 0))
+            return None
+        parts = [columns]
+        for rank in range(1, self._ranks):
+            parts.append(columns.new_empty(len(columns), widths[rank]))
+            _wait(partial(self._group.recv, parts[rank:], rank, 0))
+        return torch.cat(parts, 1)
+
+    def share(self, x: Tensor) -> Tensor:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        _wait(lambda: self._group.broadcast([x], options))
+        return x
+
+
+def _wait(begin: Callable[[], Any]) -> None:
+    try:
+        begin().wait()
+    except RuntimeError as error:
+        raise ConnectionError(f"another rank was lost: {error}") from error
+
+
+class StarStore(dist.Store):  # type: ignore[misc]
+    """What the ranks of NCCL know of one another before they are connected. Values that rank 0 sets
+    reach the others over the group's streams; those of others stay with them. That is enough:
+    NCCL's unique ids come from the first rank of a communicator, which is rank 0 in all of ours.
+    """
+
+    def __init__(self, star: Star, rank: int) -> None:
+        super().__init__()
+        self._star = star
+        self._rank = rank
+        self._values: dict[str, bytes] = {}
+        self._receiving = threading.Lock()
+
+    def set(self, key: str, value: bytes) -> None:
+        self._values[key] = bytes(value)
+        if self._rank == 0:
+            self._star.share(json.dumps([key, bytes(value).hex()]).encode())
+
+    def get(self, key: str) -> bytes:
+        """Wait for the value. On rank 0 it must be there."""
+        with self._receiving:
+            while key not in self._values:
+                if self._rank == 0:
+                    raise KeyError(key)
+                name, value = json.loads(self._star.share(b"") or b"")
+                self._values[name] = bytes.fromhex(value)
+        return self._values[key]
+
+    def wait(self, keys: list[str], _timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def add(self, key: str, value: int) -> int:
+        total = int(self._values.get(key, b"0")) + value
+        self._values[key] = str(total).encode()
+        return total
+
+    def delete_key(self, key: str) -> bool:
+        return self._values.pop(key, None) is not None

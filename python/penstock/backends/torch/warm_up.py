@@ -1,0 +1,75 @@
+"""Warm-up: one maximal step before the first request.
+
+Where `memory.step_bytes` counted too little, memory runs out here, with the flags to lower, and not
+under load. Kernels are compiled on the way.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.checks import Limits
+from penstock.backends.torch.inputs import order_of, pack
+from penstock.backends.torch.kernels import sample
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.sampling import HEAD_ROWS
+from penstock.backends.torch.slots import DeviceSlots
+from penstock.core import StepPlan
+
+
+def warm_up(model: Model, slots: DeviceSlots, limits: Limits) -> None:
+    """Compute a prefill of `limits.tokens` rows and the logits of as many as are drawn at once.
+
+    All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
+    zeroes, so it writes to the first block of each KV group, which holds nothing yet.
+    """
+    parts = _lengths(limits)
+    plan = StepPlan(
+        0,
+        slots=array("i", [slots.padding] * len(parts)),
+        starts=array("i", [0] * len(parts)),
+        lengths=array("i", parts),
+        tokens=array("i", [0] * limits.tokens),
+    )
+    alone = _without_stages(model, limits.tokens)
+    with torch.inference_mode():
+        inputs = pack(plan, order_of(plan), limits.block_size, slots.last.device)
+        x = alone.forward(inputs, slots.tables(inputs.slots, inputs.blocks), slots.last)
+        if model.shard.has_head:
+            logits = alone.logits(x[:HEAD_ROWS])
+            if logits is not None:
+                _draw(logits, slots)
+
+
+def _draw(logits: Tensor, slots: DeviceSlots) -> None:
+    """Draw from a copy, as with rules that change the logits."""
+    padding = torch.full((len(logits),), slots.padding, device=logits.device)
+    positions = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
+    sample(logits.clone(), *(*slots.sampling(padding), positions))
+
+
+def _lengths(limits: Limits) -> list[int]:
+    """Rows of the sequences: as few sequences as the longest one allows."""
+    whole, rest = divmod(limits.tokens, limits.max_position)
+    return [limits.max_position] * whole + [rest] * (rest > 0)
+
+
+def _without_stages(model: Model, rows: int) -> Model:
+    """The model as the only stage: other stages may not have allocated yet."""
+    ranks = model.ranks
+    before = None if ranks.before is None else _Zeroes(rows * model.spec.hidden)
+    return replace(model, ranks=replace(ranks, before=before, after=None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Zeroes:
+    """A stage before that sends zeroes."""
+
+    numbers: int
+
+    def receive(self) -> bytes:
+        return bytes(4 * self.numbers)

@@ -1,0 +1,96 @@
+"""Bytes of tensors alive at once in the largest step of tiny models, with kernels in Triton's
+interpreter: a program of its own, because Triton decides at its import what a kernel is.
+
+Usage: TRITON_INTERPRET=1 python live_bytes.py FAMILY... Prints JSON: [family, alive, counted].
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from penstock.backends.torch import kernels
+from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.memory import step_bytes
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.backends.torch.driving import TOKENS, Driver, Part, backend
+from tests.real_ranks import VOCAB
+
+SEQUENCES = 4
+
+
+class Alive(TorchDispatchMode):
+    """Counts the storages that operations make, until they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for given in tree_leaves((args, kwargs or {})):
+            if isinstance(given, torch.Tensor):
+                self._known.add(given.untyped_storage()._cdata)
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._free, key, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def launch_all() -> None:
+    """Take the kernels for tensors on the CPU too."""
+    for module in pkgutil.iter_modules(kernels.__path__):
+        loaded = importlib.import_module(f"{kernels.__name__}.{module.name}")
+        if hasattr(loaded, "launches"):
+            loaded.launches = lambda _: True
+
+
+def measure(families: list[str]) -> Iterator[tuple[str, int, int]]:
+    for family in families:
+        with backend(family) as loaded:
+            assert isinstance(loaded, TorchBackend)
+            alive, compute = Alive(), loaded._compute_rows
+
+            def watched(*args: Any, alive: Alive = alive, compute: Any = compute) -> None:
+                with alive:
+                    compute(*args)
+
+            loaded._compute_rows = watched
+            driver = Driver(loaded)
+            parts = []
+            for slot in range(SEQUENCES):
+                driver.register(slot)
+                tokens = [(7 * slot + 3 * at) % VOCAB for at in range(TOKENS // SEQUENCES)]
+                parts.append(Part(slot, tokens))
+            loaded.submit(driver.plan(*parts)).result(600.0)
+            counted = step_bytes(loaded._spec, loaded._shard, TOKENS, loaded._dtype)
+            yield family, alive.most, counted
+
+
+if __name__ == "__main__":
+    launch_all()
+    print(json.dumps(list(measure(sys.argv[1:]))))

@@ -1,0 +1,121 @@
+"""Memory beside weights and KV blocks: what is counted covers what a step takes, and the warm-up
+shows it before the first request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from penstock.backends.torch import backend as backend_module
+from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.warm_up import warm_up
+from penstock.core import PenstockError
+
+from tests.backends.torch.driving import BLOCK, HANG, TOKENS, Driver, Part, backend
+from tests.backends.torch.test_families import PROMPT
+from tests.backends.torch.test_ranks import cut
+from tests.families import FAMILIES
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def check_counted(families: list[str]) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    paths = os.pathsep.join([str(REPOSITORY), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("live_bytes.py")), *families],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [family for family, *_ in found] == families
+    for family, alive, counted in found:
+        print(f"{family}: {alive:,} bytes alive, {counted:,} counted")
+    # At least a quarter: the measurement sees the step.
+    assert [each for each in found if not each[2] / 4 <= each[1] <= each[2]] == []
+
+
+@pytest.mark.timeout(300)
+def test_a_step_takes_no_more_than_is_counted() -> None:
+    """With the kernels interpreted, because their references allocate more."""
+    check_counted(["llama", "deepseek2", "gptoss"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_step_of_each_family_takes_no_more_than_is_counted() -> None:
+    check_counted(list(FAMILIES))
+
+
+def run(loaded: TorchBackend, blocks: int) -> list[int]:
+    driver = Driver(loaded, blocks)
+    driver.register(0)
+    found = driver.run(Part(0, PROMPT)).tokens.tolist()
+    for _ in range(5):
+        found += driver.run(Part(0, found[-1:])).tokens.tolist()
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek2", "gemma3", "gptoss", "llama4moe"])
+def test_the_warm_up_leaves_no_trace(family: str) -> None:
+    """Only the first block of each KV group is written, which is then a block like the others."""
+    with backend(family) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        expected = run(loaded, 96)
+    with backend(family) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        for pool in loaded._pools:
+            pool.blocks.fill_(float("nan"))
+        warm_up(loaded._model, loaded._on_device, loaded._limits)
+        for pool in loaded._pools:
+            written = [block for block in range(96) if not pool.blocks[block].isnan().all()]
+            assert written == [0]
+        assert run(loaded, 96) == expected
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (2, 2)])
+def test_ranks_warm_up_together_and_stages_alone(tp: int, pp: int) -> None:
+    """All ranks of the last stage, while the stages before do nothing."""
+    with cut("llama", tp, pp) as ranks, ThreadPoolExecutor(tp) as pool:
+        last = ranks.ranks[-tp:]
+        works = [pool.submit(warm_up, x._model, x._on_device, x._limits) for x in last]
+        for work in works:
+            work.result(HANG)
+
+
+def test_a_warm_up_that_is_out_of_memory_names_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr(backend_module, "warm_up", full)
+    with backend("llama") as loaded:
+        assert isinstance(loaded, TorchBackend)
+        match = rf"for a step of {TOKENS} tokens: .*3.00 GiB.*--max-num-batched-tokens"
+        with pytest.raises(PenstockError, match=match):
+            loaded._warm_up()
+
+
+def test_tables_have_the_positions_that_are_served() -> None:
+    """A model of a million positions that serves 64 has tables for 64."""
+    served = 64
+    with backend("llama", max_model_len=served) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        assert {len(each.cos) for each in loaded._weights.rotations} == {served}
+        tables = loaded._on_device.tables(torch.tensor([0]), None)
+        assert [table.shape[1] for table in tables] == [served // BLOCK]
+        driver = Driver(loaded)
+        driver.register(0)
+        driver.run(Part(0, PROMPT[:60], sample=False))
+        assert len(driver.run(Part(0, PROMPT[:4])).tokens) == 1
+        with pytest.raises(ValueError, match="position"):
+            driver.run(Part(0, PROMPT[:1]))
