@@ -5,6 +5,7 @@ Whatever happens to the store, the answers are those of an engine without one.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import threading
@@ -42,11 +43,22 @@ SLOW_PREFILL = ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
 """Steps that are too short to learn from, so that a token is taken to cost a millisecond. In truth
 computing these prompts is sooner done than loading them, and would be preferred.
 """
-ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", "96", "--dtype", "float32"]
-"""A prompt of 110 tokens has one chunk, which is asked for at once."""
+TOKENS, CHUNK = 2010, 2000
+"""Of a prompt, and of its only chunk, which is asked for at once. So long that its lookup is
+awaited for 0.1 s: an S3 in Python on a busy machine does not answer in the 5 ms of short prompts.
+"""
+ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", str(CHUNK), "--dtype", "float32"]
 IN_TIME = 30.0
 """Seconds for an answer of a few tokens, whatever the store does: loose, the machine may be busy.
 """
+
+
+@pytest.fixture
+def long_model(model: Path) -> Path:
+    path = model / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    return model
 
 
 @pytest.fixture
@@ -125,11 +137,11 @@ def test_two_engines_share(opened: Open, store: Store, expected: Answers) -> Non
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_store_that_goes_and_comes_back(
-    serve: Serve, model: Path, store: Store, death: signal.Signals
+    serve: Serve, long_model: Path, store: Store, death: signal.Signals
 ) -> None:
     """Answers stay right and in time, the tier is skipped and says so, and heals by itself."""
     words = [*flags(store.place()), "--no-enable-prefix-caching"]
-    with serve(*words, model=model) as server:
+    with serve(*words, model=long_model) as server:
         wanted = {seed: text(server.url, seed) for seed in SEEDS}
         eventually(lambda: hits(server.url, 0), "a hit")
         with traffic(server.url, wanted):
@@ -145,13 +157,13 @@ def test_a_store_that_goes_and_comes_back(
 
 
 def test_an_engine_begins_with_whatever_the_store_still_holds(
-    serve: Serve, model: Path, store: Store
+    serve: Serve, long_model: Path, store: Store
 ) -> None:
-    with serve(*flags(store.place()), model=model) as server:
+    with serve(*flags(store.place()), model=long_model) as server:
         wanted = text(server.url, 0)
         assert server.stop() == 0
     assert store.names() > 0, "stores were flushed"
-    with serve(*flags(store.place()), model=model) as server:
+    with serve(*flags(store.place()), model=long_model) as server:
         eventually(lambda: hits(server.url, 0), "a hit")
         assert text(server.url, 0) == wanted
     log = server.text()
@@ -176,12 +188,12 @@ def flags(*tiers: str) -> list[str]:
 
 
 def text(url: str, seed: int) -> str:
-    said: str = complete(url, prompt(110, seed))["choices"][0]["text"]
+    said: str = complete(url, prompt(TOKENS, seed))["choices"][0]["text"]
     return said
 
 
 def hits(url: str, seed: int) -> int:
-    return kv.hit_tokens(complete(url, prompt(110, seed)))["remote"]
+    return kv.hit_tokens(complete(url, prompt(TOKENS, seed)))["remote"]
 
 
 def lose(store: Store, death: signal.Signals) -> None:
@@ -212,7 +224,7 @@ def traffic(url: str, wanted: dict[int, str]) -> Iterator[None]:
             took = time.monotonic() - began
             if said != wanted[seed] or took > IN_TIME:
                 wrong.append(f"seed {seed}: {said!r} after {took:.1f} s")
-            complete(url, prompt(110, 1000 + count))
+            complete(url, prompt(TOKENS, 1000 + count))
 
     thread = threading.Thread(target=ask)
     thread.start()
