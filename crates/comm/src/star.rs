@@ -88,8 +88,14 @@ impl Star {
     /// came; `None` elsewhere.
     ///
     /// # Errors
-    /// A rank is gone, said nothing for longer than the patience, or is not of this group.
+    /// A rank is gone, said nothing for longer than the patience, or is not of this group. That
+    /// ends the group, and with it the waits of the other ranks.
     pub fn gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
+        let parts = self.try_gather(part);
+        self.ended_by(parts)
+    }
+
+    fn try_gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
         self.open()?;
         if self.rank > 0 {
             self.streams[0].send(part).map_err(|e| of_rank(0, e))?;
@@ -107,6 +113,11 @@ impl Star {
     /// # Errors
     /// As `gather`.
     pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
+        let shared = self.try_share(message);
+        self.ended_by(shared)
+    }
+
+    fn try_share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
         self.open()?;
         if self.rank > 0 {
             let stream = &mut self.streams[0];
@@ -125,6 +136,13 @@ impl Star {
         if !matches!(self.opening, Opening::Ended(_)) {
             self.opening = Opening::Ended(reason.to_owned());
         }
+    }
+
+    fn ended_by<T>(&mut self, result: Result<T, Lost>) -> Result<T, Lost> {
+        if let Err(lost) = &result {
+            self.end(&lost.to_string());
+        }
+        result
     }
 
     fn open(&mut self) -> Result<(), Lost> {
