@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,26 @@ def test_a_cut_that_was_asked_for(planned: Callable[..., dict[str, Any]]) -> Non
     assert plan["choice"]["tensor_parallel_size"] == 16
     assert plan["choice"]["max_num_batched_tokens"] == 4096
     assert plan["memory"][0]["kv_bytes_per_token"] == 576 * 61
+
+
+def test_the_arithmetic_of_a_step_over_two_hosts(
+    planned: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parts add up to the step, and a sum to what it says."""
+    planned("-tp", "16", "--explain")
+    printed = capsys.readouterr().out
+    total = float(re.findall(r"tokens each: ([\d.]+) ms", printed)[0])
+    parts = {name: float(ms) for name, ms in re.findall(r"^  (\w+) +([\d.]+) ms", printed, re.M)}
+    assert parts.pop("computing") < parts["reading"]
+    assert set(parts) == {"reading", "layers", "sums", "logits", "step"}
+    assert sum(parts.values()) == pytest.approx(total, abs=0.01)
+    size, inside, between = re.findall(
+        r"a sum of ([\d.]+) KB: 10 us \+ 28 us x log2\(2 domains\) \+ the longer of "
+        r"2 x 7/8 x [\d.]+ KB / (\d+) GB/s and 2 x 1/2 x [\d.]+ KB / \(8 x (\d+) GB/s\)",
+        printed,
+    )[0]
+    each = 38 + float(size) * max(2 * 7 / 8 / int(inside), 1 / 8 / int(between))
+    assert parts["sums"] == pytest.approx(122 * each / 1e3, rel=0.01)
 
 
 def test_smaller_types_are_offered_and_not_chosen(

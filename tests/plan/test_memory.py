@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_named_with_rank_and_bytes(model: Model) -> None:
 def test_engines_refuse_cuts(model: Model) -> None:
     spec = model("meta-llama/Llama-4-Maverick-17B-128E-Instruct").spec
     assert engine("sglang").refuses(spec, Cut(16, 1), 8) == "40 heads do not divide by 16"
-    assert "one host" in engine("penstock").refuses(spec, Cut(16, 1), 8)
+    assert not engine("penstock").refuses(spec, Cut(16, 1), 8)  # Heads are cut unevenly.
     assert not engine("penstock").refuses(spec, Cut(7, 2), 8)
     with pytest.raises(PenstockError, match="--engine"):
         engine("tgi")

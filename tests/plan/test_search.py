@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from penstock.bench.slo import parse_slo
 from penstock.plan.calibration import shipped
+from penstock.plan.cut import Cut
 from penstock.plan.engines import Load, engine
 from penstock.plan.hardware import Target, accelerator, parse_target
 from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge, search
@@ -102,6 +103,80 @@ def test_a_slower_link_never_gives_better_latency(
         worst.append((choice.devices, choice.worst) if choice else (count + 1, 0.0))
     assert worst[0][0] <= count
     assert worst == sorted(worst)
+
+
+def hosts_of_one(count: int, network: float = 50e9) -> Target:
+    """H100s of which each is alone on its host."""
+    device = replace(accelerator("h100-sxm-80gb"), linked=1, per_node=1, network=network)
+    return Target(device, count)
+
+
+@pytest.mark.parametrize("rules", ["vllm", "sglang", "penstock"])
+def test_brute_force_finds_nothing_better_than_a_stage_over_hosts(model: Model, rules: str) -> None:
+    """A bound on TPOT that one device does not hold, nor stages of one, whose tokens pass all."""
+    subject, target = model("Qwen/Qwen3-32B"), hosts_of_one(4)
+    asked = goal(1, isl=100, slo=("p99_tpot_ms:33",))
+    choice = found(subject, target, asked, rules).choice
+    assert choice is not None
+    assert choice.candidate.cut.tp > 1
+    held = []
+    question = Question(subject, target, engine(rules), ASKED, asked, SPEED)
+    for candidate in candidates(question)[0]:
+        for replicas in range(1, target.count // candidate.cut.size + 1):
+            trial = judge(candidate, replicas, asked, SPEED)
+            if not trial.failed:
+                held.append(trial)
+    best = min(held, key=lambda trial: (trial.devices, trial.worst))
+    assert (choice.devices, choice.worst) == (best.devices, best.worst)
+
+
+def test_a_slower_network_never_makes_stages_over_hosts_better(model: Model) -> None:
+    subject, asked = model("Qwen/Qwen3-32B"), goal(1, isl=100, slo=("p99_tpot_ms:33",))
+    worst = []
+    for rate in (50e9, 20e9, 5e9, 1e9, 0.2e9):
+        choice = found(subject, hosts_of_one(4, rate), asked).choice
+        worst.append((choice.devices, choice.worst) if choice else (5, 0.0))
+    assert worst[0][0] <= 4 < worst[-1][0]
+    assert worst == sorted(worst)
+
+
+def test_more_rate_never_needs_fewer_hosts(model: Model) -> None:
+    subject, counts = model("Qwen/Qwen3-32B"), []
+    for rate in (0.5, 1, 2, 4, 8):
+        asked = goal(rate, isl=100, slo=("p99_tpot_ms:33",))
+        choice = found(subject, hosts_of_one(16), asked).choice
+        counts.append(choice.devices if choice else 17)
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+@pytest.mark.parametrize(
+    ("rules", "cut", "per_node", "served"),
+    [
+        ("vllm", Cut(16, 1), 8, True),
+        ("sglang", Cut(16, 2), 8, True),
+        ("vllm", Cut(8, 3), 8, True),
+        ("vllm", Cut(4, 4), 8, True),
+        ("vllm", Cut(4, 3), 8, False),  # Six ranks a host: the second stage is on both.
+        ("penstock", Cut(4, 3), 8, True),
+        ("penstock", Cut(16, 1), 8, True),
+        ("penstock", Cut(12, 1), 8, True),
+        ("penstock", Cut(5, 3), 8, False),  # Ten ranks on the first of two hosts.
+    ],
+)
+def test_stages_are_whole_on_a_host_or_have_whole_hosts(
+    model: Model, rules: str, cut: Cut, per_node: int, served: bool
+) -> None:
+    spec = model(R1, quantization_config=FP8).spec
+    why = engine(rules).refuses(spec, cut, per_node)
+    assert bool(why) != served
+    assert served or f"{cut.pp} stages of {cut.tp} ranks do not divide over 2 hosts" in why
+
+
+def test_nodes_of_fewer_devices_link_no_more_than_they_have() -> None:
+    device = parse_target("alibaba-gn7i:4").accelerator
+    assert (device.linked, device.per_node, device.network) == (1, 1, 2e9)
+    assert parse_target("gcp-a4x:4").accelerator.linked == 72
 
 
 def test_equal_input_gives_an_equal_choice(model: Model) -> None:

@@ -151,7 +151,11 @@ def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
     """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it
     is.
     """
-    group, heads = _group(spec), _heads(spec)[0]
+    return _cut_groups(_heads(spec)[0], _group(spec), tp)
+
+
+@cache
+def _cut_groups(heads: int, group: int, tp: int) -> tuple[int, ...]:
     each = heads // tp
     if each * tp == heads and (each % group == 0 or group % each == 0):
         return tuple(range(0, heads + 1, each))  # Any other cut has a rank with more heads.
@@ -208,7 +212,7 @@ def _cut(
     whole: int, parts: int, cost: Callable[[int, int], float], smallest: int
 ) -> tuple[int, ...]:
     """Cuts of the least greatest cost, then of the least sum: dynamic programming over the last
-    cut.
+    cut. A part's cost never falls when it gets longer.
     """
 
     @cache
@@ -216,11 +220,15 @@ def _cut(
         if parts == 1:
             only = cost(0, end)
             return (only, only), (0, end)
-        found = []
-        for start in range(smallest * (parts - 1), end - smallest + 1):
-            (most, total), cuts = best(start, parts - 1)
+        found = None
+        for start in range(end - smallest, smallest * (parts - 1) - 1, -1):
             here = cost(start, end)
-            found.append(((max(most, here), total + here), (*cuts, end)))
-        return min(found)
+            if found is not None and here > found[0][0]:
+                break  # Longer last parts cost more than the best cuts so far.
+            (most, total), cuts = best(start, parts - 1)
+            other = ((max(most, here), total + here), (*cuts, end))
+            found = other if found is None else min(found, other)
+        assert found is not None
+        return found
 
     return best(whole, parts)[1]

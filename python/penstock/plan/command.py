@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--table", choices=("fit", "memory", "concurrency"))
     parser.add_argument(
-        "--explain", action="store_true", help="print each number with its arithmetic"
+        "--explain",
+        action="store_true",
+        help="print each number with its arithmetic, with --rate that of a step, too",
     )
     parser.add_argument(
         "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
@@ -204,11 +206,12 @@ def asked_cut(parsed: argparse.Namespace) -> Cut:
 
 
 def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
-    """Cuts of a node, then of whole nodes."""
+    """Cuts of a node, then whole nodes as stages, then stages of several nodes."""
+    node = target.per_node
     found = [
         Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)
-        for tp in range(1, min(target.count, target.per_node) + 1)
+        for tp in range(1, target.count + 1)
         for pp in range(1, target.count // tp + 1)
-        if tp == target.per_node or pp == 1
+        if tp % node == 0 or (tp < node and pp == 1)
     ]
-    return sorted(found, key=lambda cut: (cut.size, cut.pp))
+    return sorted(found, key=lambda cut: (cut.size, cut.tp > node, cut.pp))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.config import ranks_of_nodes
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut
@@ -50,9 +51,7 @@ class Engine:
 
     name: str
     divides: bool
-    """Ranks must divide the query heads."""
-    spans: bool
-    """The ranks of a stage may be on several nodes."""
+    """Ranks must divide the query heads, and hosts have equally many of them."""
     by_requests: bool
     """It can compute attention whole on every rank, each for its own sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
@@ -62,9 +61,21 @@ class Engine:
         heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"
-        if not self.spans and cut.tp > per_node:
-            return f"a stage of {cut.tp} ranks is on one host, which has {per_node} devices"
+        hosts = -(-cut.size // per_node)
+        if not self._covers(cut, hosts, per_node):
+            return (
+                f"{cut.pp} stages of {cut.tp} ranks do not divide over {hosts} hosts of {per_node} "
+                "devices"
+            )
         return ""
+
+    def _covers(self, cut: Cut, hosts: int, per_node: int) -> bool:
+        """Whether ranks in order make whole stages on a host, or stages of whole hosts."""
+        if not self.divides:
+            return max(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts))) <= per_node
+        if cut.pp % hosts == 0:
+            return True
+        return hosts % cut.pp == 0 and cut.tp % (hosts // cut.pp) == 0
 
 
 def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
@@ -165,9 +176,9 @@ def _communicators(device: Accelerator, cut: Cut) -> Line:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("penstock", divides=False, spans=False, by_requests=False, rule=_penstock),
-        Engine("vllm", divides=True, spans=True, by_requests=True, rule=_vllm),
-        Engine("sglang", divides=True, spans=True, by_requests=True, rule=_sglang),
+        Engine("penstock", divides=False, by_requests=False, rule=_penstock),
+        Engine("vllm", divides=True, by_requests=True, rule=_vllm),
+        Engine("sglang", divides=True, by_requests=True, rule=_sglang),
     )
 }
 

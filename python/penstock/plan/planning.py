@@ -14,6 +14,7 @@ from penstock.plan.calibration import Band, shipped
 from penstock.plan.cut import Cut
 from penstock.plan.document import Request, document, summary, write
 from penstock.plan.engines import Engine, Load
+from penstock.plan.explained import step_lines
 from penstock.plan.hardware import Target
 from penstock.plan.offers import offers
 from penstock.plan.prices import cheapest
@@ -94,7 +95,10 @@ def run_goal(
     plan = document(request, found, offers(question, least), dearer)
     if parsed.output:
         write(plan, parsed.output)
-    return summary(plan, request)
+    lines = summary(plan, request)
+    if parsed.explain and found.choice is not None:
+        lines += ["", *step_lines(found.choice, goal)]
+    return lines
 
 
 def speed_of(

@@ -344,8 +344,8 @@ def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]
         forms += [(True, False), (True, True)] if rules.by_requests else [(True, False)]
     for tp in range(1, target.count + 1):
         node = target.per_node
-        if tp > node and (tp % node or not rules.spans):
-            continue
+        if tp > node and tp % node:
+            continue  # A stage over several hosts has all of their devices.
         if tp < node and rules.divides and node % tp:
             continue
         for pp in (1, 2, 3, 4, 6, 8, 12, 16):

@@ -1,22 +1,26 @@
 """Time of a step by roofline: bytes and operations of each rank, sums between ranks, overheads.
 
 A step of `decodes` sequences and `prefill` prompt tokens takes the longer of reading and computing,
-a constant for each layer, two sums over the ranks of a stage for each, and a constant.
+a constant for each layer, two sums over the ranks of a stage for each, and a constant. The last
+stage gathers the logits of its ranks.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core import KvSpec
 from penstock.model.sizing import Matrix
 from penstock.model.spec import Attention, DecoderSpec, Experts, LatentAttention
+from penstock.plan.collectives import Group, group
 from penstock.plan.cut import Cut, Share, Shares
 from penstock.plan.hardware import Accelerator
 from penstock.plan.weights import KV_BYTES, WeightTypes
 
+EXCHANGED = 0.75
+"""Bytes of an exchange over those in bf16: tokens go to experts in FP8 and return in bf16."""
 RATES = {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp8", "int8": "int8"}
 """Unit that computes with weights of a type; others, and types without a unit, use bf16's."""
 
@@ -30,9 +34,11 @@ class Constants:
     compute: float
     """Share of the operations."""
     link: float = 0.5
-    """Share of the link's bandwidth that a sum over ranks reaches."""
+    """Share of the links' bandwidth that a sum over ranks reaches."""
     hop: float = 10e-6
-    """Seconds of a sum over ranks, whatever its size; twice that between nodes."""
+    """Seconds of a sum over ranks, whatever its size."""
+    across: float = 0.0
+    """Seconds more for each doubling of the domains that the ranks are in."""
     layer: float = 0.0
     """Seconds of a layer, whatever it computes."""
     step: float = 0.0
@@ -81,24 +87,43 @@ class StepModel:
     """Share of the experts that a token does not choose; 1: there are none."""
     copies: int
     """Experts that a token chooses."""
+    group: Group = field(init=False)
+    """Ranks of a stage."""
+
+    def __post_init__(self) -> None:
+        c = self.constants
+        found = group(self.device, self.cut.tp, c.link, c.hop, c.across)
+        object.__setattr__(self, "group", found)
 
     def stage(
         self, stage: Stage, decodes: float, context: float, prefill: float, pairs: float = 0.0
     ) -> float:
         """One stage of a step: `context` tokens seen by each sequence, on average."""
-        shared = self.cut.shares
-        decodes, prefill = decodes / shared, prefill / shared
-        tokens = decodes + prefill
-        read = stage.always + stage.experts * self._distinct(tokens * shared)
-        read += decodes * seen_bytes(stage.kv, context)
-        work = tokens * stage.each_token + decodes * context * stage.attended
-        work += (prefill * prefill / 2 + pairs / shared) * stage.attended
+        read = self.bytes_read(stage, decodes, context, prefill)
+        work = self.operations(stage, decodes, context, prefill, pairs)
         longest = max(
             read / (self.device.bandwidth * self.constants.memory),
             work / (self.flops * self.constants.compute),
         )
+        tokens = (decodes + prefill) / self.cut.shares
         sums = 2 * self.all_reduce(tokens) if self.cut.tp > 1 else 0.0
         return longest + stage.layers * (self.constants.layer + sums)
+
+    def bytes_read(
+        self, stage: Stage, decodes: float, context: float, prefill: float = 0.0
+    ) -> float:
+        """Weights and KV that a rank of the stage reads in a step."""
+        read = stage.always + stage.experts * self._distinct(decodes + prefill)
+        return read + decodes / self.cut.shares * seen_bytes(stage.kv, context)
+
+    def operations(
+        self, stage: Stage, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
+    ) -> float:
+        """Operations of a rank of the stage in a step."""
+        shared = self.cut.shares
+        decodes, prefill = decodes / shared, prefill / shared
+        work = (decodes + prefill) * stage.each_token + decodes * context * stage.attended
+        return work + (prefill * prefill / 2 + pairs / shared) * stage.attended
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
@@ -109,6 +134,7 @@ class StepModel:
             self.stage(stage, decodes / pp, context, prefill / pp, pairs / pp)
             for stage in self.stages
         ]
+        each[-1] += self.gather(decodes / pp)
         hops = (pp - 1) * self._hop((decodes + prefill) / pp)
         through = sum(each) + hops
         return max(through, pp * max(each)) + self.constants.step
@@ -128,17 +154,16 @@ class StepModel:
 
     def all_reduce(self, tokens: float) -> float:
         """An all-reduce of the hidden states, or with attention by requests half an exchange."""
-        c, tp = self.constants, self.cut.tp
-        device = self.device
-        across = tp > device.linked
-        hop = c.hop * (2 if across else 1)
+        size = tokens * self.spec.hidden * 2
         if self.cut.by_requests:
-            link = (device.network if across else device.link) * c.link
-            return hop + tokens * self.copies * self.spec.hidden * 1.5 * (1 - 1 / tp) / link
-        # Each device of a node carries its part of a sum over its own network port.
-        link = min(device.link, device.network * device.per_node) if across else device.link
-        link = max(link, 1.0) * c.link
-        return hop + 2 * (tp - 1) / tp * tokens * self.spec.hidden * 2 / link
+            return self.group.exchange(size * self.copies * EXCHANGED)
+        return self.group.all_reduce(size)
+
+    def gather(self, decodes: float) -> float:
+        """An all-gather of the logits, where ranks have parts of the vocabulary."""
+        if self.cut.tp == 1 or self.cut.by_requests:
+            return 0.0
+        return self.group.all_gather(decodes * self.spec.vocab * 2)
 
     def _hop(self, tokens: float) -> float:
         """Hidden states to the next stage."""

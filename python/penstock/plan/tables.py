@@ -77,7 +77,7 @@ def _kept(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
     ]
 
 
-ROOMY = Engine("", divides=False, spans=True, by_requests=True, rule=_kept)
+ROOMY = Engine("", divides=False, by_requests=True, rule=_kept)
 
 
 def _count(found: tuple[int, Memory] | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.plan.hardware import Target
 from penstock.plan.search import Goal, Speed, Trial, statistic
-from penstock.plan.speed import StepModel, seen_bytes
+from penstock.plan.speed import StepModel
 from penstock.plan.subject import Subject
 
 LOAD_SECONDS = 600
@@ -46,8 +46,7 @@ def _step(
     stage = max(model.stages, key=lambda stage: stage.always + stage.experts)
     step = model.stage(stage, batch, context, 0.0)
     spare = step * (_slack(trial, goal) - 1.0)
-    read = stage.always + stage.experts * (1 - model.missed**batch)
-    read += batch * seen_bytes(stage.kv, context) / candidate.cut.shares
+    read = model.bytes_read(stage, batch, context)
     seconds = read / (device.bandwidth * constants.memory)
     found: dict[str, Any] = {
         "memory_gb_per_s": {

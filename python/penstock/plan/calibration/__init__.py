@@ -9,22 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from penstock.model.spec import DecoderSpec
+from penstock.plan.collectives import Group, group
 from penstock.plan.cut import Cut
 from penstock.plan.hardware import accelerator
 from penstock.plan.speed import Constants, StepModel, step_model
 from penstock.plan.weights import uniform
 
 PUBLISHED = Path(__file__).parent / "published.yaml"
+SUMS = Path(__file__).parent / "all_reduce.yaml"
 SHIPPED = Path(__file__).parent / "constants.yaml"
 MEMORY = (0.6, 0.7, 0.8, 0.9, 0.95)
 COMPUTE = (0.3, 0.45, 0.6, 0.75, 0.9)
 LAYERS = tuple(1e-6 * at for at in range(0, 151, 2))
+ACROSS = tuple(1e-6 * at for at in range(101))
 STEP = 1e-3
 """What the fit chooses from. Bandwidth and operations cannot be over what the data sheet says. The
 models have 60 to 94 layers, too alike to tell a layer's overhead from a step's: a step's is set."""
@@ -70,7 +74,7 @@ def fit(rows: Sequence[Row], predict: Predict) -> Constants:
     best, least = Constants(1.0, 1.0), math.inf
     for memory in MEMORY:
         for compute in COMPUTE:
-            bare = Constants(memory, compute)
+            bare = Constants(memory, compute, across=across())
             bases = [(*predict(row, bare), row.tpot_ms / 1e3) for row in rows]
             for layer in LAYERS:
                 error = sum(
@@ -80,6 +84,37 @@ def fit(rows: Sequence[Row], predict: Predict) -> Constants:
                 if error < least - 1e-9:
                     best, least = replace(bare, layer=layer, step=STEP), error
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Measured all-reduces of ranks on several hosts: bytes and seconds."""
+
+    accelerator: str
+    ranks: int
+    rows: tuple[tuple[int, float], ...]
+
+    def group(self, across: float) -> Group:
+        bare = Constants(1.0, 1.0)
+        return group(accelerator(self.accelerator), self.ranks, bare.link, bare.hop, across)
+
+
+def read_sums(path: Path = SUMS) -> Sums:
+    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rows = tuple((int(size), us / 1e6) for size, us in data["rows"])
+    return Sums(data["accelerator"], data["ranks"], rows)
+
+
+@cache
+def across() -> float:
+    """Seconds of a sum for each doubling of the hosts: the least mean relative error."""
+    sums = read_sums()
+
+    def error(seconds: float) -> float:
+        found = sums.group(seconds)
+        return sum(abs(math.log(found.all_reduce(size) / took)) for size, took in sums.rows)
+
+    return min(ACROSS, key=error)
 
 
 def left_out(rows: Sequence[Row], predict: Predict) -> list[tuple[Row, float]]:

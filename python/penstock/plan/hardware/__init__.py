@@ -62,6 +62,19 @@ class Node:
     """What a pod of the whole node requests of the fabric."""
     verified: bool
     source: str
+    network: float | None = None
+    """Bytes a second of each device to other nodes; None: what the accelerator's file has."""
+
+    def devices(self) -> Accelerator:
+        """Its accelerators: linked no further than the node, unless a link leaves nodes."""
+        device = accelerator(self.accelerator)
+        inside = device.linked <= device.per_node
+        return replace(
+            device,
+            linked=min(device.linked, self.count) if inside else device.linked,
+            per_node=self.count,
+            network=self.network or device.network,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +146,7 @@ def node(name: str) -> Node:
         fabric_resources=dict(row.get("fabric_resources", {})),
         verified=bool(row["verified"]),
         source=f"{row['source']} ({row['date']})",
+        network=float(row["network_gb_per_s"]) * 1e9 if "network_gb_per_s" in row else None,
     )
 
 
@@ -158,7 +172,7 @@ def parse_target(text: str) -> Target:
     count, paid = int(number) if number else 1, _price(text, price)
     if name in names("nodes"):
         found = node(name)
-        return Target(accelerator(found.accelerator), count * found.count, found, on, paid)
+        return Target(found.devices(), count * found.count, found, on, paid)
     return Target(accelerator(name), count, None, on, paid)
 
 
