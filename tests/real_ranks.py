@@ -28,7 +28,8 @@ Settings = Mapping[str, object]
 def exact_config(family: str, settings: Settings) -> EngineConfig:
     """In float32, a thread for each rank."""
     everything = {"dtype": "float32", "kv_cache_memory_bytes": "1MiB", "threads": 1, **settings}
-    raw = {name: Raw("test", (str(value),)) for name, value in everything.items()}
+    texts = {name: each if isinstance(each, list) else [each] for name, each in everything.items()}
+    raw = {name: Raw("test", tuple(map(str, each))) for name, each in texts.items()}
     return resolve(raw, str(TINY / family), family).engine
 
 

@@ -38,18 +38,28 @@ class Decoder:
     def fetch(self, timeout: float) -> bytes: ...
 
 class KvMover:
-    """Copies KV between the blocks of a decoder and the tiers of its rank. May outlive the decoder.
+    """Copies KV between the blocks of a rank's pools and its tiers. May outlive the decoder.
 
     The options are an object of `cache` (the cache identity, 64 hex digits), `ram_slots` (entries
     of the RAM tier, 0 without one), `tiers` (the others, in the order of `Transfer.tier` from 1),
-    and optionally `chunk_tokens`, `io_threads` (of each of the others) and `stall_s` (the
-    watchdog's timeout). A tier is
+    and optionally `chunk_tokens`. A tier is
     `{"kind": "disk", "path", "limit_bytes", "daily_write_bytes"}`,
     `{"kind": "redis", "url", "ttl_s"}` or `{"kind": "object", "url", "options"}`.
     """
 
     def __init__(self, decoder: Decoder, options_json: str) -> None:
         """Opens the tiers. ValueError names the one that cannot be opened, and the remedy."""
+
+    @staticmethod
+    def over(pools: Sequence[tuple[object, int]], options_json: str, /) -> KvMover:
+        """A mover over memory of the host: for each KV group a buffer of bytes that may be written,
+        and its number of blocks. The mover keeps the buffers until no transfer has a block of them.
+        Until a transfer is answered, nothing else may write to its blocks, nor read those of a
+        load.
+
+        The options have two more members that are the decoder's otherwise: `heads` and `layers` of
+        this rank, and `identity` in place of `cache` (docs/kv-format.md).
+        """
 
     def submit(self, transfer: Transfer) -> None:
         """Never blocks. Blocks of the transfer are leased until it is answered."""

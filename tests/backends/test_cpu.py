@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from penstock.backends import cpu, cpu_options, load_backend
+from penstock.backends import cpu, cpu_options, load_backend, mover_options
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.config.sections import TierConfig, TiersConfig
 from penstock.core import KvGroup, KvSpec, Numerics, PenstockError
@@ -64,7 +64,9 @@ def test_the_mover_gets_the_tiers_with_names(monkeypatch: pytest.MonkeyPatch) ->
         ),
         chunk_tokens=128,
     )
-    found = cpu_options.mover_options(replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0))
+    found = mover_options.mover_options(
+        replace(config(), tiers=tiers), OpenTiers("c0ffee", 12, 1.0)
+    )
     options = {"region": "eu", "aws_secret_access_key": "not in any file or command line"}
     disk = {
         "kind": "disk",

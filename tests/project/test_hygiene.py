@@ -12,7 +12,8 @@ UNSAFE = {
     "memory": "mapping memory and touching it ahead",
     "comm": "shared memory and futexes",
     "formats": "memory-mapping checkpoints",
-    "kvstore": "slices of the RAM tier's memory, reads and writes of scattered blocks",
+    "kvstore": "slices of the RAM tier's and of lent memory, reads and writes of scattered blocks",
+    "native": "buffers of Python as pools of KV blocks",
     "engine-client": "calls of libc: signals and the death of the parent",
 }
 # Temporary directories too.

@@ -18,6 +18,8 @@ mod tier;
 pub use disk::{Disk, DiskOptions};
 pub use format::Checksum;
 pub use key::{Digest, Group, PartKey, StoreIdentity, group};
-pub use mover::{Kind, Moved, Mover, Options, Pool, TierSpec, Transfer};
+pub use mover::{
+    HostBlocks, HostRead, HostWrite, Kind, Moved, Mover, Options, Pool, TierSpec, Transfer,
+};
 pub use remote::{Objects, Redis, RedisLimits};
 pub use tier::{StartError, Tier, TierError};

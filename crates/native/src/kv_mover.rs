@@ -3,43 +3,24 @@
 use std::time::{Duration, Instant};
 
 use penstock_decoder::Decoder as NativeDecoder;
-use penstock_kernels::{BlockRead, BlockWrite, KvLayout, KvType, PoolHandle};
-use penstock_kvstore::{Mover, Options, Pool};
+use penstock_kernels::{KvLayout, KvType, PoolHandle};
+use penstock_kvstore::{Mover, Options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::decoder::Decoder;
+use crate::kv_blocks::Blocks;
 use crate::transfer::{read_transfer, write_result};
 
 /// How often a wait looks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-/// A pool of the decoder as the mover sees it.
-struct Blocks(PoolHandle);
-
-impl Pool for Blocks {
-    type Read = BlockRead;
-    type Write = BlockWrite;
-
-    fn read(&self, block: usize) -> Option<BlockRead> {
-        self.0.read(block)
-    }
-
-    fn write(&self, block: usize) -> Option<BlockWrite> {
-        self.0.write(block)
-    }
-
-    fn block_bytes(&self) -> usize {
-        self.0.layout().block_bytes()
-    }
-}
-
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Carries KV between a decoder's pools and the tiers of its rank.
+/// Carries KV between the pools of a rank and its tiers.
 #[pyclass(frozen)]
 pub(crate) struct KvMover {
     native: Mover<Blocks>,
@@ -55,14 +36,32 @@ impl KvMover {
         let Some(pool) = pools.first() else {
             return Err(PyValueError::new_err("a KV mover before `allocate`"));
         };
-        let options = options(decoder, pool.layout(), options_json)
-            .map_err(|e| PyValueError::new_err(format!("KV mover options: {e}")))?;
-        let blocks = pools.iter().cloned().map(Blocks).collect();
-        let native = py
-            .detach(|| Mover::start(&options, blocks))
-            .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let options = options(decoder, pool.layout(), options_json).map_err(refused)?;
+        let blocks = pools.iter().cloned().map(Blocks::Decoder).collect();
+        let started = Self::start(py, &options, blocks)?;
         pools.iter().for_each(PoolHandle::populate);
-        Ok(Self { native })
+        Ok(started)
+    }
+
+    /// The same over memory of Python: a buffer and its number of blocks for each KV group.
+    #[staticmethod]
+    #[pyo3(signature = (pools, options_json, /))]
+    fn over(
+        py: Python<'_>,
+        pools: Vec<(Bound<'_, PyAny>, usize)>,
+        options_json: &str,
+    ) -> PyResult<Self> {
+        let options: Options = serde_json::from_str(options_json).map_err(refused)?;
+        let sizes = options.block_bytes();
+        if sizes.len() != pools.len() {
+            let (groups, pools) = (sizes.len(), pools.len());
+            let wrong = format!("{pools} pools of {groups} KV groups");
+            return Err(PyValueError::new_err(wrong));
+        }
+        let over = |((memory, blocks), bytes): (&(_, _), _)| Blocks::over(memory, *blocks, bytes);
+        let blocks = pools.iter().zip(sizes).map(over);
+        let blocks = blocks.collect::<PyResult<_>>()?;
+        Self::start(py, &options, blocks)
     }
 
     /// Takes a transfer in; returns at once.
@@ -94,6 +93,19 @@ impl KvMover {
     fn close(&self, py: Python<'_>, seconds: f64) {
         py.detach(|| self.native.close(duration(seconds)));
     }
+}
+
+impl KvMover {
+    fn start(py: Python<'_>, options: &Options, blocks: Vec<Blocks>) -> PyResult<Self> {
+        let native = py
+            .detach(|| Mover::start(options, blocks))
+            .map_err(|e| PyValueError::new_err(e.to_string()))?;
+        Ok(Self { native })
+    }
+}
+
+fn refused(error: serde_json::Error) -> PyErr {
+    PyValueError::new_err(format!("KV mover options: {error}"))
 }
 
 /// Python's options with the part of the model that the decoder's pools hold. `layout` is that of

@@ -7,6 +7,7 @@ mod decoder;
 mod formats;
 mod frames;
 mod gateway;
+mod kv_blocks;
 mod kv_disk;
 mod kv_events;
 mod kv_mover;

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.backends.cpu_options import decoder_options, mover_options
+from penstock.backends.cpu_options import decoder_options
+from penstock.backends.mover_options import mover_options
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import KvGroup, KvSpec, Numerics, PenstockError, StepPlan, WorkerFacts

@@ -9,7 +9,6 @@ import random
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
 from penstock.backends.torch.pool import Pool
-from penstock.core import PenstockError, Registration, StepPlan, StepResult
+from penstock.core import Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind
 from penstock.engine.startup import read_model
@@ -195,17 +194,8 @@ def test_a_load_leaves_out_what_no_token_sees(pools: list[Pool]) -> None:
         mover.submit(Transfer(2, TransferKind.LOAD, blocks=some, slots=array("i", [0])))
         mover.submit(Transfer(3, TransferKind.CLEAR))
         moved += [each.id for _ in range(2) for each in mover.take(HANG)]
-        assert moved == [1, 2, 3]
+        assert sorted(moved) == [1, 2, 3]
         assert [float(pool.blocks[5].mean()) for pool in pools] == [1.0, 2.0]
-
-
-def test_other_tiers_are_refused_by_name(tmp_path: Path) -> None:
-    disk = f"disk:{tmp_path},1MiB"
-    with (
-        backend("llama", kv_tier=disk) as loaded,
-        pytest.raises(PenstockError, match="the torch backend has the RAM tier only"),
-    ):
-        loaded.open_tiers(OpenTiers("ab" * 32, 0, HANG))
 
 
 class Late:
@@ -226,6 +216,10 @@ class Late:
 
     def mark(self) -> Callable[[], bool]:
         return lambda: True
+
+    @property
+    def copies(self) -> None:
+        return None
 
     def free_memory(self) -> int:
         return 1 << 30

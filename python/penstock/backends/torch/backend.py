@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from penstock.backends import KvMover
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
@@ -21,7 +22,6 @@ from penstock.backends.torch.inputs import first_rows, order_of, pack
 from penstock.backends.torch.load import load_weights, weight_bytes
 from penstock.backends.torch.memory import out_of_memory, step_bytes
 from penstock.backends.torch.model import Model
-from penstock.backends.torch.mover import RamMover
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
 from penstock.backends.torch.ranks import open_ranks, parsed
@@ -41,6 +41,7 @@ from penstock.backends.torch.sampling import (
 )
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
+from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.warm_up import warm_up
 from penstock.config import EngineConfig
 from penstock.core import (
@@ -92,7 +93,7 @@ class TorchBackend:
         forms = (name,) if self._shard.layers or self._shard.has_head else ()
         self.facts = WorkerFacts(
             fingerprint=checkpoint.fingerprint(),
-            numerics=Numerics(forms, name if forms else "none", f"{NAMES[self._kv_dtype]}-rows"),
+            numerics=Numerics(forms, name if forms else "none", FORMS[self._kv_dtype]),
             device=device.name,
             threads=config.compute.threads,
             weights_bytes=size,
@@ -176,12 +177,9 @@ class TorchBackend:
         self._last_step = step
         return step
 
-    def open_tiers(self, tiers: OpenTiers) -> RamMover:
-        for tier in self._config.tiers.named:
-            raise PenstockError(
-                f"--kv-tier {tier.name}: the torch backend has the RAM tier only (ram:SIZE)"
-            )
-        return RamMover(self._pools, tiers.ram_slots, self._device)
+    def open_tiers(self, tiers: OpenTiers) -> KvMover:
+        settings = mover_settings(self._config, tiers, self._spec, self._shard, self._pools)
+        return open_tiers(settings, self._pools, self._device.copies)
 
     def put(self, carried: bytes) -> None:
         self._carried_in.put(carried)

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.copies import Copies, CudaCopies
 from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
@@ -51,6 +52,10 @@ class Device(Protocol):
     def mark(self) -> Callable[[], bool]:
         """Whether what work has launched so far is done, called from work."""
 
+    @property
+    def copies(self) -> Copies | None:
+        """Copies to and from the host beside the steps; None: the memory is the host's own."""
+
     def free_memory(self) -> int:
         """Bytes that could be allocated now."""
 
@@ -85,6 +90,10 @@ class Cpu:
 
     def mark(self) -> Callable[[], bool]:
         return lambda: True
+
+    @property
+    def copies(self) -> None:
+        return None
 
     def free_memory(self) -> int:
         return available_memory()
@@ -148,6 +157,10 @@ class Cuda:
         event = torch.cuda.Event()
         event.record(self._stream)
         return lambda: bool(event.query())
+
+    @property
+    def copies(self) -> Copies:
+        return CudaCopies(self.torch)
 
     def free_memory(self) -> int:
         torch.cuda.empty_cache()

@@ -1,95 +1,254 @@
-"""The RAM tier: blocks between the pools and host memory, by copies in the order of the steps."""
+"""KV between the pools of a GPU and the tiers of its rank, by way of pinned memory of the host.
+
+A store is copied to a staging chunk, which the native mover stores; a load is loaded by it to a
+staging chunk, which is copied to the pools. The RAM tier needs no chunk. A transfer is answered
+when its last copy is done: no step that the engine makes afterwards reads what is not there.
+"""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections import deque
-from collections.abc import Sequence
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 
-import torch
-
-from penstock.backends.torch.device import Device, Done
-from penstock.backends.torch.pool import Pool
-from penstock.core import PenstockError
+from penstock.backends import KvMover
+from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.ram import RamTier
+from penstock.backends.torch.staging import Chunks, Lanes, PinnedSlots
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
+LAST = 0
+"""Id of the transfer that ends the thread of the answers; the engine's count from 1."""
+WAIT_S = 60.0
+"""One wait for answers of the native mover."""
+MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
+REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 
-class RamMover:
-    """Slots of host memory, each a block of every KV group; pinned where a GPU reads them.
 
-    Copies go through the stream of the steps: a plan in flight that still writes to a block, of a
-    sequence that has ended, is done before the block is loaded.
-    """
+@dataclass(slots=True)
+class Staged:
+    """A transfer with a staging chunk."""
 
-    def __init__(self, pools: Sequence[Pool], slots: int, device: Device) -> None:
-        pinned = device.torch.type == "cuda"
-        self._pools, self._device = pools, device
-        self._in_flight: deque[tuple[Transfer, Done | None, int]] = deque()
+    transfer: Transfer
+    chunk: range
+    slots: range
+    """Those of the chunk that it uses."""
+    asked: float
+    waited: float = 0.0
+    copied: float = 0.0
+    """Seconds of its copies."""
+
+    def in_staging(self) -> Transfer:
+        """The same for the native mover."""
+        blocks, count = self.transfer.blocks, len(self.slots)
+        places = (
+            NO_BLOCK if block == NO_BLOCK else self.slots[at % count]
+            for at, block in enumerate(blocks)
+        )
+        return replace(self.transfer, blocks=array("i", places))
+
+
+class StagedMover:
+    """`native` moves the slots of `staging`; `chunks` divide them between its tiers."""
+
+    def __init__(
+        self,
+        native: KvMover,
+        ram: PinnedSlots,
+        staging: PinnedSlots,
+        chunks: Sequence[Chunks],
+        copies: Copies,
+    ) -> None:
+        self._native, self._copies = native, copies
+        self._pinned, self._staging, self._chunks = (ram, staging), staging, chunks
+        self._answers: SimpleQueue[Moved | Exception] = SimpleQueue()
+        self._lanes = Lanes(self._answers.put)
+        self._ram = RamTier(ram, copies, self._lanes, self._answers.put)
         self._lock = threading.Lock()
-        try:
-            self._slots = [
-                torch.empty(slots, *pool.layout.shape, dtype=pool.layout.dtype, pin_memory=pinned)
-                for pool in pools
-            ]
-        except RuntimeError as error:
-            raise PenstockError(f"--kv-tier ram: {str(error).splitlines()[0]}") from error
+        self._ended = threading.Condition(self._lock)
+        self._asked: dict[int, float] = {}
+        """When transfers were asked for that wait for a chunk."""
+        self._staged: dict[int, Staged] = {}
+        self._new_stores: set[int] = set()
+        """Stores that the native mover does not know yet."""
+        self._removals: list[tuple[Transfer, set[int]]] = []
+        """Those that wait until the native mover knows the stores that were asked for before."""
+        self._closed = False
+        self._taking_in = threading.Thread(target=self._take_in, name="kv-staged", daemon=True)
+        self._taking_in.start()
 
     def submit(self, transfer: Transfer) -> None:
-        if transfer.kind is TransferKind.CANCEL:
-            return  # What was submitted has begun.
-        done, size = None, 0
-        if transfer.tier == RAM and transfer.kind in (TransferKind.LOAD, TransferKind.STORE):
-            copies = self._copies(transfer)
-            size = sum(self._pools[group].layout.block_bytes for group, _, _ in copies)
-            loads = transfer.kind is TransferKind.LOAD
-            done = self._device.start(lambda: self._copy(copies, loads))
+        kind, tier = transfer.kind, transfer.tier
         with self._lock:
-            self._in_flight.append((transfer, done, size))
+            if kind is TransferKind.CANCEL:
+                wanted = set(transfer.ids)
+                self._drop(lambda each: each.id in wanted, "")
+                self._native.submit(transfer)
+            elif kind in MOVEMENTS and self._closed:
+                self._refuse(transfer, "is closed")
+            elif kind in MOVEMENTS and tier == RAM:
+                self._ram.submit(transfer)
+            elif kind in MOVEMENTS:
+                self._wait_for_chunk(transfer)
+            elif kind in REMOVALS:
+                self._removals.append((transfer, set(self._new_stores)))
+                self._begin_removals()
+            else:
+                self._native.submit(transfer)
 
     def take(self, timeout: float = 0.0) -> list[Moved]:
         found: list[Moved] = []
-        while self._in_flight:
-            transfer, done, size = self._in_flight[0]
-            try:
-                if done is not None:
-                    done.result(0.0 if found else timeout)
-            except TimeoutError:
-                break
-            with self._lock:
-                self._in_flight.popleft()
-            found.append(_answer(transfer, done, size))
-        return found
+        try:
+            while True:
+                each = self._answers.get(timeout=0.0 if found else timeout)
+                if isinstance(each, Exception):
+                    raise each
+                found.append(each)
+        except Empty:
+            return found
 
     def report(self) -> str:
-        return json.dumps({"tiers": []})
+        return self._native.report()
 
     def close(self, seconds: float) -> None:
-        """Copies end by themselves: the device is closed after them."""
+        """Loads that have not begun are dropped; stores end, or the time does."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            why = "is closed before this was done"
+            self._drop(lambda each: each.kind is TransferKind.LOAD, why)
+            self._ended.wait_for(lambda: not self._storing(), max(0.0, seconds))
+            self._drop(lambda each: True, why)
+        self._lanes.end_outward()
+        self._native.close(max(0.0, deadline - time.monotonic()))
+        # Of no tier, so it is answered at once, behind all others.
+        self._native.submit(Transfer(LAST, TransferKind.PROBE, RAM))
+        self._taking_in.join()
+        self._lanes.end_inward()
+        for staged in list(self._staged.values()):
+            self._end(staged, Moved(staged.transfer.id, False, error=f"tier {why}"))
+        for removal, _ in self._removals:
+            self._refuse(removal, why, Fault.NONE)
+        for slots in self._pinned:
+            slots.close()
 
-    def _copies(self, transfer: Transfer) -> list[tuple[int, int, int]]:
-        """Group, block and slot of each block that is moved."""
-        count = len(transfer.slots)
-        return [
-            (at // count, block, transfer.slots[at % count])
-            for at, block in enumerate(transfer.blocks)
-            if block != NO_BLOCK
-        ]
+    def _storing(self) -> bool:
+        kinds = (staged.transfer.kind for staged in self._staged.values())
+        return bool(self._new_stores) or TransferKind.STORE in kinds
 
-    def _copy(self, copies: Sequence[tuple[int, int, int]], loads: bool) -> None:
-        for group, block, slot in copies:
-            inside, outside = self._pools[group].blocks[block], self._slots[group][slot]
-            target, source = (inside, outside) if loads else (outside, inside)
-            target.copy_(source, non_blocking=True)
+    # With the lock held ---------------------------------------------------------------------------
 
+    def _wait_for_chunk(self, transfer: Transfer) -> None:
+        wrong = self._wrong(transfer)
+        if wrong:
+            self._refuse(transfer, wrong)
+            return
+        self._asked[transfer.id] = time.monotonic()
+        if transfer.kind is TransferKind.STORE:
+            self._new_stores.add(transfer.id)
+        chunks = self._chunks[transfer.tier - 1]
+        chunks.wait(transfer)
+        self._begin(chunks)
 
-def _answer(transfer: Transfer, done: Done | None, size: int) -> Moved:
-    """There are no chunk tiers: they have nothing, and nothing has to be removed from them."""
-    if done is not None:
-        return Moved(transfer.id, True, bytes=size, seconds=done.seconds)
-    if transfer.kind is TransferKind.PROBE:
-        return Moved(transfer.id, True, found=bytes(len(transfer.counts)))
-    removed = transfer.kind in (TransferKind.REMOVE, TransferKind.CLEAR)
-    fault = Fault.NONE if removed else Fault.FAILED
-    return Moved(transfer.id, removed, error="" if removed else "no such tier", fault=fault)
+    def _wrong(self, transfer: Transfer) -> str:
+        """Why there is no chunk for a transfer."""
+        known, groups, count = len(self._chunks), len(self._staging.groups), len(transfer.blocks)
+        if not 1 <= transfer.tier <= known:
+            return f"{transfer.tier} is no chunk tier: those are 1..={known}"
+        most = self._chunks[transfer.tier - 1].blocks * groups
+        if not 0 < count <= most or count % groups:
+            return f"{transfer.tier}: {count} blocks of {groups} KV groups, not 1 to {most}"
+        return ""
+
+    def _begin(self, chunks: Chunks) -> None:
+        while found := chunks.next():
+            transfer, chunk = found
+            used = chunk[: len(transfer.blocks) // len(self._staging.groups)]
+            asked = self._asked.pop(transfer.id)
+            staged = Staged(transfer, chunk, used, asked)
+            self._staged[transfer.id] = staged
+            if transfer.kind is TransferKind.STORE:
+                self._lanes.outward(self._copy_out, staged)
+            else:
+                staged.waited = time.monotonic() - asked
+                self._native.submit(staged.in_staging())
+
+    def _begin_removals(self) -> None:
+        """The native mover keeps removals behind the stores that it knows."""
+        waiting = []
+        for removal, stores in self._removals:
+            stores &= self._new_stores
+            if stores:
+                waiting.append((removal, stores))
+            else:
+                self._native.submit(removal)
+        self._removals = waiting
+
+    def _drop(self, unwanted: Callable[[Transfer], bool], why: str) -> None:
+        for chunks in self._chunks:
+            dropped = chunks.drop(unwanted)
+            for transfer in dropped:
+                del self._asked[transfer.id]
+                self._refuse(transfer, why, Fault.NONE)
+            self._known(transfer.id for transfer in dropped)
+
+    def _known(self, stores: Iterable[int]) -> None:
+        self._new_stores.difference_update(stores)
+        self._begin_removals()
+
+    def _refuse(self, transfer: Transfer, why: str, fault: Fault = Fault.FAILED) -> None:
+        error = why and f"tier {why}"
+        self._answers.put(Moved(transfer.id, False, error=error, fault=fault))
+
+    # On threads -----------------------------------------------------------------------------------
+
+    def _copy_out(self, staged: Staged) -> None:
+        staged.waited = time.monotonic() - staged.asked
+        pairs = self._staging.pairs(staged.transfer, staged.slots)
+        staged.copied = self._copies.to_host([(slot, block) for block, slot in pairs]).result()
+        with self._lock:
+            self._native.submit(staged.in_staging())
+            self._known([staged.transfer.id])
+
+    def _copy_in(self, staged: Staged, moved: Moved) -> None:
+        pairs = self._staging.pairs(staged.transfer, staged.slots)
+        staged.copied = self._copies.to_device(pairs).result()
+        self._end(staged, moved)
+
+    def _take_in(self) -> None:
+        """Answers of the native mover."""
+        try:
+            while True:
+                for moved in self._native.take(WAIT_S):
+                    if moved.id == LAST:
+                        return
+                    self._moved(moved)
+        except Exception as error:  # noqa: BLE001 - the engine gets any error
+            self._answers.put(error)
+
+    def _moved(self, moved: Moved) -> None:
+        with self._lock:
+            staged = self._staged.get(moved.id)
+        if staged is None:
+            self._answers.put(moved)
+        elif moved.done and staged.transfer.kind is TransferKind.LOAD:
+            self._lanes.inward(self._copy_in, staged, moved)
+        else:
+            self._end(staged, moved)
+
+    def _end(self, staged: Staged, moved: Moved) -> None:
+        """Answer when the chunk is free."""
+        with self._lock:
+            del self._staged[staged.transfer.id]
+            chunks = self._chunks[staged.transfer.tier - 1]
+            chunks.give_back(staged.chunk)
+            self._begin(chunks)
+            self._ended.notify_all()
+        seconds, waited = moved.seconds + staged.copied, moved.waited + staged.waited
+        self._answers.put(replace(moved, seconds=seconds, waited=waited))

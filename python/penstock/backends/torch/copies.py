@@ -1,0 +1,95 @@
+"""Copies between the memory of a device and pinned memory of the host, beside the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.core import PenstockError
+
+PAGE = 4096
+"""Direct I/O reads to addresses that are multiples of it."""
+Pair = tuple[Tensor, Tensor]
+"""Target and source, of one shape and type."""
+
+
+class Copied(Protocol):
+    """Copies that were started."""
+
+    def result(self) -> float:
+        """Wait for them; the seconds that they took."""
+
+
+class Copies(Protocol):
+    """Each direction has a stream of its own, in the order of the calls."""
+
+    def pin(self, size: int) -> Tensor:
+        """So many bytes that the device copies from and to. PenstockError: they cannot be had."""
+
+    def unpin(self, memory: Tensor) -> None:
+        """Call when no copy of the memory is left."""
+
+    def to_host(self, pairs: Sequence[Pair]) -> Copied: ...
+
+    def to_device(self, pairs: Sequence[Pair]) -> Copied: ...
+
+
+class CudaCopies:
+    """The copy engines of a GPU.
+
+    Steps need no event of these streams: blocks are copied out when the host knows that the steps
+    which wrote them are done, and steps that read loaded blocks start when the host knows that the
+    copies are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._outward = torch.cuda.Stream(device)
+        self._inward = torch.cuda.Stream(device)
+
+    def pin(self, size: int) -> Tensor:
+        # torch's own pinned memory has sizes of powers of two.
+        memory = torch.empty(size + PAGE, dtype=torch.uint8)
+        start = -memory.data_ptr() % PAGE
+        memory = memory[start : start + size]
+        runtime = torch.cuda.cudart()
+        with torch.cuda.device(self._device):
+            status = runtime.cudaHostRegister(memory.data_ptr(), size, 0) if size else 0
+        if int(status):
+            reason = runtime.cudaGetErrorString(status)
+            raise PenstockError(
+                f"cannot pin {size} bytes of the host for KV tiers ({reason}); make "
+                "--kv-tier ram: smaller"
+            )
+        return memory
+
+    def unpin(self, memory: Tensor) -> None:
+        with torch.cuda.device(self._device):
+            if len(memory):
+                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
+    def to_host(self, pairs: Sequence[Pair]) -> Copied:
+        return _CudaCopied(self._outward, pairs)
+
+    def to_device(self, pairs: Sequence[Pair]) -> Copied:
+        return _CudaCopied(self._inward, pairs)
+
+
+class _CudaCopied:
+    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair]) -> None:
+        # The thread that waits sleeps: others compute meanwhile.
+        self._began, self._ended = (
+            torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)
+        )
+        with torch.cuda.stream(stream):
+            self._began.record(stream)
+            for target, source in pairs:
+                target.copy_(source, non_blocking=True)
+            self._ended.record(stream)
+
+    def result(self) -> float:
+        self._ended.synchronize()
+        return float(self._began.elapsed_time(self._ended)) / 1e3
