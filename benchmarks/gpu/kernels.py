@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import Case, Maker
+from benchmarks.gpu.items import Results
+from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.timing import Timing
-
-if TYPE_CHECKING:
-    from benchmarks.gpu.parts import Results
 
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)
@@ -147,15 +145,6 @@ def _made(build: Callable[[], Case], timing: Timing) -> Case:
     return case
 
 
-def _guarded(results: Results, name: str, work: Callable[[], None]) -> None:
-    """One case that fails does not end the part."""
-    try:
-        work()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others are measured
-        traceback.print_exc()
-        results.row("failures", case=name, error=f"{type(error).__name__}: {error}"[:300])
-
-
 def correctness(results: Results, timing: Timing) -> None:
     make = Maker(timing.dtype, timing.device)
     for name, build in (tiny if timing.dry else odd)(make):
@@ -167,7 +156,7 @@ def correctness(results: Results, timing: Timing) -> None:
             same = None if timing.dry else same_in_a_graph(case)
             results.row("cases", case=name, error=found, right=right, graph=same)
 
-        _guarded(results, name, work)
+        results.item(name, work)
 
 
 def same_in_a_graph(case: Case) -> bool:
@@ -190,16 +179,16 @@ def same_in_a_graph(case: Case) -> bool:
     )
 
 
-def speeds(results: Results, timing: Timing, ceilings: tuple[float, float]) -> None:
+def speeds(results: Results, timing: Timing, ceilings: Ceilings) -> None:
     make = Maker(timing.dtype, timing.device)
     for name, build in (tiny if timing.dry else real)(make):
-        _guarded(results, name, lambda n=name, b=build: _speed(results, timing, ceilings, n, b))
+        results.item(name, lambda n=name, b=build: _speed(results, timing, ceilings, n, b))
 
 
 def _speed(
     results: Results,
     timing: Timing,
-    ceilings: tuple[float, float],
+    ceilings: Ceilings,
     name: str,
     build: Callable[[], Case],
 ) -> None:
@@ -212,11 +201,9 @@ def _speed(
         _row(results, f"{name}, grouped_mm", case, grouped, ceilings)
 
 
-def _row(
-    results: Results, name: str, case: Case, seconds: float, ceilings: tuple[float, float]
-) -> None:
+def _row(results: Results, name: str, case: Case, seconds: float, ceilings: Ceilings) -> None:
     """Shares of the copy bandwidth and of the rate of a large product, where they are known."""
-    bandwidth, rate = ceilings
+    bandwidth, rate = ceilings.bandwidth, ceilings.rate
     results.row(
         "speeds",
         case=name,

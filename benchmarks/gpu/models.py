@@ -1,402 +1,257 @@
-"""A model of random weights through the torch backend itself, with plans made by hand.
-
-The checkpoint is a sparse file of zeros that the backend loads as any other; the numbers are drawn
-on the device after that, because zeros cost less power and time. Nothing here needs the compiled
-extension: the one function of it that the backend calls has a stand-in.
-"""
+"""A model of random weights through the torch backend itself: start-up, steps, requests."""
 
 from __future__ import annotations
 
-import json
-import math
-import random
-import struct
-import sys
 import tempfile
 import time
-import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from penstock.config import Raw, resolve
-from penstock.core import Registration, StepPlan
-from penstock.core.plan import LAST_SAMPLED
-from penstock.model import load_model
+from penstock.backends.torch.graphs import BUCKETS
+from penstock.backends.torch.memory import step_bytes
 
+from benchmarks.gpu import serving
+from benchmarks.gpu.driver import (
+    BLOCK,
+    DRY,
+    FULL,
+    Driver,
+    Rank,
+    Request,
+    Sizes,
+    fill,
+    open_backend,
+    requests,
+)
+from benchmarks.gpu.items import Results
+from benchmarks.gpu.machine import Ceilings
+from benchmarks.gpu.native import stand_in
+from benchmarks.gpu.shapes import SHAPES, TINY, TINY_EXPERTS, Shape, write_checkpoint
 from benchmarks.gpu.timing import Timing
 
-if TYPE_CHECKING:
-    from benchmarks.gpu.parts import Results
-
-BLOCK = 64
-GREEDY = {
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "seed": 0,
-    "choice": 0,
-    "logprobs": -1,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "bias": [],
-    "allowed": [],
-    "banned": [],
-    "suppressed": [],
-    "suppressed_until": 0,
-}
-
-
-@dataclass(frozen=True)
-class Shape:
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    width: int
-    """Inner numbers of a feed-forward, or of an expert."""
-    experts: int = 0
-    chosen: int = 0
-    tied: bool = False
-    vocabulary: int = 151936
-    d: int = 128
-
-    def config(self, longest: int) -> dict[str, Any]:
-        """As Hugging Face writes it."""
-        made = {
-            "architectures": ["Qwen3MoeForCausalLM" if self.experts else "Qwen3ForCausalLM"],
-            "model_type": "qwen3_moe" if self.experts else "qwen3",
-            "head_dim": self.d,
-            "hidden_act": "silu",
-            "hidden_size": self.hidden,
-            "intermediate_size": self.width,
-            "max_position_embeddings": longest,
-            "num_attention_heads": self.heads,
-            "num_hidden_layers": self.layers,
-            "num_key_value_heads": self.kv_heads,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 1e6,
-            "tie_word_embeddings": self.tied,
-            "vocab_size": self.vocabulary,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        }
-        if self.experts:
-            made |= {
-                "moe_intermediate_size": self.width,
-                "num_experts": self.experts,
-                "num_experts_per_tok": self.chosen,
-                "norm_topk_prob": True,
-                "decoder_sparse_step": 1,
-                "mlp_only_layers": [],
-            }
-        return made
-
-    def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        h, d = self.hidden, self.d
-        yield "model.embed_tokens.weight", (self.vocabulary, h)
-        yield "model.norm.weight", (h,)
-        if not self.tied:
-            yield "lm_head.weight", (self.vocabulary, h)
-        for layer in range(self.layers):
-            base = f"model.layers.{layer}."
-            yield f"{base}input_layernorm.weight", (h,)
-            yield f"{base}post_attention_layernorm.weight", (h,)
-            yield f"{base}self_attn.q_proj.weight", (self.heads * d, h)
-            yield f"{base}self_attn.k_proj.weight", (self.kv_heads * d, h)
-            yield f"{base}self_attn.v_proj.weight", (self.kv_heads * d, h)
-            yield f"{base}self_attn.o_proj.weight", (h, self.heads * d)
-            yield f"{base}self_attn.q_norm.weight", (d,)
-            yield f"{base}self_attn.k_norm.weight", (d,)
-            if self.experts:
-                yield f"{base}mlp.gate.weight", (self.experts, h)
-            for expert in range(self.experts) or [None]:
-                own = base + ("mlp." if expert is None else f"mlp.experts.{expert}.")
-                yield f"{own}gate_proj.weight", (self.width, h)
-                yield f"{own}up_proj.weight", (self.width, h)
-                yield f"{own}down_proj.weight", (h, self.width)
-
-    @property
-    def active(self) -> int:
-        """Numbers of the matrices that a token meets, without embedding and head."""
-        attention = 2 * (self.heads + self.kv_heads) * self.d * self.hidden
-        return self.layers * (attention + 3 * self.hidden * self.width * (self.chosen or 1))
-
-
-SHAPES = {
-    "Qwen3-0.6B": Shape(28, 1024, 16, 8, 3072, tied=True),
-    "Qwen3-8B": Shape(36, 4096, 32, 8, 12288),
-    "Qwen3-14B": Shape(40, 5120, 40, 8, 17408),
-    "Qwen3-30B-A3B": Shape(48, 2048, 32, 4, 768, 128, 8),
-}
-TINY = Shape(2, 32, 4, 2, 64, vocabulary=256, d=32)
-TINY_EXPERTS = Shape(2, 32, 4, 2, 64, 4, 2, vocabulary=256, d=32)
-
-
-def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
-    """A directory as it is published; all numbers are zero and take no room."""
-    (directory / "config.json").write_text(json.dumps(shape.config(longest)))
-    header, at = {}, 0
-    for name, size in shape.tensors():
-        end = at + 2 * math.prod(size)
-        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
-        at = end
-    written = json.dumps(header).encode()
-    written += b" " * (-len(written) % 8)
-    with (directory / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(written)) + written)
-        file.truncate(8 + len(written) + at)
-
-
-def stand_in() -> None:
-    """Sampling parameters as JSON, in place of the extension's codec."""
-    module = types.ModuleType("penstock._native")
-    module.decode_sampling = json.loads  # type: ignore[attr-defined]
-    sys.modules["penstock._native"] = module
-
-
-def fill(value: object) -> None:
-    """Draw the numbers of all matrices; norms have ones."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() > 1 and value.is_floating_point():
-            value.normal_(0.0, 0.02)
-        elif value.is_floating_point():
-            value.fill_(1.0)
-    elif isinstance(value, tuple):
-        for item in value:
-            fill(item)
-    elif hasattr(value, "__dataclass_fields__") and type(value).__name__ != "Rotation":
-        for name in value.__dataclass_fields__:
-            fill(getattr(value, name))
+CONTEXT = 1024
+"""Tokens of each sequence in the tables of steps."""
+STEPS = 20
 
 
 @dataclass
-class Request:
-    """A request in a slot."""
+class Model:
+    """A model that is ready, and what its numbers are compared with."""
 
-    slot: int
-    prompt: list[int]
-    output: int
-    blocks: list[int]
-    computed: int = 0
-    registered: bool = False
-
-    @property
-    def left(self) -> int:
-        """Tokens that are still to be computed: the last one sampled is not."""
-        return len(self.prompt) + self.output - 1 - self.computed
+    name: str
+    shape: Shape
+    driver: Driver
+    timing: Timing
+    ceilings: Ceilings
+    sizes: Sizes
+    blocks: int
 
 
-@dataclass
-class Driver:
-    """Plans of whole prompts and of decodes, two in flight."""
-
-    backend: Any
-    steps: int = 0
-    flying: list[Any] = field(default_factory=list)
-
-    def submit(self, parts: Sequence[tuple[Request, list[int]]]) -> None:
-        self.steps += 1
-        plan = StepPlan(self.steps)
-        for own, tokens in parts:
-            if not own.registered:
-                plan.registrations.append(Registration(own.slot, json.dumps(GREEDY).encode()))
-            plan.slots.append(own.slot)
-            plan.starts.append(own.computed)
-            plan.lengths.append(len(tokens))
-            plan.sample.append(own.computed + len(tokens) >= len(own.prompt))
-            plan.tokens.extend(tokens)
-            plan.kept.append(len(own.blocks) if own.registered else 0)
-            plan.added.extend([] if own.registered else own.blocks)
-            plan.added_offsets.append(len(plan.added))
-            own.computed += len(tokens)
-            own.registered = True
-        self.flying.append(self.backend.submit(plan))
-
-    def results(self, left: int) -> list[int]:
-        """Tokens of the oldest steps, until so many are in flight."""
-        found: list[int] = []
-        while len(self.flying) > left:
-            found += self.flying.pop(0).result().tokens
-        return found
-
-    def prefill(self, sequences: Sequence[Request], budget: int) -> None:
-        parts, used = [], 0
-        for own in sequences:
-            if used + len(own.prompt) > budget and parts:
-                self.submit(parts)
-                self.results(1)
-                parts, used = [], 0
-            parts.append((own, own.prompt))
-            used += len(own.prompt)
-        self.submit(parts)
-        self.results(0)
-
-    def decode(self, sequences: Sequence[Request]) -> list[int]:
-        """To the end of all of them; the tokens in the order of the steps."""
-        found: list[int] = []
-        while running := [own for own in sequences if own.left > 0]:
-            self.submit([(own, [LAST_SAMPLED]) for own in running])
-            found += self.results(1)
-        return found + self.results(0)
+def shape_of(name: str, timing: Timing) -> Shape:
+    shape = SHAPES[name]
+    if not timing.dry:
+        return shape
+    return TINY_EXPERTS if shape.experts else TINY
 
 
-def requests(sizes: Sequence[tuple[int, int]], vocabulary: int) -> list[Request]:
-    made, drawn, at = [], random.Random(1), 0
-    for slot, (prompt, output) in enumerate(sizes):
-        blocks = list(range(at, at + -(-(prompt + output) // BLOCK)))
-        at += len(blocks)
-        tokens = [drawn.randrange(vocabulary) for _ in range(prompt)]
-        made.append(Request(slot, tokens, output, blocks))
-    return made
+def measure(
+    results: Results, timing: Timing, name: str, ceilings: Ceilings, imported_s: float
+) -> None:
+    """All items of a model on one GPU, the most telling ones first."""
+    results.row("start-up", phase="import torch", seconds=imported_s)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory, shape = Path(temporary), shape_of(name, timing)
+        write_checkpoint(directory, shape, (DRY if timing.dry else FULL).longest)
+        model = start(results, timing, name, ceilings, directory)
+    results.item("graphs", lambda: graphs(results, model))
+    results.item("decode steps", lambda: decode_steps(results, model), least=5)
+    results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
+    results.item("single stream", lambda: single(results, model), least=5)
+    results.item("offline", lambda: serving.offline(results, model), least=20)
+    for workload in serving.workloads():
+        title = f"{workload.name}: {workload.flags}"
+        results.item(title, lambda w=workload: serving.closed_loop(results, model, w), least=10)
 
 
-def open_backend(directory: Path, dry: bool, budget: int) -> Any:
-    from penstock.backends.torch import device as devices
-    from penstock.backends.torch.backend import TorchBackend
-
-    settings = {
-        "dtype": "float32" if dry else "auto",
-        "kv_cache_memory_bytes": "1GiB",
-        "block_size": BLOCK,
-        "max_num_batched_tokens": budget,
-        "max_num_seqs": 4 if dry else 256,
-    }
-    raw = {name: Raw("benchmark", (str(value),)) for name, value in settings.items()}
-    config = resolve(raw, str(directory), "random").engine
-    device = devices.Cpu(1) if dry else devices.Cuda(0)
-    return TorchBackend(config, load_model(directory), None, device)
-
-
-def measure(results: Results, timing: Timing, name: str, ceilings: tuple[float, float]) -> None:
-    """Start-up by phase, mini-sglang's offline workload, and a single stream."""
+def start(
+    results: Results,
+    timing: Timing,
+    name: str,
+    ceilings: Ceilings,
+    directory: Path,
+    rank: Rank | None = None,
+) -> Model:
+    """The phases of a start, to the first token and a decode step."""
     stand_in()
-    shape, dry = SHAPES[name], timing.dry
-    if dry:
-        shape = TINY_EXPERTS if shape.experts else TINY
-    drawn, count = random.Random(0), 3 if dry else 256
-    low, high = (4, 12) if dry else (100, 1024)
-    sizes = [(drawn.randint(low, high), drawn.randint(low, high)) for _ in range(count)]
-    longest, budget = 128 if dry else 4096, 128 if dry else 16384
+    shape, sizes = shape_of(name, timing), DRY if timing.dry else FULL
     clock = time.perf_counter
 
     def phase(title: str, began: float) -> None:
         timing.wait()
         results.row("start-up", phase=title, seconds=clock() - began)
 
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(temporary)
-        write_checkpoint(directory, shape, longest)
-        began = clock()
-        torch.zeros(1, device=timing.device)
-        phase("CUDA context", began)
-        began = clock()
-        backend = open_backend(directory, dry, budget)
-        phase("weights loaded", began)
-    weights = backend.facts.weights_bytes
+    began = clock()
+    torch.zeros(1, device=timing.device)
+    phase("CUDA context", began)
+    began = clock()
+    backend = open_backend(directory, sizes, rank)
+    phase("weights loaded", began)
     with torch.no_grad():
         fill(backend._weights)
     timing.wait()
     began = clock()
-    blocks = sum(-(-(p + o) // BLOCK) for p, o in sizes)
-    backend.allocate([max(blocks, 2)])
-    phase("KV pool", began)
-    driver = Driver(backend)
+    blocks = torch.tensor([blocks_of(backend, sizes)], device=timing.device)
+    blocks = int(backend._ranks.share(blocks))
+    backend.allocate([blocks])
+    phase("KV pool, a maximal step", began)
+    _note_memory(results, timing, backend, sizes, blocks)
+    for pool in backend._pools:
+        # Decode steps read contexts that no prompt has written.
+        pool.blocks.normal_()
+    driver = Driver(backend, blocks, sizes)
     began = clock()
-    warm = requests([(budget // 4, 2)], shape.vocabulary)
-    driver.prefill(warm, budget)
-    phase("first prompt, kernels compiled", began)
+    prompt = sizes.budget // 4
+    driver.run(requests([(prompt, 1)], shape.vocabulary), 1)
+    phase(f"first prompt, of {prompt} tokens", began)
+    results.note("first token after s", sum(row["seconds"] for row in results.rows("start-up")))
     began = clock()
-    driver.decode(warm)
-    phase("first decode", began)
-    _single(results, driver, shape, weights, dry, ceilings)
-    _offline(results, driver, shape, sizes, weights, budget, ceilings)
+    driver.run(requests([(1, 2)], shape.vocabulary), 1)
+    phase("first decode step, captured", began)
+    return Model(name, shape, driver, timing, ceilings, sizes, blocks)
 
 
-def _single(
-    results: Results,
-    driver: Driver,
-    shape: Shape,
-    weights: int,
-    dry: bool,
-    ceilings: tuple[float, float],
-) -> None:
-    prompt, output = (8, 6) if dry else (128, 256)
-    tokens: dict[bool, list[int]] = {}
-    for graphs in (True, False):
-        kept = getattr(driver.backend, "_graphs", None)
-        if not graphs:
-            driver.backend._graphs = None
-        own = requests([(prompt, output)], shape.vocabulary)
+def blocks_of(backend: Any, sizes: Sizes) -> int:
+    """Blocks that the offline table needs, or as many as fit."""
+    (group,) = backend.kv_spec().groups
+    needed = sum(-(-(p + o) // BLOCK) for p, o in serving.offline_lengths(sizes.dry))
+    needed = max(needed, sizes.sequences * -(-(CONTEXT + STEPS + 1) // BLOCK))
+    return int(min(needed, backend.free_memory() // group.block_bytes))
+
+
+def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, blocks: int) -> None:
+    """The tensors of a maximal step, as computed from the spec and as the allocator saw them."""
+    results.note("weights, bytes", backend.facts.weights_bytes)
+    results.note("KV blocks", blocks)
+    if timing.dry:
+        return
+    (group,) = backend.kv_spec().groups
+    most = torch.cuda.max_memory_allocated(backend._device.torch)
+    results.row(
+        "memory of a maximal step",
+        computed=step_bytes(backend._spec, backend._shard, sizes.budget, backend._dtype),
+        measured=most - backend.facts.weights_bytes - blocks * group.block_bytes,
+        reserve=backend._device.reserve,
+    )
+
+
+def graphs(results: Results, model: Model) -> None:
+    """Seconds to capture the graph of each size of batch, by the first step that needs it."""
+    for rows in [bucket for bucket in BUCKETS if bucket <= model.sizes.sequences]:
+        own = _contexts(model, rows, 2, 1)
+        if len(own) < rows:
+            break
         began = time.perf_counter()
-        driver.prefill(own, prompt)
-        first = time.perf_counter()
-        tokens[graphs] = driver.decode(own)
-        seconds = time.perf_counter() - first
-        driver.backend._graphs = kept
-        read = weights if shape.experts == 0 else 2 * shape.active
-        ceiling = ceilings[0] / read if ceilings[0] else None
+        _decode(model, own, 1)
+        results.row("graphs", rows=rows, seconds=time.perf_counter() - began)
+
+
+def decode_steps(results: Results, model: Model) -> None:
+    """Steps of a token for each of several sequences, as near to the copy bandwidth as they get."""
+    context = 32 if model.timing.dry else CONTEXT
+    for rows in (1, 4) if model.timing.dry else (1, 8, 32, 64, 128, 256):
+        own = _contexts(model, rows, context, STEPS)
+        if len(own) < rows:
+            results.row("decode steps", rows=rows, ms="no room for their blocks")
+            continue
+        seconds = _decode(model, own, STEPS) / STEPS
+        read = model.shape.step_bytes(rows) + rows * model.shape.kv_bytes(context)
         results.row(
-            "single stream",
-            graphs=graphs and kept is not None,
-            first_token_ms=(first - began) * 1e3,
-            tokens_per_s=(output - 1) / seconds,
-            ceiling=ceiling,
-            of_ceiling=(output - 1) / seconds / ceiling if ceiling else None,
+            "decode steps",
+            rows=rows,
+            context=context,
+            ms=seconds * 1e3,
+            GB_per_s=read / seconds / 1e9,
+            of_copy=share(read / seconds, model.ceilings.bandwidth),
         )
+
+
+def _contexts(model: Model, rows: int, context: int, steps: int) -> list[Request]:
+    """Requests whose prompts count as computed, except for the last token, with room for so many
+    steps and one more; none where they do not fit.
+    """
+    found = []
+    for own in requests([(context, steps + 1)] * rows, model.shape.vocabulary):
+        if model.driver.reserve(own):
+            own.computed = context - 1
+            found.append(own)
+    if len(found) < rows:
+        for own in found:
+            model.driver.release(own)
+        return []
+    return found
+
+
+def _decode(model: Model, own: Sequence[Request], steps: int) -> float:
+    """Seconds of so many steps with a row for each of `own`, which end with them."""
+    driver, began = model.driver, 0.0
+    for step in range(steps + 1):
+        driver.submit([(each, each.prompt[-1:]) for each in own])
+        driver.take(1 if step else 0)
+        # The first one captures the graph.
+        began = began or time.perf_counter()
+    driver.take(0)
+    return time.perf_counter() - began
+
+
+def prefill_steps(results: Results, model: Model) -> None:
+    """Prompts of a whole step, as near to the rate of a large product as they get."""
+    budget = model.sizes.budget
+    for count in (1, 8):
+        prompt = min(budget // count, model.sizes.longest - 1)
+        lengths = [(prompt, 1)] * (budget // prompt)
+        model.driver.run(requests(lengths, model.shape.vocabulary), len(lengths))
+        seconds = min(
+            model.driver.run(requests(lengths, model.shape.vocabulary), len(lengths))
+            for _ in range(3)
+        )
+        operations = len(lengths) * model.shape.prompt_operations(prompt)
+        results.row(
+            "prefill steps",
+            prompts=len(lengths),
+            tokens=prompt,
+            ms=seconds * 1e3,
+            TFLOP_per_s=operations / seconds / 1e12,
+            of_gemm=share(operations / seconds, model.ceilings.rate),
+        )
+
+
+def single(results: Results, model: Model) -> None:
+    """One request alone, with graphs and without."""
+    lengths = [(8, 6) if model.timing.dry else (128, 256)]
+    tokens, backend = {}, model.driver.backend
+    kept = backend._graphs
+    try:
+        for captured in (True, False):
+            backend._graphs = kept if captured else None
+            (own,) = asked = requests(lengths, model.shape.vocabulary)
+            model.driver.run(asked, 1)
+            tokens[captured] = model.driver.tokens
+            rate = (own.output - 1) / (own.last_s - own.first_s)
+            results.row(
+                "single stream",
+                graphs=captured and kept is not None,
+                first_token_ms=(own.first_s - own.sent_s) * 1e3,
+                tokens_per_s=rate,
+                of_ceiling=share(rate * model.shape.step_bytes(1), model.ceilings.bandwidth),
+            )
+    finally:
+        backend._graphs = kept
     results.note("graphs draw the same tokens", tokens[True] == tokens[False])
 
 
-def _offline(
-    results: Results,
-    driver: Driver,
-    shape: Shape,
-    sizes: Sequence[tuple[int, int]],
-    weights: int,
-    budget: int,
-    ceilings: tuple[float, float],
-) -> None:
-    """256 requests at once, prompts and outputs of 100 to 1024 tokens. Once to capture the graphs,
-    once measured.
-    """
-    for run in ("first", "second"):
-        sequences = requests(sizes, shape.vocabulary)
-        steps, began = driver.steps, time.perf_counter()
-        driver.prefill(sequences, budget)
-        middle = time.perf_counter()
-        driver.decode(sequences)
-        ended = time.perf_counter()
-        ideal = _ideal(shape, sizes, weights, driver.steps - steps, ceilings)
-        output = sum(n for _, n in sizes)
-        results.row(
-            "offline",
-            run=run,
-            prefill_s=middle - began,
-            decode_s=ended - middle,
-            output_tokens_per_s=output / (ended - began),
-            ceiling=output / ideal if ideal else None,
-            of_ceiling=ideal / (ended - began) if ideal else None,
-        )
-
-
-def _ideal(
-    shape: Shape,
-    sizes: Sequence[tuple[int, int]],
-    weights: int,
-    steps: int,
-    ceilings: tuple[float, float],
-) -> float:
-    """Seconds of reading weights once a step and keys once a token, and of the prompts' products,
-    at the measured ceilings.
-    """
-    bandwidth, rate = ceilings
-    if not bandwidth or not rate:
-        return 0.0
-    each = 2 * 2 * shape.layers * shape.kv_heads * shape.d
-    keys = sum(prompt * out + out * out // 2 for prompt, out in sizes) * each
-    prompts = 2 * shape.active * sum(prompt for prompt, _ in sizes)
-    return (steps * weights + keys) / bandwidth + prompts / rate
+def share(found: float, ceiling: float) -> float | None:
+    """Share of a ceiling, where it is known."""
+    return found / ceiling if ceiling else None

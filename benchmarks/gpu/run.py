@@ -4,16 +4,18 @@ Needs torch and Triton, no network, and nothing built: it runs from the source t
 
     python benchmarks/gpu/run.py --out build/gpu
 
-Each part is a process of its own with a time limit, and what it found is written when it ends, so
-that one failure loses nothing: PART.json, PART.log, report.md. `--dry` runs all parts on the CPU
-with tiny shapes and the references of the kernels.
+Each part is a process of its own with a time limit, and what it found is written as it goes, so
+that one failure loses nothing: PART.json and PART.log, results.json with all parts, report.md.
+`--dry` runs all parts on the CPU with tiny shapes and the references of the kernels.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,17 +23,26 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# Name and seconds; those first that the later ones are compared with.
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu.items import FAILURES, write  # noqa: E402
+from benchmarks.gpu.report import report  # noqa: E402
+
+# Name and most seconds, the most valuable first: the last ones get what is left.
 PARTS = (
-    ("machine", 60),
-    ("correctness", 120),
-    ("kernels", 120),
-    ("Qwen3-0.6B", 90),
+    ("machine", 45),
+    ("correctness", 90),
     ("Qwen3-8B", 120),
+    ("kernels", 90),
+    ("tiers", 45),
+    ("several", 90),
     ("Qwen3-30B-A3B", 150),
-    ("Qwen3-14B", 150),
+    ("Qwen3-0.6B", 75),
+    ("Qwen3-14B", 120),
 )
 KILL_SECONDS = 5
+LEAST_SECONDS = 10
+ERROR_LINES = 15
 
 
 def main() -> int:
@@ -39,82 +50,73 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory of the results")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
     parser.add_argument("--seconds", type=float, default=570, help="for all parts together")
-    parser.add_argument("--parts", nargs="*", help="only these")
+    names = [name for name, _ in PARTS]
+    parser.add_argument("--parts", nargs="*", choices=names, help="only these")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     end, found = time.monotonic() + options.seconds, {}
     for name, limit in PARTS:
         if options.parts and name not in options.parts:
             continue
-        left = end - time.monotonic()
+        left = end - KILL_SECONDS - time.monotonic()
         found[name] = run_part(name, min(limit, left), options.out, options.dry)
-        (options.out / "report.md").write_text(report(found, options.dry))
+        everything = {"dry": options.dry, "parts": found}
+        write(options.out / "results.json", json.dumps(everything, indent=1))
+        write(options.out / "report.md", report(found, options.dry))
         print(f"{name}: {found[name]['state']}, {found[name]['seconds']:.0f} s", flush=True)
     return 0 if all(part["state"] == "done" for part in found.values()) else 1
 
 
 def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:
     """What the part wrote, also where it failed or ran out of time."""
-    path, began = out / f"{name}.json", time.monotonic()
+    path, log = (out.resolve() / f"{name}.{kind}" for kind in ("json", "log"))
+    began = time.monotonic()
     path.unlink(missing_ok=True)
-    if limit < 5:
-        return {"state": "no time left", "seconds": 0.0, "results": {}}
+    if limit < LEAST_SECONDS:
+        return {"state": "no time left", "seconds": 0.0, "error": "", "results": {}}
     given = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "python"), *([given] if given else [])])
-    command = [sys.executable, "-m", "benchmarks.gpu.parts", name, str(path)]
-    with (out / f"{name}.log").open("w") as log:
+    command = [sys.executable, "-m", "benchmarks.gpu.parts", name, str(path), str(limit)]
+    with log.open("w") as written:
         process = subprocess.Popen(
             [*command, "--dry"] if dry else command,
-            stdout=log,
-            stderr=log,
-            cwd=ROOT,
+            stdout=written,
+            stderr=written,
+            # cuFile writes its log where it is.
+            cwd=out,
             env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
         )
         state = ended(process, limit)
     results = json.loads(path.read_text()) if path.exists() else {}
-    return {"state": state, "seconds": time.monotonic() - began, "results": results}
+    if state == "done" and results.get(FAILURES):
+        state = f"{len(results[FAILURES])} items failed"
+    error = "" if state == "done" else tail(log)
+    seconds = time.monotonic() - began
+    return {"state": state, "seconds": seconds, "error": error, "results": results}
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> str:
-    """State of a part after at most `limit` seconds. One that SIGKILL does not end, such as a
-    process that hangs in the driver, is left behind.
+    """State of a part after at most `limit` seconds. Its session is killed with it: the ranks that
+    it started. A process that SIGKILL does not end, as it hangs in the driver, is left behind.
     """
     try:
         status = process.wait(limit)
+        return "done" if status == 0 else f"failed with {status}"
     except subprocess.TimeoutExpired:
-        process.kill()
-        try:
-            process.wait(KILL_SECONDS)
-        except subprocess.TimeoutExpired:
-            return f"hung after {limit:.0f} s, and was left behind"
-        return f"stopped after {limit:.0f} s"
-    return "done" if status == 0 else f"failed with {status}"
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"hung after {limit:.0f} s, and was left behind"
+    return f"stopped after {limit:.0f} s"
 
 
-def report(found: dict[str, dict[str, Any]], dry: bool) -> str:
-    lines = ["# The torch backend on a GPU", ""]
-    if dry:
-        lines += ["A dry run: tiny shapes on a CPU. No number here says anything.", ""]
-    for name, part in found.items():
-        lines += [f"## {name}", "", f"{part['state']} in {part['seconds']:.0f} s", ""]
-        for title, value in part["results"].items():
-            lines += [*table(title, value), ""]
-    return "\n".join(lines)
-
-
-def table(title: str, value: Any) -> list[str]:
-    """A list of rows as a table, anything else as a line."""
-    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return [f"* {title}: {shown(value)}"]
-    columns = list(value[0])
-    rows = ["|" + "|".join(shown(row.get(c)) for c in columns) + "|" for row in value]
-    return [f"### {title}", "", f"|{'|'.join(columns)}|", "|-" * len(columns) + "|", *rows]
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2e}" if value and abs(value) < 0.01 else f"{value:,.2f}"
-    return str(value)
+def tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-ERROR_LINES:])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,26 @@
 """benchmarks/gpu/run.py, dry: all of its parts end, from the source tree without the extension."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from benchmarks.gpu import run, serving, tiers  # noqa: E402
+from benchmarks.gpu.driver import BLOCK, DRY, Driver, fill, open_backend, requests  # noqa: E402
+from benchmarks.gpu.items import FAILURES, LEFT_OUT, Results  # noqa: E402
+from benchmarks.gpu.native import stand_in  # noqa: E402
+from benchmarks.gpu.report import report  # noqa: E402
+from benchmarks.gpu.shapes import SHAPES, TINY, write_checkpoint  # noqa: E402
+from benchmarks.gpu.timing import Timing  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -19,20 +32,202 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     logs = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*.log"))
     assert done.returncode == 0, done.stdout + logs
-    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert list(parts) == [name for name, _ in run.PARTS]
+    found = {name: part["results"] for name, part in parts.items()}
     assert all(row["right"] for row in found["correctness"]["cases"])
-    assert not any("failures" in part for part in found.values())
-    for name in ("Qwen3-8B", "Qwen3-30B-A3B"):
-        assert found[name]["offline"][1]["output_tokens_per_s"] > 0
+    assert not any(FAILURES in part for part in found.values())
+    for name in SHAPES:
+        loops = found[name]["closed loops"]
+        assert [row["workload"] for row in loops] == ["W1", "W2", "W3", "W4", "W5"]
+        assert all(row["output_tokens_per_s"] > 0 for row in [*loops, *found[name]["offline"]])
         assert found[name]["graphs draw the same tokens"] is True
-    assert "### offline" in (tmp_path / "report.md").read_text()
+        assert found[name]["first token after s"] > 0
+    assert found["several"]["ranks"] == 2
+    assert found["several"]["offline"][0]["output_tokens_per_s"] > 0
+    assert all(row["right"] is not False for row in found["tiers"]["copies"])
+    text = (tmp_path / "report.md").read_text()
+    assert "### closed loops" in text
+    assert "no numbers of a GPU" in text
+    assert "### goals" not in text
 
 
-def test_a_part_that_takes_too_long_is_stopped_and_failures_keep_their_status() -> None:
-    from benchmarks.gpu.run import ended
+def test_the_parts_end_within_ten_minutes_whatever_their_limits_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [1000.0]
+    states: list[str] = []
 
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        assert ended(process, 0.2) == "stopped after 0 s"
+    def part(_name: str, limit: float, *_: Any) -> dict[str, Any]:
+        """Each takes all the time that it gets, and five seconds to be killed."""
+        states.append("done" if limit >= run.LEAST_SECONDS else "no time left")
+        clock[0] += limit + run.KILL_SECONDS if states[-1] == "done" else 0
+        return {"state": states[-1], "seconds": 0.0, "error": "", "results": {}}
+
+    monkeypatch.setattr(run, "run_part", part)
+    monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
+    assert run.main() == 1
+    assert 500 < clock[0] - 1000 <= 570
+    assert states == sorted(states)
+    assert states[-1] == "no time left"
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert [each["state"] for each in parts.values()] == states
+    assert "machine: done" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_leaves_what_it_found_and_the_end_of_its_log(tmp_path: Path) -> None:
+    found = run.run_part("no such model", 60, tmp_path, dry=True)
+    assert found["state"] == "failed with 1"
+    assert "KeyError: 'no such model'" in found["error"]
+    assert [row["phase"] for row in found["results"]["start-up"]] == ["import torch"]
+    text = report({"no such model": found}, dry=False)
+    assert "|no such model|failed with 1|" in text
+    assert "KeyError: 'no such model'" in text
+
+
+def test_a_part_that_takes_too_long_is_stopped_with_its_ranks(tmp_path: Path) -> None:
+    asleep = "import time; time.sleep(600)"
+    parent = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', '{asleep}'])"
+    command = [sys.executable, "-c", f"{parent}.pid, flush=True); {asleep}"]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert run.ended(process, 0.2) == "stopped after 0 s"
         assert process.returncode is not None
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as process:
-        assert ended(process, 60) == "failed with 3"
+    end = time.monotonic() + 10
+    while alive(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(child)
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "XZ"
+
+
+def test_failures_keep_their_status() -> None:
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        assert run.ended(process, 60) == "failed with 3"
+
+
+def test_an_item_that_fails_or_has_no_time_does_not_end_the_others(tmp_path: Path) -> None:
+    results = Results(tmp_path / "part.json", seconds=30)
+
+    def fails() -> None:
+        raise ValueError("no such shape")
+
+    results.item("first", fails)
+    results.item("second", lambda: results.note("second", 2), least=60)
+    results.item("third", lambda: results.note("third", 3))
+    found = json.loads((tmp_path / "part.json").read_text())
+    assert found[FAILURES] == [{"item": "first", "error": "ValueError: no such shape"}]
+    assert [row["item"] for row in found[LEFT_OUT]] == ["second"]
+    assert found["third"] == 3
+
+
+def test_workloads_are_those_that_servers_are_compared_with() -> None:
+    found = {each.name: each for each in serving.workloads()}
+    assert list(found) == ["W1", "W2", "W3", "W4", "W5"]
+    assert (found["W3"].prompt, found["W3"].output, found["W3"].concurrency) == (256, 128, 32)
+    assert (found["W4"].prompt, found["W4"].output, found["W4"].count) == (2048, 1, 8)
+    assert (found["W5"].prefix, found["W5"].prompt) == (1024, 128)
+
+
+def test_a_shared_prefix_is_computed_once_and_changes_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "penstock._native", None)
+    stand_in()
+    write_checkpoint(tmp_path, TINY, DRY.longest)
+    backend = open_backend(tmp_path, DRY)
+    torch.manual_seed(0)
+    fill(backend._weights)
+    backend.allocate([16])
+    driver = Driver(backend, 16, DRY)
+    lengths = [(5 + at, 6) for at in range(5)]
+    shared = requests(lengths, TINY.vocabulary, prefix=BLOCK)
+    alone = requests(lengths, TINY.vocabulary, prefix=BLOCK)
+    for each in alone:
+        each.shared = 0
+    tokens, computed = [], []
+    submit = backend.submit
+    monkeypatch.setattr(
+        backend, "submit", lambda plan: computed.append(len(plan.tokens)) or submit(plan)
+    )
+    for asked in (shared, alone):
+        computed.clear()
+        driver.run(asked, 1)
+        tokens.append(driver.tokens)
+        assert sum(computed) == sum(p + n - 1 for p, n in lengths) + BLOCK * (
+            1 if asked is shared else len(lengths)
+        )
+    assert tokens[0] == tokens[1]
+    assert len(set(tokens[0])) > 1
+    assert sorted(driver._free) == list(range(16))
+    backend.close()
+
+
+class Files:
+    """A kvikio that moves bytes by POSIX calls."""
+
+    def __init__(self, *, spoils: bool = False) -> None:
+        self.modes: list[str] = []
+        self.defaults = types.SimpleNamespace(set=lambda _, mode: self.modes.append(mode))
+        self.CompatMode = types.SimpleNamespace(ON="on", OFF="off")
+        self._spoils = spoils
+
+    def CuFile(self, path: str, flags: str) -> Any:  # noqa: N802 - kvikio's name
+        spoils = self._spoils
+
+        class Opened:
+            def __enter__(self) -> Opened:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            def pwrite(self, memory: Any, size: int) -> Any:
+                Path(path).write_bytes(memory[:size].tobytes())
+                return types.SimpleNamespace(get=lambda: size)
+
+            def pread(self, memory: Any, size: int) -> Any:
+                memory[:] = bytearray(Path(path).read_bytes())
+                memory[0] ^= spoils
+                return types.SimpleNamespace(get=lambda: size)
+
+        return Opened()
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_blocks_move_by_kvikio_where_it_is_installed(
+    spoils: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Files(spoils=spoils)
+    monkeypatch.setitem(sys.modules, "kvikio", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "kvikio.defaults", fake.defaults)  # type: ignore[arg-type]
+    results = Results(tmp_path / "tiers.json", seconds=60)
+    tiers.measure(results, Timing(dry=True))
+    found = {row["way"]: row["right"] for row in results.rows("copies")}
+    assert found["kvikio, compatibility mode OFF, load"] is not spoils
+    assert found["RAM tier, LOAD"] is True
+    assert found["file, page cache"] is True
+    assert fake.modes == ["off", "on"]
+
+
+def test_goals_are_compared_with_what_was_found() -> None:
+    results = {
+        "decode steps": [{"rows": 64, "of_copy": 0.72}, {"rows": 128, "ms": "no room"}],
+        "prefill steps": [{"of_gemm": 0.5}],
+        "offline": [{"of_ceiling": 0.61}],
+        "first token after s": 9.0,
+    }
+    part = {"state": "done", "seconds": 1.0, "error": "", "results": results}
+    text = report({"Qwen3-8B": part}, dry=False)
+    assert "decode steps of 64, share of the copy bandwidth|0.70|0.72|True|" in text
+    assert "prefill, share of the rate of a product|0.60|0.50|False|" in text
+    assert "seconds to the first token|10.00|9.00|True|" in text

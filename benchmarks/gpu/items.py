@@ -1,0 +1,56 @@
+"""Items of a part: what one found, failed with, or had no time for."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FAILURES = "failures"
+LEFT_OUT = "left out"
+
+
+class Results:
+    """Values and rows by title, written at each change. Ranks other than the first have no path."""
+
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        self._path = path
+        self._end = time.monotonic() + seconds
+        self._found: dict[str, Any] = {}
+
+    def note(self, title: str, value: Any) -> None:
+        self._found[title] = value
+        if self._path is None:
+            return
+        write(self._path, json.dumps(self._found, indent=1))
+        print(title, value[-1] if isinstance(value, list) else value, flush=True)
+
+    def row(self, title: str, **columns: Any) -> None:
+        self.note(title, [*self._found.get(title, []), columns])
+
+    def rows(self, title: str) -> list[dict[str, Any]]:
+        return list(self._found.get(title, []))
+
+    def item(self, name: str, work: Callable[[], object], least: float = 2.0) -> None:
+        """Do one item of the part, in `least` seconds or more. Neither its error nor the want of
+        time ends the others.
+        """
+        left = self._end - time.monotonic()
+        if left < least:
+            self.row(LEFT_OUT, item=name, reason=f"{left:.0f} s were left, {least:.0f} are needed")
+            return
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - of any kind: the other items are measured
+            traceback.print_exc()
+            self.row(FAILURES, item=name, error=f"{type(error).__name__}: {error}"[:300])
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a whole: the process may be killed while it writes."""
+    written = path.with_name(f"{path.name}.part")
+    written.write_text(text)
+    written.replace(path)

@@ -1,0 +1,129 @@
+"""Requests through the backend: mini-sglang's offline table, and W1 to W5 as closed loops."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from benchmarks.gpu.driver import BLOCK, requests
+from benchmarks.gpu.items import Results
+from benchmarks.gpu.machine import Ceilings
+from benchmarks.gpu.shapes import Shape
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.models import Model
+
+WORKLOADS = Path(__file__).parents[1] / "peers/workloads.txt"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A line of benchmarks/peers/workloads.txt."""
+
+    name: str
+    flags: str
+    prefix: int
+    prompt: int
+    output: int
+    concurrency: int
+    count: int
+
+    def tiny(self) -> Workload:
+        """For a dry run: about a sixteenth of the tokens, few requests."""
+        prefix = BLOCK if self.prefix else 0
+        prompt = -(-self.prompt // 16)
+        return Workload(self.name, self.flags, prefix, prompt, -(-self.output // 16), 2, 4)
+
+
+def workloads() -> list[Workload]:
+    lines = (line.split("#")[0].strip() for line in WORKLOADS.read_text().splitlines())
+    return [_parsed(*line.split(":", 1)) for line in lines if line]
+
+
+def _parsed(name: str, flags: str) -> Workload:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--random-prefix-len", type=int, default=0)
+    parser.add_argument("--random-input-len", type=int, required=True)
+    parser.add_argument("--random-output-len", type=int, required=True)
+    parser.add_argument("--max-concurrency", type=int, required=True)
+    parser.add_argument("--num-prompts", type=int, required=True)
+    parser.add_argument("--temperature", type=float, choices=[0.0], required=True)
+    words = shlex.split(flags)
+    assert words[0] == "serve", f"{WORKLOADS}: {name} is no workload of a server: {flags}"
+    found = parser.parse_args(words[1:])
+    return Workload(
+        name,
+        " ".join(words[1:]),
+        found.random_prefix_len,
+        found.random_input_len,
+        found.random_output_len,
+        found.max_concurrency,
+        found.num_prompts,
+    )
+
+
+def closed_loop(results: Results, model: Model, workload: Workload) -> None:
+    """The workload without front door and scheduler of the product: what the backend gives."""
+    own = workload.tiny() if model.timing.dry else workload
+    lengths = [(own.prompt, own.output)] * own.count
+    asked = requests(lengths, model.shape.vocabulary, own.prefix)
+    seconds = model.driver.run(asked, own.concurrency)
+    first = [1e3 * (each.first_s - each.sent_s) for each in asked]
+    each = [1e3 * (one.last_s - one.first_s) / max(1, one.output - 1) for one in asked]
+    results.row(
+        "closed loops",
+        workload=own.name,
+        requests=own.count,
+        concurrency=own.concurrency,
+        output_tokens_per_s=own.count * own.output / seconds,
+        prompt_tokens_per_s=sum(len(one.prompt) for one in asked) / seconds,
+        ttft_ms=mean(first),
+        longest_ttft_ms=max(first),
+        tpot_ms=mean(each) if own.output > 1 else None,
+    )
+
+
+def offline_lengths(dry: bool) -> list[tuple[int, int]]:
+    """Prompts and outputs of 100 to 1024 tokens, 256 of them."""
+    drawn, (low, high, count) = random.Random(0), (4, 12, 6) if dry else (100, 1024, 256)
+    return [(drawn.randint(low, high), drawn.randint(low, high)) for _ in range(count)]
+
+
+def offline(results: Results, model: Model) -> None:
+    """All requests at once, as many of them running as the KV blocks allow."""
+    lengths = offline_lengths(model.timing.dry)
+    steps = model.driver.steps
+    seconds = model.driver.run(requests(lengths, model.shape.vocabulary), len(lengths))
+    steps = model.driver.steps - steps
+    ideal = least_seconds(model.shape, lengths, steps, model.ceilings)
+    output = sum(n for _, n in lengths)
+    results.row(
+        "offline",
+        requests=len(lengths),
+        steps=steps,
+        seconds=seconds,
+        output_tokens_per_s=output / seconds,
+        ceiling=output / ideal if ideal else None,
+        of_ceiling=ideal / seconds if ideal else None,
+    )
+
+
+def least_seconds(
+    shape: Shape, lengths: Sequence[tuple[int, int]], steps: int, ceilings: Ceilings
+) -> float:
+    """Seconds of reading weights once a step and keys once a token, and of the prompts' products,
+    at the measured ceilings. Zero where they are unknown.
+    """
+    if not ceilings.bandwidth or not ceilings.rate:
+        return 0.0
+    output = sum(n for _, n in lengths)
+    seen = sum(prompt * n + n * n // 2 for prompt, n in lengths)
+    read = steps * shape.step_bytes(max(1, output // steps)) + shape.kv_bytes(seen)
+    products = sum(shape.prompt_operations(prompt) for prompt, _ in lengths)
+    return read / ceilings.bandwidth + products / ceilings.rate

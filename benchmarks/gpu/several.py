@@ -1,0 +1,102 @@
+"""A model cut over several GPUs. All ranks run the same items; the first one writes results."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu import models, serving
+from benchmarks.gpu.driver import DRY, FULL, Rank
+from benchmarks.gpu.items import LEFT_OUT, Results
+from benchmarks.gpu.machine import Ceilings
+from benchmarks.gpu.native import stand_in
+from benchmarks.gpu.shapes import write_checkpoint
+from benchmarks.gpu.timing import Timing
+
+NAME = "Qwen3-14B"
+MOST = 8
+"""Ranks; the model has as many KV heads."""
+
+
+def measure(results: Results, timing: Timing, ceilings: Ceilings) -> None:
+    """The first rank: starts the others, and ends after them."""
+    there = 2 if timing.dry else torch.cuda.device_count()
+    ranks = 1 << (min(there, MOST).bit_length() - 1)
+    if ranks < 2:
+        results.row(LEFT_OUT, item="ranks", reason=f"several GPUs are needed; there is {there}")
+        return
+    results.note("ranks", ranks)
+    ceilings = Ceilings(ceilings.bandwidth * ranks, ceilings.rate * ranks)
+    with tempfile.TemporaryDirectory() as temporary:
+        shape = models.shape_of(NAME, timing)
+        write_checkpoint(Path(temporary), shape, (DRY if timing.dry else FULL).longest)
+        first = Rank(0, ranks, f"127.0.0.1:{free_port()}", secrets.token_hex(32))
+        others = [_other(first, at, Path(temporary), timing.dry) for at in range(1, ranks)]
+        try:
+            run(results, timing, ceilings, first, Path(temporary))
+            states = [other.wait(30) for other in others]
+        finally:
+            for other in others:
+                other.kill()
+    if any(states):
+        raise RuntimeError(f"ranks 1 to {ranks - 1} ended with {states}")
+
+
+def _other(first: Rank, at: int, directory: Path, dry: bool) -> subprocess.Popen[bytes]:
+    words = [str(at), str(first.ranks), first.address, first.key, str(directory)]
+    command = [sys.executable, "-m", "benchmarks.gpu.several", *words]
+    return subprocess.Popen([*command, "--dry"] if dry else command)
+
+
+def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, directory: Path) -> None:
+    """What each rank does. No item is left out: ranks that differ would wait for one another."""
+    stand_in()
+    if not timing.dry:
+        torch.cuda.set_device(rank.rank)
+    model = models.start(results, timing, NAME, ceilings, directory, rank)
+    _sums(results, timing, model)
+    models.graphs(results, model)
+    models.decode_steps(results, model)
+    models.prefill_steps(results, model)
+    models.single(results, model)
+    serving.offline(results, model)
+
+
+def _sums(results: Results, timing: Timing, model: models.Model) -> None:
+    """Sums over the ranks, as after each attention and feed-forward."""
+    group = model.driver.backend._ranks
+    for rows in (1, 4) if timing.dry else (1, 16, 64, 256, 8192):
+        x = torch.ones(rows, model.shape.hidden, dtype=timing.dtype, device=timing.device)
+        group.sum(x)
+        timing.wait()
+        calls, began = 3 if timing.dry else 50, time.perf_counter()
+        for _ in range(calls):
+            group.sum(x.fill_(1.0))
+        timing.wait()
+        seconds = (time.perf_counter() - began) / calls
+        results.row("sums", rows=rows, us=seconds * 1e6, GB_per_s=x.nbytes / seconds / 1e9)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def main() -> None:
+    """A rank other than the first: its number, all ranks, address, key, checkpoint."""
+    own, ranks, address, key, directory, *dry = sys.argv[1:]
+    rank = Rank(int(own), int(ranks), address, key)
+    results = Results(None, float("inf"))
+    run(results, Timing(bool(dry)), Ceilings(), rank, Path(directory))
+
+
+if __name__ == "__main__":
+    main()

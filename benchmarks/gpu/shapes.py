@@ -1,0 +1,139 @@
+"""Shapes of published models, and checkpoints of them that take no room.
+
+The checkpoint is a sparse file of zeros that the backend loads as any other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    width: int
+    """Inner numbers of a feed-forward, or of an expert."""
+    experts: int = 0
+    chosen: int = 0
+    tied: bool = False
+    vocabulary: int = 151936
+    d: int = 128
+
+    def config(self, longest: int) -> dict[str, Any]:
+        """As Hugging Face writes it."""
+        made = {
+            "architectures": ["Qwen3MoeForCausalLM" if self.experts else "Qwen3ForCausalLM"],
+            "model_type": "qwen3_moe" if self.experts else "qwen3",
+            "head_dim": self.d,
+            "hidden_act": "silu",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.width,
+            "max_position_embeddings": longest,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1e6,
+            "tie_word_embeddings": self.tied,
+            "vocab_size": self.vocabulary,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        }
+        if self.experts:
+            made |= {
+                "moe_intermediate_size": self.width,
+                "num_experts": self.experts,
+                "num_experts_per_tok": self.chosen,
+                "norm_topk_prob": True,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+            }
+        return made
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        h, d = self.hidden, self.d
+        yield "model.embed_tokens.weight", (self.vocabulary, h)
+        yield "model.norm.weight", (h,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocabulary, h)
+        for layer in range(self.layers):
+            base = f"model.layers.{layer}."
+            yield f"{base}input_layernorm.weight", (h,)
+            yield f"{base}post_attention_layernorm.weight", (h,)
+            yield f"{base}self_attn.q_proj.weight", (self.heads * d, h)
+            yield f"{base}self_attn.k_proj.weight", (self.kv_heads * d, h)
+            yield f"{base}self_attn.v_proj.weight", (self.kv_heads * d, h)
+            yield f"{base}self_attn.o_proj.weight", (h, self.heads * d)
+            yield f"{base}self_attn.q_norm.weight", (d,)
+            yield f"{base}self_attn.k_norm.weight", (d,)
+            if self.experts:
+                yield f"{base}mlp.gate.weight", (self.experts, h)
+            for expert in range(self.experts) or [None]:
+                own = base + ("mlp." if expert is None else f"mlp.experts.{expert}.")
+                yield f"{own}gate_proj.weight", (self.width, h)
+                yield f"{own}up_proj.weight", (self.width, h)
+                yield f"{own}down_proj.weight", (h, self.width)
+
+    @property
+    def attention(self) -> int:
+        """Numbers of a layer's projections."""
+        return 2 * (self.heads + self.kv_heads) * self.d * self.hidden
+
+    @property
+    def expert(self) -> int:
+        """Numbers of a feed-forward, or of an expert."""
+        return 3 * self.hidden * self.width
+
+    def step_bytes(self, rows: int) -> float:
+        """Bytes of weights that a step of so many rows reads at least, in bfloat16: head and
+        layers, of experts as many as random routing meets.
+        """
+        met = 1.0
+        if self.experts:
+            met = self.experts * (1 - (1 - self.chosen / self.experts) ** rows)
+        layer = self.attention + met * self.expert
+        return 2 * (self.layers * layer + self.vocabulary * self.hidden)
+
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of keys and values of so many tokens, in bfloat16."""
+        return 2 * 2 * self.layers * self.kv_heads * self.d * tokens
+
+    def prompt_operations(self, prompt: int) -> int:
+        """Products of a prompt with all layers, and within its attention; the head is not in it."""
+        matrices = self.layers * (self.attention + self.expert * (self.chosen or 1))
+        seen = prompt * (prompt + 1) // 2
+        return 2 * matrices * prompt + 4 * self.layers * self.heads * self.d * seen
+
+
+SHAPES = {
+    "Qwen3-0.6B": Shape(28, 1024, 16, 8, 3072, tied=True),
+    "Qwen3-8B": Shape(36, 4096, 32, 8, 12288),
+    "Qwen3-14B": Shape(40, 5120, 40, 8, 17408),
+    "Qwen3-30B-A3B": Shape(48, 2048, 32, 4, 768, 128, 8),
+}
+TINY = Shape(2, 32, 4, 2, 64, vocabulary=256, d=32)
+TINY_EXPERTS = Shape(2, 32, 4, 2, 64, 4, 2, vocabulary=256, d=32)
+
+
+def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
+    """A directory as it is published; all numbers are zero and take no room."""
+    (directory / "config.json").write_text(json.dumps(shape.config(longest)))
+    header, at = {}, 0
+    for name, size in shape.tensors():
+        end = at + 2 * math.prod(size)
+        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
+        at = end
+    written = json.dumps(header).encode()
+    written += b" " * (-len(written) % 8)
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(written)) + written)
+        file.truncate(8 + len(written) + at)

@@ -1,0 +1,178 @@
+"""KV blocks between the GPU's memory and pinned memory, or files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
+from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.ram import RamTier
+from penstock.backends.torch.staging import Lanes, PinnedSlots
+from penstock.core.transfer import RAM, Transfer, TransferKind
+from torch import Tensor
+
+from benchmarks.gpu.driver import BLOCK
+from benchmarks.gpu.items import LEFT_OUT, Results
+from benchmarks.gpu.shapes import SHAPES, TINY, Shape
+from benchmarks.gpu.timing import Timing
+
+REMEDY = "pip install 'penstock[gpu]'"
+
+
+def measure(results: Results, timing: Timing) -> None:
+    """Blocks of Qwen3-8B: 9 MiB each."""
+    shape, blocks = (TINY, 8) if timing.dry else (SHAPES["Qwen3-8B"], 128)
+    results.item("plain copies", lambda: _plain(results, timing, shape, blocks))
+    results.item("RAM tier", lambda: _ram(results, timing, shape, blocks))
+    results.item("files", lambda: _files(results, timing, shape, blocks // 2))
+
+
+def _layout(shape: Shape, timing: Timing) -> Layout:
+    return Layout(shape.layers, shape.kv_heads, shape.d, False, BLOCK, timing.dtype)
+
+
+def _rate(timing: Timing, size: int, work: Callable[[], object]) -> float:
+    """Bytes a second, the better of two."""
+    seconds = []
+    for _ in range(2):
+        timing.wait()
+        began = time.perf_counter()
+        work()
+        timing.wait()
+        seconds.append(time.perf_counter() - began)
+    return size / min(seconds)
+
+
+def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
+    """What one large copy reaches: the ceiling of the others."""
+    size = blocks * _layout(shape, timing).block_bytes
+    inside = torch.ones(size, dtype=torch.uint8, device=timing.device)
+    outside = torch.ones(size, dtype=torch.uint8, pin_memory=not timing.dry)
+    for name, target, source in (("load", inside, outside), ("store", outside, inside)):
+        rate = _rate(timing, size, lambda t=target, s=source: t.copy_(s, non_blocking=True))
+        results.row("copies", way=f"one copy, {name}", GB_per_s=rate / 1e9, right=None)
+
+
+def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
+    """The tier of `--kv-tier ram`: blocks stored, overwritten in the pool, and loaded."""
+    layout = _layout(shape, timing)
+    pools = make_pools([layout], [blocks], torch.device(timing.device))
+    own = pools[0].blocks.normal_()
+    kept = own.clone()
+    copies: Copies = HostCopies() if timing.dry else CudaCopies(torch.device("cuda", 0))
+    slots, answers = PinnedSlots(pools, blocks, copies), SimpleQueue[Any]()
+    lanes = Lanes(answers.put)
+    tier = RamTier(slots, copies, lanes, answers.put)
+    places = array("i", reversed(range(blocks)))
+    for number, kind in enumerate((TransferKind.STORE, TransferKind.LOAD), 1):
+        timing.wait()
+        tier.submit(Transfer(number, kind, RAM, array("i", range(blocks)), places))
+        moved = answers.get(timeout=60.0)
+        if isinstance(moved, Exception):
+            raise moved
+        right = torch.equal(own, kept)
+        rate = moved.bytes / max(moved.seconds, 1e-9) / 1e9
+        results.row("copies", way=f"RAM tier, {kind.name}", GB_per_s=rate, right=right)
+        own.zero_()
+    lanes.end_outward()
+    lanes.end_inward()
+    slots.close()
+
+
+class HostCopies:
+    """Copies within the host's memory, for dry runs."""
+
+    def pin(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def unpin(self, memory: Tensor) -> None:
+        """Nothing is pinned."""
+
+    def to_host(self, pairs: Sequence[Pair]) -> Copied:
+        return _CopiedNow(pairs)
+
+    to_device = to_host
+
+
+class _CopiedNow:
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        began = time.perf_counter()
+        for target, source in pairs:
+            target.copy_(source)
+        self._seconds = time.perf_counter() - began
+
+    def result(self) -> float:
+        return self._seconds
+
+
+def _files(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
+    """A file through pinned memory, and by kvikio where it is installed."""
+    size = blocks * _layout(shape, timing).block_bytes
+    memory = torch.randint(0, 256, (size,), dtype=torch.uint8, device=timing.device)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "blocks"
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=not timing.dry)
+        _write(path, host.copy_(memory))
+        into = torch.zeros_like(memory)
+        rate = _rate(timing, size, lambda: _read(path, host, into))
+        right = torch.equal(into, memory)
+        results.row("copies", way="file, page cache", GB_per_s=rate / 1e9, right=right)
+        for mode in ("OFF", "ON"):
+            title = f"kvikio, compatibility mode {mode}"
+            results.item(
+                title, lambda m=mode, t=title: _kvikio(results, timing, memory, path, m, t)
+            )
+
+
+def _write(path: Path, host: Tensor) -> None:
+    with path.open("wb") as file:
+        file.write(memoryview(host.numpy()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path, host: Tensor, into: Tensor) -> None:
+    with path.open("rb", buffering=0) as file:
+        view, at = memoryview(host.numpy()), 0
+        while at < len(view):
+            at += file.readinto(view[at:])
+    into.copy_(host, non_blocking=True)
+
+
+def _kvikio(
+    results: Results, timing: Timing, memory: Tensor, path: Path, mode: str, title: str
+) -> None:
+    """Blocks to a file and back, by GPUDirect Storage (mode OFF) or POSIX calls (ON)."""
+    into = torch.zeros_like(memory)
+    own = path.with_name(f"kvikio-{mode}")
+    try:
+        kvikio = importlib.import_module("kvikio")
+        importlib.import_module("kvikio.defaults")
+        kvikio.defaults.set("compat_mode", getattr(kvikio.CompatMode, mode))
+        for name, flags, tensor in (("store", "w", memory), ("load", "r", into)):
+            rate = _rate(timing, len(memory), lambda f=flags, t=tensor: _moved(kvikio, own, f, t))
+            right = torch.equal(into, memory) if flags == "r" else None
+            results.row("copies", way=f"{title}, {name}", GB_per_s=rate / 1e9, right=right)
+    except ImportError as error:
+        results.row(LEFT_OUT, item=title, reason=f"{error}: {REMEDY}")
+    except RuntimeError as error:
+        # No driver of its own, or a file system without it: what the machine lacks is no failure.
+        results.row(LEFT_OUT, item=title, reason=str(error))
+
+
+def _moved(kvikio: Any, path: Path, flags: str, tensor: Tensor) -> None:
+    memory = tensor.numpy() if tensor.device.type == "cpu" else tensor
+    with kvikio.CuFile(str(path), flags) as file:
+        begin = file.pread if flags == "r" else file.pwrite
+        done = begin(memory, len(tensor)).get()
+    if done != len(tensor):
+        raise OSError(f"kvikio moved {done} of {len(tensor)} bytes")
