@@ -226,6 +226,9 @@ class Late:
 
     def synchronize(self) -> None: ...
 
+    def uploads(self) -> None:
+        return None
+
     @property
     def capture(self) -> None:
         return None

@@ -82,7 +82,7 @@ class TorchBackend:
         self._kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16
         began = time.perf_counter()
         checkpoint = Checkpoint(Path(info.paths[0]))
-        source = Source(checkpoint, device.torch, self._dtype)
+        source = Source(checkpoint, device.torch, self._dtype, device.uploads())
         try:
             self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
         except torch.OutOfMemoryError as error:

@@ -51,7 +51,8 @@ def read_codes(source: Source, recipe: Recipe, form: Form, cut: Cut) -> tuple[Te
         return _fp8(source, recipe, cut)
     codes, scales = _mxfp4(source, recipe, cut)
     groups = slice(cut.cols.start // MXFP4_GROUP, -(-cut.cols.stop // MXFP4_GROUP))
-    return codes[:, groups].flatten(1).to(source.device), scales[:, groups].to(source.device)
+    own = codes[:, groups].flatten(1), scales[:, groups]
+    return source.on_device(own[0]), source.on_device(own[1])
 
 
 def _fp8(source: Source, recipe: Recipe, cut: Cut) -> tuple[Tensor, Tensor]:
@@ -62,7 +63,7 @@ def _fp8(source: Source, recipe: Recipe, cut: Cut) -> tuple[Tensor, Tensor]:
     blocks = tuple(
         slice(each.start // FP8_BLOCK, -(-each.stop // FP8_BLOCK)) for each in (cut.rows, cut.cols)
     )
-    codes = stored.rows().view(torch.uint8)[rows, cols].to(source.device)
+    codes = source.on_device(stored.rows().view(torch.uint8)[rows, cols])
     return codes.view(torch.float8_e4m3fn), scales[blocks].float()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from penstock.backends.torch.copies import Copies, CudaCopies
 from penstock.backends.torch.graphs import Capture, capture_cuda
+from penstock.backends.torch.uploads import CudaStream, Uploads
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
@@ -62,6 +63,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for what was done outside of work."""
 
+    def uploads(self) -> Uploads | None:
+        """How weights reach it; None: it reads mapped files by itself."""
+
     @property
     def capture(self) -> Capture | None:
         """How decode steps are recorded; None: they are not."""
@@ -100,6 +104,9 @@ class Cpu:
 
     def synchronize(self) -> None:
         """Nothing runs outside of work and of the caller."""
+
+    def uploads(self) -> None:
+        return None
 
     @property
     def capture(self) -> None:
@@ -168,6 +175,9 @@ class Cuda:
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
+
+    def uploads(self) -> Uploads:
+        return Uploads(CudaStream(self.torch))
 
     @property
     def capture(self) -> Capture:

@@ -49,7 +49,7 @@ def load_weights(
             score = source.matrix(needed(top, "score"), spec.labels, hidden).float()
     if spec.learned_positions and shard.embeds:
         positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
-    return Weights(
+    weights = Weights(
         layers=layers,
         rotations=_rotations(loader, top, longest),
         kv_groups=loader.kv_groups,
@@ -59,6 +59,8 @@ def load_weights(
         final_norm=loader.norm(spec.final_norm, top, "final_norm", hidden),
         score=score,
     )
+    source.check_finite()
+    return weights
 
 
 def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:

@@ -69,8 +69,7 @@ def _heads(loader: Loader, a: Attention, roles: Roles) -> HeadWeights:
         ("v", a.kv_heads * d, kv_rows, (hq + hk) * d),
     )
     for role, n, rows, at in parts:
-        matrix = source.matrix(needed(roles, role), n, loader.spec.hidden, rows)
-        qkv[at : at + len(rows)] = matrix
+        source.fill(qkv[at : at + len(rows)], needed(roles, role), n, loader.spec.hidden, rows)
         if bias is not None:
             whole = source.vector(needed(roles, f"{role}_bias"), n)
             bias[at : at + len(rows)] = whole[rows.start : rows.stop]

@@ -137,8 +137,8 @@ def _experts(
         out = loader.empty(len(own), len(recipes) * rows, len(cut.cols))
         for at, parts in enumerate(each):
             for part, recipe in enumerate(parts):
-                numbers = source.matrix(recipe, cut.n, cut.k, cut.rows, cut.cols)
-                out[at, part * rows : (part + 1) * rows] = numbers
+                target = out[at, part * rows : (part + 1) * rows]
+                source.fill(target, recipe, cut.n, cut.k, cut.rows, cut.cols)
         return Matrix(out, bias=bias)
     (form,) = forms
     codes, scales = [], []

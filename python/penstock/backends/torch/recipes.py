@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from penstock.backends.torch import dequant
 from penstock.backends.torch.stored import Checkpoint, Stored
+from penstock.backends.torch.uploads import Uploads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
 
@@ -19,20 +20,69 @@ EXPERT = "{e}"
 class Source:
     """Reads matrices and vectors of a checkpoint onto a device.
 
-    PenstockError names the tensor that is missing, of another shape, or not finite.
+    PenstockError names the tensor that is missing, or of another shape; that of `check_finite` one
+    that has values that are not finite.
     """
 
     checkpoint: Checkpoint
     device: torch.device
     dtype: torch.dtype
     """That of matrices; vectors are f32."""
+    uploads: Uploads | None = None
+    """None: the device reads mapped files by itself."""
+    _finite: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
+    """By tensor, on the device: whether all that was read of it is finite."""
 
     def matrix(
         self, recipe: Recipe, n: int, k: int, rows: range | None = None, cols: range | None = None
     ) -> torch.Tensor:
-        """`rows` and `cols`, or all, of the matrix [n, k]."""
-        numbers = self.numbers(recipe, n, k, rows or range(n), cols or range(k))
-        return self._checked(recipe, numbers.to(self.dtype).contiguous())
+        """`rows` and `cols`, or all, of the matrix [n, k]. Without uploads it may be a view of the
+        mapped file.
+        """
+        rows, cols = _or_all(rows, n), _or_all(cols, k)
+        if self.uploads is None:
+            numbers = self.numbers(recipe, n, k, rows, cols)
+            return self._noted(recipe, numbers.to(self.dtype).contiguous())
+        out = torch.empty(len(rows), len(cols), dtype=self.dtype, device=self.device)
+        self.fill(out, recipe, n, k, rows, cols)
+        return out
+
+    def fill(
+        self,
+        target: torch.Tensor,
+        recipe: Recipe,
+        n: int,
+        k: int,
+        rows: range | None = None,
+        cols: range | None = None,
+    ) -> None:
+        """As `matrix`, into memory of the device."""
+        rows, cols = _or_all(rows, n), _or_all(cols, k)
+        stored = self.checkpoint[recipe.tensor]
+        if self.uploads is None or not stored.is_plain:
+            target.copy_(self.numbers(recipe, n, k, rows, cols))
+        else:
+            picked = self._picked(recipe, stored, n, k, rows)
+            self.uploads.copy(picked[:, stored_cols(cols, recipe)], target)
+        self._noted(recipe, target)
+
+    def on_device(self, host: torch.Tensor) -> torch.Tensor:
+        """Host memory as the device has it, in the same type."""
+        if self.uploads is None:
+            return host.to(self.device)
+        out = torch.empty(host.shape, dtype=host.dtype, device=self.device)
+        self.uploads.copy(host, out)
+        return out
+
+    def check_finite(self) -> None:
+        """Check all that was read so far, at once: each look at the device waits for its work."""
+        if not self._finite:
+            return
+        finite = torch.stack([finite for _, finite in self._finite]).tolist()
+        for (name, _), one in zip(self._finite, finite, strict=True):
+            if not one:
+                raise PenstockError(f"tensor {name!r} has values that are not finite")
+        self._finite.clear()
 
     def numbers(self, recipe: Recipe, n: int, k: int, rows: range, cols: range) -> torch.Tensor:
         """As `matrix`, in the type that is stored, or f32 where that is quantised."""
@@ -41,11 +91,11 @@ class Source:
             return self._mxfp4(recipe, stored, n, k, rows)[:, cols.start : cols.stop]
         picked = self._picked(recipe, stored, n, k, rows)
         if stored.blocks is not None:
-            picked = dequant.dequantize(stored.dtype, picked.to(self.device))
+            picked = dequant.dequantize(stored.dtype, self.on_device(picked))
         elif stored.dtype == "F8_E4M3":
-            picked = self._scaled(recipe, stored, picked.to(self.device), rows)
-        first = recipe.cols[0] if recipe.cols else 0
-        return picked[:, first + cols.start : first + cols.stop].to(self.device)
+            picked = self._scaled(recipe, stored, self.on_device(picked), rows)
+        picked = picked[:, stored_cols(cols, recipe)]
+        return self.on_device(picked) if stored.is_plain else picked
 
     def vector(self, recipe: Recipe, n: int) -> torch.Tensor:
         """`n` numbers in f32."""
@@ -60,7 +110,7 @@ class Source:
         if not fits or (recipe.rows is None and len(numbers) != n):
             raise wrong_shape(stored, (stop,))
         order = stored_rows(range(start, stop), recipe)
-        return self._checked(recipe, numbers[order].float().to(self.device))
+        return self._noted(recipe, self.on_device(numbers[order].float()))
 
     def _picked(self, recipe: Recipe, stored: Stored, n: int, k: int, rows: range) -> torch.Tensor:
         """Rows of the matrix in the order of half-split rotation, with all stored columns."""
@@ -97,7 +147,7 @@ class Source:
         expected = tuple(-(-size // FP8_BLOCK) for size in stored.shape)
         if scales.shape != expected:
             raise wrong_shape(scales, expected)
-        return self._checked(Recipe(recipe.scales), scales.rows().to(self.device))
+        return self._noted(Recipe(recipe.scales), self.on_device(scales.rows()))
 
     def _mxfp4(self, recipe: Recipe, stored: Stored, n: int, k: int, rows: range) -> torch.Tensor:
         """Rows of an expert that is stored as codes [experts, rows, groups, 16] and scales."""
@@ -105,7 +155,7 @@ class Source:
         expert = recipe.expert or 0
         first = recipe.rows[0] if recipe.rows else 0
         order = stored_rows(range(first + rows.start, first + rows.stop), recipe)
-        picked = codes[expert][order].to(self.device), scales[expert][order].to(self.device)
+        picked = (self.on_device(each[expert][order]) for each in (codes, scales))
         return dequant.mxfp4(*picked)
 
     def mxfp4(self, recipe: Recipe, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,10 +171,13 @@ class Source:
             raise wrong_shape(scales, stored.shape[:3])
         return stored.rows(), scales.rows()
 
-    def _checked(self, recipe: Recipe, numbers: torch.Tensor) -> torch.Tensor:
-        if not numbers.isfinite().all():
-            raise PenstockError(f"tensor {recipe.tensor!r} has values that are not finite")
+    def _noted(self, recipe: Recipe, numbers: torch.Tensor) -> torch.Tensor:
+        self._finite.append((recipe.tensor, numbers.isfinite().all()))
         return numbers
+
+
+def _or_all(part: range | None, whole: int) -> range:
+    return range(whole) if part is None else part
 
 
 def of_expert(recipe: Recipe, expert: int) -> Recipe:
@@ -145,6 +198,12 @@ def stored_rows(rows: range, recipe: Recipe) -> slice | torch.Tensor:
     half = (block - plain) // 2
     turned = at // block * block + plain + inside % half * 2 + inside // half
     return torch.where(inside < 0, at, turned)
+
+
+def stored_cols(cols: range, recipe: Recipe) -> slice:
+    """Where `cols` are in the file."""
+    first = recipe.cols[0] if recipe.cols else 0
+    return slice(first + cols.start, first + cols.stop)
 
 
 def check_shape(recipe: Recipe, stored: Stored, n: int, k: int) -> None:

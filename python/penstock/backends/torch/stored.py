@@ -48,6 +48,11 @@ class Stored:
         """Numbers and bytes of a block of a quantised type; None for plain numbers."""
         return BLOCKS.get(self.dtype)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the numbers need nothing but a conversion of their type."""
+        return self.blocks is None and self.dtype not in ("U8", "F8_E4M3")
+
     def rows(self) -> torch.Tensor:
         """The numbers, or the bytes of quantised rows: [..., rows, bytes of a row]."""
         if self.blocks is None:

@@ -173,7 +173,7 @@ class Loader:
         out = self.empty(sum(len(rows) for _, _, rows in parts), k)
         at = 0
         for recipe, n, rows in parts:
-            out[at : at + len(rows)] = self.source.matrix(recipe, n, k, rows)
+            self.source.fill(out[at : at + len(rows)], recipe, n, k, rows)
             at += len(rows)
         return out
 
