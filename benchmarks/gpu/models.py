@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.graphs import BUCKETS
-from penstock.backends.torch.memory import step_bytes
+from penstock.backends.torch.memory import graph_bytes, step_bytes
 
 from benchmarks.gpu import serving
 from benchmarks.gpu.driver import (
@@ -148,7 +148,11 @@ def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, b
 
 
 def graphs(results: Results, model: Model) -> None:
-    """Seconds to capture the graph of each size of batch, by the first step that needs it."""
+    """Seconds to capture the graph of each size of batch, by the first step that needs it, and what
+    all of them keep. What is computed counts those that end before the head too.
+    """
+    device, backend = model.timing.device, model.driver.backend
+    before = 0 if model.timing.dry else torch.cuda.memory_reserved(device)
     for rows in [bucket for bucket in BUCKETS if bucket <= model.sizes.sequences]:
         own = _contexts(model, rows, 2, 1)
         if len(own) < rows:
@@ -156,6 +160,13 @@ def graphs(results: Results, model: Model) -> None:
         began = time.perf_counter()
         _decode(model, own, 1)
         results.row("graphs", rows=rows, seconds=time.perf_counter() - began)
+    if not model.timing.dry:
+        slots = model.sizes.sequences
+        results.row(
+            "memory of graphs",
+            computed=graph_bytes(backend._spec, backend._shard, slots, backend._dtype),
+            measured=torch.cuda.memory_reserved(device) - before,
+        )
 
 
 def decode_steps(results: Results, model: Model) -> None:

@@ -4,22 +4,27 @@ fails where anything differs that a CUDA graph would have frozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch import attention, feed_forward, model
+from penstock._native import encode_sampling
+from penstock.backends.torch import attention, feed_forward, graphs, model
+from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.graphs import BUCKETS
-from penstock.core.plan import LAST_SAMPLED
+from penstock.backends.torch.sampling import Draws
+from penstock.backends.torch.slots import new_slot
+from penstock.core import Registration
+from penstock.core.plan import LAST_SAMPLED, NOT_FINITE
 from penstock.engine.startup import read_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.backends.torch.driving import SLOTS, Driver, Part, backend, config_of
+from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend, config_of
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_steps import Late
 
@@ -33,6 +38,7 @@ KERNELS = {
         "store_latent",
     ),
     feed_forward: ("activate", "experts", "linear", "route"),
+    graphs: ("sample",),
     model: ("rms_norm",),
 }
 """Functions that are kernels on a GPU: what their references do inside is not recorded."""
@@ -158,11 +164,11 @@ def recorded(family: str, recorder: Recorder) -> Iterator[TorchBackend]:
     loaded.close()
 
 
-def answers(driver: Driver) -> list[list[int]]:
+def answers(driver: Driver, parameters: Sequence[dict[str, Any]] = ({},) * 3) -> list[list[int]]:
     """Three sequences that begin together, of different lengths; the last goes on alone."""
     found: list[list[int]] = []
     for slot in range(3):
-        driver.register(slot)
+        driver.register(slot, encode_sampling(**parameters[slot]))
         found.append(driver.run(Part(slot, PROMPT[: 20 + 13 * slot])).tokens.tolist())
     for step in range(9):
         slots = [slot for slot in range(3) if step < 3 * (slot + 1)]
@@ -183,6 +189,90 @@ def test_steps_in_graphs_give_what_others_give(family: str, recorder: Recorder) 
         assert answers(Driver(loaded, seed=3)) == expected
     # Batches of 4 (with a row of padding), 2 and 1; each step replays one.
     assert (recorder.captures, recorder.replays) == (3, 9)
+
+
+DRAWN: list[dict[str, Any]] = [
+    {"temperature": 0.9, "seed": 1},
+    {"temperature": 1.1, "seed": (1 << 64) - 5, "top_k": 12, "top_p": 0.8},
+    {"temperature": 1.3, "seed": 3, "min_p": 0.1, "choice": 2},
+]
+CHANGED: list[dict[str, Any]] = [{"presence_penalty": 1.5}, {"logprobs": 2}, {"bias": [(5, 4.5)]}]
+
+
+@pytest.mark.parametrize("parameters", [DRAWN, [DRAWN[1], {}, DRAWN[2]]], ids=["drawn", "mixed"])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_tokens_are_drawn_in_the_graph(
+    family: str,
+    parameters: list[dict[str, Any]],
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with backend(family) as eager:
+        expected = [answers(Driver(eager, seed=3), each) for each in (parameters, DRAWN[::-1])]
+    outside: list[int] = []
+    draw = backend_module.draw
+    monkeypatch.setattr(
+        backend_module, "draw", lambda *words: outside.append(len(words[0])) or draw(*words)
+    )
+    with recorded(family, recorder) as loaded:
+        # The second time with other parameters in the slots, by the same graphs.
+        assert [answers(Driver(loaded, seed=3), each) for each in (parameters, DRAWN[::-1])] == (
+            expected
+        )
+    assert (recorder.captures, recorder.replays) == (3, 18)
+    assert outside == [1] * 6, "rows that prompts drew"
+
+
+@pytest.mark.parametrize("changed", CHANGED, ids=lambda each: next(iter(each)))
+def test_what_reads_logits_is_drawn_outside(changed: dict[str, Any], recorder: Recorder) -> None:
+    """As long as a sequence of the batch wants more than a token; the last goes on in graphs."""
+    parameters = [DRAWN[0], changed, DRAWN[1]]
+    with backend("llama") as eager:
+        expected = answers(Driver(eager, seed=3), parameters)
+    with recorded("llama", recorder) as loaded:
+        assert answers(Driver(loaded, seed=3), parameters) == expected
+        assert sorted(loaded._graphs._graphs) == [(1, True), (2, False), (4, False)]
+
+
+def test_a_grammar_on_another_rank_keeps_the_draw_outside() -> None:
+    """A rank without masks draws as the one that has them: their collectives are in pairs."""
+    draws = Draws(rows=[0, 1])
+    assert draws.only_tokens(2)
+    assert not draws.only_tokens(3), "a row that is not drawn"
+    draws.constrained = True
+    assert not draws.only_tokens(2)
+    slot = new_slot(Registration(0, encode_sampling(), grammar=1), 1)
+    assert (slot.has_grammar, slot.constraint) == (True, None)
+
+
+def test_tokens_of_a_step_stay_when_the_next_one_is_replayed(recorder: Recorder) -> None:
+    with backend("llama") as eager:
+        driver = Driver(eager, seed=3)
+        driver.register(0, encode_sampling(**DRAWN[0]))
+        (first,) = driver.run(Part(0, PROMPT)).tokens
+        expected = driver.greedy(0, first, 5)
+    with recorded("llama", recorder) as loaded:
+        driver = Driver(loaded, seed=3)
+        driver.register(0, encode_sampling(**DRAWN[0]))
+        found = driver.run(Part(0, PROMPT)).tokens.tolist()
+        steps = [loaded.submit(driver.plan(Part(0, [LAST_SAMPLED]))) for _ in range(4)]
+        steps[-1].result(HANG)
+        found += [step.result(HANG).tokens[0] for step in steps]
+    assert found == expected
+
+
+def test_a_state_that_is_not_finite_is_a_token_of_its_own() -> None:
+    with backend("llama") as loaded:
+        state = loaded._model, loaded._on_device  # type: ignore[attr-defined]
+        x = torch.zeros(3, state[0].spec.hidden)
+        x[1, 5] = torch.nan
+        columns = torch.tensor([[0, 0, 0], [4, 2, 0], [9, 9, 9]], dtype=torch.int32)
+        offsets = torch.arange(4, dtype=torch.int32)
+        inputs = graphs.decode_inputs(columns, offsets, state[1].padding)
+        drawn = graphs.draw_all(*state, x, inputs)
+        assert drawn[1] == NOT_FINITE
+        assert (drawn[[0, 2]] >= 0).all()
+        assert state[1].last[[4, 2, 0]].tolist() == drawn.tolist()
 
 
 def test_what_is_not_static_is_found() -> None:

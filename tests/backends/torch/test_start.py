@@ -12,15 +12,17 @@ import torch
 from penstock.backends import load_backend
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import device as device_module
-from penstock.backends.torch.device import check_driver, rank_of_host
-from penstock.backends.torch.memory import step_bytes
+from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.device import Cpu, check_driver, rank_of_host
+from penstock.backends.torch.graphs import capture_cuda
+from penstock.backends.torch.memory import graph_bytes, step_bytes
 from penstock.backends.torch.shard import whole
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
-from penstock.model.spec import Recipe
+from penstock.model.spec import DecoderSpec, Recipe
 
-from tests.backends.torch.driving import backend, config_of
+from tests.backends.torch.driving import SLOTS, backend, config_of
 from tests.real_ranks import TINY
 
 
@@ -97,8 +99,8 @@ def test_a_rank_may_allocate_what_the_largest_step_leaves(monkeypatch: pytest.Mo
         assert loaded.free_memory() < small < 10**9
 
 
-def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes() -> None:
-    """The tensors of 8,192 tokens: a residual stream of 4,096, an inner width of 14,336."""
+def eight_billion() -> DecoderSpec:
+    """A residual stream of 4,096, an inner width of 14,336."""
     spec = load_model(TINY / "llama").spec
     layer = spec.layers[0]
     big = replace(
@@ -106,11 +108,35 @@ def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes(
         mixer=replace(layer.mixer, heads=32, kv_heads=8, head_dim=128),
         feed_forward=replace(layer.feed_forward, intermediate=14_336),
     )
-    spec = replace(spec, hidden=4096, vocab=128_256, layers=(big,) * 32)
+    return replace(spec, hidden=4096, vocab=128_256, layers=(big,) * 32)
+
+
+def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes() -> None:
+    """The tensors of 8,192 tokens."""
+    spec = eight_billion()
     found = step_bytes(spec, whole(spec), 8192, torch.bfloat16)
     inner, stream, logits = 8192 * 4 * 14_336 * 2, 8192 * 4096 * 16, 256 * 128_256 * 12
     assert found == inner + stream + logits
     assert found < 2 * 2**30
+
+
+def test_graphs_of_all_sizes_of_batch_have_room() -> None:
+    """1,255 rows in all, twice: with the logits of a draw, and without."""
+    spec = eight_billion()
+    row, logits = 4 * 14_336 * 2 + 4096 * 16, 128_256 * (2 + 4)
+    for slots, rows in ((256, 1255), (1000, 1255), (10, 1 + 2 + 4 + 8 + 16)):
+        found = graph_bytes(spec, whole(spec), slots, torch.bfloat16)
+        assert found == rows * (2 * row + logits)
+
+
+def test_graphs_take_room_where_steps_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    with backend("llama") as loaded:
+        assert isinstance(loaded, TorchBackend)
+        monkeypatch.setattr(device_module, "available_memory", lambda: 10**9)
+        without = loaded.free_memory()
+        monkeypatch.setattr(Cpu, "capture", capture_cuda)
+        graphs = graph_bytes(loaded._spec, loaded._shard, SLOTS, torch.float32)
+        assert loaded.free_memory() == without - graphs < without
 
 
 def test_a_machine_without_a_gpu_is_told_so() -> None:

@@ -17,10 +17,10 @@ from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
-from penstock.backends.torch.graphs import DecodeGraphs
+from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack
 from penstock.backends.torch.load import load_weights, weight_bytes
-from penstock.backends.torch.memory import out_of_memory, step_bytes
+from penstock.backends.torch.memory import graph_bytes, out_of_memory, step_bytes
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
@@ -121,11 +121,14 @@ class TorchBackend:
         )
 
     def free_memory(self) -> int:
-        """What is left beside the tensors of the largest step."""
+        """What is left beside the tensors of the largest step, and those of graphs."""
         config, device = self._config, self._device
+        spec, shard, slots = self._spec, self._shard, config.scheduler.max_num_seqs
         shared = 1 if self.facts.own_memory else config.parallel.most_ranks_on_a_node
         tokens = config.scheduler.max_num_batched_tokens
-        beside = step_bytes(self._spec, self._shard, tokens, self._dtype) + device.reserve
+        beside = step_bytes(spec, shard, tokens, self._dtype) + device.reserve
+        if self._capture is not None:
+            beside += graph_bytes(spec, shard, slots, self._dtype)
         return max(0, device.free_memory() // shared - beside)
 
     def allocate(self, blocks: Sequence[int]) -> None:
@@ -148,14 +151,20 @@ class TorchBackend:
             raise out_of_memory(error, "the KV pools") from error
         self._on_device = DeviceSlots(limits.slots, width, len(blocks), self._device.torch)
         self._model = Model(spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
-        # Stages send their rows by way of the host, which no graph holds.
-        capture = self._device.capture if limits.last_sampled else None
         self._graphs: DecodeGraphs | None = None
-        if capture is not None:
-            self._graphs = DecodeGraphs(self._model, self._on_device, capture)
+        if self._capture is not None:
+            self._graphs = DecodeGraphs(self._model, self._on_device, self._capture)
         self._device.synchronize()
         if self.facts.own_memory:
             self._warm_up()
+
+    @property
+    def _capture(self) -> Capture | None:
+        """How decode steps are recorded. Stages send their rows by way of the host, which no graph
+        holds.
+        """
+        alone = self._shard.embeds and self._shard.has_head
+        return self._device.capture if alone else None
 
     def _warm_up(self) -> None:
         limits = self._limits
@@ -221,6 +230,9 @@ class TorchBackend:
             constraint.masks.expect(drafts)
         device.apply(updates)
         if self._graphs is not None and self._graphs.takes(plan):
+            if step.only_tokens:
+                step.found.tokens = self._device.to_host(self._graphs.draw(plan))
+                return
             x = self._graphs.run(plan)
         else:
             inputs = pack(plan, order, self._limits.block_size, self._device.torch)
@@ -299,6 +311,13 @@ class Step:
         self._done: Done | None = None
         self._result: StepResult | None = None
         self._lock = threading.Lock()
+
+    @property
+    def only_tokens(self) -> bool:
+        """Whether nothing but a token of each row is wanted."""
+        return self.draws.only_tokens(len(self.plan.tokens)) and not (
+            self.scores.rows or self.pooled
+        )
 
     def start(self, device: Device, work: Callable[[], None]) -> None:
         self._done = device.start(work)

@@ -20,8 +20,8 @@ from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
 POLL_S = 0.0005
-CUDA_RESERVE = 3 * 2**29
-"""CUDA's context, libraries and the memory of CUDA graphs."""
+CUDA_RESERVE = 2**30
+"""CUDA's context and libraries."""
 OLD_DRIVER = "580"
 """The first driver of CUDA 13, which PyPI's torch is built with."""
 

@@ -1,7 +1,10 @@
 """Decode steps as CUDA graphs: one for each size of batch, captured when it is first needed.
 
-All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot.
-Rows of padding have a slot of their own, which has no blocks; nothing of them is stored.
+All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot,
+which have sampling parameters and the tokens sampled last too. A step that wants nothing but tokens
+is one graph, from the columns to the tokens; that of a step with rules, grammars, log-probabilities
+or scores ends before the head. Rows of padding have a slot of their own, which has no blocks;
+nothing of them is stored.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.inputs import Inputs, to_device
+from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
 from penstock.core import StepPlan
+from penstock.core.plan import NOT_FINITE
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
@@ -40,7 +45,8 @@ class DecodeGraphs:
         self._model = model
         self._slots = slots
         self._capture = capture
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[tuple[int, bool], Graph] = {}
+        """By rows, and whether tokens are drawn."""
 
     def takes(self, plan: StepPlan) -> bool:
         """Whether each sequence of the plan has one row, and there are not too many."""
@@ -49,6 +55,14 @@ class DecodeGraphs:
 
     def run(self, plan: StepPlan) -> Tensor:
         """The residual stream [sequences, hidden] after the last layer, in memory of the graph."""
+        return self._replayed(plan, draws=False)
+
+    def draw(self, plan: StepPlan) -> Tensor:
+        """Tokens [sequences] int32, kept as those sampled last."""
+        # Copied: the next step's go to the same memory.
+        return self._replayed(plan, draws=True).clone()
+
+    def _replayed(self, plan: StepPlan, *, draws: bool) -> Tensor:
         count = len(plan.slots)
         rows = next(bucket for bucket in BUCKETS if bucket >= count)
         padding = rows - count
@@ -57,21 +71,24 @@ class DecodeGraphs:
         joined += plan.starts + array("i", [0]) * padding
         device = self._slots.last.device
         (columns,) = to_device([joined], device)
-        if rows not in self._graphs:
-            self._graphs[rows] = self._captured(rows, columns)
-        graph = self._graphs[rows]
+        if (rows, draws) not in self._graphs:
+            self._graphs[rows, draws] = self._captured(rows, draws=draws)
+        graph = self._graphs[rows, draws]
         graph.columns.view(-1).copy_(columns)
         return graph.replay()[:count]
 
-    def _captured(self, rows: int, example: Tensor) -> Graph:
-        columns = example.view(3, rows).clone()
+    def _captured(self, rows: int, *, draws: bool) -> Graph:
+        # Rows of padding: a capture computes too, and must not keep a token for a sequence.
+        columns = torch.zeros(3, rows, dtype=torch.int32, device=self._slots.last.device)
+        columns[1] = self._slots.padding
         # Made before the capture: sizes are the graph's, not the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
 
         def work() -> Tensor:
             inputs = decode_inputs(columns, offsets, self._slots.padding)
             tables = self._slots.tables(inputs.slots, None)
-            return self._model.forward(inputs, tables, self._slots.last)
+            x = self._model.forward(inputs, tables, self._slots.last)
+            return draw_all(self._model, self._slots, x, inputs) if draws else x
 
         return Graph(columns, self._capture(work))
 
@@ -91,6 +108,17 @@ def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
         most_rows=1,
         blocks=None,
     )
+
+
+def draw_all(model: Model, device: DeviceSlots, x: Tensor, inputs: Inputs) -> Tensor:
+    """A token of each row, by the parameters of its slot alone; on the device, and kept there."""
+    logits, drawn = model.logits(x), torch.empty_like(inputs.tokens)
+    if logits is not None:
+        drawn = sample(logits, *(*device.sampling(inputs.slots), inputs.positions + 1))
+        drawn = drawn.masked_fill(~x.isfinite().all(1), NOT_FINITE)
+    drawn = model.ranks.share(drawn)
+    device.last.index_copy_(0, inputs.slots.long(), drawn)
+    return drawn
 
 
 def capture_cuda(work: Callable[[], Tensor]) -> Callable[[], Tensor]:

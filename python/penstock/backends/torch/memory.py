@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from penstock.backends.torch.graphs import BUCKETS
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
@@ -18,6 +19,24 @@ WIDE = 4
 
 def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
     """The most that the tensors of a step of so many tokens take at once."""
+    logits = 3 * WIDE * min(tokens, HEAD_ROWS) * spec.vocab if shard.has_head else 0
+    return tokens * _row(spec, shard, dtype) + logits
+
+
+def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype) -> int:
+    """The most that the graphs of all sizes of batch keep, those that draw and those that end
+    before the head: what a graph computes has memory of its own.
+    """
+    least = next((rows for rows in BUCKETS if rows >= slots), BUCKETS[-1])
+    rows = sum(bucket for bucket in BUCKETS if bucket <= least)
+    # As the product gives them and in f32, where a soft cap is computed in two steps more.
+    wide = 1 if spec.final_softcap is None else 3
+    logits = (int(dtype.itemsize) + wide * WIDE) * spec.vocab
+    return rows * (2 * _row(spec, shard, dtype) + logits)
+
+
+def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
+    """Bytes of a row's tensors within a layer."""
     size = int(dtype.itemsize)
     layers = [spec.layers[index] for index in shard.layers]
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
@@ -25,8 +44,7 @@ def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype)
     inner = max(forms, default=0)
     # The residual stream and its sum, the normed rows, a branch, and a copy of one in f32.
     stream = spec.hidden * (4 * size + 2 * WIDE)
-    logits = 3 * WIDE * min(tokens, HEAD_ROWS) * spec.vocab if shard.has_head else 0
-    return tokens * (stream + size * max(mixers, inner)) + logits
+    return stream + size * max(mixers, inner)
 
 
 def _mixer(mixer: Mixer, shard: Shard) -> int:

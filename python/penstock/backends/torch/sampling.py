@@ -51,6 +51,15 @@ class Draws:
     """Whether a draw needs the tokens of all steps before."""
     logprobs: int = -1
     """Most alternatives that a row wants; -1: none wants its log-probability."""
+    constrained: bool = False
+    """Whether a row has a grammar. All ranks know it, where one has the masks."""
+
+    def only_tokens(self, rows: int) -> bool:
+        """Whether a token of each of so many rows is drawn, from logits as they are, and nothing
+        else is wanted of them.
+        """
+        changed = self.rules or self.constrained or self.logprobs >= 0
+        return len(self.rows) == rows and not changed
 
 
 @dataclass(slots=True)
@@ -87,6 +96,7 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
             continue
         drafted = plan.tokens[at - drafts(plan, i) : at].tolist()
         ahead = plan.tokens[at - length] == LAST_SAMPLED
+        draws.constrained |= slot.has_grammar
         draws.reads_output |= slot.rules.needs_history or slot.constraint is not None
         if drafted and slot.constraint is not None:
             draws.expected.append((slot.constraint, drafted))

@@ -37,6 +37,7 @@ class Slot:
     total: Tensor | None = None
     """Their sum on the device."""
     params: Mapping[str, Any] = field(default_factory=dict)
+    has_grammar: bool = False
     constraint: Constraint | None = None
     """Its grammar, on the rank that draws."""
 
@@ -160,6 +161,7 @@ def new_slot(registration: Registration, groups: int) -> Slot:
         pooling=registration.pooling,
         tables=[array("i") for _ in range(groups)],
         params=params,
+        has_grammar=registration.grammar != 0,
     )
 
 
