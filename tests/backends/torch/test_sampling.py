@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
+import torch
 from penstock._native import encode_sampling
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED
@@ -52,10 +53,10 @@ def run(device: str, parameters: list[dict[str, object]]) -> list[StepResult]:
 @pytest.mark.parametrize("parameters", [DRAWN, CHANGED], ids=["drawn", "changed"])
 def test_tokens_are_those_of_the_native_decoder(parameters: list[dict[str, object]]) -> None:
     assert len(parameters) <= SLOTS
-    torch, native = run("torch", parameters), run("cpu", parameters)
-    assert [each.tokens.tolist() for each in torch] == [each.tokens.tolist() for each in native]
-    assert [each.counts for each in torch] == [each.counts for each in native]
-    for ours, theirs in zip(torch, native, strict=True):
+    drawn, native = run("torch", parameters), run("cpu", parameters)
+    assert [each.tokens.tolist() for each in drawn] == [each.tokens.tolist() for each in native]
+    assert [each.counts for each in drawn] == [each.counts for each in native]
+    for ours, theirs in zip(drawn, native, strict=True):
         same(ours.logprobs, theirs.logprobs)
 
 
@@ -101,6 +102,24 @@ def test_history_goes_on_after_a_preemption() -> None:
         driver.register(1, rules, (text, len(PROMPT)))
         (sixth,) = driver.run(Part(1, text)).tokens
         assert driver.greedy(1, sixth, 3) == expected[5:]
+
+
+def test_no_copy_to_the_device_waits_for_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.tensor` on a GPU returns when all that was launched before is done."""
+    with backend("llama") as loaded:
+        driver = Driver(loaded)
+        for slot in range(2):
+            driver.register(slot, encode_sampling(logprobs=slot, temperature=0.5 * slot))
+            driver.run(Part(slot, PROMPT[:20], sample=False))
+
+        def waits(*_: object, **__: object) -> None:
+            raise AssertionError("a copy that waits")
+
+        monkeypatch.setattr(torch, "tensor", waits)
+        (first,) = driver.run(Part(0, PROMPT[20:])).tokens
+        result = driver.run(Part(0, [first]), Part(1, PROMPT[20:]))
+        assert len(result.tokens) == 2
+        assert len(driver.run(Part(0, [LAST_SAMPLED, 5, 7], drafts=2)).tokens) >= 1
 
 
 def test_prompt_tokens_are_scored_beside_draws_of_others() -> None:

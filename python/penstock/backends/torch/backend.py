@@ -18,7 +18,7 @@ from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
-from penstock.backends.torch.inputs import first_rows, order_of, pack
+from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
 from penstock.backends.torch.load import load_weights, weight_bytes
 from penstock.backends.torch.memory import graph_bytes, out_of_memory, step_bytes
 from penstock.backends.torch.model import Model
@@ -257,7 +257,8 @@ class TorchBackend:
             return
         tokens, scored = [], []
         for part in _parts(len(draws.rows)):
-            states = x[torch.tensor(draws.rows[part.start : part.stop], device=x.device)]
+            (rows,) = to_device([draws.rows[part.start : part.stop]], x.device)
+            states = x[rows]
             logits = self._model.logits(states)
             drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
             if logits is not None:
@@ -278,9 +279,9 @@ class TorchBackend:
             return
         for part in _parts(len(scores.rows)):
             own = slice(part.start, part.stop)
-            logits = self._model.logits(x[torch.tensor(scores.rows[own], device=x.device)])
+            rows, tokens = to_device([scores.rows[own], scores.tokens[own]], x.device)
+            logits = self._model.logits(x[rows])
             if logits is not None:
-                tokens = torch.tensor(scores.tokens[own], device=x.device)
                 scored.append(score(logits, tokens, max(scores.alternatives)))
         step.found.scored = self._joined(scored)
 

@@ -89,11 +89,13 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
     return torch.repeat_interleave(index, counts, output_size=total)
 
 
-def to_device(columns: Sequence[array[int]], device: torch.device) -> list[Tensor]:
-    """Columns of 32-bit integers on the device, by one copy."""
+def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
+    """Columns of 32-bit integers on the device, by one copy behind the work launched so far. Unlike
+    that of `torch.tensor`, it does not wait for that work.
+    """
     joined = array("i")
     for column in columns:
-        joined += column
+        joined.extend(column)
     sizes = [len(column) for column in columns]
     if not joined:
         return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]

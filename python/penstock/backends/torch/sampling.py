@@ -18,6 +18,7 @@ from penstock.backends.torch.grammars import (
     replaced,
     within,
 )
+from penstock.backends.torch.inputs import to_device
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.rules import Rules
 from penstock.backends.torch.slots import DeviceSlots, Slot, Slots
@@ -156,8 +157,7 @@ def draw(
         for at, rule, before in rules:
             rule.apply(logits[at - part.start], draws.positions[at], before)
     own = slice(part.start, part.stop)
-    slots = torch.tensor(draws.slots[own], device=logits.device)
-    positions = torch.tensor(draws.positions[own], dtype=torch.int32, device=logits.device)
+    slots, positions = to_device([draws.slots[own], draws.positions[own]], logits.device)
     tokens = sample(logits, *(*device.sampling(slots), positions))
     if allowed is not None:
         tokens = within(allowed, tokens)
@@ -167,18 +167,16 @@ def draw(
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
     """Keep the token that each slot sampled last: the one behind the accepted drafts."""
-    planned = torch.tensor(draws.drafts, device=tokens.device)
     ends: dict[int, int] = {}
     starts: dict[int, int] = {}
     for row, slot in enumerate(draws.slots):
         starts.setdefault(slot, row)
         ends[slot] = row
-    slots = torch.tensor(list(ends), device=tokens.device)
-    first = torch.tensor(list(starts.values()), device=tokens.device)
+    columns = [draws.drafts, list(ends), list(starts.values()), list(ends.values())]
+    planned, slots, first, end = to_device(columns, tokens.device)
     longest = max(ends[slot] - starts[slot] for slot in ends)
     last = first
     going = torch.ones_like(first, dtype=torch.bool)
-    end = torch.tensor(list(ends.values()), device=tokens.device)
     for _ in range(longest):
         after = torch.minimum(last + 1, end)
         # A row that was not drawn ends the accepted drafts before it.
