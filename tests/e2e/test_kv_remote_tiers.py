@@ -44,8 +44,9 @@ SLOW_PREFILL = ["--max-num-batched-tokens", "32", "--max-num-seqs", "8"]
 computing these prompts is sooner done than loading them, and would be preferred.
 """
 TOKENS, CHUNK = 2010, 2000
-"""Of a prompt, and of its only chunk, which is asked for at once. So long that its lookup is
-awaited for 0.1 s: an S3 in Python on a busy machine does not answer in the 5 ms of short prompts.
+"""Tokens of a prompt, and of its only chunk, which is asked for at once. So long that its lookup
+is awaited for 0.1 s: an S3 in Python on a busy machine does not answer in the 5 ms of short
+prompts.
 """
 ONE_CHUNK = ["--block-size", "16", "--kv-chunk-tokens", str(CHUNK), "--dtype", "float32"]
 IN_TIME = 30.0
