@@ -58,11 +58,12 @@ class Bed:
         self._binary, self._inside = binary(), inside
         self._etcd_port, self._peer_port, self.port = free_port(), free_port(), free_port()
         self._server: subprocess.Popen[bytes] | None = None
+        self._started: list[subprocess.Popen[bytes]] = []
         self.openssl("genrsa", "-out", "sa.key", "2048")
         authority = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2")
         self.openssl(*authority, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
         (folder / "tokens.csv").write_text(f'{ADMIN},admin,1,"system:masters"\n')
-        self._etcd = self._start(
+        self._start(
             *("etcd", "--data-dir", "etcd", "--unsafe-no-fsync", "--log-level", "error"),
             *("--listen-client-urls", self._etcd_url, "--advertise-client-urls", self._etcd_url),
             *("--listen-peer-urls", f"http://127.0.0.1:{self._peer_port}"),
@@ -91,9 +92,9 @@ class Bed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.kill_server()
-        self._etcd.kill()
-        self._etcd.wait()
+        for process in reversed(self._started):
+            process.kill()
+            process.wait()
 
     def start_server(self) -> None:
         """Ready when it answers so."""
@@ -138,10 +139,12 @@ class Bed:
         """Start a program of the cluster; its output goes to a log with the name of its first word,
         or its own.
         """
-        name = words[0] if program == self._binary else str(program)
+        name = words[0] if program == self._binary else Path(program).name
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [*self._inside, str(program), *words]
-            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+            process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        self._started.append(process)
+        return process
 
     def openssl(self, *words: str) -> None:
         subprocess.run(["openssl", *words], cwd=self.folder, check=True, capture_output=True)
@@ -202,6 +205,12 @@ class Bed:
         pod = {"metadata": {"name": name, "labels": dict(labels)}, "spec": spec}
         self.call("POST", pods, pod)
         self.set_ready(namespace, name, True, address)
+
+    def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", f"/api/v1/namespaces/{namespace}/pods")[
+            "items"
+        ]
+        return found
 
     def set_ready(self, namespace: str, name: str, ready: bool, address: str | None = None) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

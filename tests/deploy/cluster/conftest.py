@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,11 @@ from penstock.cli.main import main
 
 from tests.deploy.cluster.confined import needs_privileges
 from tests.deploy.cluster.fake import FakeServer
+from tests.deploy.cluster.gpus import OnGpus
+from tests.deploy.cluster.groups import StandIn
 from tests.deploy.cluster.node import Node, pause
 from tests.deploy.cluster.pods import Deployed
+from tests.deploy.cluster.pretended import Pretended
 from tests.deploy.conftest import HERE, Written
 from tests.deploy.image import Images
 
@@ -53,10 +56,34 @@ def deployed(
     node: Node, tmp_path: Path, model_file: Path, request: pytest.FixtureRequest
 ) -> Iterator[Deployed]:
     """Manifests in a namespace that goes with the test."""
-    space = "t" + hashlib.blake2b(request.node.name.encode(), digest_size=4).hexdigest()
+    space = namespace(request)
     made = Deployed(node, tmp_path, model_file, space)
     yield made
     # Pods end at once: what they would drain is of no interest any more.
     for pod in node.pods(space):
         node.delete_pod(space, pod["metadata"]["name"])
     node.call("DELETE", f"/api/v1/namespaces/{space}")
+
+
+@pytest.fixture(scope="session")
+def pretended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretended]:
+    """A cluster with pretended nodes, and LeaderWorkerSets."""
+    with Pretended(tmp_path_factory.mktemp("pretended")) as made, StandIn(made):
+        yield made
+
+
+@pytest.fixture
+def on_gpus(
+    pretended: Pretended,
+    tmp_path: Path,
+    plan: Callable[[str], Path],
+    request: pytest.FixtureRequest,
+) -> Iterator[OnGpus]:
+    """Manifests in a namespace, and nodes, that go with the test."""
+    made = OnGpus(pretended, tmp_path, namespace(request), plan)
+    yield made
+    pretended.clear(made.namespace)
+
+
+def namespace(request: pytest.FixtureRequest) -> str:
+    return "t" + hashlib.blake2b(request.node.name.encode(), digest_size=4).hexdigest()

@@ -10,9 +10,9 @@ import threading
 from typing import Any, Self
 
 import httpx
+from penstock.deploy.cluster.readiness import is_true
 
-from tests.deploy.cluster.node import Node
-from tests.deploy.cluster.pods import is_ready
+from tests.deploy.cluster.control_plane import ControlPlane
 from tests.e2e.server import eventually
 
 GROUP = "leaderworkerset.x-k8s.io"
@@ -52,14 +52,14 @@ def definition() -> dict[str, Any]:
 class StandIn(threading.Thread):
     """Runs until the block ends. While `paused`, pods that go are not made again."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, cluster: ControlPlane) -> None:
         super().__init__()
-        self._node, self._done = node, threading.Event()
+        self._cluster, self._done = cluster, threading.Event()
         self.paused = False
 
     def __enter__(self) -> Self:
         crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        self._node.call("POST", crds, definition())
+        self._cluster.call("POST", crds, definition())
         eventually(self._is_known, LIST)
         self.start()
         return self
@@ -69,13 +69,13 @@ class StandIn(threading.Thread):
         self.join()
 
     def _is_known(self) -> bool:
-        with self._node.client() as client:
+        with self._cluster.client() as client:
             return client.get(LIST).is_success
 
     def run(self) -> None:
         while not self._done.wait(0.5):
             try:
-                for found in self._node.call("GET", LIST)["items"]:
+                for found in self._cluster.call("GET", LIST)["items"]:
                     if not found["metadata"].get("deletionTimestamp"):
                         self._reconcile(found)
             except (AssertionError, httpx.TransportError):
@@ -85,7 +85,7 @@ class StandIn(threading.Thread):
     def _reconcile(self, found: dict[str, Any]) -> None:
         metadata, spec = found["metadata"], found["spec"]
         size = spec["leaderWorkerTemplate"]["size"]
-        pods = {pod["metadata"]["name"]: pod for pod in self._node.pods(metadata["namespace"])}
+        pods = {pod["metadata"]["name"]: pod for pod in self._cluster.pods(metadata["namespace"])}
         ready = 0
         for group in range(spec["replicas"]):
             leader = pods.get(f"{metadata['name']}-{group}")
@@ -98,7 +98,7 @@ class StandIn(threading.Thread):
             for at, pod in wanted:
                 if pod is None and not self.paused:
                     self._make(found, group, at, address)
-            ready += len(wanted) == size and all(pod and is_ready(pod) for _, pod in wanted)
+            ready += len(wanted) == size and all(pod and is_true(pod, "Ready") for _, pod in wanted)
         available = str(ready == spec["replicas"])
         status = {
             "replicas": spec["replicas"],
@@ -108,7 +108,7 @@ class StandIn(threading.Thread):
         }
         if status != found.get("status"):
             path = f"/apis/{GROUP}/v1/namespaces/{metadata['namespace']}/{PLURAL}"
-            self._node.patch(f"{path}/{metadata['name']}/status", {"status": status})
+            self._cluster.patch(f"{path}/{metadata['name']}/status", {"status": status})
 
     def _make(self, found: dict[str, Any], group: int, at: int, address: str) -> None:
         metadata = found["metadata"]
@@ -144,4 +144,4 @@ class StandIn(threading.Thread):
             },
             "spec": template["spec"],
         }
-        self._node.call("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods", pod)
+        self._cluster.call("POST", f"/api/v1/namespaces/{metadata['namespace']}/pods", pod)

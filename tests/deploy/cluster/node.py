@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from tests.deploy.cluster.confined import PLUGINS, Confined
+from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.image import Images, call
 from tests.e2e.server import eventually
-from tests.kubernetes.bed import ADMIN, SERVICES, Bed
+from tests.kubernetes.bed import SERVICES
 
 PODS = "10.244.0.0/24"
 NODE = "node-1"
@@ -26,8 +27,6 @@ PAUSE = "localhost/pause:1"
 PAUSE_SOURCE = "#include <signal.h>\n#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 DISK = "300m"
 """Size of the file system that the kubelet watches for room."""
-GRACE = "20s"
-"""After this long without a word from the kubelet, the node is not ready."""
 CONTAINERD = """
 version = 2
 root = "{folder}/containerd"
@@ -46,10 +45,8 @@ state = "{folder}/run"
 """
 
 
-class Node(Bed):
+class Node(ControlPlane):
     """Ready when the block begins; what it started has ended, and is gone, when it ends."""
-
-    server_options = ("--kubelet-preferred-address-types", "InternalIP")
 
     def __init__(self) -> None:
         # Paths of sockets are short.
@@ -57,16 +54,6 @@ class Node(Bed):
         self.place = Confined((SERVICES, PODS)).__enter__()
         self.inside = (*self.place.inside, "env", "-C", str(folder))
         super().__init__(folder, self.place.address, self.inside)
-
-    def __enter__(self) -> Self:
-        try:
-            super().__enter__()
-            self._begin()
-        except BaseException:
-            print(logs(self.folder))
-            self.__exit__(None, None, None)
-            raise
-        return self
 
     def __exit__(
         self,
@@ -82,16 +69,8 @@ class Node(Bed):
     def _socket(self) -> str:
         return f"{self.folder}/containerd.sock"
 
-    def _begin(self) -> None:
-        admin = str(self.kubeconfig("admin.yaml", {"token": ADMIN}))
-        words = ("--kubeconfig", admin, "--leader-elect=false")
-        self._start(
-            *("kube-controller-manager", *words, "--node-monitor-grace-period", GRACE),
-            *("--service-account-private-key-file", "sa.key"),
-            *("--root-ca-file", str(self.authority)),
-            *("--flex-volume-plugin-dir", f"{self.folder}/plugins"),
-        )
-        self._start("kube-scheduler", *words)
+    def begin(self) -> None:
+        admin = self.start_controllers()
         self._write_configurations()
         call(*self.inside, "mkdir", f"{self.folder}/kubelet")
         size = ("-o", f"size={DISK}")
@@ -108,7 +87,7 @@ class Node(Bed):
             *("--proxy-mode", "iptables", "--conntrack-max-per-core", "0"),
         )
         self._announce_server()
-        eventually(self.is_ready, "the node")
+        eventually(lambda: self.node_is_ready(NODE), "the node")
 
     def _announce_server(self) -> None:
         """The API server behind the Service that pods know it by."""
@@ -177,12 +156,6 @@ class Node(Bed):
         }
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
 
-    def is_ready(self) -> bool:
-        with self.client() as client:
-            answer = client.get(f"/api/v1/nodes/{NODE}")
-        conditions = answer.json()["status"].get("conditions", []) if answer.is_success else []
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
     def load(self, images: Images, *names: str) -> None:
         """Copies images into the node's store, which makes `localhost/NAME:1` of them."""
         for name in names:
@@ -231,12 +204,6 @@ class Node(Bed):
         (file,) = root.rglob(f"{name}/cgroup.procs")
         return sorted(map(int, file.read_text().split()))
 
-    def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.call("GET", f"/api/v1/namespaces/{namespace}/pods")[
-            "items"
-        ]
-        return found
-
 
 def pause(folder: Path, images: Images) -> None:
     """The image of a pod's first container, which waits."""
@@ -247,12 +214,3 @@ def pause(folder: Path, images: Images) -> None:
         'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n'
     )
     images.build(folder / "Containerfile", folder, "pause")
-
-
-def logs(folder: Path, lines: int = 20) -> str:
-    """The ends of the logs of what runs in a folder."""
-    ends = (
-        f"== {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
-        for file in sorted(folder.glob("*.log"))
-    )
-    return "\n".join(ends)

@@ -33,10 +33,10 @@ LIVE: dict[str, Any] = {
 NODE: dict[str, Any] = {
     "metadata": {"name": None, "labels": None},
     "spec": None,
-    "status": {"allocatable": None, "conditions": None},
+    "status": {"allocatable": None, "capacity": None, "conditions": None},
 }
 POD: dict[str, Any] = {
-    "metadata": {"name": None},
+    "metadata": {"name": None, "deletionTimestamp": None},
     "spec": {"nodeName": None, "containers": None},
     "status": {"phase": None},
 }

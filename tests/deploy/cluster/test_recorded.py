@@ -1,4 +1,6 @@
-"""Causes from objects that a real Kubernetes 1.36.3 had when the fault was made."""
+"""Causes from objects that a real Kubernetes 1.36.3 had when the fault was made, on a real node or
+(`gpu`) with pretended ones.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_what_is_short_on_the_node_with_most_room() -> None:
 
 def test_devices_that_no_node_has() -> None:
     found = first(unscheduled("...", containers=asking(gpu="8", memory="1Gi")))
-    assert found.summary == "needs 8 nvidia.com/gpu, and n1 has none"
+    assert found.summary == "needs 8 nvidia.com/gpu, and no node has any"
 
 
 def test_sidecars_and_containers_that_run_before_count_as_the_scheduler_counts_them() -> None:
@@ -74,7 +74,7 @@ def test_labels_that_no_node_has() -> None:
     [
         ("node.kubernetes.io/disk-pressure", "node n1", "has a full disk"),
         ("node.kubernetes.io/unreachable", "node n1", "does not answer"),
-        ("team", "pod tiny-a", "all 1 nodes refuse it by taints: team"),
+        ("team", "pod tiny-a", "taints keep it off all nodes that could hold it: team (n1)"),
     ],
 )
 def test_taints(taint: str, subject: str, summary: str) -> None:
@@ -87,7 +87,7 @@ def test_a_tolerated_taint_is_none() -> None:
     tainted = node(spec={"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]})
     tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     waits = unscheduled("...", tolerations=tolerations, containers=asking(gpu="1"))
-    assert first(waits, nodes=[tainted]).summary == "needs 1 nvidia.com/gpu, and n1 has none"
+    assert first(waits, nodes=[tainted]).summary == "needs 1 nvidia.com/gpu, and no node has any"
 
 
 def test_without_leave_to_read_nodes_the_scheduler_s_words_remain() -> None:

@@ -11,6 +11,7 @@ from penstock.deploy.cluster.waiting import wait
 from tests.deploy.cluster.made import (
     crashed,
     ended,
+    running,
     snapshot,
     unscheduled,
     waiting,
@@ -42,6 +43,14 @@ def test_a_crash_loop_ends_the_wait_and_its_cause_is_printed_once() -> None:
     done, after, said = waited(lambda _: snapshot(workload(crashed(ended(1)))))
     assert (done, after) == (False, 30)
     assert sum(line.startswith("cause: ") for line in said) == 1
+
+
+def test_a_container_that_runs_between_its_crashes_ends_the_wait() -> None:
+    def look(now: float) -> Snapshot:
+        begun = running(started=False, ago=1, last=ended(1))
+        return snapshot(workload(begun if now % 20 < 15 else crashed(ended(1))))
+
+    assert waited(look)[:2] == (False, 55)
 
 
 def test_a_cause_that_goes_away_in_time_does_not() -> None:

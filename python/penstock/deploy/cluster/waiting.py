@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.deploy.cluster.causes import Cause, causes
+from penstock.deploy.cluster.causes import Stage, causes
 from penstock.deploy.cluster.snapshot import Snapshot
 from penstock.deploy.cluster.status import is_ready, progress, report
 
@@ -27,7 +27,8 @@ def wait(
     """Whether all became ready. Progress goes to `say` where it changes, at the end the report."""
     begun = clock()
     said: list[str] = []
-    first: tuple[Cause, float] | None = None
+    stage: Stage | None = None
+    since: float | None = None
     while True:
         snapshot = look()
         if is_ready(snapshot):
@@ -35,9 +36,15 @@ def wait(
             return True
         found = causes(snapshot)
         now = clock()
-        if not found or first is None or _key(first[0]) != _key(found[0]):
-            first = (found[0], now) if found else None
-        lasts = first is not None and first[0].lasting and now - first[1] >= PATIENCE
+        first = found[0] if found else None
+        reached = first.stage if first else None
+        if stage != reached:
+            stage, since = reached, None
+        lasts = False
+        if first is not None and first.lasting:
+            # A container that crashes runs in between: that is no new beginning.
+            since = now if since is None else since
+            lasts = now - since >= PATIENCE
         if lasts or now - begun >= timeout:
             if not lasts:
                 say(f"not ready within {timeout:g} s")
@@ -47,11 +54,6 @@ def wait(
         lines = [f"{one.subject}: {one.summary}" for one in found] or progress(snapshot)
         _say(lines, said, say)
         sleep(PERIOD)
-
-
-def _key(cause: Cause) -> tuple[object, ...]:
-    """Without numbers that grow."""
-    return cause.stage, cause.lasting
 
 
 def _say(lines: list[str], said: list[str], say: Callable[[str], object]) -> None:

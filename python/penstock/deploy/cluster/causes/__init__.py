@@ -53,7 +53,11 @@ def _of_workload(workload: Workload, snapshot: Snapshot) -> list[Cause]:
         return [Cause(Stage.MISSING, workload.title, "is not in the cluster", remedy=remedy)]
     found = [refused(workload, snapshot), unbound(workload, snapshot)]
     found += incomplete(workload, snapshot)
-    found += [_of_pod(pod, snapshot) for pod in workload.pods if not _is_ending(pod)]
+    # A pod that is to end stays where its node does not answer.
+    found += [
+        lost_node(pod, snapshot) if _is_ending(pod) else _of_pod(pod, snapshot)
+        for pod in workload.pods
+    ]
     return [cause for cause in found if cause is not None]
 
 

@@ -20,6 +20,11 @@ def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
             gone = "is not in the cluster any more, and has pods there"
             return Cause(Stage.NODE, f"node {name}", gone, lasting=False)
         return None
+    return not_ready(node, snapshot)
+
+
+def not_ready(node: Object, snapshot: Snapshot) -> Cause | None:
+    """Since when, by the words of its kubelet or of the controller that misses it."""
     ready = condition(node, "Ready")
     if ready.get("status") == "True":
         return None
@@ -28,7 +33,7 @@ def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
     said = str(ready.get("message") or "")
     return Cause(
         Stage.NODE,
-        f"node {name}",
+        f"node {node['metadata']['name']}",
         f"is not ready{since}",
         (f"kubelet: {said}",) if said else (),
         "see the machine: its kubelet has stopped reporting, or reports that it cannot run pods",

@@ -1,30 +1,26 @@
-"""Pods that no node takes: which resource is short, and by how much."""
+"""Pods that no node takes: which resource is short and by how much, or what keeps them off nodes
+that have room.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
+from dataclasses import dataclass, replace
 
+from penstock.deploy.cluster.causes.amounts import Shortage, requests, shortages, used
 from penstock.deploy.cluster.causes.cause import Cause, Stage
-from penstock.deploy.cluster.quantity import quantity, shown
-from penstock.deploy.cluster.readiness import condition
+from penstock.deploy.cluster.causes.nodes import not_ready
+from penstock.deploy.cluster.causes.taints import refusals, shown_taint, trouble
+from penstock.deploy.cluster.quantity import shown
+from penstock.deploy.cluster.readiness import condition, is_true
 from penstock.deploy.cluster.snapshot import Object, Snapshot
-from penstock.deploy.objects import mapping, mappings
+from penstock.deploy.objects import mapping
 
-Amounts = dict[str, Fraction]
-ENDED = ("Succeeded", "Failed")
-TROUBLES = {
-    "node.kubernetes.io/not-ready": "is not ready",
-    "node.kubernetes.io/unreachable": "does not answer",
-    "node.kubernetes.io/disk-pressure": "has a full disk",
-    "node.kubernetes.io/memory-pressure": "is short of memory",
-    "node.kubernetes.io/pid-pressure": "is short of process ids",
-    "node.kubernetes.io/unschedulable": "is cordoned",
-}
-"""Taints that a cluster sets by itself."""
 CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found|unbound immediate Persistent')
+NAMED = 3
+"""Nodes, or resources, that a line names."""
 
 
 def unscheduled(pod: Object, snapshot: Snapshot) -> Cause | None:
@@ -43,29 +39,23 @@ def unscheduled(pod: Object, snapshot: Snapshot) -> Cause | None:
     if claim := CLAIM.search(said):
         words = f"the claim {claim[1]} does not exist" if claim[1] else "its claim has no volume"
         return Cause(Stage.CLAIM, name, words, details, lasting=bool(claim[1]))
-    spec = mapping(pod.get("spec"))
-    wanted = mapping(spec.get("nodeSelector"))
+    wanted = mapping(mapping(pod.get("spec")).get("nodeSelector"))
     chosen = [node for node in nodes if wanted.items() <= _labels(node).items()]
     if not chosen:
         words = _without_label(wanted, nodes)
         return Cause(Stage.SCHEDULING, name, words, details, lasting=False)
-    open_to = [node for node in chosen if not _refusals(spec, node)]
-    if not open_to:
-        return _refused(name, spec, chosen, details)
-    words = _short(requests(spec), open_to, used(snapshot.all_pods or ()))
-    known = snapshot.all_pods is not None and words
-    return Cause(Stage.SCHEDULING, name, known or "no node takes it", details, lasting=False)
+    return _search(pod, chosen, snapshot, details).cause()
 
 
-def _refused(name: str, spec: Object, nodes: Sequence[Object], details: tuple[str, ...]) -> Cause:
-    """A node's own trouble before a taint that people set."""
-    for node in nodes:
-        if words := _trouble(spec, node):
-            subject = f"node {node['metadata']['name']}"
-            return Cause(Stage.NODE, subject, words, details, lasting=False)
-    taints = {str(taint.get("key")) for node in nodes for taint in _refusals(spec, node)}
-    words = f"all {len(nodes)} nodes refuse it by taints: {', '.join(sorted(taints))}"
-    return Cause(Stage.SCHEDULING, name, words, details, lasting=False)
+def _search(
+    pod: Object, nodes: Sequence[Object], snapshot: Snapshot, details: tuple[str, ...]
+) -> _Search:
+    spec = mapping(pod.get("spec"))
+    wanted = requests(spec)
+    lost = {_name(node) for node in nodes if not is_true(node, "Ready")}
+    taken = used(snapshot.all_pods or (), lost)
+    lacks = {_name(node): shortages(wanted, node, taken) for node in nodes}
+    return _Search(str(pod["metadata"]["name"]), spec, nodes, lacks, snapshot, details)
 
 
 def _labels(node: Object) -> Mapping[str, str]:
@@ -83,107 +73,91 @@ def _without_label(wanted: Mapping[str, str], nodes: Sequence[Object]) -> str:
     return f"no node has all labels of {', '.join(f'{k}={v}' for k, v in wanted.items())}"
 
 
-def _refusals(spec: Object, node: Object) -> list[Object]:
-    """Taints of a node that the pod does not tolerate."""
-    taints = mappings(mapping(node.get("spec")).get("taints"))
-    return [
-        taint
-        for taint in taints
-        if taint.get("effect") in ("NoSchedule", "NoExecute")
-        and not any(_tolerates(one, taint) for one in mappings(spec.get("tolerations")))
-    ]
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What keeps a pod off each node that has its labels."""
+
+    pod: str
+    spec: Object
+    nodes: Sequence[Object]
+    lacks: Mapping[str, Sequence[Shortage]]
+    """By node; empty where it has room."""
+    snapshot: Snapshot
+    details: tuple[str, ...]
+
+    def cause(self) -> Cause:
+        """A node's own trouble where it has room, then what is short, then taints."""
+        closed = [node for node in self.nodes if refusals(self.spec, node)]
+        open_to = [node for node in self.nodes if node not in closed]
+        able = [node for node in closed if self._could_hold(node)]
+        known = self.snapshot.all_pods is not None
+        roomy = [node for node in able if known and not self.lacks[_name(node)]]
+        if found := self._trouble(roomy):
+            return found
+        if any(map(self._could_hold, open_to)):
+            return self._short(open_to, roomy)
+        if able:
+            return self._trouble(able) or self._refused(able)
+        return self._short(self.nodes, ())
+
+    def _could_hold(self, node: Object) -> bool:
+        """Whether it has enough of everything when nothing else is there."""
+        return all(one.total >= one.wanted for one in self.lacks[_name(node)])
+
+    def _trouble(self, nodes: Iterable[Object]) -> Cause | None:
+        """The first node whose kubelet or administrator keeps pods off."""
+        for node in nodes:
+            if words := trouble(self.spec, node):
+                known = not_ready(node, self.snapshot)
+                if known is not None:
+                    return replace(known, details=(*known.details, *self.details))
+                subject = f"node {_name(node)}"
+                return Cause(Stage.NODE, subject, words, self.details, lasting=False)
+        return None
+
+    def _refused(self, nodes: Sequence[Object]) -> Cause:
+        words = f"taints keep it off all nodes that could hold it: {self._taints(nodes)}"
+        return self._cause(words, "give its pods a toleration, or take the taint off the nodes")
+
+    def _taints(self, nodes: Sequence[Object]) -> str:
+        found = {shown_taint(taint) for node in nodes for taint in refusals(self.spec, node)}
+        return f"{', '.join(sorted(found))} ({_listed([_name(node) for node in nodes])})"
+
+    def _short(self, nodes: Sequence[Object], refusing: Sequence[Object]) -> Cause:
+        """What is short on the node that lacks the smallest part. `refusing` have room behind
+        taints.
+        """
+        lacks = [self.lacks[_name(node)] for node in nodes]
+        if self.snapshot.all_pods is None or not all(lacks):
+            return self._cause("no node takes it")
+        first, *others = min(lacks, key=lambda found: (found[0].size, not found[0].total))
+        evidence = []
+        if others:
+            listed = _listed([one.resource for one in others])
+            evidence.append(f"also short on {first.node}: {listed}")
+        if refusing:
+            evidence.append(f"room behind taints: {self._taints(refusing)}")
+        words, remedy = first.words, ""
+        if first.unhealthy:
+            has = shown(first.resource, first.total + first.unhealthy)
+            offered = shown(first.resource, first.total)
+            evidence.append(f"{first.node} has {has}, of which the device plugin offers {offered}")
+            remedy = "see the device plugin's log for what is not healthy"
+        elif "/" in first.resource and not any(map(first.is_offered_by, self.nodes)):
+            wanted = shown(first.resource, first.wanted)
+            words = f"needs {wanted} {first.resource}, and no node has any"
+            remedy = "see the device plugin, which tells kubelets what a node has"
+        return self._cause(words, remedy, *evidence)
+
+    def _cause(self, words: str, remedy: str = "", *evidence: str) -> Cause:
+        details = (*evidence, *self.details)
+        return Cause(Stage.SCHEDULING, f"pod {self.pod}", words, details, remedy, lasting=False)
 
 
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    if toleration.get("effect") not in (None, "", taint.get("effect")):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", taint.get("key"))
-    same = toleration.get("key") == taint.get("key")
-    return bool(same and toleration.get("value", "") == taint.get("value", ""))
+def _name(node: Object) -> str:
+    return str(node["metadata"]["name"])
 
 
-def _trouble(spec: Object, node: Object) -> str:
-    """What is wrong with the node itself; empty for taints that people set."""
-    words = (TROUBLES.get(str(taint.get("key")), "") for taint in _refusals(spec, node))
-    return next(filter(None, words), "")
-
-
-def requests(spec: Object) -> Amounts:
-    """What the scheduler reserves for a pod: its containers and sidecars together, or the largest
-    container that runs before them, and its overhead.
-    """
-    total: Amounts = {"pods": Fraction(1)}
-    before: Amounts = {}
-    for container in mappings(spec.get("initContainers")):
-        own = _requested(container)
-        if container.get("restartPolicy") == "Always":
-            _add(total, own)
-            own = dict(total)
-        else:
-            own = {key: own.get(key, Fraction(0)) + total.get(key, 0) for key in own}
-        before = {
-            key: max(before.get(key, Fraction(0)), own.get(key, Fraction(0)))
-            for key in before | own
-        }
-    for container in mappings(spec.get("containers")):
-        _add(total, _requested(container))
-    found = {
-        key: max(total.get(key, Fraction(0)), before.get(key, Fraction(0)))
-        for key in total | before
-    }
-    _add(found, {key: quantity(value) for key, value in mapping(spec.get("overhead")).items()})
-    return found
-
-
-def _requested(container: Object) -> Amounts:
-    resources = mapping(container.get("resources"))
-    asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
-    return {key: quantity(value) for key, value in asked.items()}
-
-
-def _add(total: Amounts, more: Amounts) -> None:
-    for key, amount in more.items():
-        total[key] = total.get(key, Fraction(0)) + amount
-
-
-def used(pods: Iterable[Object]) -> dict[str, Amounts]:
-    """Requests of the pods that hold resources, by node."""
-    found: dict[str, Amounts] = {}
-    for pod in pods:
-        node = mapping(pod.get("spec")).get("nodeName")
-        if node and mapping(pod.get("status")).get("phase") not in ENDED:
-            _add(found.setdefault(str(node), {}), requests(pod["spec"]))
-    return found
-
-
-def _short(wanted: Amounts, nodes: Iterable[Object], taken: Mapping[str, Amounts]) -> str:
-    """The node with the least that is missing, compared by its largest missing part; empty where
-    one has room for all.
-    """
-    best: tuple[Fraction, str] | None = None
-    for node in nodes:
-        name = str(node["metadata"]["name"])
-        has = mapping(mapping(node.get("status")).get("allocatable"))
-        gone = taken.get(name, {})
-        missing: list[tuple[Fraction, str]] = []
-        for key, amount in wanted.items():
-            total = quantity(has.get(key, 0))
-            free = total - gone.get(key, Fraction(0))
-            if amount > free:
-                missing.append(((amount - free) / amount, _missing(key, amount, free, total, name)))
-        if not missing:
-            return ""
-        worst = max(missing)
-        if best is None or worst[0] < best[0]:
-            best = (worst[0], "; ".join(words for _, words in missing))
-    return best[1] if best else ""
-
-
-def _missing(key: str, amount: Fraction, free: Fraction, total: Fraction, node: str) -> str:
-    if not total:
-        return f"needs {shown(key, amount)} {key}, and {node} has none"
-    return (
-        f"{key} is short by {shown(key, amount - free)}: it needs {shown(key, amount)}, and "
-        f"{node} has {shown(key, max(free, Fraction(0)))} free of {shown(key, total)}"
-    )
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
