@@ -78,10 +78,16 @@ class RayNode:
     """`ray start` in the foreground, possibly in a network namespace."""
 
     def __init__(
-        self, arguments: Sequence[str], directory: Path, cpus: int, prefix: Sequence[str] = ()
+        self,
+        arguments: Sequence[str],
+        directory: Path,
+        cpus: int,
+        prefix: Sequence[str] = (),
+        gpus: int = 0,
     ) -> None:
         common = [
             f"--num-cpus={cpus}",
+            f"--num-gpus={gpus}",
             f"--object-store-memory={STORE}",
             "--include-log-monitor=false",
             "--disable-usage-stats",
@@ -123,9 +129,13 @@ class RayNode:
 
 
 class RayCluster:
-    """A head node; `address` is what others join. Leaving the block ends all nodes."""
+    """A head node; `address` is what others join. Leaving the block ends all nodes. `gpus` are
+    counted, whether the machine has them or not.
+    """
 
-    def __init__(self, cpus: int, host: str | None = None, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, cpus: int, host: str | None = None, prefix: Sequence[str] = (), gpus: int = 0
+    ) -> None:
         # Short: Ray puts sockets under it, whose paths have at most 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="ray-"))
         port = free_port()
@@ -136,7 +146,7 @@ class RayCluster:
             f"--temp-dir={self.directory}",
         ]
         arguments += [f"--node-ip-address={host}"] if host else []
-        self.nodes = [RayNode(arguments, self.directory, cpus, prefix)]
+        self.nodes = [RayNode(arguments, self.directory, cpus, prefix, gpus)]
         said = next(
             line for line in self.nodes[0].log.read_text().splitlines() if "Local node IP" in line
         )

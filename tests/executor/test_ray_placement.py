@@ -37,7 +37,7 @@ class FakeCluster:
     def nodes(self) -> list[Node]:
         return self._nodes
 
-    def free_cpus(self) -> float:
+    def free(self, _kind: str) -> float:
         return self._free
 
     def reserve(self, bundles: Sequence[dict[str, float]], strategy: str) -> Any:
@@ -109,7 +109,7 @@ def test_ranks_of_a_stage_share_a_node_and_nodes_are_not_visited_twice(
             5,
             1,
             "spread",
-            "or lower --tensor-parallel-size: the ranks of a stage",
+            "or lower --tensor-parallel-size: the ranks of a stage are on one node",
         ),
         ([THERE, THERE], 4.0, 2, 3, "pack", "Add nodes or CPUs"),
         ([HERE, THERE], 6.0, 2, 3, "strict-pack", "6 of them on one node"),
@@ -123,6 +123,39 @@ def test_a_shortage_is_told_with_what_is_needed_and_what_there_is(
         place(cluster, ranks(tp, pp), strategy, 0.0)
     assert said in str(caught.value)
     assert cluster.released == 1
+
+
+def test_a_rank_on_a_gpu_has_one_of_its_bundle() -> None:
+    nodes = [Node("a", "10.0.0.1", 4.0, 2.0), Node("b", "10.0.0.2", 4.0, 2.0)]
+    cluster = FakeCluster(nodes, ["a", "b"])
+    placement = place(cluster, ranks(2, 2), "pack", 1.0, gpus=1)
+    assert cluster.asked == [([{"CPU": 2.0, "GPU": 2.0}] * 2, "PACK")]
+    assert placement.gpus == 1
+    assert [seat.node.id for seat in placement.ranks] == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "pp", "said"),
+    [
+        ((2.0, 1.0), 3, 1, "Add a node with more GPUs, or lower --tensor-parallel-size"),
+        ((1.0, 1.0), 1, 3, "Add nodes or GPUs (ray start --num-gpus is"),
+        (
+            (2.0, 2.0),
+            2,
+            2,
+            (
+                "4 ranks need 4 x {CPU: 1, GPU: 1} with --placement pack, 2 of them on one node; "
+                "the cluster has 2 nodes (10.0.0.1 {CPU: 8, GPU: 2}, 10.0.0.2 {CPU: 8, GPU: 2}), "
+                "0 CPUs and 0 GPUs are free. Something else holds them"
+            ),
+        ),
+    ],
+)
+def test_a_shortage_of_gpus_is_told(gpus: tuple[float, float], tp: int, pp: int, said: str) -> None:
+    nodes = [Node(str(at), f"10.0.0.{at}", 8.0, count) for at, count in enumerate(gpus, start=1)]
+    with pytest.raises(PenstockError) as caught:
+        place(FakeCluster(nodes, None), ranks(tp, pp), "pack", 0.0, gpus=1)
+    assert said in str(caught.value)
 
 
 def test_a_node_that_goes_while_ranks_are_placed_is_named() -> None:

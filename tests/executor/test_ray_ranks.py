@@ -210,7 +210,7 @@ def test_a_rank_that_cannot_load_its_part_says_why(start: Start) -> None:
 @pytest.mark.parametrize(
     ("tp", "pp", "placement", "said"),
     [
-        (CPUS + 1, 1, "pack", "the ranks of a stage share memory"),
+        (CPUS + 1, 1, "pack", "the ranks of a stage are on one node"),
         (1, 2, "strict-spread", "on 2 nodes; the cluster has 1 node"),
     ],
 )

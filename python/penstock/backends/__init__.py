@@ -11,6 +11,8 @@ from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFac
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
 
+GPU_BACKENDS = frozenset({"cuda"})
+"""Those whose ranks have a GPU each."""
 OWN_SUMS = frozenset({"cuda", "torch"})
 """Backends whose ranks sum without shared memory: they get streams."""
 

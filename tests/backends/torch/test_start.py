@@ -169,6 +169,13 @@ def test_ranks_of_a_host_take_its_gpus_in_order() -> None:
     assert rank_of_host(config, (json.dumps(shard), "{}")) == 3
 
 
+def test_a_rank_on_ray_sees_its_own_gpu_alone() -> None:
+    shard = {"stage": [1, 2], "rank": 1, "heads": [0, 2, 4]}
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    config = config_of("llama", distributed_executor_backend="ray", **sizes)
+    assert rank_of_host(config, (json.dumps(shard), "{}")) == 0
+
+
 def test_ranks_of_hosts_with_fewer_stages_begin_at_their_first_gpu() -> None:
     """Four stages on three nodes: two, one and one."""
     config = config_of("llama", pipeline_parallel_size=4)

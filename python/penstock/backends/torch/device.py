@@ -206,8 +206,10 @@ class _Recorded:
 
 
 def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Number of a rank among those of its host, whose GPU of that number it takes."""
-    if rank is None:
+    """Number of a rank among those of its host, whose GPU of that number it takes. A rank on Ray
+    sees its own alone.
+    """
+    if rank is None or config.parallel.backend == "ray":
         return 0
     shard = json.loads(rank[0])
     number = shard["stage"][0] * (len(shard["heads"]) - 1) + shard["rank"]

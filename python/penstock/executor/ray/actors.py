@@ -42,7 +42,7 @@ class Actors:
         self.pids: list[int] = []
         environment = ray_actor_environment()
         self.handles = [
-            cluster.actor(kind, placement.group, each.bundle, environment)
+            cluster.actor(kind, placement.group, each.bundle, placement.gpus, environment)
             for each in placement.ranks
         ]
         self._stays = [

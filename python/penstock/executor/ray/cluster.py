@@ -28,6 +28,7 @@ class Node:
     id: str
     address: str
     cpus: float
+    gpus: float = 0.0
 
 
 class Cluster:
@@ -73,14 +74,19 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """Living nodes."""
         return [
-            Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0))
+            Node(
+                node["NodeID"],
+                node["NodeManagerAddress"],
+                node["Resources"].get("CPU", 0.0),
+                node["Resources"].get("GPU", 0.0),
+            )
             for node in self.ray.nodes()
             if node["Alive"]
         ]
 
-    def free_cpus(self) -> float:
-        """Free CPUs of all nodes together."""
-        return float(self.ray.available_resources().get("CPU", 0.0))
+    def free(self, kind: str) -> float:
+        """What all nodes together have free: `CPU` or `GPU`."""
+        return float(self.ray.available_resources().get(kind, 0.0))
 
     # Placement groups -----------------------------------------------------------------------------
 
@@ -107,12 +113,17 @@ class Cluster:
 
     # Actors ---------------------------------------------------------------------------------------
 
-    def actor(self, kind: type, group: Any, bundle: int, environment: dict[str, str]) -> Any:
-        """An actor on one CPU of a bundle. Calls in the group "control" pass the others."""
+    def actor(
+        self, kind: type, group: Any, bundle: int, gpus: int, environment: dict[str, str]
+    ) -> Any:
+        """An actor on one CPU of a bundle, and on so many of its GPUs, the only ones that it sees
+        (CUDA_VISIBLE_DEVICES). Calls in the group "control" pass the others.
+        """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         options: dict[str, Any] = {
             "num_cpus": 1,
+            "num_gpus": gpus,
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.backends import GPU_BACKENDS
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError
 from penstock.executor.ranks import RanksExecutor
@@ -87,7 +88,8 @@ def connect_ray(
     try:
         cluster = Cluster(config.parallel.ray_address, layout.size, store)
         cleanup.callback(cluster.close)
-        placement = place(cluster, layout, config.parallel.placement, placement_timeout)
+        gpus = int(config.compute.backend in GPU_BACKENDS)
+        placement = place(cluster, layout, config.parallel.placement, placement_timeout, gpus)
         cleanup.callback(cluster.release, placement.group)
         return _connect(Launch(layout, config, directory, cluster, messages), placement, cleanup)
     except BaseException:

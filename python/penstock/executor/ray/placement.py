@@ -1,10 +1,10 @@
-"""Placement of stages. Ranks of a stage share memory, so a stage is one bundle on one node."""
+"""Placement of stages: the ranks of a stage are one bundle, so they are on one node."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,25 +28,31 @@ class RankPlacement:
 class Placement:
     group: Any
     ranks: tuple[RankPlacement, ...]
+    gpus: int = 0
+    """GPUs of each rank."""
 
 
-def place(cluster: Cluster, layout: RankLayout, strategy: str, deadline: float) -> Placement:
-    """Reserve a CPU for each rank. After `deadline` seconds PenstockError names the shortage."""
-    group = cluster.reserve(
-        [{"CPU": float(layout.tp)}] * layout.pp, strategy.replace("-", "_").upper()
-    )
+def place(
+    cluster: Cluster, layout: RankLayout, strategy: str, deadline: float, gpus: int = 0
+) -> Placement:
+    """Reserve a CPU and `gpus` GPUs for each rank. After `deadline` seconds PenstockError names the
+    shortage.
+    """
+    each = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
+    bundle = {kind: float(count * layout.tp) for kind, count in each.items()}
+    group = cluster.reserve([bundle] * layout.pp, strategy.replace("-", "_").upper())
     began, said = time.monotonic(), False
     try:
         while not cluster.reserved(group, min(LOOK, deadline)):
             if time.monotonic() - began >= deadline:
                 raise PenstockError(
-                    f"{shortage(cluster, layout, strategy)}; waited {deadline:.0f} s"
+                    f"{shortage(cluster, layout, strategy, each)}; waited {deadline:.0f} s"
                 )
             if not said:
-                log.warning("waiting for room: %s", shortage(cluster, layout, strategy))
+                log.warning("waiting for room: %s", shortage(cluster, layout, strategy, each))
                 said = True
         placed = assign(layout, cluster.bundle_nodes(group), cluster.nodes(), cluster.here)
-        return Placement(group, placed)
+        return Placement(group, placed, gpus)
     except BaseException:
         cluster.release(group)
         raise
@@ -71,36 +77,54 @@ def assign(
     return tuple(each for each in placed for _ in range(layout.tp))
 
 
-def shortage(cluster: Cluster, layout: RankLayout, strategy: str) -> str:
-    """Needs of the ranks, resources of the cluster and the remedy, in one line."""
+def shortage(cluster: Cluster, layout: RankLayout, strategy: str, rank: Mapping[str, int]) -> str:
+    """Needs of the ranks, resources of the cluster and the remedy, in one line. `rank` is what each
+    rank needs.
+    """
     nodes = cluster.nodes()
     least = {"spread": 1, "pack": 1, "strict-pack": 1, "strict-spread": layout.pp}[strategy]
-    each = layout.size if strategy == "strict-pack" else layout.tp
+    together = layout.size if strategy == "strict-pack" else layout.tp
     size = layout.size
-    needs = f"{size} ranks need {size} x {{CPU: 1}} with --placement {strategy}"
+    needs = f"{size} ranks need {size} x {_set(rank)} with --placement {strategy}"
     if least > 1:
         needs += f" on {least} nodes"
-    if each > 1:
-        needs += f", {each} of them on one node"
+    if together > 1:
+        needs += f", {together} of them on one node"
     has = ", ".join(
-        f"{node.address} {{CPU: {node.cpus:g}}}" for node in sorted(nodes, key=lambda n: n.address)
+        f"{node.address} {_set({kind: _of(node, kind) for kind in rank})}"
+        for node in sorted(nodes, key=lambda n: n.address)
     )
-    free = f"{cluster.free_cpus():g} CPUs are free"
-    there = f"the cluster has {_count(len(nodes), 'node')} ({has}), {free}"
-    return f"{needs}; {there}. {_remedy(layout, nodes, least, each)}"
+    free = " and ".join(f"{cluster.free(kind):g} {kind}s" for kind in rank)
+    there = f"the cluster has {_count(len(nodes), 'node')} ({has}), {free} are free"
+    return f"{needs}; {there}. {_remedy(layout, nodes, least, together, rank)}"
 
 
-def _remedy(layout: RankLayout, nodes: Sequence[Node], least: int, each: int) -> str:
+def _remedy(
+    layout: RankLayout, nodes: Sequence[Node], least: int, together: int, rank: Mapping[str, int]
+) -> str:
     if len(nodes) < least:
         return "Add nodes or choose another --placement"
-    if max((node.cpus for node in nodes), default=0.0) < each:
-        # Sums of a stage go through shared memory, so it cannot be spread.
-        return (
-            "Add a larger node, or lower --tensor-parallel-size: the ranks of a stage share memory"
-        )
-    if sum(node.cpus for node in nodes) < layout.size:
-        return "Add nodes or CPUs (ray start --num-cpus is what may be used, not what exists)"
+    for kind, count in rank.items():
+        if max((_of(node, kind) for node in nodes), default=0.0) < count * together:
+            # A bundle is on one node.
+            return (
+                f"Add a node with more {kind}s, or lower --tensor-parallel-size: the ranks of a "
+                "stage are on one node"
+            )
+        if sum(_of(node, kind) for node in nodes) < count * layout.size:
+            return (
+                f"Add nodes or {kind}s (ray start --num-{kind.lower()}s is what may be used, not "
+                "what exists)"
+            )
     return "Something else holds them: look at `ray status`"
+
+
+def _of(node: Node, kind: str) -> float:
+    return node.gpus if kind == "GPU" else node.cpus
+
+
+def _set(counts: Mapping[str, float]) -> str:
+    return "{" + ", ".join(f"{kind}: {count:g}" for kind, count in counts.items()) + "}"
 
 
 def _count(number: int, what: str) -> str:
