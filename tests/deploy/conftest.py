@@ -38,6 +38,8 @@ PLANS: dict[str, list[str]] = {
         "8",
     ],
     "penstock-two-nodes": [*R1, "penstock", "-tp", "8", "-pp", "2"],
+    "penstock-stage-two-nodes": [*R1, "penstock", "-tp", "16"],
+    "vllm-stage-two-nodes": [*R1, "vllm", "-tp", "16"],
     "amd": ["Qwen/Qwen3-32B", "--on", "mi300x-192gb:2", "--engine", "vllm", "-tp", "2"],
 }
 """Words of `penstock plan`, the model first."""
@@ -52,6 +54,7 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
     "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
     "two-by-eight": ("penstock-two-nodes", "k8s", ("--claim", "w", "--api-key-secret", "keys")),
+    "stage-over-pods": ("penstock-stage-two-nodes", "k8s", ("--claim", "w")),
     "rdma": ("sglang-two-nodes", "k8s", ("--claim", "w", "--nic-interfaces", INTERFACES)),
     "topology": ("sglang-by-requests", "k8s", ("--claim", "w", "--topology-file", "vm.xml")),
     "tiers": (
@@ -71,6 +74,7 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "keda": (HERE, "k8s", ("--claim", "w", "--autoscale-to", "8", "--prometheus", "http://p:9090")),
     "ray": ("penstock-two-nodes", "ray", (*FRONT, "--gateway", "proxy")),
     "ray-vllm": ("vllm-one-node", "ray", ("--claim", "w")),
+    "ray-stage": ("vllm-stage-two-nodes", "ray", ("--claim", "w")),
 }
 """Plan, target and flags."""
 

@@ -177,6 +177,40 @@ def test_penstock_takes_its_flags(written: Written) -> None:
     assert parser().parse_args(command[3:]).model == "/models"
 
 
+@pytest.mark.parametrize("kind", ["penstock-stage-two-nodes", "vllm-stage-two-nodes"])
+def test_a_stage_over_two_nodes_takes_nccl_between_them(written: Written, kind: str) -> None:
+    files = written(kind, "--rdma-devices", "mlx5_0,mlx5_1", "--interface", "net1")
+    group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
+    assert group["size"] == 2
+    for part in ("leaderTemplate", "workerTemplate"):
+        own = container(files, part)
+        words = own["command"]
+        assert {"--tensor-parallel-size=16", "--pipeline-parallel-size=1"} <= set(words)
+        assert {"--nnodes=$(LWS_GROUP_SIZE)", "--node-rank=$(LWS_WORKER_INDEX)"} <= set(words)
+        assert own["resources"]["limits"]["nvidia.com/gpu"] == "8"
+        assert own["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+        variables = {entry["name"]: entry.get("value") for entry in own["env"]}
+        assert variables["NCCL_SOCKET_IFNAME"] == "=net1"
+        assert variables["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+        volumes = group[part]["spec"]["volumes"]
+        (shm,) = (each["emptyDir"] for each in volumes if each["name"] == "shm")
+        assert shm == {"medium": "Memory", "sizeLimit": "8192Mi"}
+
+
+def test_penstocks_own_ranks_are_those_of_the_pods(written: Written) -> None:
+    """What the executor does with the flags of the manifest: eight ranks of the stage on each."""
+    from penstock.config import ranks_of_nodes
+
+    group = written("penstock-stage-two-nodes")["leader-worker-set.yaml"]["spec"]
+    held = ranks_of_nodes(16, 1, group["leaderWorkerTemplate"]["size"])
+    assert held == [range(8), range(8, 16)]
+
+
+def test_whole_stages_on_nodes_need_no_nccl_between_them(written: Written) -> None:
+    env = container(written("penstock-two-nodes"))["env"]
+    assert not any("NCCL" in entry["name"] for entry in env)
+
+
 def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     files = written(
         "vllm-one-device", "--pull", "Qwen/Qwen3-8B", "--storage-class", "fast", "--model-path", "q"
@@ -229,7 +263,10 @@ def test_what_cannot_be_deployed(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tensor_parallel_size": 4}, "a stage of Penstock is on one host"),
+        (
+            {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "per_node": 4},
+            "6 ranks do not divide over 2 pods",
+        ),
         ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "replicas": 0}, "no replicas"),
     ],
 )
@@ -237,6 +274,7 @@ def test_plans_that_pods_cannot_serve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, int], said: str
 ) -> None:
     broken = of_this_machine()
+    broken["target"]["per_node"] = changes.pop("per_node", 1)
     broken["choice"] |= changes
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(broken))

@@ -86,6 +86,18 @@ MUTATIONS: dict[str, tuple[Callable[[Any, Any], None], str, str]] = {
         "ranks",
         "error",
     ),
+    "stages on parts of pods": (
+        lambda group, _: container(group).update(
+            command=["python3", "-m", "sglang.launch_server", "--tp-size=6", "--pp-size=3"]
+        ),
+        "stages",
+        "error",
+    ),
+    "a stage over pods without RDMA": (
+        within(f"{FIRST}.resources", {"limits": {"nvidia.com/gpu": "8"}}),
+        "fabric",
+        "warning",
+    ),
     "unequal devices": (
         within(f"{FIRST}.resources.requests", {"nvidia.com/gpu": "4"}),
         "devices",

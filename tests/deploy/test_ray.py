@@ -141,6 +141,7 @@ def test_the_heads_script_waits_for_all_nodes(ray: Ray, tmp_path: Path, ends: bo
     ("kind", "words", "said"),
     [
         ("sglang-two-nodes", [], "no Ray executor"),
+        ("penstock-stage-two-nodes", [], "Penstock's Ray executor keeps a stage on one node"),
         (HERE, ["--autoscale-to", "5"], "a RayCluster of its own"),
     ],
 )

@@ -158,7 +158,7 @@ def test_more_rate_never_needs_fewer_hosts(model: Model) -> None:
         ("vllm", Cut(8, 3), 8, True),
         ("vllm", Cut(4, 4), 8, True),
         ("vllm", Cut(4, 3), 8, False),  # Six ranks a host: the second stage is on both.
-        ("penstock", Cut(4, 3), 8, True),
+        ("penstock", Cut(4, 3), 8, False),  # Eight and four, on pods that are alike.
         ("penstock", Cut(16, 1), 8, True),
         ("penstock", Cut(12, 1), 8, True),
         ("penstock", Cut(5, 3), 8, False),  # Ten ranks on the first of two hosts.

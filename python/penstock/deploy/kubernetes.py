@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.config import ranks_of_nodes
 from penstock.core import PenstockError
 from penstock.deploy.emit import dump
 from penstock.deploy.engines import pods
@@ -45,13 +46,7 @@ def check(settings: Settings) -> None:
         raise PenstockError("the plan has no ranks or no replicas")
     if settings.ray:
         _check_ray(settings)
-    stages = int(choice["pipeline_parallel_size"])
-    if settings.engine == "penstock" and settings.nodes > stages:
-        raise PenstockError(
-            f"{settings.nodes} pods of a replica with {stages} stages: a stage of Penstock is on "
-            "one host"
-        )
-    if settings.nodes > 1 and settings.ranks % settings.nodes:
+    if settings.ranks % settings.nodes or not _alike(settings):
         raise PenstockError(
             f"{settings.ranks} ranks do not divide over {settings.nodes} pods, which are alike"
         )
@@ -60,10 +55,23 @@ def check(settings: Settings) -> None:
         raise PenstockError("where is the model? give one of --claim, --host-path, --pull")
 
 
+def _alike(settings: Settings) -> bool:
+    """Whether each node of Penstock has as many ranks as every other."""
+    tp, pp = (int(settings.choice[f"{name}_parallel_size"]) for name in ("tensor", "pipeline"))
+    held = ranks_of_nodes(tp, pp, settings.nodes)
+    return settings.engine != "penstock" or len(set(map(len, held))) == 1
+
+
 def _check_ray(settings: Settings) -> None:
     if not pods(settings).on_ray:
         raise PenstockError(
             f"{settings.engine} has no Ray executor here: see `penstock deploy k8s`"
+        )
+    if settings.engine == "penstock" and settings.spans:
+        raise PenstockError(
+            f"a stage of {settings.choice['tensor_parallel_size']} ranks on pods of "
+            f"{settings.on_pod}: Penstock's Ray executor keeps a stage on one node; see "
+            "`penstock deploy k8s`"
         )
     if settings.scaling:
         raise PenstockError("a replica is a RayCluster of its own, which no autoscaler makes")
@@ -103,6 +111,11 @@ def notes(settings: Settings) -> list[str]:
         found.append(f"needs the key api-key in the secret {settings.api_key_secret}")
     if settings.uses_rdma:
         found.append("IPC_LOCK for RDMA: the namespace must allow more than Pod Security baseline")
+    elif settings.spans and settings.has_devices:
+        found.append(
+            f"a stage is on {settings.nodes} pods, and the plan's target names no resources of a "
+            "fabric: its sums need RDMA for the speed that is planned"
+        )
     if settings.volume.host_path:
         found.append("hostPath: the namespace must allow more than Pod Security baseline")
     found += _notes_of_kinds(settings)

@@ -51,14 +51,18 @@ def secret(name: str, from_secret: str, key: str) -> dict[str, object]:
 
 
 def between_nodes(settings: Settings) -> list[dict[str, object]]:
-    """Variables of NCCL and Gloo for ranks on several nodes: the interface by its whole name, where
-    a plain name is a prefix. All else NCCL finds itself.
-    """
+    """Variables of NCCL and Gloo for ranks on several nodes."""
     if settings.nodes == 1:
         return []
+    return [*nccl(settings), {"name": "GLOO_SOCKET_IFNAME", "value": settings.interface}]
+
+
+def nccl(settings: Settings) -> list[dict[str, object]]:
+    """The interface by its whole name, where a plain name is a prefix. All else NCCL finds
+    itself.
+    """
     found: list[dict[str, object]] = [
-        {"name": "NCCL_SOCKET_IFNAME", "value": f"={settings.interface}"},
-        {"name": "GLOO_SOCKET_IFNAME", "value": settings.interface},
+        {"name": "NCCL_SOCKET_IFNAME", "value": f"={settings.interface}"}
     ]
     if settings.rdma_devices:
         found.append({"name": "NCCL_IB_HCA", "value": f"={settings.rdma_devices}"})

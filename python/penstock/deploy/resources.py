@@ -13,7 +13,7 @@ RAY_STORE = 128 * MIB
 RAY_MEMORY = GIB
 """Ray's own processes."""
 RANK_SHARED = GIB
-"""Shared memory of a rank of a torch engine: NCCL, and the queues of its processes."""
+"""Shared memory of a rank with a device: NCCL, and the queues of its process."""
 
 
 def resources(settings: Settings) -> dict[str, object]:
@@ -44,10 +44,10 @@ def tolerations(settings: Settings) -> list[dict[str, object]]:
 
 
 def shared_memory(settings: Settings) -> int:
-    """Bytes of /dev/shm, which count as memory of the pod: of Penstock what its ranks share and a
-    quarter, of others a GiB for each rank.
+    """Bytes of /dev/shm, which count as memory of the pod: on processors what the ranks share and
+    a quarter, with devices a GiB for each rank.
     """
-    if settings.engine != "penstock":
+    if settings.has_devices:
         return settings.on_pod * RANK_SHARED
     row = max(settings.plan["memory"], key=lambda row: int(row.get("shared_memory", 0)))
     return 64 * MIB + int(1.25 * settings.on_pod * int(row.get("shared_memory", 0)))

@@ -53,6 +53,7 @@ def pod_rules() -> tuple[Rule, ...]:
         kv_tiers,
         devices,
         ranks,
+        stages,
         environment,
         nccl,
         security,
@@ -239,6 +240,28 @@ def ranks(pod: Pod) -> Iterator[Finding]:
         if sizes["tp"] and given and asked != given:
             yield Finding(
                 "ranks", "error", f"{asked} ranks are asked for, {given} devices are given"
+            )
+
+
+def stages(pod: Pod) -> Iterator[Finding]:
+    """Stages beside the pods of a group: whole on a pod, or on whole pods with RDMA."""
+    for container in pod.containers:
+        words = words_of(container)
+        tp, pp = (_number(words, RANKS[axis]) or 1 for axis in ("tp", "pp"))
+        if pod.size < 2 or tp * pp < pod.size:
+            continue
+        divides = pp % pod.size == 0 or (pod.size % pp == 0 and tp % (pod.size // pp) == 0)
+        if "sglang.launch_server" in words and not divides:
+            text = f"{pp} stages of {tp} ranks do not divide over {pod.size} pods"
+            yield Finding("stages", "error", f"{text}: SGLang starts only some of them")
+        limits = mapping(mapping(container.get("resources")).get("limits"))
+        given = _devices(container)
+        if 0 < given < tp and not any(RDMA.search(name) for name in limits):
+            yield Finding(
+                "fabric",
+                "warning",
+                f"a stage of {tp} ranks on pods of {given} devices without RDMA: each layer waits "
+                "twice for the network of the pods",
             )
 
 

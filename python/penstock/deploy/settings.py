@@ -117,6 +117,11 @@ class Settings:
         return -(-self.ranks // self.nodes)
 
     @property
+    def spans(self) -> bool:
+        """Whether a stage is on several pods."""
+        return int(self.choice["tensor_parallel_size"]) > self.on_pod
+
+    @property
     def has_devices(self) -> bool:
         """Whether pods request accelerators."""
         return bool(self.plan["target"]["resource"])

@@ -51,7 +51,7 @@ class Engine:
 
     name: str
     divides: bool
-    """Ranks must divide the query heads, and hosts have equally many of them."""
+    """Ranks must divide the query heads, and hosts each stage."""
     by_requests: bool
     """It can compute attention whole on every rank, each for its own sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
@@ -62,17 +62,17 @@ class Engine:
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"
         hosts = -(-cut.size // per_node)
-        if not self._covers(cut, hosts, per_node):
+        if not self._covers(cut, hosts):
             return (
                 f"{cut.pp} stages of {cut.tp} ranks do not divide over {hosts} hosts of {per_node} "
                 "devices"
             )
         return ""
 
-    def _covers(self, cut: Cut, hosts: int, per_node: int) -> bool:
-        """Whether ranks in order make whole stages on a host, or stages of whole hosts."""
+    def _covers(self, cut: Cut, hosts: int) -> bool:
+        """Whether hosts, which are alike, have whole stages, or stages have whole hosts."""
         if not self.divides:
-            return max(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts))) <= per_node
+            return len(set(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts)))) == 1
         if cut.pp % hosts == 0:
             return True
         return hosts % cut.pp == 0 and cut.tp % (hosts // cut.pp) == 0

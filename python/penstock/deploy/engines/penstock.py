@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.deploy.probes import http, secret, starting
+from penstock.deploy.probes import http, nccl, secret, starting
 from penstock.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
 
 PROGRAM = ("python3", "-m", "penstock")
@@ -53,7 +53,8 @@ def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
         found.append(secret("PENSTOCK_API_KEY", settings.api_key_secret, "api-key"))
     if settings.needs_token:
         found.append(secret("PENSTOCK_CLUSTER_TOKEN", f"{settings.name}-cluster", "token"))
-    return found
+    # Rows between stages take Penstock's own streams, and so do sums between processors.
+    return found + (nccl(settings) if settings.spans and settings.has_devices else [])
 
 
 def probes(settings: Settings, leader: bool) -> dict[str, object]:
