@@ -12,12 +12,21 @@ from typing import Any
 import pytest
 import yaml
 from penstock.cli.main import main
+from penstock.plan.calibration import shipped
+from penstock.plan.cut import Cut
+from penstock.plan.engines import Load, engine
+from penstock.plan.hardware import accelerator
+from penstock.plan.memory import plan_memory
+from penstock.plan.speed import step_model
+from penstock.plan.subject import read_subject
 
 from tests.deploy.conftest import CONFIGS, FP8, Written
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/deploy-sources.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+FOUND = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = [block.replace("\\\n", " ").splitlines() for block in FOUND]
 DEVICES = ",".join(f"mlx5_{number}" for number in range(8))
 SOURCES = {
     "002": ("DeepSeek-R1", "sglang-two-nodes", ("--rdma-devices", DEVICES)),
@@ -105,11 +114,28 @@ def test_the_examples_run_and_their_manifests_have_no_findings(
         folder = Path(name.rpartition("/")[2])
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({**CONFIGS[name], **quantised}))
-    (block,) = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    for line in block.replace("\\\n", " ").splitlines():
+    first, *_ = BLOCKS
+    for line in first:
         assert main(shlex.split(line)[1:]) == 0
     for folder in ("deepseek", "qwq"):
         assert main(["deploy", "lint", folder]) == 0
+
+
+@pytest.mark.parametrize("line", BLOCKS[1])
+def test_the_plan_chooses_by_the_load(line: str, tmp_path: Path) -> None:
+    """The cut behind `#` is the one that is chosen, and the other one was simulated."""
+    words = shlex.split(line, comments=True)[1:]
+    config = {**CONFIGS["deepseek-ai/DeepSeek-R1"], "quantization_config": FP8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words[1] = str(tmp_path)
+    output = tmp_path / "plan.yaml"
+    assert main([*words, "-o", str(output)]) == 0
+    plan = yaml.safe_load(output.read_text())
+    choice, said = plan["choice"], line.rpartition("# ")[2].strip()
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel")
+    assert str(Cut(*(choice[name] for name in names))) == said
+    assert (choice["replicas"], choice["attention_by_requests"]) == (1, False)
+    assert {"TP16", "TP8 x PP2"} - {said} <= {row["cut"] for row in plan["runners_up"]}
 
 
 def test_two_stages_hold_twice_the_tokens(tmp_path: Path) -> None:
@@ -126,6 +152,32 @@ def test_two_stages_hold_twice_the_tokens(tmp_path: Path) -> None:
     words = " ".join(PAGE.split())
     assert f"({found[1]:,} in place of {found[0]:,})" in words
     assert f"{found[1] / found[0]:.2f} times" in words
+
+
+def test_both_cuts_are_predicted_as_the_page_says(tmp_path: Path) -> None:
+    """The table of TP16 beside TP8 x PP2, from the step model and plans."""
+    config = {**CONFIGS["deepseek-ai/DeepSeek-R1"], "quantization_config": FP8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    subject, device = read_subject(str(tmp_path)), accelerator("h100-sxm-80gb")
+    rows: dict[str, list[str]] = {}
+    for cut in (Cut(16, 1), Cut(8, 2)):
+        model = step_model(subject.spec, subject.weights, device, cut, shipped()[0])
+        load = Load(chunk=2048, context=1300, fraction=0.85)
+        sglang = engine("sglang")
+        memory = plan_memory(subject.spec, subject.weights, device, cut, sglang, load)
+        values = {"KV tokens": f"{memory.kv_tokens:,}"}
+        batch = 5 / cut.pp
+        sums = 2 * sum(stage.layers for stage in model.stages)
+        each = model.all_reduce(batch)
+        values["sums of a token, 5 clients"] = f"{sums} x {1e6 * each:.1f} us"
+        values["TPOT, 5 clients of 200/50"] = f"{1e3 * model.tpot(5, 200, 50):.1f} ms"
+        for isl, osl in ((200, 200), (1000, 1000), (5000, 500)):
+            rate = 125 / model.tpot(125, isl, osl)
+            values[f"tokens/s, 125 clients of {isl:,}/{osl:,}"] = f"{round(rate, -1):,.0f}"
+        for name, value in values.items():
+            rows.setdefault(name, []).append(value)
+    for name, (one, two) in rows.items():
+        assert f"| {name} | {one} | {two} |" in PAGE, (name, one, two)
 
 
 @pytest.mark.parametrize("number", SOURCES)
