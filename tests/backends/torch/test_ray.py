@@ -43,7 +43,7 @@ def cluster() -> Iterator[RayCluster]:
 def test_actors_have_the_logits_of_one_rank(
     cluster: RayCluster, family: str, tp: int, pp: int, channel: str
 ) -> None:
-    """Of one rank in this process, and of transformers."""
+    """Those of one rank in this process, and those of transformers."""
     prompt = test_logits.prompt_of(family)
     torch = {"device": "torch"}
     sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
