@@ -25,6 +25,7 @@ from penstock.backends.torch.kernels import (
     rotation,
 )
 from penstock.backends.torch.kernels import activation as activations
+from penstock.backends.torch.kernels.checksum import remainders_reference, remainders_triton
 from penstock.backends.torch.kernels.experts import (
     experts_reference,
     experts_triton,
@@ -429,6 +430,13 @@ def dense(make: Maker, form: str, rows: int, outputs: int, inputs: int, *, bias:
         bytes=_stored(m),
         operations=2 * rows * outputs * inputs,
     )
+
+
+def checksums(make: Maker, *counts: int) -> Case:
+    """Memories of so many words of 8 bytes."""
+    words = [make.integers(-(2**31), 2**31 - 1, 2 * count) for count in counts]
+    pair = (remainders_triton, remainders_reference)
+    return Case("checksum", *pair, (tuple(words),), bytes=8 * sum(counts))
 
 
 RULES = ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (9, 0.8, 0.05), (1, 1.0, 0.0))

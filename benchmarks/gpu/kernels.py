@@ -60,6 +60,7 @@ def real(make: Maker) -> Iterator[Named]:
     yield "routing 256x128", lambda: cases.routes(make, 256, 128, 8, ROUTER)
     yield "routing 256x256, groups", lambda: cases.routes(make, 256, 256, 8, DEEPSEEK)
     yield "order by expert 256x8", lambda: cases.sorts(make, 256, 8, 128)
+    yield "checksum of 8 blocks of 512 KiB", lambda: cases.checksums(make, *[65536] * 8)
     for name, rule in (("greedy", [(1, 1.0, 0.0)]), ("all", [(0, 1.0, 0.0)]), ("top-p", TOP_P)):
         yield (
             f"sampling 256x151936, {name}",
@@ -122,6 +123,7 @@ def odd(make: Maker) -> Iterator[Named]:
     yield "routing", lambda: cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
     yield "order by expert", lambda: cases.sorts(make, 129, 3, 70)
     yield "sampling", lambda: cases.draws(make, 210, 50000)
+    yield "checksum", lambda: cases.checksums(make, 65536, 1, 0, 70001, 4096)
 
 
 def tiny(make: Maker) -> Iterator[Named]:
@@ -136,6 +138,7 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
     yield "routing", lambda: cases.routes(make, 2, 8, 2, ROUTER)
     yield "sampling", lambda: cases.draws(make, 7, 40)
+    yield "checksum", lambda: cases.checksums(make, 3, 300)
 
 
 def _made(build: Callable[[], Case], timing: Timing) -> Case:

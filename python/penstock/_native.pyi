@@ -11,6 +11,8 @@ from penstock.engine.frontend import EngineFrame, FrontFrame
 __version__: str
 HEAD_ROWS: int
 """Rows for which the output head is computed at once."""
+KV_PAYLOAD_AT: int
+"""Offset of the payload in a file of a disk tier."""
 
 class StepFuture:
     def result(self, timeout: float | None = None) -> StepResult: ...
@@ -67,52 +69,24 @@ class KvMover:
     def take(self, timeout: float = 0.0) -> list[Moved]:
         """Answers since the last call; waits at most `timeout` seconds for the first."""
 
-    def report(self) -> str:
-        """Statistics of the tiers since the start, as JSON."""
-
-    def close(self, seconds: float) -> None:
-        """Finishes stores in flight, within `seconds`; the others are answered as not done."""
-
-class KvChecksum:
-    """CRC-64/NVME of what it was updated with."""
-
-    def __init__(self) -> None: ...
-    def update(self, memory: memoryview) -> None: ...
-    def value(self) -> int: ...
-
-class KvParts:
-    """A disk tier whose caller moves payloads. A part is its digest, blocks, head and layers.
-
-    The options are an object of `path`, `limit_bytes`, `daily_write_bytes` (or none),
-    `chunk_blocks` and `identity` (that of identity.json). Errors of `load` and `store` are
-    `PartsError`s of `penstock.gds`, with the callback's error as their cause.
-    """
-
-    PAYLOAD_AT: int
-    """Offset of the payload in a file."""
-
-    def __init__(self, options_json: str) -> None:
-        """ValueError: why the directory cannot be used, and the remedy."""
-
-    def load(
+    def load_by(
         self,
+        tier: int,
         part: tuple[bytes, int, int, tuple[int, int]],
         size: int,
         take: Callable[[int], int],
         /,
     ) -> None:
-        """`take(descriptor)` reads a payload of `size` bytes and returns its checksum."""
-
-    def store(
-        self,
-        part: tuple[bytes, int, int, tuple[int, int]],
-        size: int,
-        give: Callable[[int], int],
-        /,
-    ) -> None:
-        """`give(descriptor)` writes a payload of `size` bytes and returns its checksum. Not called
-        for a stored part; called again after evictions when the file system was full.
+        """Load a part of a disk tier (its digest, blocks, head and layers) without the queue:
+        `take(descriptor)` reads `size` bytes from KV_PAYLOAD_AT of a file, and returns their
+        CRC-64/NVME. Errors are `PartsError`s of `penstock.gds`, with that of `take` as their cause.
         """
+
+    def report(self) -> str:
+        """Statistics of the tiers since the start, as JSON."""
+
+    def close(self, seconds: float) -> None:
+        """Finishes stores in flight, within `seconds`; the others are answered as not done."""
 
 def kv_inventory(path: str, /) -> str:
     """Content of a disk tier as JSON (crates/kvstore, `disk::admin`). ValueError: the reason."""

@@ -118,7 +118,7 @@ def tiers(draw: st.DrawFn, paths: st.SearchStrategy[str] = TEXTS) -> Written:
         tier, words = TierConfig(kind, url=url), {kind: url}
     more = {
         "ram": ["quota"],
-        "disk": ["quota", "daily-writes"],
+        "disk": ["quota", "daily-writes", "gds"],
         "redis": ["ttl"],
         "object": ["x"],
     }
@@ -135,6 +135,9 @@ def option(draw: st.DrawFn, tier: TierConfig, words: dict[str, str], name: str) 
     if name == "daily-writes":
         most, words[draw(st.sampled_from(["daily-writes", "daily_writes"]))] = draw(SIZES)
         return replace(tier, daily_write_bytes=most)
+    if name == "gds":
+        words["gds"] = draw(st.sampled_from(["true", "on", "false"]))
+        return replace(tier, gds=words["gds"] != "false")
     if name == "ttl":
         seconds = draw(st.integers(1, 10**9))
         words["ttl"] = str(seconds)

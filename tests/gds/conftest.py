@@ -32,3 +32,7 @@ def kvikio_works(tmp_path_factory: pytest.TempPathFactory) -> None:
         )
         # From now on the loader knows a library of this name.
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    import kvikio
+    import kvikio.defaults
+
+    kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON)

@@ -1,63 +1,80 @@
-"""Parts that kvikio moves, and the disk tier beside it: one directory, the same files."""
+"""Parts that kvikio reads, from the files of a disk tier."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-import re
 import sys
 from array import array
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.core import InvalidValueError
+from penstock._native import KvMover
 from penstock.core.transfer import Transfer, TransferKind
 from penstock.gds import (
-    DirectParts,
     KvikioParts,
+    Memory,
     Part,
     PartDamagedError,
     PartMissingError,
     PartsError,
-    PartsFullError,
     kvikio,
 )
 
-from tests.worker.test_kv_mover import PROMPT, chunk, compute, disk, load, move, moving
+from tests.worker.test_kv_mover import HANG, disk, move
 
-HANG = 60.0
 HEADER = 4096
+BLOCKS = 3
+TILE = 3000
+EXTENT = 2 * TILE
 IDENTITY = {
     "cache": "ab" * 32,
     "layers": 2,
     "kv_heads": 2,
     "block_tokens": 16,
-    "tile_bytes": 3000,
+    "tile_bytes": TILE,
     "dtype": "bf16",
 }
-EXTENT = 2 * 3000
-PART = Part(bytes([7]) * 32, blocks=3, head=1, layers=(0, 2))
-NAME = re.compile(r"([0-9a-f]{64})-(\d+)\.h(\d+)\.l(\d+)-(\d+)")
+PART = Part(bytes([7]) * 32, BLOCKS, head=1, layers=(0, 2))
+POOL = bytes((i * 31 + i * i // 251) % 253 for i in range(BLOCKS * 2 * EXTENT))
+"""Blocks of two heads."""
 
-Open = Callable[..., KvikioParts]
+ONES = (1 << 64) - 1
+
+
+def crc_of(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x9A6C9329AC4BC9B5 if byte & 1 else 0)
+    return byte
+
+
+CRC_TABLE = list(map(crc_of, range(256)))
+
+Open = Callable[[Path], tuple[KvMover, KvikioParts]]
 
 
 @pytest.fixture
 def opened(kvikio_works: None) -> Iterator[Open]:
-    made: list[KvikioParts] = []
+    made: list[KvMover] = []
 
-    def make(
-        path: Path, limit: int = 1 << 30, identity: dict[str, Any] = IDENTITY, **more: Any
-    ) -> KvikioParts:
-        options = {"path": str(path), "limit_bytes": limit, "chunk_blocks": 3, "identity": identity}
-        made.append(KvikioParts(options, posix=True, **more))
-        return made[-1]
+    def make(path: Path) -> tuple[KvMover, KvikioParts]:
+        settings = {
+            "ram_slots": 0,
+            "tiers": [disk(path)],
+            "chunk_tokens": BLOCKS * 16,
+            "identity": IDENTITY,
+            "heads": [0, 1],
+            "layers": [[0, 2]],
+        }
+        made.append(KvMover.over([(bytearray(POOL), BLOCKS)], json.dumps(settings)))
+        return made[-1], KvikioParts(made[-1], 1)
 
     yield make
-    for parts in made:
-        parts.close()
+    for mover in made:
+        mover.close(HANG)
 
 
 class Device:
@@ -65,11 +82,11 @@ class Device:
     host's.
     """
 
-    def __init__(self, content: bytes, readonly: bool = False) -> None:
-        self._memory = ctypes.create_string_buffer(content, len(content))
+    def __init__(self, size: int) -> None:
+        self._memory = ctypes.create_string_buffer(size)
         self.__cuda_array_interface__ = {
-            "data": (ctypes.addressof(self._memory), readonly),
-            "shape": (2, len(content) // 4),
+            "data": (ctypes.addressof(self._memory), False),
+            "shape": (2, size // 4),
             "typestr": "<i2",
             "version": 3,
         }
@@ -78,102 +95,64 @@ class Device:
         return self._memory.raw
 
 
-def copy(memory: Any, offset: int, into: memoryview) -> None:
-    into[:] = memory.content()[offset : offset + len(into)]
-
-
 def content(part: Part, block: int) -> bytes:
-    return bytes((block * 31 + part.head * 7 + i * i) % 251 for i in range(EXTENT))
+    at = (2 * block + part.head) * EXTENT
+    return POOL[at : at + EXTENT]
 
 
-def store(parts: DirectParts, part: Part = PART) -> None:
-    parts.store(part, [bytearray(content(part, block)) for block in range(part.blocks)]).result(
-        HANG
-    )
+def store(mover: KvMover, part: Part = PART) -> None:
+    blocks = array("i", range(BLOCKS))
+    assert move(mover, Transfer(1, TransferKind.STORE, 1, blocks, keys=part.digest)).done
 
 
-def fetch(parts: DirectParts, part: Part = PART, extent: int = EXTENT) -> list[bytes]:
-    into = [bytearray(extent) for _ in range(part.blocks)]
-    parts.load(part, into).result(HANG)
-    return [bytes(memory) for memory in into]
+def crc64(*memories: bytes | bytearray) -> int:
+    """The CRC-64/NVME of docs/kv-format.md."""
+    crc = ONES
+    for memory in memories:
+        for byte in memory:
+            crc = CRC_TABLE[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ ONES
 
 
-def files(path: Path) -> dict[Part, Path]:
-    """What lies below a tier's path under the names of parts."""
-    found = {}
-    for file in (path / "penstock-kv-1").glob("*/??/*"):
-        match = NAME.fullmatch(file.name)
-        assert match, file
-        digest, blocks, head, first, end = match.groups()
-        found[Part(bytes.fromhex(digest), int(blocks), int(head), (int(first), int(end)))] = file
-    return found
+def fetch(parts: KvikioParts, part: Part = PART) -> list[bytes]:
+    into = [bytearray(EXTENT) for _ in range(BLOCKS)]
+    parts.load(part, list(map(memoryview, into)), lambda: crc64(*into))
+    return list(map(bytes, into))
 
 
-def test_what_the_disk_tier_wrote_goes_through_kvikio_to_another_engine(
-    repository: Path, tmp_path: Path, opened: Open
-) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    first = load(repository)
-    with moving(first, disk(ours), slots=0) as mover:
-        compute(first, PROMPT, 0, [3, 1, 6])
-        assert move(mover, chunk(TransferKind.STORE, 1, [3, 1])).done
-        assert move(mover, chunk(TransferKind.STORE, 2, [6])).done
-        expected = compute(first, [5], 40, [3, 1, 6])
-    (about,) = ours.glob("penstock-kv-1/*/identity.json")
-    identity = json.loads(about.read_text())["identity"]
-    source, target = opened(ours, identity=identity), opened(theirs, identity=identity)
-    written = files(ours)
-    assert {part.blocks for part in written} == {1, 2}
-    for part, file in written.items():
-        extent = (part.layers[1] - part.layers[0]) * identity["tile_bytes"]
-        extents = fetch(source, part, extent)
-        assert b"".join(extents) == file.read_bytes()[HEADER : HEADER + part.blocks * extent]
-        target.store(part, [memoryview(content) for content in extents]).result(HANG)
-    copied = files(theirs)
-    assert {part: file.read_bytes() for part, file in copied.items()} == {
-        part: file.read_bytes() for part, file in written.items()
-    }
-    second = load(repository)
-    with moving(second, disk(theirs), slots=0) as mover:
-        names = bytes([1]) * 32 + bytes([2]) * 32
-        probe = Transfer(3, TransferKind.PROBE, 1, keys=names, counts=array("i", [2, 1]))
-        assert move(mover, probe).found == b"\1\1"
-        assert move(mover, chunk(TransferKind.LOAD, 1, [8, 2])).done
-        assert move(mover, chunk(TransferKind.LOAD, 2, [5])).done
-        assert compute(second, [5], 40, [8, 2, 5]) == expected
+def files(path: Path) -> list[Path]:
+    """The files of the part."""
+    return sorted((path / "penstock-kv-1").glob("*/??/*.h1.l0-2"))
 
 
-def test_another_identity_shares_nothing(tmp_path: Path, opened: Open) -> None:
-    store(opened(tmp_path))
-    with pytest.raises(PartMissingError):
-        fetch(opened(tmp_path, identity=IDENTITY | {"cache": "cd" * 32}))
+def test_the_checksum_is_that_of_the_format() -> None:
+    assert crc64(b"123456789") == 0xAE8B14860A799888
 
 
-def test_memory_of_a_device_is_summed_in_pieces(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kvikio, "PIECE", 4000)
-    parts = opened(tmp_path, copy=copy)
-    wanted = [content(PART, block) for block in range(PART.blocks)]
-    parts.store(PART, [Device(bytes_) for bytes_ in wanted]).result(HANG)
-    assert fetch(parts) == wanted
-    into = [Device(bytes(EXTENT)) for _ in wanted]
-    parts.load(PART, into).result(HANG)
-    assert [memory.content() for memory in into] == wanted
+def test_what_the_disk_tier_wrote_is_read(tmp_path: Path, opened: Open) -> None:
+    mover, parts = opened(tmp_path)
+    store(mover)
+    for head in range(2):
+        part = Part(PART.digest, BLOCKS, head, PART.layers)
+        assert fetch(parts, part) == [content(part, block) for block in range(BLOCKS)]
 
 
-def test_many_parts_move_at_once(tmp_path: Path, opened: Open) -> None:
-    parts = opened(tmp_path)
-    many = [
-        Part(bytes([digest]) * 32, 3, head, (0, 2)) for digest in range(20) for head in range(2)
-    ]
-    stores = [parts.store(part, [bytearray(content(part, b)) for b in range(3)]) for part in many]
-    for stored in stores:
-        stored.result(HANG)
-    into = [[bytearray(EXTENT) for _ in range(3)] for _ in many]
-    for loaded in [parts.load(part, extents) for part, extents in zip(many, into, strict=True)]:
-        loaded.result(HANG)
-    assert into == [[bytearray(content(part, b)) for b in range(3)] for part in many]
+def test_memory_of_a_device_is_filled(tmp_path: Path, opened: Open) -> None:
+    mover, parts = opened(tmp_path)
+    store(mover)
+    into = [Device(EXTENT) for _ in range(BLOCKS)]
+    parts.load(PART, into, lambda: crc64(*(memory.content() for memory in into)))
+    assert [memory.content() for memory in into] == [content(PART, block) for block in range(3)]
+
+
+def test_many_parts_are_read_at_once(tmp_path: Path, opened: Open) -> None:
+    mover, parts = opened(tmp_path)
+    many = [Part(bytes([digest]) * 32, BLOCKS, 1, (0, 2)) for digest in range(1, 21)]
+    for part in many:
+        store(mover, part)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda part: fetch(parts, part), many))
+    assert found == [[content(PART, block) for block in range(BLOCKS)]] * len(many)
 
 
 def flip(at: int) -> Callable[[Path], None]:
@@ -191,96 +170,62 @@ def flip(at: int) -> Callable[[Path], None]:
         (flip(60), "header's checksum is wrong"),
         (flip(0), "no magic"),
         (flip(HEADER), "payload's checksum is wrong"),
-        (flip(HEADER + 3 * EXTENT - 1), "payload's checksum is wrong"),
+        (flip(HEADER + BLOCKS * EXTENT - 1), "payload's checksum is wrong"),
         (lambda file: file.write_bytes(file.read_bytes()[:-4096]), "bytes instead of"),
         (lambda file: file.write_bytes(b""), "0 bytes instead of"),
     ],
 )
-@pytest.mark.parametrize("device", [False, True])
 def test_damage_is_noticed_and_put_aside(
-    tmp_path: Path, opened: Open, damage: Callable[[Path], None], what: str, device: bool
+    tmp_path: Path, opened: Open, damage: Callable[[Path], None], what: str
 ) -> None:
-    parts = opened(tmp_path, copy=copy)
-    store(parts)
-    damage(files(tmp_path)[PART])
-    into = [Device(bytes(EXTENT)) if device else bytearray(EXTENT) for _ in range(PART.blocks)]
+    mover, parts = opened(tmp_path)
+    store(mover)
+    (file,) = files(tmp_path)
+    damage(file)
     with pytest.raises(PartDamagedError, match=what):
-        parts.load(PART, into).result(HANG)
+        fetch(parts)
     assert len(list(tmp_path.glob("penstock-kv-1/quarantine/*"))) == 1
+    (tier,) = json.loads(mover.report())["tiers"]
+    assert tier["damaged"] == 1
     with pytest.raises(PartMissingError):
         fetch(parts)
-    store(parts)
-    assert fetch(parts) == [content(PART, block) for block in range(PART.blocks)]
+    store(mover)
+    assert fetch(parts) == [content(PART, block) for block in range(BLOCKS)]
 
 
-def test_a_store_that_fails_leaves_no_file(tmp_path: Path, opened: Open) -> None:
-    def fails(memory: Any, offset: int, into: memoryview) -> None:
+def test_an_error_of_the_device_is_the_cause(tmp_path: Path, opened: Open) -> None:
+    def lost() -> int:
         raise RuntimeError("the device is lost")
 
-    parts = opened(tmp_path, copy=fails)
-    future = parts.store(PART, [Device(content(PART, block)) for block in range(PART.blocks)])
+    mover, parts = opened(tmp_path)
+    store(mover)
+    into: list[Memory] = [memoryview(bytearray(EXTENT)) for _ in range(BLOCKS)]
     with pytest.raises(PartsError, match="the device is lost") as raised:
-        future.result(HANG)
+        parts.load(PART, into, lost)
     assert isinstance(raised.value.__cause__, RuntimeError)
     with pytest.raises(PartsError, match="12000 bytes are not the 18000"):
-        parts.store(PART, [bytearray(EXTENT), bytearray(EXTENT)]).result(HANG)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["identity.json"]
+        parts.load(PART, into[:2], lost)
+    assert fetch(parts) == [content(PART, block) for block in range(BLOCKS)]
 
 
-def test_a_full_disk_is_known_as_one(
-    tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+def test_another_tier_has_no_files(tmp_path: Path, opened: Open) -> None:
+    mover, _ = opened(tmp_path)
+    with pytest.raises(PartsError, match=r"tier 2 is no chunk tier"):
+        fetch(KvikioParts(mover, 2))
+
+
+def test_what_is_missing_is_named(
+    kvikio_works: None, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(moving: list[Any]) -> int:
-        for future in moving:
-            future.get()
-        raise OSError(28, "No space left on device")
-
-    parts = opened(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(kvikio, "_join", full)
-        with pytest.raises(PartsFullError, match="No space left"):
-            store(parts)
-    assert not files(tmp_path)
-    store(parts)
-
-
-def test_the_limit_holds(tmp_path: Path, opened: Open) -> None:
-    # Two heads of a full chunk have room, and half as much.
-    parts = opened(tmp_path, limit=5 * 24576 // 2 + 4096)
-    many = [Part(bytes([digest]) * 32, 3, 0, (0, 2)) for digest in range(6)]
-    for part in many:
-        store(parts, part)
-    left = files(tmp_path)
-    assert 0 < len(left) < 4
-    assert many[-1] in left
-
-
-def test_memory_that_cannot_be_used_is_refused(tmp_path: Path, opened: Open) -> None:
-    parts = opened(tmp_path)
-    with pytest.raises(InvalidValueError, match="may be written"):
-        parts.load(PART, [memoryview(bytes(EXTENT))] * 3)
-    with pytest.raises(InvalidValueError, match="copies device memory"):
-        parts.store(PART, [Device(bytes(EXTENT))] * 3)
-    with pytest.raises(InvalidValueError, match="may be written"):
-        opened(tmp_path, copy=copy).load(PART, [Device(bytes(EXTENT), readonly=True)] * 3)
-
-
-def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path, opened: Open) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PartsError, match=str(tmp_path / "file")):
-        opened(tmp_path / "file")
-    with pytest.raises(PartsError, match="unknown field"):
-        KvikioParts({"colour": 1})
-
-
-def test_what_is_missing_is_named(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    mover, _ = opened(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(kvikio, "DRIVER", "libcuda.so.none")
         with pytest.raises(PartsError, match=r"kvikio cannot be used: libcuda\.so\.none"):
-            KvikioParts({})
+            KvikioParts(mover, 1)
 
 
 def test_without_kvikio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kvikio", None)
+    unused: Any = None
     with pytest.raises(PartsError, match=r"needs kvikio .*pip install 'penstock\[gpu\]'"):
-        KvikioParts({})
+        KvikioParts(unused, 1)

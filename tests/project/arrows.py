@@ -101,7 +101,7 @@ PYTHON: dict[str, set[str]] = {
     "kv_tiers": {"kv"},
     "scheduler": {"kv", "kv_tiers"},
     "ranks": set(),
-    "backends": {"model"},
+    "backends": {"gds", "model"},
     "executor": {"backends", "ranks", "worker"},
     "gds": set(),
     "worker": {"backends", "model", "ranks"},

@@ -22,4 +22,4 @@ pub use mover::{
     HostBlocks, HostRead, HostWrite, Kind, Moved, Mover, Options, Pool, TierSpec, Transfer,
 };
 pub use remote::{Objects, Redis, RedisLimits};
-pub use tier::{StartError, Tier, TierError};
+pub use tier::{StartError, Take, Tier, TierError};

@@ -1,6 +1,11 @@
 //! Interface of the chunk tiers.
 
+use std::fs::File;
+
 use crate::key::{Digest, Group, PartKey};
+
+/// Reads the payload of an open file; returns its checksum.
+pub type Take<'a> = &'a mut dyn FnMut(&File) -> std::io::Result<u64>;
 
 /// A store of parts. Methods block; the mover calls them from its own threads, several at once.
 pub trait Tier: Send + Sync {
@@ -48,6 +53,15 @@ pub trait Tier: Send + Sync {
     /// process or another, removed, damaged.
     fn take_left(&self, _most: usize) -> Vec<Digest> {
         Vec::new()
+    }
+
+    /// `load` of a part of `bytes` of payload, which `take` reads from the open file of a disk tier
+    /// (`disk::PAYLOAD_AT`); it returns the CRC-64/NVME of what arrived.
+    ///
+    /// # Errors
+    /// As `load`. An error of `take` is `Failed`; a file that ends early, `Damaged`.
+    fn load_by(&self, _key: &PartKey, _bytes: usize, _take: Take<'_>) -> Result<(), TierError> {
+        Err(TierError::Failed("is no disk tier".into()))
     }
 
     /// Counters since the start, by name: `evicted_chunks`, `quarantined_chunks`, `used_bytes`, ...

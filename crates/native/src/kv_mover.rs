@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::decoder::Decoder;
 use crate::kv_blocks::Blocks;
+use crate::kv_parts::{Name, load_by};
 use crate::transfer::{read_transfer, write_result};
 
 /// How often a wait looks for Python signals.
@@ -82,6 +83,20 @@ impl KvMover {
             }
             py.check_signals()?;
         }
+    }
+
+    /// Has `take(descriptor)` read the payload of a part of a disk tier, `bytes` from
+    /// `KV_PAYLOAD_AT` of an open file; it returns the CRC-64/NVME of what it read.
+    #[pyo3(signature = (tier, part, bytes, take, /))]
+    fn load_by(
+        &self,
+        py: Python<'_>,
+        tier: usize,
+        part: Name,
+        bytes: usize,
+        take: Py<PyAny>,
+    ) -> PyResult<()> {
+        load_by(py, &self.native, tier, (part, bytes), take)
     }
 
     /// Counters since the start and present state, as JSON.

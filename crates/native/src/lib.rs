@@ -39,13 +39,12 @@ fn front_door(py: Python<'_>, config_json: String) -> PyResult<i32> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("HEAD_ROWS", penstock_decoder::HEAD_ROWS)?;
+    module.add("KV_PAYLOAD_AT", penstock_kvstore::disk::PAYLOAD_AT)?;
     module.add_class::<decoder::Decoder>()?;
     module.add_class::<step::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;
     module.add_class::<kv_events::KvEventPublisher>()?;
     module.add_class::<kv_mover::KvMover>()?;
-    module.add_class::<kv_parts::KvChecksum>()?;
-    module.add_class::<kv_parts::KvParts>()?;
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<masks::GrammarMasks>()?;
     module.add_class::<masks::SequenceMasks>()?;

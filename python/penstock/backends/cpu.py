@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.cpu_options import decoder_options
-from penstock.backends.mover_options import mover_options
+from penstock.backends.mover_options import direct_tiers, mover_options
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import KvGroup, KvSpec, Numerics, PenstockError, StepPlan, WorkerFacts
@@ -75,6 +75,7 @@ class CpuBackend:
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
         from penstock._native import KvMover
 
+        direct_tiers(self._config, on_gpu=False)
         try:
             return KvMover(self._decoder, json.dumps(mover_options(self._config, tiers)))
         except ValueError as error:

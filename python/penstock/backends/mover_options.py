@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.config import EngineConfig
 from penstock.config.sections import TierConfig
 from penstock.config.tiers import object_options
+from penstock.core import PenstockError
 from penstock.core.transfer import OpenTiers
 
 
@@ -16,6 +17,15 @@ def mover_options(config: EngineConfig, tiers: OpenTiers) -> dict[str, object]:
         "tiers": [tier_options(tier) for tier in config.tiers.named],
         "chunk_tokens": config.tiers.chunk_tokens,
     }
+
+
+def direct_tiers(config: EngineConfig, *, on_gpu: bool) -> list[int]:
+    """Numbers of the tiers that a GPU reads by itself; PenstockError where there is none."""
+    found = [at for at, tier in enumerate(config.tiers.named, start=1) if tier.gds]
+    if found and not on_gpu:
+        name = config.tiers.named[found[0] - 1].name
+        raise PenstockError(f"--kv-tier {name}: gds=true is for the memory of GPUs (--device cuda)")
+    return found
 
 
 def tier_options(tier: TierConfig) -> dict[str, object]:

@@ -52,6 +52,8 @@ class TierConfig:
     """Redis and object stores: URL."""
     daily_write_bytes: int | None = None
     """Disk: bytes written in any 24 hours at most."""
+    gds: bool = False
+    """Disk: read into a GPU's memory by GPUDirect Storage."""
     ttl_seconds: int | None = None
     """Redis: seconds until a value expires."""
     options: tuple[tuple[str, str], ...] = ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
-from penstock.config.kinds import Bytes, Integer, Kind, PartError, Share, Text, Url
+from penstock.config.kinds import Bytes, Integer, Kind, PartError, Share, Switch, Text, Url
 from penstock.config.sections import TierConfig, TiersConfig, without_password
 from penstock.core import InvalidValueError, PenstockError
 
@@ -40,6 +40,7 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
         "size": ("size_bytes", SIZE),
         "daily-writes": ("daily_write_bytes", SIZE),
         "quota": ("quota", Share()),
+        "gds": ("gds", Switch()),
     },
     "redis": {"redis": ("url", Url(REDIS)), "ttl": ("ttl_seconds", Integer(1, 2**31 - 1))},
     "object": {"object": ("url", Url(OBJECT))},
@@ -69,7 +70,7 @@ class Tier:
     def expected(self) -> str:
         return (
             "ram:SIZE[,quota=SHARE], "
-            "disk:PATH,SIZE[,daily-writes=SIZE][,quota=SHARE], "
+            "disk:PATH,SIZE[,daily-writes=SIZE][,quota=SHARE][,gds=true], "
             "redis://HOST:PORT/DB[,ttl=SECONDS] or the URL of an object store such as "
             "s3://BUCKET/PREFIX"
             "[,KEY=VALUE], with sizes like 4GiB"

@@ -1,9 +1,7 @@
-"""Interface of a disk tier for ranks whose pool is in the memory of an accelerator."""
+"""What a reader of parts takes, and its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,10 +18,6 @@ class PartMissingError(PartsError):
 
 class PartDamagedError(PartsError):
     """The checksum is wrong. The part was put aside."""
-
-
-class PartsFullError(PartsError):
-    """No room for it, in the directory or in the daily write budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +40,5 @@ class DeviceMemory(Protocol):
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
-Memory = bytearray | memoryview | DeviceMemory
-
-
-class HostCopy(Protocol):
-    """How the owner of device memory reads it: checksums are computed by the host."""
-
-    def __call__(self, memory: DeviceMemory, offset: int, into: memoryview) -> None:
-        """Fills `into` with the bytes of `memory` from `offset` on; returns when they are there."""
-
-
-class DirectParts(Protocol):
-    """Knows no streams: kernels that use the memory have ended before it is handed over."""
-
-    def load(self, part: Part, into: Sequence[Memory]) -> Future[None]:
-        """Fills the extents of a part, one for each block in order, and verifies what arrived.
-
-        The memory is lent until the future is done. It ends with PartMissingError, PartDamagedError
-        or another PartsError, and then the contents of `into` are unspecified.
-        """
-
-    def store(self, part: Part, extents: Sequence[Memory]) -> Future[None]:
-        """Keeps a part; done when others can load it. One that is stored stays as it is.
-
-        The memory is lent until the future is done. It ends with PartsFullError or another
-        PartsError, and then nothing of it is ever found.
-        """
-
-    def close(self) -> None:
-        """Waits for parts in flight and cancels the others."""
+Memory = memoryview | DeviceMemory
+"""Memory of the host or of a device, which may be written."""

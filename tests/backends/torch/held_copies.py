@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from penstock.backends.torch.copies import Pair
+from penstock.backends.torch.kernels import crc64
 from torch import Tensor
 
 HANG = 60.0
@@ -62,6 +63,9 @@ class HeldCopies:
 
     def to_device(self, pairs: Sequence[Pair]) -> _Held:
         return self._start("device", pairs)
+
+    def crc64(self, memories: Sequence[Tensor]) -> int:
+        return crc64(memories)
 
     def _start(self, direction: str, pairs: Sequence[Pair]) -> _Held:
         if self.error is not None:

@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,17 +41,23 @@ LOAD, STORE = TransferKind.LOAD, TransferKind.STORE
 class Moving:
     """A mover over two KV groups of a few layers, and its pools."""
 
-    def __init__(self, copies: HeldCopies, *tiers: dict[str, object], ram_slots: int = 8) -> None:
-        layouts = [Layout(layers, 2, 4, False, BLOCK, torch.float32) for layers in (2, 1)]
+    def __init__(
+        self,
+        copies: HeldCopies,
+        *tiers: dict[str, object],
+        direct: Sequence[int] = (),
+        layers: tuple[int, int] = (2, 1),
+    ) -> None:
+        layouts = [Layout(count, 2, 4, False, BLOCK, torch.float32) for count in layers]
         self.pools = make_pools(layouts, [BLOCKS, BLOCKS], torch.device("cpu"))
         self.copies = copies
         self.refill()
         settings: dict[str, Any] = {
-            "ram_slots": ram_slots,
+            "ram_slots": 8,
             "tiers": list(tiers),
             "chunk_tokens": PER_CHUNK * BLOCK,
             "heads": [0, 1],
-            "layers": [[0, 2], [2, 3]],
+            "layers": [[0, layers[0]], [layers[0], sum(layers)]],
             "identity": {
                 "cache": "ab" * 32,
                 "layers": 3,
@@ -61,7 +67,7 @@ class Moving:
                 "dtype": "f32-rows",
             },
         }
-        mover = open_tiers(settings, self.pools, copies)
+        mover = open_tiers(settings, self.pools, copies, direct)
         assert isinstance(mover, StagedMover)
         self.mover = mover
         self._id = 0
@@ -122,9 +128,9 @@ class Moving:
 
 @contextmanager
 def moving(
-    *tiers: dict[str, object], copies: HeldCopies | None = None, ram_slots: int = 8
+    *tiers: dict[str, object], direct: Sequence[int] = (), layers: tuple[int, int] = (2, 1)
 ) -> Iterator[Moving]:
-    made = Moving(copies or HeldCopies(), *tiers, ram_slots=ram_slots)
+    made = Moving(HeldCopies(), *tiers, direct=direct, layers=layers)
     try:
         yield made
     finally:
@@ -238,6 +244,19 @@ def test_a_load_leaves_out_what_no_token_sees(tmp_path: Path, tier: int) -> None
         assert [m.values(0, block) for block in (30, 31)] == [{3.0}, {9.0}]
         assert m.values(1, 31) == {109.0}
         assert bool(m.pools[1].blocks[:31].isnan().all())
+
+
+@pytest.mark.parametrize("tier", [RAM, 1])
+def test_a_rank_without_layers_of_a_group_moves_those_of_the_others(
+    tmp_path: Path, tier: int
+) -> None:
+    with moving(disk(tmp_path), layers=(0, 2)) as m:
+        slots = [5, 2] if tier == RAM else None
+        assert m.move(STORE, tier, [3, 9], name=1, slots=slots).done
+        m.forget()
+        moved = m.move(LOAD, tier, [9, 4], name=1, slots=slots)
+        assert (moved.done, moved.bytes) == (True, 2 * m.pools[1].layout.block_bytes)
+        assert [m.values(1, block) for block in (9, 4)] == [{103.0}, {109.0}]
 
 
 def test_what_has_not_begun_can_be_cancelled(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
@@ -163,18 +163,6 @@ pub(crate) fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after
     // this.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
-}
-
-/// Gives a file its length and its blocks, so that a full file system is an error here: writers
-/// outside this process may not report it as one.
-///
-/// # Errors
-/// Those of the file system.
-pub(crate) fn allot(file: &File, bytes: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Err(Errno::OPNOTSUPP) => file.set_len(bytes),
-        allotted => Ok(allotted?),
-    }
 }
 
 /// Treats a file that is gone already as removed.

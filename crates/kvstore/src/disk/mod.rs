@@ -41,7 +41,7 @@ use self::ranking::{Name, Ranking, StoreCandidate};
 use self::room::Room;
 use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
-use crate::tier::{StartError, Tier, TierError};
+use crate::tier::{StartError, Take, Tier, TierError};
 
 /// How long opening waits for the first listing.
 const OPENING: Duration = Duration::from_secs(1);
@@ -225,74 +225,6 @@ impl Disk {
             other => other,
         })
     }
-
-    /// `Tier::store` of `given` bytes, which `fill` writes.
-    fn store_with(
-        &self,
-        key: &PartKey,
-        given: usize,
-        parent: Option<Digest>,
-        fill: Fill<'_>,
-    ) -> Result<(), TierError> {
-        let bytes = self.files.bytes(key, given)?;
-        if self.finds(key)? {
-            return Ok(());
-        }
-        self.spend(bytes)?;
-        let name = Name::new(self.store, &key.digest);
-        let candidate = StoreCandidate {
-            key: name,
-            parent: name.parent(parent),
-            size: self.files.chunk_bytes(key.blocks),
-        };
-        let room = self.room.reserve(bytes, &candidate);
-        let stored = room.and_then(|reservation| {
-            self.write_with_room(key, bytes, &candidate, fill)?;
-            reservation.commit(self.store, key, parent);
-            Ok(())
-        });
-        if let (Err(_), Some(budget)) = (&stored, &self.budget) {
-            lock(budget).give_back(bytes);
-        }
-        stored
-    }
-
-    /// `Tier::load` of a part of `bytes` of payload, which `take` reads from `PAYLOAD_AT` of the
-    /// open file; it returns the CRC-64 of what arrived.
-    ///
-    /// # Errors
-    /// Those of `Tier::load`. An error of `take` is `Failed`; a file that ends early, `Damaged`.
-    pub fn load_by(
-        &self,
-        key: &PartKey,
-        bytes: usize,
-        take: impl FnOnce(&File) -> Result<u64, Error>,
-    ) -> Result<(), TierError> {
-        self.load_with(key, bytes, |file| {
-            let mut page = [0; HEADER_BYTES];
-            file.read_exact_at(&mut page, 0)?;
-            Ok((page, take(file)?))
-        })
-    }
-
-    /// `Tier::store` of a part of `bytes` of payload, which `give` writes from `PAYLOAD_AT` of the
-    /// new file; it returns the CRC-64 of what it wrote. Called again when the file system was full
-    /// and room was made.
-    ///
-    /// # Errors
-    /// Those of `Tier::store`.
-    pub fn store_by(
-        &self,
-        key: &PartKey,
-        bytes: usize,
-        give: impl Fn(&File) -> Result<u64, Error>,
-    ) -> Result<(), TierError> {
-        self.store_with(key, bytes, None, &|file, header| {
-            io::allot(file, layout::file_bytes(bytes as u64))?;
-            let page = header(give(file)?);
-            file.write_all_at(&page, 0)
-        })
-    }
 }
 
 impl Tier for Disk {
@@ -305,10 +237,37 @@ impl Tier for Disk {
         self.load_with(key, given, |file| self.files.io.read(file, into))
     }
 
-    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
-        self.store_with(key, from.len(), parent, &|file, header| {
-            io::fill(file, from, header)
+    fn load_by(&self, key: &PartKey, bytes: usize, take: Take<'_>) -> Result<(), TierError> {
+        self.load_with(key, bytes, |file| {
+            let mut page = [0; HEADER_BYTES];
+            file.read_exact_at(&mut page, 0)?;
+            Ok((page, take(file)?))
         })
+    }
+
+    fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError> {
+        let bytes = self.files.bytes(key, from.len())?;
+        if self.finds(key)? {
+            return Ok(());
+        }
+        self.spend(bytes)?;
+        let name = Name::new(self.store, &key.digest);
+        let candidate = StoreCandidate {
+            key: name,
+            parent: name.parent(parent),
+            size: self.files.chunk_bytes(key.blocks),
+        };
+        let room = self.room.reserve(bytes, &candidate);
+        let stored = room.and_then(|reservation| {
+            let fill: Fill<'_> = &|file, header| io::fill(file, from, header);
+            self.write_with_room(key, bytes, &candidate, fill)?;
+            reservation.commit(self.store, key, parent);
+            Ok(())
+        });
+        if let (Err(_), Some(budget)) = (&stored, &self.budget) {
+            lock(budget).give_back(bytes);
+        }
+        stored
     }
 
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError> {

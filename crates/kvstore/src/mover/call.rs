@@ -10,7 +10,7 @@ use super::queue::Work;
 use super::transfer::Pool;
 use crate::format::HEADER_BYTES;
 use crate::key::{Digest, PartKey};
-use crate::tier::{Tier, TierError};
+use crate::tier::{Take, Tier, TierError};
 
 thread_local! {
     /// Space for the copy of a chunk, whose pages are there when the thread stores the next one.
@@ -205,6 +205,19 @@ impl Worker {
         match self {
             Self::Chunks { tier, .. } => tier.name(),
             Self::Ram(_) => "ram",
+        }
+    }
+
+    /// [`Tier::load_by`] of a chunk tier.
+    pub(crate) fn load_by(
+        &self,
+        key: &PartKey,
+        bytes: usize,
+        take: Take<'_>,
+    ) -> Result<(), TierError> {
+        match self {
+            Self::Chunks { tier, .. } => tier.load_by(key, bytes, take),
+            Self::Ram(_) => Err(TierError::Failed("RAM has no parts".into())),
         }
     }
 

@@ -35,8 +35,8 @@ use tier_queue::TierQueue;
 use transfer::NO_BLOCK;
 pub use transfer::{Kind, Moved, Pool, Transfer};
 
-use crate::key::Digest;
-use crate::tier::{StartError, Tier};
+use crate::key::{Digest, PartKey};
+use crate::tier::{StartError, Take, Tier, TierError};
 
 /// Opens a tier as the options say.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
@@ -321,6 +321,21 @@ impl<P: Pool> Mover<P> {
     /// All answers since the last call; waits at most `timeout` for the first.
     pub fn take(&self, timeout: Duration) -> Vec<Moved> {
         self.answers.take(timeout)
+    }
+
+    /// Loads a part of a disk tier outside of its queue, as `Tier::load_by` does.
+    ///
+    /// # Errors
+    /// Those of `Tier::load_by`; no chunk tier has this number.
+    pub fn load_by(
+        &self,
+        tier: usize,
+        key: &PartKey,
+        bytes: usize,
+        take: Take<'_>,
+    ) -> Result<(), TierError> {
+        let queue = self.tier(tier).map_err(TierError::Failed)?;
+        queue.load_by(key, bytes, take)
     }
 
     /// What the engine cannot count itself: an object for each of `tiers`, the chunk tiers in their

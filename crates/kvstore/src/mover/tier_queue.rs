@@ -17,7 +17,8 @@ use super::clock::Clock;
 use super::limits::Limits;
 use super::queue::{Free, Job, Queue, Work, WorkKind};
 use super::transfer::{Fault, Moved, Pool};
-use crate::tier::TierError;
+use crate::key::PartKey;
+use crate::tier::{Take, TierError};
 
 /// Why a tier takes no jobs.
 const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
@@ -269,6 +270,19 @@ impl<P: Pool> TierQueue<P> {
             fault,
             left,
         });
+    }
+
+    /// See [`Mover::load_by`](super::Mover::load_by).
+    pub(crate) fn load_by(
+        &self,
+        key: &PartKey,
+        bytes: usize,
+        take: Take<'_>,
+    ) -> Result<(), TierError> {
+        let answer = self.worker.load_by(key, bytes, take);
+        let damaged = matches!(answer, Err(TierError::Damaged(_)));
+        self.lock().damaged += u64::from(damaged);
+        answer
     }
 
     /// Answers jobs that were taken out of the queue. `why` follows the tier's name; empty: they

@@ -197,10 +197,10 @@ fn files_left_behind_count_and_go() {
 }
 
 /// A file system of so many bytes, if this process may mount one.
-pub(crate) struct Small<'a>(&'a Path);
+struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
-    pub(crate) fn mount(path: &'a Path, bytes: u64) -> Option<Self> {
+    fn mount(path: &'a Path, bytes: u64) -> Option<Self> {
         let size = format!("size={bytes}");
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &size, "tmpfs"])

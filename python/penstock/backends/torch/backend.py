@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends import KvMover
+from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
@@ -187,8 +188,10 @@ class TorchBackend:
         return step
 
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
+        copies = self._device.copies
+        direct = direct_tiers(self._config, on_gpu=copies is not None)
         settings = mover_settings(self._config, tiers, self._spec, self._shard, self._pools)
-        return open_tiers(settings, self._pools, self._device.copies)
+        return open_tiers(settings, self._pools, copies, direct)
 
     def put(self, carried: bytes) -> None:
         self._carried_in.put(carried)

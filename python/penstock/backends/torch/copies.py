@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.kernels import crc64
 from penstock.core import PenstockError
 
 PAGE = 4096
@@ -36,6 +37,9 @@ class Copies(Protocol):
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied: ...
 
+    def crc64(self, memories: Sequence[Tensor]) -> int:
+        """The CRC-64/NVME of memories of the device, one after another."""
+
 
 class CudaCopies:
     """The copy engines of a GPU.
@@ -49,6 +53,7 @@ class CudaCopies:
         self._device = device
         self._outward = torch.cuda.Stream(device)
         self._inward = torch.cuda.Stream(device)
+        self._checksums = torch.cuda.Stream(device)
 
     def pin(self, size: int) -> Tensor:
         # torch's own pinned memory has sizes of powers of two.
@@ -76,6 +81,10 @@ class CudaCopies:
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied:
         return _CudaCopied(self._inward, pairs)
+
+    def crc64(self, memories: Sequence[Tensor]) -> int:
+        with torch.cuda.stream(self._checksums):
+            return crc64(memories)
 
 
 class _CudaCopied:

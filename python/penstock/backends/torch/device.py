@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -165,7 +166,7 @@ class Cuda:
         event.record(self._stream)
         return lambda: bool(event.query())
 
-    @property
+    @cached_property
     def copies(self) -> Copies:
         return CudaCopies(self.torch)
 

@@ -1,8 +1,9 @@
 """KV between the pools of a GPU and the tiers of its rank, by way of pinned memory of the host.
 
 A store is copied to a staging chunk, which the native mover stores; a load is loaded by it to a
-staging chunk, which is copied to the pools. The RAM tier needs no chunk. A transfer is answered
-when its last copy is done: no step that the engine makes afterwards reads what is not there.
+staging chunk, which is copied to the pools. The RAM tier needs no chunk, nor do direct loads. A
+transfer is answered when its last copy is done: no step that the engine makes afterwards reads what
+is not there.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from penstock.backends import KvMover
 from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.direct import DirectLoads
 from penstock.backends.torch.ram import RamTier
 from penstock.backends.torch.staging import Chunks, Lanes, PinnedSlots
 from penstock.core.plan import NO_BLOCK
@@ -27,6 +29,8 @@ WAIT_S = 60.0
 """One wait for answers of the native mover."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
+Answers = SimpleQueue[Moved | Exception]
+"""An error makes the rank unusable."""
 
 
 @dataclass(slots=True)
@@ -62,10 +66,13 @@ class StagedMover:
         staging: PinnedSlots,
         chunks: Sequence[Chunks],
         copies: Copies,
+        direct: Mapping[int, DirectLoads],
+        answers: Answers,
     ) -> None:
+        """`direct` loads from tiers of these numbers, with answers to the same queue."""
         self._native, self._copies = native, copies
         self._pinned, self._staging, self._chunks = (ram, staging), staging, chunks
-        self._answers: SimpleQueue[Moved | Exception] = SimpleQueue()
+        self._direct, self._answers = direct, answers
         self._lanes = Lanes(self._answers.put)
         self._ram = RamTier(ram, copies, self._lanes, self._answers.put)
         self._lock = threading.Lock()
@@ -87,11 +94,15 @@ class StagedMover:
             if kind is TransferKind.CANCEL:
                 wanted = set(transfer.ids)
                 self._drop(lambda each: each.id in wanted, "")
+                for loads in self._direct.values():
+                    loads.cancel(transfer.ids)
                 self._native.submit(transfer)
             elif kind in MOVEMENTS and self._closed:
                 self._refuse(transfer, "is closed")
             elif kind in MOVEMENTS and tier == RAM:
                 self._ram.submit(transfer)
+            elif kind is TransferKind.LOAD and tier in self._direct:
+                self._direct[tier].submit(transfer)
             elif kind in MOVEMENTS:
                 self._wait_for_chunk(transfer)
             elif kind in REMOVALS:
@@ -125,6 +136,8 @@ class StagedMover:
             self._drop(lambda each: each.kind is TransferKind.LOAD, why)
             self._ended.wait_for(lambda: not self._storing(), max(0.0, seconds))
             self._drop(lambda each: True, why)
+        for loads in self._direct.values():
+            loads.close()
         self._lanes.end_outward()
         self._native.close(max(0.0, deadline - time.monotonic()))
         # Of no tier, so it is answered at once, behind all others.

@@ -9,7 +9,8 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from torch import Tensor
 from penstock.backends import KvMover
 from penstock.backends.mover_options import mover_options
 from penstock.backends.torch.copies import Copies
-from penstock.backends.torch.mover import StagedMover
+from penstock.backends.torch.direct import DirectLoads, Share
+from penstock.backends.torch.mover import Answers, StagedMover
 from penstock.backends.torch.pool import Pool
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.staging import CHUNKS, Chunks, PinnedSlots
@@ -25,7 +27,11 @@ from penstock.backends.torch.weights import kv_groups
 from penstock.config import EngineConfig
 from penstock.core import PenstockError
 from penstock.core.transfer import OpenTiers
+from penstock.gds import KvikioParts
 from penstock.model.spec import Attention, DecoderSpec
+
+if TYPE_CHECKING:
+    from penstock import _native
 
 FORMS = {torch.float32: "f32-rows", torch.bfloat16: "bf16-rows"}
 """Names of the numbers and their order in a block, part of every cache identity: no other backend
@@ -34,10 +40,14 @@ reads such a block.
 
 
 def open_tiers(
-    settings: Mapping[str, Any], pools: Sequence[Pool], copies: Copies | None
+    settings: Mapping[str, Any],
+    pools: Sequence[Pool],
+    copies: Copies | None,
+    direct: Sequence[int] = (),
 ) -> KvMover:
     """A mover for `mover_settings`; `copies` are None where the pools are memory of the host.
-    PenstockError with the tier that cannot be opened, and the remedy.
+    Tiers of the numbers in `direct` are loaded from by GPUDirect Storage. PenstockError with the
+    tier that cannot be opened, and the remedy.
     """
     if copies is None:
         return _native_mover([pool.blocks for pool in pools], settings)
@@ -47,7 +57,13 @@ def open_tiers(
     staging = PinnedSlots(pools, tiers * CHUNKS * blocks, copies)
     chunks = [Chunks(tier * CHUNKS * blocks, blocks) for tier in range(tiers)]
     native = _native_mover(staging.groups, {**settings, "ram_slots": 0})
-    return StagedMover(native, ram, staging, chunks, copies)
+    share = Share(settings["heads"], [(first, end) for first, end in settings["layers"]])
+    answers: Answers = SimpleQueue()
+    loads = {
+        tier: DirectLoads(KvikioParts(native, tier), share, pools, copies, answers.put)
+        for tier in direct
+    }
+    return StagedMover(native, ram, staging, chunks, copies, loads, answers)
 
 
 def mover_settings(
@@ -82,7 +98,7 @@ def _own_layers(spec: DecoderSpec, shard: Shard) -> list[list[int]]:
     return found
 
 
-def _native_mover(memories: Sequence[Tensor], settings: Mapping[str, Any]) -> KvMover:
+def _native_mover(memories: Sequence[Tensor], settings: Mapping[str, Any]) -> _native.KvMover:
     """Over blocks in the host's memory, a tensor of them for each KV group."""
     from penstock import _native
 

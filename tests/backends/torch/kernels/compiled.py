@@ -20,6 +20,7 @@ from typing import Any
 import triton
 from penstock.backends.torch.kernels import (
     activation,
+    checksum,
     decode,
     grouped,
     latent,
@@ -117,6 +118,11 @@ def others() -> Iterator[Build]:
     yield Build("routing", _route, constants, {"scale": "fp32"})
     sizes = {"BLOCK": 64, "BLOCK_N": 128, "num_warps": 4}
     yield Build("order by expert", _sort, sizes, {"order": "*i32", "sorting": "i32"})
+    sizes = {"LANES": 8, "STEPS": 4, "num_warps": 4}
+    words = {"data": "*i64", "out": "*i64", "parts": "*i64", "tables": "*i64"}
+    yield Build("checksum of segments", checksum._segments, sizes, words)
+    sizes = {"FIRST": 12, "BITS": 6, "num_warps": 4}
+    yield Build("checksum", checksum._joined, sizes, words)
     yield Build("sampling", _sample, {"BLOCK": 1024, "num_warps": 8}, {"seeds": "*i64"})
 
 

@@ -80,6 +80,12 @@ def sampling(make: Maker) -> Iterator[Case]:
     yield cases.draws(make, 13, 1500)
 
 
+def checksums(make: Maker) -> Iterator[Case]:
+    """Less than a segment of 4096 words, whole ones, and several memories."""
+    for counts in ((1,), (0,), (4095,), (4096,), (8193,), (300, 1, 0, 4097, 20000)):
+        yield cases.checksums(make, *counts)
+
+
 def main(form: str, size: str) -> None:
     dtype = {"f32": torch.float32, "f16": torch.float16}[form]
     make = Maker(dtype)
@@ -88,6 +94,7 @@ def main(form: str, size: str) -> None:
         routing(make),
         products(make),
         sampling(make),
+        checksums(make),
         attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)),
     )
     print(json.dumps([[case.name, cases.error(case, dtype)] for case in every]))

@@ -377,3 +377,15 @@ def test_a_temperature_of_zero_takes_the_first_of_the_most_likely() -> None:
     assert draws(logits, 3, top_k=1).tolist() == [0, 1, 0, 0]
     assert draws(logits, 3, temperature=1e-45).tolist() == [0, 1, 0, 0]
     assert float(draws(torch.full((4,), math.nan), 3).sum()) == 1
+
+
+@pytest.mark.parametrize("sizes", [(8,), (0,), (64, 8, 0, 24), (4096, 16)])
+def test_checksums_are_joined_in_order(sizes: tuple[int, ...]) -> None:
+    """CRC-64/NVME bit by bit."""
+    memories = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+    crc = (1 << 64) - 1
+    for byte in b"".join(bytes(memory.tolist()) for memory in memories):
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x9A6C9329AC4BC9B5 if crc & 1 else 0)
+    assert kernels.crc64(memories) == crc ^ (1 << 64) - 1

@@ -6,6 +6,7 @@ depend on Triton alone and take pointers and strides; nothing here knows a model
 
 from penstock.backends.torch.kernels.activation import Activation, activate
 from penstock.backends.torch.kernels.attention import Scoring
+from penstock.backends.torch.kernels.checksum import crc64
 from penstock.backends.torch.kernels.decode import attend_decode
 from penstock.backends.torch.kernels.experts import experts, linear
 from penstock.backends.torch.kernels.latent import attend_latent
@@ -31,6 +32,7 @@ __all__ = [
     "attend_decode",
     "attend_latent",
     "attend_prefill",
+    "crc64",
     "experts",
     "linear",
     "rms_norm",

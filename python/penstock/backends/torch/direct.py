@@ -1,0 +1,128 @@
+"""Loads of a disk tier by GPUDirect Storage: from its files to the pools, without the host's
+memory. Checksums are computed where the bytes arrive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.pool import Pool
+from penstock.core.plan import NO_BLOCK
+from penstock.core.transfer import Fault, Moved, Transfer
+
+if TYPE_CHECKING:
+    from penstock.gds import KvikioParts, Memory, Part
+
+THREADS = 4
+"""Chunks that are loaded at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank has of each block (docs/kv-format.md)."""
+
+    heads: Sequence[int]
+    """KV heads in the order of a block, counted over the whole model."""
+    layers: Sequence[tuple[int, int]]
+    """The first and the one after the last of each KV group, counted group after group."""
+
+
+class DirectLoads:
+    def __init__(
+        self,
+        parts: KvikioParts,
+        share: Share,
+        pools: Sequence[Pool],
+        copies: Copies,
+        answer: Callable[[Moved | Exception], None],
+    ) -> None:
+        self._parts, self._share, self._pools = parts, share, pools
+        self._copies, self._answer = copies, answer
+        self._workers = ThreadPoolExecutor(THREADS, "kv-direct")
+        self._waiting: dict[int, Future[None]] = {}
+        for pool in pools:
+            if pool.layout.block_bytes:
+                # Compiled now: the first load would seem to stall.
+                copies.crc64([_extent(pool, 0, 0)])
+
+    def submit(self, transfer: Transfer) -> None:
+        begun = self._workers.submit(self._run, transfer, time.monotonic())
+        self._waiting[transfer.id] = begun
+        begun.add_done_callback(lambda _: self._waiting.pop(transfer.id, None))
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Loads that have not begun are answered."""
+        for each in ids:
+            waiting = self._waiting.get(each)
+            if waiting is not None and waiting.cancel():
+                self._answer(Moved(each, False))
+
+    def close(self) -> None:
+        self.cancel(list(self._waiting))
+        self._workers.shutdown()
+
+    def _run(self, transfer: Transfer, asked: float) -> None:
+        try:
+            self._answer(self._moved(transfer, asked))
+        except Exception as error:  # noqa: BLE001 - the engine gets any error
+            self._answer(error)
+
+    def _moved(self, transfer: Transfer, asked: float) -> Moved:
+        from penstock.gds import PartDamagedError, PartMissingError, PartsError
+
+        began, size = time.monotonic(), 0
+        moved = Moved(transfer.id, False, waited=began - asked)
+        try:
+            for part, extents in self._parts_of(transfer):
+                self._load(part, extents)
+                size += sum(extent.nbytes for extent in extents)
+            moved.done, moved.bytes = True, size
+        except PartMissingError:
+            pass
+        except PartDamagedError as error:
+            moved.error, moved.fault = str(error), Fault.DAMAGED
+        except PartsError as error:
+            moved.error, moved.fault = str(error), Fault.FAILED
+        moved.seconds = time.monotonic() - began
+        return moved
+
+    def _load(self, part: Part, extents: Sequence[Tensor]) -> None:
+        memories = [_memory(extent) for extent in extents]
+        self._parts.load(part, memories, lambda: self._copies.crc64(extents))
+
+    def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
+        """The parts of which a block is wanted, and where their extents go."""
+        from penstock.gds import Part
+
+        count = len(transfer.blocks) // len(self._pools)
+        for group, pool in enumerate(self._pools):
+            layers = self._share.layers[group]
+            blocks = transfer.blocks[group * count : (group + 1) * count]
+            if layers[0] == layers[1] or set(blocks) == {NO_BLOCK}:
+                continue
+            for at, head in enumerate(self._share.heads):
+                extents = [_extent(pool, block, at) for block in blocks]
+                yield Part(transfer.keys, count, head, layers), extents
+
+
+def _extent(pool: Pool, block: int, head: int) -> Tensor:
+    """The place of a KV head of a block; where no token sees the block, memory that is dropped."""
+    if block == NO_BLOCK:
+        like = _extent(pool, 0, head)
+        return torch.empty_like(like)
+    place = pool.blocks[block]
+    return place if pool.layout.latent else place[head]
+
+
+def _memory(extent: Tensor) -> Memory:
+    # bf16 has no name in the interface by which other libraries see a tensor.
+    whole = extent.view(-1).view(torch.uint8)
+    return whole if whole.is_cuda else memoryview(whole.numpy())
