@@ -262,6 +262,17 @@ def test_an_eviction_for_the_disk_comes_before_its_successor_that_finds_no_node(
     assert found[0].summary == "was driven off n1, which has a full disk"
 
 
+def test_a_silent_node_comes_before_what_was_driven_off_it_earlier() -> None:
+    said = "Pod was rejected: The node had condition: [DiskPressure]. "
+    gone = pod("tiny-a", status={"phase": "Failed", "reason": "Evicted", "message": said})
+    missed = {"type": "Ready", "status": "Unknown", "lastTransitionTime": at(90)}
+    silent = node(status={"conditions": [missed]})
+    left = pod("tiny-b", status={"phase": "Running", "conditions": []})
+    found = causes(snapshot(workload(gone, left), nodes=[silent]))
+    assert [cause.subject for cause in found] == ["node n1", "pod tiny-a"]
+    assert found[0].summary == "is not ready for 90 s"
+
+
 def test_a_quota_says_what_was_asked_and_used() -> None:
     said = (
         'pods "tiny-a" is forbidden: exceeded quota: team, requested: limits.memory=16Gi, '

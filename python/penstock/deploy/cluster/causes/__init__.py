@@ -53,20 +53,31 @@ def _of_workload(workload: Workload, snapshot: Snapshot) -> list[Cause]:
         return [Cause(Stage.MISSING, workload.title, "is not in the cluster", remedy=remedy)]
     found = [refused(workload, snapshot), unbound(workload, snapshot)]
     found += incomplete(workload, snapshot)
+    # A node that is silent now comes before pods that were driven off it earlier.
+    is_silent = any(lost_node(pod, snapshot) for pod in workload.pods if _is_waited_for(pod))
+    pods = sorted(workload.pods, key=lambda pod: is_silent and _is_evicted(pod))
     # A pod that is to end stays where its node does not answer.
     found += [
-        lost_node(pod, snapshot) if _is_ending(pod) else _of_pod(pod, snapshot)
-        for pod in workload.pods
+        lost_node(pod, snapshot) if _is_ending(pod) else _of_pod(pod, snapshot) for pod in pods
     ]
     return [cause for cause in found if cause is not None]
 
 
 def _of_pod(pod: Object, snapshot: Snapshot) -> Cause | None:
-    if mapping(pod.get("status")).get("reason") == "Evicted":
+    if _is_evicted(pod):
         return evicted(pod, snapshot)
     if is_true(pod, "Ready") or mapping(pod.get("status")).get("phase") == "Succeeded":
         return None
     return next(filter(None, (rule(pod, snapshot) for rule in OF_POD)), None)
+
+
+def _is_waited_for(pod: Object) -> bool:
+    has_ended = mapping(pod.get("status")).get("phase") in ("Failed", "Succeeded")
+    return not has_ended and not is_true(pod, "Ready")
+
+
+def _is_evicted(pod: Object) -> bool:
+    return mapping(pod.get("status")).get("reason") == "Evicted"
 
 
 def _is_ending(pod: Object) -> bool:
