@@ -334,9 +334,14 @@ def test_what_one_replica_stored_in_redis_counts_for_the_other(
                 posted = direct[number].post("/v1/chat/completions", json=asked)
                 assert posted.status_code == 200
             other = body | {"messages": story(0)}
-            eventually(lambda: held(client, other)[addresses[1]]["shared"] > 500, "blocks in Redis")
+            first = held(client, other)[addresses[0]]["pool"]
+            assert first > 500
+
+            def all_are_stored() -> bool:
+                return held(client, other)[addresses[1]]["shared"] == first
+
+            eventually(all_are_stored, "blocks in Redis")
             said = held(client, other)
-            assert said[addresses[0]]["pool"] == said[addresses[1]]["shared"]
             answer = direct[1].post("/v1/chat/completions", json=other).json()
             assert cached(answer) == said[addresses[1]]["shared"]
             assert by_tier(answer)["pool"] == 0

@@ -16,6 +16,10 @@ from dataclasses import dataclass
 WORKER = "penstock.worker"
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
+SETTLE = 0.25
+"""Seconds that a rank which ended by itself waits for the report of one that was killed: its own
+end may be the consequence, and the kernel takes longer to take down the larger process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ class RankExit:
 
 class Processes:
     """A process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
-    the first ends. `host` is part of error messages, where there are several hosts.
+    the first ends, with one that was killed where there is one. `host` is part of error messages,
+    where there are several hosts.
 
     A rank reads its job as one line from standard input, a pipe whose end means that this process
     has ended. A stopped rank does not read; if a main thread started it, the kernel ends it.
@@ -106,13 +111,26 @@ class Processes:
         poll = select.poll()
         for handle in self._handles:
             poll.register(handle, select.POLLIN)
-        ready = poll.poll()
+        watched, timeout = len(self._handles), None
+        first: RankExit | None = None
+        while watched and (ready := poll.poll(timeout)):
+            poll.unregister(ready[0][0])
+            watched -= 1
+            found = self._exit(ready[0][0])
+            first = found if first is None or found.killed else first
+            if found.killed:
+                break
+            timeout = 1e3 * SETTLE
+        assert first is not None
+        self._on_exit(first)
+
+    def _exit(self, handle: int) -> RankExit:
         at = time.monotonic()
-        index = self._handles.index(ready[0][0])
+        index = self._handles.index(handle)
         process, rank = self._all[index], self._first + index
         status = process.wait()
         name = f"rank {rank} (process {process.pid}{self._where})"
-        self._on_exit(RankExit(rank, f"{name} {_describe(status)}", at, killed=status < 0))
+        return RankExit(rank, f"{name} {_describe(status)}", at, killed=status < 0)
 
 
 def _describe(status: int) -> str:
