@@ -23,9 +23,9 @@ from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
 from tests.backends.torch import test_tiers
 from tests.backends.torch.held_copies import HeldCopies, LateCopies
-from tests.backends.torch.test_tiers import FAMILIES, assert_same, audit
+from tests.backends.torch.test_tiers import FAMILIES, assert_hits_change_nothing
 from tests.e2e.server import eventually
-from tests.e2e.test_kv_tiers import PROMPTS, Open, answers, cached, forget, stats
+from tests.e2e.test_kv_tiers import Open
 from tests.engine import test_traffic as traffic
 from tests.real_ranks import engine
 from tests.worker.test_kv_mover import disk, silent_redis
@@ -400,16 +400,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[LateCopies]:
 def test_hits_change_nothing(
     opened: Open, place: str, late: list[LateCopies], family: str, tiers: list[str]
 ) -> None:
-    expected = answers(opened(family=family), PROMPTS)
-    llm = opened(*(place if tier == "disk" else tier for tier in tiers), family=family)
-    for _ in range(3):
-        assert_same(answers(llm, PROMPTS), expected)
-        audit(llm)
-        forget(llm)
-    eventually(lambda: (forget(llm), cached(llm, PROMPTS[:1]))[1] == [96], "a hit")
-    assert stats(llm, 0).hit_tokens > 0
-    assert not stats(llm, 0).errors
-    llm.close()
+    assert_hits_change_nothing(opened, place, family, tiers)
     assert [each.wrong for each in late] == [[]]
 
 

@@ -73,9 +73,8 @@ def audit(llm: LLM) -> None:
     assert scheduler.stats().blocks_used == 0
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("tiers", [["ram:8MiB"], ["disk"], ["ram:8MiB", "disk"]])
-def test_hits_change_nothing(opened: Open, place: str, family: str, tiers: list[str]) -> None:
+def assert_hits_change_nothing(opened: Open, place: str, family: str, tiers: list[str]) -> None:
+    """Answers from the tiers, `disk` at `place`, are those of an engine without any."""
     expected = answers(opened(family=family), PROMPTS)
     llm = opened(*(place if tier == "disk" else tier for tier in tiers), family=family)
     for _ in range(3):
@@ -85,6 +84,13 @@ def test_hits_change_nothing(opened: Open, place: str, family: str, tiers: list[
     eventually(lambda: (forget(llm), cached(llm, PROMPTS[:1]))[1] == [96], "a hit")
     assert stats(llm, 0).hit_tokens > 0
     assert not stats(llm, 0).errors
+    llm.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tiers", [["ram:8MiB"], ["disk"], ["ram:8MiB", "disk"]])
+def test_hits_change_nothing(opened: Open, place: str, family: str, tiers: list[str]) -> None:
+    assert_hits_change_nothing(opened, place, family, tiers)
 
 
 def test_hits_are_counted_for_the_tier_they_came_from(opened: Open, place: str) -> None:
