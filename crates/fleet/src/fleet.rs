@@ -111,6 +111,12 @@ impl Fleet {
         View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
     }
 
+    /// Share of the requests at the replicas that other gateways send, 0 to 1; 0 before a report
+    /// showed any.
+    pub fn others(&self) -> f32 {
+        self.shared.others()
+    }
+
     /// Reserves what a request takes, before it is sent: `uncached_tokens` have to be computed,
     /// `prompt_tokens` take room. One for a replica that is gone counts nowhere.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {

@@ -22,6 +22,7 @@ mod live;
 mod load;
 mod member;
 mod metrics;
+mod others;
 mod outcome;
 mod outliers;
 mod pace;

@@ -160,10 +160,7 @@ impl Poller {
             at: self.shared.now(),
             own: before.most(self.member.live.own()),
         };
-        let polled = Arc::new(polled);
-        self.shared
-            .change_entry(self.id, |entry| entry.polled = Some(polled));
-        self.member.live.polled();
+        self.shared.saw_report(self.id, polled);
         Ok(())
     }
 

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::Settings;
 use crate::backend::Target;
-use crate::load::Load;
+use crate::load::{Load, Polled};
 use crate::member::Member;
+use crate::others::Others;
 use crate::outliers::{Compared, outliers};
 use crate::pace::{Answers, Class};
 use crate::snapshot::{Entry, Snapshot};
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     writer: Mutex<u32>,
     /// Mean of the uncached tokens of own prompts: bits of an f32.
     mean_uncached: AtomicU32,
+    /// Requests of other gateways.
+    others: Mutex<Others>,
     /// Addresses of the latest list.
     listed: Mutex<HashSet<Arc<str>>>,
     /// There was a list of backends.
@@ -83,6 +86,7 @@ impl Shared {
             snapshot: ArcSwap::default(),
             writer: Mutex::default(),
             mean_uncached: AtomicU32::new(USUAL_TOKENS.to_bits()),
+            others: Mutex::default(),
             listed: Mutex::default(),
             found: AtomicBool::new(false),
             checked: Notify::new(),
@@ -120,6 +124,26 @@ impl Shared {
     /// Replaces the snapshot by one with another entry for `id`.
     pub(crate) fn change_entry(&self, id: ReplicaId, change: impl FnOnce(&mut Entry)) {
         self.change(|snapshot, _| snapshot.entry_mut(id).map(change));
+    }
+
+    /// Takes over what a replica reported.
+    pub(crate) fn saw_report(&self, id: ReplicaId, polled: Polled) {
+        let requests = polled.reported.waiting + polled.reported.running;
+        let own = polled.own.in_flight as f32;
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.saw(requests, own);
+        drop(others);
+        let polled = Arc::new(polled);
+        self.change_entry(id, |entry| {
+            entry.member.live.polled();
+            entry.polled = Some(polled);
+        });
+    }
+
+    /// Share of the requests at the replicas that other gateways send, 0 to 1.
+    pub(crate) fn others(&self) -> f32 {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.share()
     }
 
     /// Takes over a list of backends: new ones join, missing ones drain, and those that were

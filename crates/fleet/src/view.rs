@@ -33,16 +33,6 @@ impl View {
         }
     }
 
-    /// Share of the requests at the replicas that others sent, as if one more were theirs: where
-    /// there are none, nothing says that there is no other gateway.
-    pub fn others(&self) -> f32 {
-        let own = |entry: &Entry| entry.member.live.own().in_flight as f32;
-        let own: f32 = self.snapshot.entries.iter().map(own).sum();
-        let all = self.replicas.iter().map(|one| one.waiting + one.running);
-        let all = all.sum::<f32>().max(own);
-        (all - own + 1.0) / (all + 1.0)
-    }
-
     /// Where the replica at `place` in `replicas` is: `http://host:port`.
     ///
     /// # Panics

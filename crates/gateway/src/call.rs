@@ -10,6 +10,7 @@ use penstock_edge::Failure;
 use penstock_http::{BodyShare, Caller, Peer, request_id};
 use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
+use penstock_routing::Slo;
 
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
@@ -18,6 +19,16 @@ use crate::scan::Fields;
 
 /// Names a conversation, whatever the body says.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+
+/// Targets of a request in milliseconds; the second of each is what llm-d calls it now.
+const SLO_TTFT_MS: [HeaderName; 2] = [
+    HeaderName::from_static("x-slo-ttft-ms"),
+    HeaderName::from_static("x-llm-d-slo-ttft-ms"),
+];
+const SLO_TPOT_MS: [HeaderName; 2] = [
+    HeaderName::from_static("x-slo-tpot-ms"),
+    HeaderName::from_static("x-llm-d-slo-tpot-ms"),
+];
 
 /// What a replica gets of a request, but for the body.
 #[derive(Debug, Clone)]
@@ -157,6 +168,15 @@ pub(crate) fn renamed(body: &[u8], fields: &Fields, model: &str) -> Option<Bytes
     Some([before, name.as_bytes(), after].concat().into())
 }
 
+/// Seconds of the first of these headers that states milliseconds above 0.
+fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
+    let mut values = names
+        .iter()
+        .filter_map(|name| headers.get(name)?.to_str().ok());
+    let milliseconds: f32 = values.find_map(|text| text.trim().parse().ok())?;
+    (milliseconds > 0.0 && milliseconds.is_finite()).then_some(milliseconds / 1e3)
+}
+
 /// What routing looks at. Prompts with other models or salts share nothing.
 pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
@@ -174,6 +194,11 @@ pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Pr
         tokens: Vec::new(),
         salted: fields.cache_salt.is_some(),
         session: session.map(|name| text_seed(&[name])),
+        priority: 0,
+        slo: Slo {
+            ttft_s: seconds(headers, &SLO_TTFT_MS),
+            tpot_s: seconds(headers, &SLO_TPOT_MS),
+        },
         subset: None,
     }
 }

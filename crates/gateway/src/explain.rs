@@ -32,6 +32,7 @@ pub(crate) async fn explain(
     let renamed = destination.renamed.as_deref();
     let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
     let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);
+    call.prompt.priority = class.priority;
     let look = pool.explain(model, &call.prompt);
     let answer = value!({
         "asked": call.asked,
@@ -80,6 +81,7 @@ fn scores(ranked: &Ranked) -> Value {
 }
 
 fn described(look: &Look, place: usize, replica: &Replica) -> Value {
+    let cache = look.caches.get(place).copied().unwrap_or_default();
     value!({
         "address": *replica.address,
         "condition": condition(replica.condition),
@@ -87,6 +89,8 @@ fn described(look: &Look, place: usize, replica: &Replica) -> Value {
         "running": replica.running,
         "kv_use": replica.kv_use,
         "backlog_tokens": replica.backlog_tokens,
+        "cache_fill": cache.fill,
+        "cache_regret": cache.regret,
         "cached_tokens": look.cached.get(place).copied().unwrap_or(0.0),
         "held_tokens": look.held.get(place).copied().flatten().map(Held::json),
         "total": null,

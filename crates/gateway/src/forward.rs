@@ -37,10 +37,13 @@ pub(crate) async fn forward(
     call.tokenize(&destination.pool).await;
     let model = destination.renamed.as_deref().or(call.asked.as_deref());
     let model = model.unwrap_or_default();
-    let (caller, bytes) = (call.caller.as_deref(), call.body_bytes());
-    let class = gateway.class(call.headers(), caller, &destination);
+    let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);
+    call.prompt.priority = class.priority;
     let flow = &destination.pool.flow;
-    let mut turn = Some(flow.pass(&class, bytes, call.prompt.bytes).await?);
+    let mut turn = Some(
+        flow.pass(&class, call.body_bytes(), call.prompt.bytes)
+            .await?,
+    );
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
     let mut attempts = 0;

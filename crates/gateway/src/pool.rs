@@ -12,7 +12,7 @@ use penstock_fleet::{Fleet, InFlight, View};
 use penstock_http::Client;
 use penstock_prefix::{PrefixIndex, TEXT_UNIT};
 use penstock_routing::{
-    Condition, Decision, Profile, ReplicaId, Request, Unknown, Unroutable, pick,
+    CacheState, Condition, Decision, Profile, ReplicaId, Request, Slo, Unknown, Unroutable, pick,
 };
 
 use crate::config::PoolConfig;
@@ -43,6 +43,10 @@ pub(crate) struct Prompt {
     pub(crate) salted: bool,
     /// Hash of what names the conversation.
     pub(crate) session: Option<u64>,
+    /// That of its class: above 0 critical, below 0 sheddable.
+    pub(crate) priority: i32,
+    /// Targets that its headers state.
+    pub(crate) slo: Slo,
     /// Addresses of the only replicas that may get it; `None`: all.
     pub(crate) subset: Option<Vec<String>>,
 }
@@ -67,6 +71,22 @@ struct Index {
     prefixes: PrefixIndex,
     /// Replicas that the index knows, with the number of their restarts.
     replicas: Vec<(ReplicaId, u32)>,
+}
+
+/// What a gateway believes of caches, of each replica by its place.
+#[derive(Debug, Default)]
+struct Believed {
+    /// Tokens of the prompt that it has computed already.
+    cached: Vec<f32>,
+    caches: Vec<CacheState>,
+    /// The first link of the prompt's chain that none has.
+    unknown: Option<u64>,
+}
+
+/// Links that the replica at `place` can hold.
+fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
+    let tokens = view.kv_tokens(place).unwrap_or(USUAL_KV_TOKENS);
+    (tokens / unit_tokens).max(1.0)
 }
 
 /// A replica for a request, with the reservation.
@@ -99,6 +119,7 @@ pub(crate) struct Look {
     /// the end hold none.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
+    pub(crate) caches: Vec<CacheState>,
     /// What each replica said that it holds; empty where none was asked for.
     pub(crate) held: Vec<Option<Held>>,
     /// Tokens of a link of the prompt's chain.
@@ -157,8 +178,8 @@ impl Pool {
         let (view, decision) = (look.view, look.decision?);
         let first = decision.first();
         let cached = look.cached.get(first.place).copied().unwrap_or(0.0);
-        let kv_tokens = view.kv_tokens(first.place).unwrap_or(USUAL_KV_TOKENS);
-        self.note(first.replica, &prompt.chain, kv_tokens / look.unit_tokens);
+        let capacity = capacity(&view, first.place, look.unit_tokens);
+        self.note(first.replica, &prompt.chain, capacity);
         if let Some(exact) = self.exact_for(prompt) {
             exact.expect(&view.replicas[first.place], &view, model, &prompt.tokens);
         }
@@ -187,19 +208,23 @@ impl Pool {
         };
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
         let prompt_tokens = prompt.bytes as f32 / bytes_per_token;
-        let (mut cached, unknown) = self.cached(&view, prompt, unit_tokens);
+        let believed = self.believed(&view, prompt, unit_tokens);
+        let mut cached = believed.cached;
         let exact = self.exact_for(prompt);
         let held = exact.map(|exact| exact.correct(&view, model, &prompt.tokens, &mut cached));
         let most = cached.iter().copied().fold(0.0, f32::max);
-        let unknown = unknown.map(|key| Unknown {
+        let unknown = believed.unknown.map(|key| Unknown {
             key,
             tokens: prompt_tokens - most,
-            others: view.others(),
+            others: self.fleet.others(),
         });
         let request = Request {
             prompt_tokens,
             cached_tokens: &cached,
+            caches: &believed.caches,
             unknown,
+            priority: prompt.priority,
+            slo: prompt.slo,
             session: prompt.session,
             adapter: Some(model),
             tried,
@@ -211,17 +236,17 @@ impl Pool {
             prompt_tokens,
             view,
             cached,
+            caches: believed.caches,
             held: held.unwrap_or_default(),
             unit_tokens,
             decision,
         }
     }
 
-    /// Tokens of the prompt that each replica has computed already, and the first link of its chain
-    /// that none has, as far as this gateway knows.
-    fn cached(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> (Vec<f32>, Option<u64>) {
+    /// What this gateway believes of the replicas' caches.
+    fn believed(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> Believed {
         if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
-            return (Vec::new(), None);
+            return Believed::default();
         }
         let ids = view.replicas.iter().map(|replica| replica.id);
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -231,8 +256,18 @@ impl Pool {
         let units = index.prefixes.matches(&prompt.chain, &holders);
         let tokens = |units: usize| units as f32 * unit_tokens;
         let known = units.iter().copied().max().unwrap_or(0);
-        let unknown = prompt.chain.get(known).copied();
-        (units.into_iter().map(tokens).collect(), unknown)
+        let cache = |(place, holder): (usize, &u32)| {
+            let capacity = capacity(view, place, unit_tokens);
+            CacheState {
+                fill: index.prefixes.len_of(*holder) as f32 / capacity,
+                regret: index.prefixes.regret(*holder),
+            }
+        };
+        Believed {
+            caches: holders.iter().enumerate().map(cache).collect(),
+            unknown: prompt.chain.get(known).copied(),
+            cached: units.into_iter().map(tokens).collect(),
+        }
     }
 
     fn exact_for(&self, prompt: &Prompt) -> Option<&Exact> {
@@ -252,9 +287,7 @@ impl Pool {
     fn note(&self, replica: ReplicaId, chain: &[u64], capacity: f32) {
         if !chain.is_empty() && self.profile.load().needs_prefixes() {
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-            index
-                .prefixes
-                .insert(replica.0, chain, capacity.max(1.0) as usize);
+            index.prefixes.insert(replica.0, chain, capacity as usize);
         }
     }
 

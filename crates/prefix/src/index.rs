@@ -6,6 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
+use crate::ghosts::{Ghosts, Regret};
 use crate::keyed::Keyed;
 
 /// Prefix links and their holders.
@@ -13,6 +14,7 @@ use crate::keyed::Keyed;
 pub struct PrefixIndex {
     links: Links,
     holders: HashMap<u32, Holder>,
+    ghosts: Ghosts,
     uses: u64,
 }
 
@@ -71,6 +73,7 @@ struct Holder {
     log: VecDeque<(u64, u64)>,
     /// Links that it holds.
     live: usize,
+    regret: Regret,
 }
 
 impl PrefixIndex {
@@ -94,6 +97,7 @@ impl PrefixIndex {
     /// Notes that `holder` computes `chain`. It keeps at most `capacity` links, those used last;
     /// the end of a chain goes before its beginning.
     pub fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
+        let mut missed = Vec::new();
         let held = self.holders.entry(holder).or_default();
         held.log.reserve(chain.len().min(capacity));
         for link in chain.iter().take(capacity).rev() {
@@ -103,6 +107,7 @@ impl PrefixIndex {
                 Entry::Occupied(mut having) => having.get_mut().note(now),
                 Entry::Vacant(place) => {
                     place.insert(Having::new(now));
+                    missed.extend(self.ghosts.take(*link));
                     true
                 }
             };
@@ -115,6 +120,10 @@ impl PrefixIndex {
             };
             if drop_use(&mut self.links, link, holder, Some(used)) {
                 held.live -= 1;
+                held.regret.evicted(capacity);
+                if !self.links.contains_key(&link) {
+                    self.ghosts.add(link, holder, self.links.len());
+                }
             }
         }
         if held.log.len() > 2 * held.live + 1024 {
@@ -124,6 +133,11 @@ impl PrefixIndex {
                 having.is_some_and(|having| having.iter().any(|one| *one == (holder, *used)))
             });
         }
+        for evicted_by in missed {
+            if let Some(held) = self.holders.get_mut(&evicted_by) {
+                held.regret.missed();
+            }
+        }
     }
 
     /// Forgets a holder: its cache is gone.
@@ -131,6 +145,13 @@ impl PrefixIndex {
         for (link, _) in self.holders.remove(&holder).unwrap_or_default().log {
             drop_use(&mut self.links, link, holder, None);
         }
+    }
+
+    /// Share of the links that `holder` evicted lately, as the last one to hold them, that were
+    /// asked for again, 0 to 1: what a link that it takes beyond its capacity costs.
+    pub fn regret(&self, holder: u32) -> f32 {
+        let held = self.holders.get(&holder);
+        held.map_or(0.0, |held| held.regret.share())
     }
 
     /// Links that `holder` has.
@@ -212,6 +233,52 @@ mod tests {
         }
     }
 
+    /// Chains of ten links in a cycle, in a cache of 50.
+    fn cycled(index: &mut PrefixIndex, holder: u32, chains: u64, rounds: u64) {
+        for n in 0..chains * rounds {
+            let first = u64::from(holder) * 1_000_000 + n % chains * 10;
+            index.insert(holder, &(first..first + 10).collect::<Vec<_>>(), 50);
+        }
+    }
+
+    #[test]
+    fn regret_is_the_share_of_evicted_links_that_are_asked_for_again() {
+        let mut index = PrefixIndex::default();
+        // five chains fit, six do not: an LRU evicts each link before it is asked for
+        cycled(&mut index, 1, 5, 20);
+        cycled(&mut index, 2, 6, 20);
+        assert_eq!((index.regret(1), index.regret(9)), (0.0, 0.0));
+        assert!(index.regret(2) > 0.9, "{}", index.regret(2));
+        // links that never come again
+        for n in 0..100 {
+            let first = 5_000_000 + n * 10;
+            index.insert(3, &(first..first + 10).collect::<Vec<_>>(), 50);
+        }
+        assert_eq!(index.regret(3), 0.0);
+        // what was is forgotten
+        for n in 0..100 {
+            let first = 9_000_000 + n * 10;
+            index.insert(2, &(first..first + 10).collect::<Vec<_>>(), 50);
+        }
+        assert!(index.regret(2) < 0.1, "{}", index.regret(2));
+        index.clear(2);
+        assert_eq!(index.regret(2), 0.0);
+    }
+
+    #[test]
+    fn what_another_holder_has_is_evicted_without_regret() {
+        let mut index = PrefixIndex::default();
+        let chain: Vec<u64> = (0..50).collect();
+        index.insert(1, &chain, 50);
+        for n in 0..40 {
+            let first = 1000 + n * 100;
+            index.insert(2, &chain[..10], 50);
+            index.insert(2, &(first..first + 50).collect::<Vec<_>>(), 50);
+        }
+        assert_eq!(index.matches(&chain, &[1, 2]), [50, 0]);
+        assert_eq!(index.regret(2), 0.0);
+    }
+
     #[test]
     fn memory_is_bounded_by_the_links_that_are_held() {
         let mut index = PrefixIndex::default();
@@ -223,5 +290,6 @@ mod tests {
         index.clear(1);
         index.clear(2);
         assert!(index.links.is_empty() && index.holders.is_empty());
+        assert!(index.ghosts.len() <= 110, "{}", index.ghosts.len());
     }
 }

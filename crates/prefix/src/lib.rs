@@ -29,6 +29,7 @@
 //! what engines say that they hold ([`BlockIndex`]).
 
 mod blocks;
+mod ghosts;
 mod index;
 mod keyed;
 mod text;

@@ -2,9 +2,13 @@
 
 use serde::Deserialize;
 
+use crate::Slo;
 use crate::filters::Filter;
 use crate::picker::Picker;
 use crate::scorers::{SCORERS, Score, scorer};
+
+/// An hour: no target is later.
+const MOST_MS: f32 = 3_600_000.0;
 
 /// A profile as it is written.
 #[derive(Debug, Clone, Deserialize)]
@@ -13,6 +17,30 @@ pub struct ProfileSpec {
     pub filters: Vec<Filter>,
     pub scorers: Vec<ScorerSpec>,
     pub picker: Picker,
+    pub slo: SloSpec,
+}
+
+/// Targets of requests that have none of their own, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SloSpec {
+    pub ttft_ms: Option<f32>,
+    pub tpot_ms: Option<f32>,
+}
+
+impl SloSpec {
+    fn checked(self) -> Result<Slo, ProfileError> {
+        let seconds = |name, target: Option<f32>| match target {
+            Some(value) if !(value > 0.0 && value <= MOST_MS) => {
+                Err(ProfileError::Target { name, value })
+            }
+            _ => Ok(target.map(|value| value / 1e3)),
+        };
+        Ok(Slo {
+            ttft_s: seconds("ttft_ms", self.ttft_ms)?,
+            tpot_s: seconds("tpot_ms", self.tpot_ms)?,
+        })
+    }
 }
 
 /// A scorer by its name, one of [`SCORERS`].
@@ -39,6 +67,7 @@ impl Default for ProfileSpec {
             filters: Vec::new(),
             scorers: vec![cost],
             picker: Picker::MaxScore,
+            slo: SloSpec::default(),
         }
     }
 }
@@ -50,6 +79,8 @@ pub enum ProfileError {
     NoScorer { name: String },
     #[error("the weight of scorer {name} is {weight}; 0 to 1000 is possible")]
     Weight { name: String, weight: f32 },
+    #[error("slo.{name} is {value}; it has to be above 0 and at most {MOST_MS} ms")]
+    Target { name: &'static str, value: f32 },
 }
 
 /// A profile that can be used.
@@ -64,12 +95,13 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`]
     pub fn new(spec: ProfileSpec) -> Result<Self, ProfileError> {
+        let slo = spec.slo.checked()?;
         let scorers = spec.scorers.into_iter().map(|one| {
             let ScorerSpec { name, weight } = one;
             if !(0.0..=1000.0).contains(&weight) {
                 return Err(ProfileError::Weight { name, weight });
             }
-            let found = scorer(&name).ok_or(ProfileError::NoScorer { name })?;
+            let found = scorer(&name, slo).ok_or(ProfileError::NoScorer { name })?;
             Ok((found, weight))
         });
         Ok(Self {
@@ -104,5 +136,8 @@ mod tests {
         let error = profile(r#"{"scorers": [{"name": "queue", "weight": -1}]}"#).unwrap_err();
         assert!(error.to_string().contains("-1"), "{error}");
         assert!(serde_json::from_str::<ProfileSpec>(r#"{"scorer": []}"#).is_err());
+        let error = profile(r#"{"slo": {"tpot_ms": 0}}"#).unwrap_err();
+        assert!(error.to_string().contains("slo.tpot_ms is 0"), "{error}");
+        assert!(profile(r#"{"slo": {"ttft_ms": 500, "tpot_ms": 30}}"#).is_ok());
     }
 }

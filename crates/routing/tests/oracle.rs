@@ -4,8 +4,8 @@
 mod support;
 
 use penstock_routing::{
-    Condition, Filter, Picker, Profile, ProfileSpec, Replica, ReplicaId, ScorerSpec, Unroutable,
-    pick,
+    Condition, Filter, Picker, Profile, ProfileSpec, Replica, ReplicaId, ScorerSpec, Slo, SloSpec,
+    Unroutable, pick,
 };
 use proptest::prelude::*;
 use support::{Asked, asked, fleet};
@@ -119,10 +119,42 @@ fn scores(name: &str, asked: &Asked, fleet: &[Replica], left: &[usize]) -> Optio
         "ttft" => by_ratio(&|at| {
             seconds(at, f64::from(one(at).backlog_tokens) + prompt - cached(at)) + step(at)
         }),
+        "tpot" => by_ratio(&|at| {
+            step(at) + f64::from(one(at).waiting) * f64::from(one(at).pace.decode_s_per_sequence)
+        }),
+        "slo" => left
+            .iter()
+            .map(|at| {
+                let waiting = f64::from(one(*at).waiting);
+                let tpot = step(*at) + waiting * f64::from(one(*at).pace.decode_s_per_sequence);
+                let tokens = f64::from(one(*at).backlog_tokens) + prompt - cached(*at);
+                let ttft = seconds(*at, tokens) + step(*at);
+                let usual = (asked.slo == Slo::default()).then_some(USUAL);
+                let Slo { ttft_s, tpot_s } = usual.unwrap_or(asked.slo);
+                let part = |time: f64, target: Option<f32>| match target.map(f64::from) {
+                    Some(target) if target > 0.0 && time > target => 0.5 * target / time,
+                    Some(target) if target > 0.0 => 0.5 + 0.5 * (1.0 - time / target),
+                    _ => 1.0,
+                };
+                part(ttft, ttft_s).min(part(tpot, tpot_s))
+            })
+            .collect(),
+        "criticality" => {
+            let load = |at: &usize| f64::from(one(*at).waiting) + f64::from(one(*at).running);
+            let least = left.iter().map(load).fold(f64::MAX, f64::min);
+            match asked.priority {
+                1.. => by_rank(&|at| load(&at)),
+                0 => vec![1.0; left.len()],
+                _ if left.iter().all(|at| load(at) == least) => vec![1.0; left.len()],
+                _ => left.iter().map(|at| f64::from(load(at) > least)).collect(),
+            }
+        }
         "cost" => by_ratio(&|at| {
             let own = seconds(at, prompt - cached(at));
             let before = seconds(at, f64::from(one(at).backlog_tokens));
-            let others = own * (0.5 + 0.05 * f64::from(one(at).running));
+            let cache = asked.caches.get(at).copied().unwrap_or_default();
+            let pressure = f64::from(cache.regret) + 0.5 * f64::from(cache.fill);
+            let others = own * (0.5 + 0.05 * f64::from(one(at).running) + pressure);
             let evicted = f64::from(one(at).kv_use) * seconds(at, prompt);
             let waiting = f64::from(one(at).waiting);
             let step = step(at) + waiting * f64::from(one(at).pace.decode_s_per_sequence);
@@ -141,6 +173,12 @@ fn scores(name: &str, asked: &Asked, fleet: &[Replica], left: &[usize]) -> Optio
         _ => return None,
     })
 }
+
+/// Targets of the profile.
+const USUAL: Slo = Slo {
+    ttft_s: Some(2.0),
+    tpot_s: Some(0.03),
+};
 
 fn filters() -> impl Strategy<Value = Vec<Filter>> {
     let filter = prop_oneof![
@@ -165,6 +203,10 @@ fn spec() -> impl Strategy<Value = ProfileSpec> {
         filters,
         scorers,
         picker: Picker::MaxScore,
+        slo: SloSpec {
+            ttft_ms: USUAL.ttft_s.map(|seconds| 1e3 * seconds),
+            tpot_ms: USUAL.tpot_s.map(|seconds| 1e3 * seconds),
+        },
     })
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use penstock_routing::{
     Decision, Picker, Profile, ProfileSpec, Replica, ReplicaId, Request, SCORERS, ScorerSpec,
-    Unknown, pick,
+    SloSpec, Unknown, pick,
 };
 use proptest::prelude::*;
 use support::{asked, fleet, hostile};
@@ -21,6 +21,7 @@ fn profile(scorers: &[&str], picker: Picker) -> Profile {
         filters: Vec::new(),
         scorers: scorers.collect(),
         picker,
+        slo: SloSpec::default(),
     };
     Profile::new(spec).unwrap()
 }
@@ -55,6 +56,8 @@ fn quantities() -> Vec<(&'static str, Vec<Worse>)> {
         ("running", vec![waiting, running]),
         ("kv-use", vec![kv]),
         ("prefix", vec![cached]),
+        ("tpot", vec![step, waiting, running]),
+        ("slo", vec![backlog, slower, cached, step, waiting, running]),
         ("ttft", vec![backlog, slower, cached, step, running]),
         (
             "cost",

@@ -71,6 +71,7 @@ impl EnvoyCall {
         destination.pool.tokenize(&mut prompt, path, &body).await;
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let class = gateway.class(&self.headers, caller, &destination);
+        prompt.priority = class.priority;
         let flow = &destination.pool.flow;
         let turn = flow.pass(&class, body.len(), prompt.bytes).await?;
         let model = destination.renamed.as_deref().or(asked.as_deref());

@@ -114,6 +114,53 @@ async fn sessions_stay_where_they_began() {
     }
 }
 
+/// Two replicas, of which the first is busy, behind this scorer alone; the number of requests that
+/// each of them got when four were sent with each header.
+async fn sent_with(scorer: &str, headers: &[(&'static str, &'static str)]) -> Vec<[usize; 2]> {
+    let all = replicas(2).await;
+    all[0].metrics("vllm:num_requests_running 40\n");
+    all[1].metrics("vllm:num_requests_running 0\n");
+    let backends: Vec<Value> = all.iter().map(|one| json!({"url": one.url})).collect();
+    let pool = json!({"name": "p", "source": {"static": backends},
+        "profile": {"scorers": [{"name": scorer}]},
+        "fleet": {"slow_start_s": 0, "metrics": {"period_s": 0.01}}});
+    let objectives = json!([{"name": "chat", "priority": 5}, {"name": "batch", "priority": -1}]);
+    let door = Door::with(json!({"pools": [pool], "objectives": objectives})).await;
+    let busy = format!("{}\"}} 40", all[0].url.strip_prefix("http://").unwrap());
+    until_shown("the load", async || {
+        door.get("/metrics").await.text().contains(&busy)
+    })
+    .await;
+    let mut found = Vec::new();
+    for header in headers {
+        let before = [all[0].seen().len(), all[1].seen().len()];
+        for _ in 0..4 {
+            let body = chat("x").to_string();
+            let answer = door.send("/v1/chat/completions", &[*header], body).await;
+            assert_eq!(answer.status, 200);
+        }
+        found.push([0, 1].map(|at| all[at].seen().len() - before[at]));
+    }
+    found
+}
+
+/// A decode step takes 10 ms, and half a millisecond more for each further sequence, until answers
+/// say otherwise: 30 ms on the busy replica.
+#[tokio::test]
+async fn a_target_for_tpot_chooses_the_replica_with_more_headroom() {
+    let headers = [("x-slo-tpot-ms", "20"), ("x-llm-d-slo-tpot-ms", "20")];
+    assert_eq!(sent_with("slo", &headers).await, [[0, 4], [0, 4]]);
+}
+
+#[tokio::test]
+async fn critical_requests_get_the_replica_that_sheddable_ones_leave_free() {
+    let headers = [
+        ("x-gateway-inference-objective", "batch"),
+        ("x-gateway-inference-objective", "chat"),
+    ];
+    assert_eq!(sent_with("criticality", &headers).await, [[4, 0], [0, 4]]);
+}
+
 /// Models of several pools are one list, and a request goes to its model's pool.
 #[tokio::test]
 async fn models_are_where_replicas_list_them() {

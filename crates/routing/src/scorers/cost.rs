@@ -6,14 +6,15 @@
 //! ```text
 //!  backlog + prompt                  its own wait: tokens to compute before its first one
 //!  + prompt x (0.5 + 0.05 running)   others wait: those who come next, and each running sequence
+//!  + prompt x (regret + fill / 2)    cached prompts that it evicts, and are computed again
 //!  + 20 decode steps                 its own answer, with those that run and wait now
-//!  + KV use x whole prompt           what it may drive out of the cache
+//!  + KV use x whole prompt           running sequences that it may preempt
 //! ```
 //!
 //! `backlog` and `prompt` (without what is cached) are seconds at the replica's prefill rate. The
 //! numbers were chosen by replay (docs/routing.md).
 
-use super::ttft::{decode_step, prefill};
+use super::predicted::{prefill, tpot};
 use super::{Candidate, Score, least_over_each};
 use crate::Request;
 
@@ -36,9 +37,11 @@ impl Score for Cost {
         let seconds = |one: &Candidate<'_>| {
             let load = &one.load;
             let prompt = prefill(one, request.prompt_tokens - one.cached_tokens);
+            let cache = request.caches.get(one.place).copied();
+            let evicted = cache.unwrap_or_default().pressure();
             prefill(one, load.backlog_tokens)
-                + prompt * (1.0 + NEXT + BESIDE * load.running)
-                + STEPS * decode_step(one, load.running + load.waiting)
+                + prompt * (1.0 + NEXT + BESIDE * load.running + evicted)
+                + STEPS * tpot(one)
                 + load.kv_use * prefill(one, request.prompt_tokens)
         };
         least_over_each(&candidates.iter().map(seconds).collect::<Vec<_>>())

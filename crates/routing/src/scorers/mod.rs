@@ -2,17 +2,21 @@
 
 mod adapter;
 mod cost;
+mod criticality;
 mod kv_use;
+mod predicted;
 mod prefix;
 mod queue;
 mod running;
 mod session;
+mod slo;
+mod tpot;
 mod ttft;
 
 use std::fmt::Debug;
 
 use crate::load::{Load, MOST};
-use crate::{Replica, Request};
+use crate::{Replica, Request, Slo};
 
 /// A replica that may get the request.
 #[derive(Debug, Clone, Copy)]
@@ -56,12 +60,22 @@ pub trait Score: Debug + Send + Sync {
 }
 
 /// Names of the scorers.
-pub const SCORERS: [&str; 8] = [
-    "queue", "running", "kv-use", "prefix", "session", "adapter", "ttft", "cost",
+pub const SCORERS: [&str; 11] = [
+    "queue",
+    "running",
+    "kv-use",
+    "prefix",
+    "session",
+    "adapter",
+    "criticality",
+    "ttft",
+    "tpot",
+    "slo",
+    "cost",
 ];
 
-/// The scorer of that name.
-pub(crate) fn scorer(name: &str) -> Option<Box<dyn Score>> {
+/// The scorer of that name; `slo`: targets of requests that have none.
+pub(crate) fn scorer(name: &str, slo: Slo) -> Option<Box<dyn Score>> {
     Some(match name {
         "queue" => Box::new(queue::Queue),
         "running" => Box::new(running::Running),
@@ -69,7 +83,10 @@ pub(crate) fn scorer(name: &str) -> Option<Box<dyn Score>> {
         "prefix" => Box::new(prefix::Prefix),
         "session" => Box::new(session::Session),
         "adapter" => Box::new(adapter::Adapter),
+        "criticality" => Box::new(criticality::Criticality),
         "ttft" => Box::new(ttft::Ttft),
+        "tpot" => Box::new(tpot::Tpot),
+        "slo" => Box::new(slo::Headroom { usual: slo }),
         "cost" => Box::new(cost::Cost),
         _ => return None,
     })

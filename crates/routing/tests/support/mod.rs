@@ -1,7 +1,7 @@
 //! Fleets and requests at random.
 #![allow(dead_code)] // each test file uses its share
 
-use penstock_routing::{Condition, Pace, Replica, ReplicaId, Request, Unknown};
+use penstock_routing::{CacheState, Condition, Pace, Replica, ReplicaId, Request, Slo, Unknown};
 use proptest::prelude::*;
 
 /// What a [`Request`] borrows.
@@ -9,6 +9,9 @@ use proptest::prelude::*;
 pub(crate) struct Asked {
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
+    pub(crate) caches: Vec<CacheState>,
+    pub(crate) priority: i32,
+    pub(crate) slo: Slo,
     pub(crate) unknown: Option<Unknown>,
     pub(crate) session: Option<u64>,
     pub(crate) adapter: Option<String>,
@@ -22,6 +25,9 @@ impl Asked {
         Request {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: &self.cached,
+            caches: &self.caches,
+            priority: self.priority,
+            slo: self.slo,
             unknown: self.unknown,
             session: self.session,
             adapter: self.adapter.as_deref(),
@@ -106,6 +112,17 @@ pub(crate) fn asked<S: Strategy<Value = f32> + Clone + 'static>(
 ) -> impl Strategy<Value = Asked> {
     let ids = || prop::collection::vec((0u32..8).prop_map(|n| ReplicaId(n * 3 + 1)), 0..8);
     let adapter = prop::option::of(prop::sample::select(vec!["sql", "law", "art"]));
+    let cache = (number.clone(), number.clone()).prop_map(|(fill, regret)| CacheState {
+        fill: fill / 100.0,
+        regret: regret / 100.0,
+    });
+    let caches = prop::collection::vec(cache, 0..8);
+    let seconds = || prop::option::of(number.clone());
+    let slo = (seconds(), seconds()).prop_map(|(ttft, tpot)| Slo {
+        ttft_s: ttft.map(|value| value / 10.0),
+        tpot_s: tpot.map(|value| value / 1000.0),
+    });
+    let policy = (caches, -2..3i32, slo);
     let unknown =
         (any::<u64>(), number.clone(), number.clone()).prop_map(|(key, tokens, others)| Unknown {
             key,
@@ -121,9 +138,13 @@ pub(crate) fn asked<S: Strategy<Value = f32> + Clone + 'static>(
         ids(),
         prop::option::weighted(0.3, ids()),
         any::<u64>(),
+        policy,
     )
         .prop_map(
-            |(tokens, cached, unknown, session, adapter, tried, subset, ticket)| Asked {
+            |(tokens, cached, unknown, session, adapter, tried, subset, ticket, policy)| Asked {
+                caches: policy.0,
+                priority: policy.1,
+                slo: policy.2,
                 prompt_tokens: tokens * 80.0,
                 cached: cached.into_iter().map(|tokens| tokens * 80.0).collect(),
                 unknown,

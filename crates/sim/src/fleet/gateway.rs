@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_fleet::{InFlight, Outcome, Reported, Settings, VirtualFleet};
 use penstock_prefix::PrefixIndex;
-use penstock_routing::{Replica, ReplicaId, Unknown};
+use penstock_routing::{CacheState, Replica, ReplicaId, Unknown};
 
 /// One gateway. Replicas have the ids from 0.
 #[derive(Debug)]
@@ -56,9 +56,18 @@ impl Gateway {
         let unknown = links.get(known).map(|link| Unknown {
             key: *link,
             tokens: prompt_tokens - tokens(known),
-            others: self.fleet.fleet().view().others(),
+            others: self.fleet.fleet().others(),
         });
         (matched.into_iter().map(tokens).collect(), unknown)
+    }
+
+    /// State of each replica's prefix cache.
+    pub(super) fn caches(&self) -> Vec<CacheState> {
+        let one = |(holder, tokens): (&u32, &f32)| CacheState {
+            fill: self.index.len_of(*holder) as f32 * self.block_tokens / tokens,
+            regret: self.index.regret(*holder),
+        };
+        self.holders.iter().zip(&self.capacities).map(one).collect()
     }
 
     /// New links that were ever sent to each replica: a tree as large as SMG's forgets none.

@@ -1,6 +1,6 @@
 //! Ways to choose a replica: a profile, a peer's rule, or an oracle.
 
-use penstock_routing::{Profile, Replica, Request, Unknown, pick};
+use penstock_routing::{CacheState, Profile, Replica, Request, Unknown, pick};
 
 use super::oracle;
 use super::setup::PolicyChoice;
@@ -26,6 +26,7 @@ pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
     pub(super) unknown: Option<Unknown>,
+    pub(super) caches: &'a [CacheState],
     pub(super) links_sent: &'a [usize],
     pub(super) prompt_tokens: f32,
     pub(super) ticket: u64,
@@ -55,6 +56,7 @@ impl Policy {
                     prompt_tokens: asked.prompt_tokens,
                     cached_tokens: asked.cached,
                     unknown: asked.unknown,
+                    caches: asked.caches,
                     ticket: asked.ticket,
                     ..Request::default()
                 };

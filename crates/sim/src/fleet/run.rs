@@ -174,10 +174,12 @@ impl Run {
         let gateway = &mut self.gateways[self.asked[id]];
         let view = gateway.view();
         let (cached, unknown) = gateway.cached(&links, prompt_tokens);
+        let caches = gateway.caches();
         let asked = Asked {
             view: &view,
             cached: &cached,
             unknown,
+            caches: &caches,
             links_sent: gateway.links_sent(),
             prompt_tokens,
             ticket: self.setup.seed.wrapping_add(id as u64),

@@ -1,0 +1,18 @@
+//! `tpot`: the predicted time per output token, the shortest over each one.
+
+use super::predicted::tpot;
+use super::{Candidate, Score, least_over_each};
+use crate::Request;
+
+#[derive(Debug)]
+pub(crate) struct Tpot;
+
+impl Score for Tpot {
+    fn name(&self) -> &'static str {
+        "tpot"
+    }
+
+    fn score(&self, _: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
+        least_over_each(&candidates.iter().map(tpot).collect::<Vec<_>>())
+    }
+}
