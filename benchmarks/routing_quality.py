@@ -10,6 +10,8 @@ Mooncake trace and on made-up workloads with another seed.
 
 from __future__ import annotations
 
+import json
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -29,7 +31,7 @@ from penstock.bench.routing import (
     policy,
     replay,
 )
-from penstock.bench.traces import read
+from penstock.bench.traces import Arrival, read
 from support import facts
 
 REPLICAS = 8
@@ -40,10 +42,13 @@ WINDOWS = {
 """First second and length of what is played of a trace, and how many times as fast. Values were
 chosen on the first 2,000 seconds of the first.
 """
-SECONDS = {"bursts": 400.0}
+SECONDS = {"bursts": 3600.0}
 """Length of a made-up workload; others: two minutes."""
+MEASURED = Path(__file__).parent / "profiles" / "smollm2-2-cores.json"
+"""Profile of a real engine (sim_calibration.py)."""
 SEED = 7
 """Not the seed with which values were chosen."""
+SMALL = "tenants, SmolLM2-135M"
 COLUMNS = (
     "profile",
     "TTFT mean ms",
@@ -63,7 +68,8 @@ PROSE = (
     "2, kv-use x 2, prefix x 3; `cache-aware` the rule of SMG with the values of its command line.",
     "`oracle` knows queues, caches and the lengths of answers, and takes the least sum of TTFT,",
     "own end and delay of others: greedy, so a yardstick and not a bound. Unevenness is the",
-    "coefficient of variation of KV use over the replicas.",
+    "coefficient of variation of KV use over the replicas. The last workload is that of",
+    "routing_real.py, on three replicas of a profile that was measured on a real engine.",
 )
 
 
@@ -76,11 +82,30 @@ def workloads(traces: list[Path]) -> dict[str, Workload]:
             made[f"{path.stem} x {rate:g}"] = from_trace(trace, rate, start, seconds)
     for name in WORKLOADS:
         made[name] = made_up(name, 1.0, SECONDS.get(name, 120.0), SEED)
+    made[SMALL] = tenants_of_a_small_model()
     return made
 
 
-def measure(workload: Workload) -> list[Summary]:
-    fleet = Fleet(engines=("h100",) * REPLICAS, seed=SEED)
+def tenants_of_a_small_model() -> Workload:
+    """14 tenants with 1,088 tokens each, 62 of a question, 24 of an answer; 16 minutes."""
+    rng, at, arrivals = random.Random(SEED), 0.0, []
+    for number in range(3840):
+        at += rng.expovariate(4.0)
+        tenant = rng.randrange(14)
+        names = tuple(tenant * 1000 + block for block in range(17))
+        arrivals.append(Arrival(at, 1150, 24, (*names, 1_000_000 + number), 64))
+    return Workload(SMALL, 64, tuple(arrivals))
+
+
+def measured_fleet() -> Fleet:
+    """Three replicas with one core and 6,400 tokens of KV each."""
+    profile = json.loads(MEASURED.read_text())
+    profile["num_blocks"] = 200
+    profile["timing"]["prompt_us_per_token"] *= 2.0
+    return Fleet(engines=(profile,) * 3, seed=SEED)
+
+
+def measure(workload: Workload, fleet: Fleet) -> list[Summary]:
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda name: replay(workload, policy(name), fleet), POLICIES))
 
@@ -137,7 +162,10 @@ def main() -> None:
     results: dict[str, list[Summary]] = {}
     about = facts.gather(parsed.peers, [], sys.argv)
     for name, workload in workloads(parsed.trace).items():
-        results[name] = measure(workload)
+        fleet = Fleet(engines=("h100",) * REPLICAS, seed=SEED)
+        if workload.name == SMALL:
+            fleet = measured_fleet()
+        results[name] = measure(workload, fleet)
         print(name, *(f"{one.policy} {one.ttft_mean:.0f}" for one in results[name]), flush=True)
     write(parsed.results, about, results)
 

@@ -135,6 +135,7 @@ impl Metrics {
         let help = "From the arrival of a request to the first byte of its streamed answer.";
         page.histogram(name, help, &self.first_token);
         self.endings_page(&mut page);
+        expected_page(&mut page, pools);
         replicas_page(&mut page, pools);
         flow_page(&mut page, pools);
         let hedging = pools
@@ -162,6 +163,29 @@ impl Metrics {
                 &format!(",pool=\"{pool}\",outcome=\"{outcome}\""),
                 count,
             );
+        }
+    }
+}
+
+fn expected_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
+    type Count = fn((u64, u64)) -> u64;
+    let counters: [(&str, &str, Count); 2] = [
+        (
+            "penstock:gateway_prompt_tokens_total",
+            "Prompt tokens of requests that were routed, as far as their number is known.",
+            |(prompt, _)| prompt,
+        ),
+        (
+            "penstock:gateway_cached_tokens_expected_total",
+            "Those of them that the chosen replica was believed to hold.",
+            |(_, cached)| cached,
+        ),
+    ];
+    for (name, help, count) in counters {
+        page.head(name, "counter", help);
+        for pool in pools {
+            let labels = format!(",pool=\"{}\"", escaped(&pool.name));
+            page.sample(name, &labels, count(pool.expected.counts()));
         }
     }
 }

@@ -64,6 +64,28 @@ pub(crate) struct Pool {
     /// Bits of an f32.
     bytes_per_token: AtomicU32,
     tickets: AtomicU64,
+    pub(crate) expected: Expected,
+}
+
+/// Prompt tokens of the requests that were routed, and those of them that the chosen replicas were
+/// believed to hold: by the engines' counts of hits it shows whether decisions were right.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    prompt: AtomicU64,
+    cached: AtomicU64,
+}
+
+impl Expected {
+    fn add(&self, prompt: f32, cached: f32) {
+        self.prompt.fetch_add(prompt as u64, Ordering::Relaxed);
+        self.cached.fetch_add(cached as u64, Ordering::Relaxed);
+    }
+
+    /// Prompt tokens, and cached ones.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let read = |one: &AtomicU64| one.load(Ordering::Relaxed);
+        (read(&self.prompt), read(&self.cached))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +177,7 @@ impl Pool {
             exact,
             bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
             tickets: AtomicU64::new(0),
+            expected: Expected::default(),
         })
     }
 
@@ -184,6 +207,7 @@ impl Pool {
             exact.expect(&view.replicas[first.place], &view, model, &prompt.tokens);
         }
         let uncached = look.prompt_tokens - cached;
+        self.expected.add(look.prompt_tokens, cached);
         Ok(Routed {
             url: view.url(first.place).clone(),
             in_flight: self

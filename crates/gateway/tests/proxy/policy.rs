@@ -27,6 +27,16 @@ async fn shared_prefixes_stay_together() {
             assert_eq!(answer.status, 200);
         }
     }
+    // five of six turns find all of their prompt but the end; the first ones, whose tokens are
+    // guessed, count more
+    let page = door.get("/metrics").await.text();
+    let count = |name: &str| {
+        let line = page.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let cached = count("penstock:gateway_cached_tokens_expected_total")
+        / count("penstock:gateway_prompt_tokens_total");
+    assert!((0.5..0.85).contains(&cached), "{cached}");
     let mut homes: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, replica) in all.iter().enumerate() {
         for seen in replica.seen() {
