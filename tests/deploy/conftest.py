@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from penstock.cli.main import main
 from tests.deploy.image import NAME, Images, call, debian, needs_tools
 from tests.plan.conftest import CONFIGS, FP8
 
+CUDA_ROOM = 40 << 30
+"""Bytes: wheels, base, two layers with them and their working copies."""
 R1 = ["deepseek-ai/DeepSeek-R1", "--on", "dell-xe9680-h100:2", "--engine"]
 QWQ = ["Qwen/QwQ-32B", "--on", "a10-24gb:4", "--engine"]
 PLANS: dict[str, list[str]] = {
@@ -140,17 +143,34 @@ def deployed(
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Images]:
     """A store with the base and the image."""
+    with built(tmp_path_factory.mktemp("images"), repository, "hub") as store:
+        yield store
+
+
+@pytest.fixture
+def cuda_images(tmp_path: Path, repository: Path) -> Iterator[Images]:
+    """A store with the image for GPUs, over a base with a C compiler."""
     needs_tools()
-    folder = tmp_path_factory.mktemp("images")
+    room = shutil.disk_usage(tmp_path).free
+    if room < CUDA_ROOM:
+        pytest.skip(f"{room >> 30} GiB of disk are free, the image for GPUs needs 40")
+    with built(tmp_path, repository, "hub,cuda", "gcc", "libc6-dev") as store:
+        yield store
+
+
+@contextmanager
+def built(folder: Path, repository: Path, extras: str, *packages: str) -> Iterator[Images]:
+    """A store with the image of the wheel with these extras, over Debian with more packages."""
+    needs_tools()
     wheels = folder / "context/wheels"
     wheels.mkdir(parents=True)
-    built = sorted((repository / "build/wheels").glob("penstock-*.whl"))
-    assert built, "no wheel in build/wheels: make install"
-    shutil.copy(built[-1], wheels)
+    own = sorted((repository / "build/wheels").glob("penstock-*.whl"))
+    assert own, "no wheel in build/wheels: make install"
+    shutil.copy(own[-1], wheels)
     pip = (sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:")
-    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, f"{built[-1]}[hub]")
+    call(*pip, "-c", repository / "constraints.txt", "--dest", wheels, f"{own[-1]}[{extras}]")
     with Images(folder) as store:
-        store.base(debian())
+        store.base(debian(*packages))
         store.build(repository / "deploy/Containerfile", folder / "context", NAME)
         yield store
 

@@ -42,13 +42,15 @@ def call(*words: str | Path, **options: Any) -> str:
     return str(done.stdout).strip()
 
 
-def debian() -> Path:
-    """A root file system of Debian with Python and pip, from the cache if it is there."""
-    archive = CACHE / "bookworm-python.tar"
+def debian(*more: str) -> Path:
+    """A root file system of Debian with Python, pip and more packages, from the cache if it is
+    there.
+    """
+    archive = CACHE / f"{'-'.join(('bookworm-python', *more))}.tar"
     if not archive.is_file():
         CACHE.mkdir(parents=True, exist_ok=True)
         made = archive.with_suffix(f".{os.getpid()}.tar")
-        packages = "--include=python3,python3-pip"
+        packages = f"--include={','.join(('python3', 'python3-pip', *more))}"
         words = ["mmdebstrap", "--variant=minbase", packages, "bookworm", str(made)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:

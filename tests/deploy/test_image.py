@@ -128,3 +128,26 @@ def test_the_image_has_what_a_pull_job_runs(images: Images, tmp_path: Path) -> N
         assert container.wait() != 0
         assert "ModuleNotFoundError" not in container.log
         assert "org/name" in container.log or "connect" in container.log.lower(), container.log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_variant_for_gpus_is_built_and_names_the_driver_that_is_missing(
+    cuda_images: Images, model_file: Path, tmp_path: Path
+) -> None:
+    """No GPU is needed to see that torch with CUDA's libraries is imported, that Triton finds its
+    compiler, and what a user reads on a node without a driver.
+    """
+    root, config = cuda_images.root(NAME), cuda_images.config(NAME)
+    assert (root / "usr/bin/cc").exists(), "Triton calls a C compiler"
+    told = "import torch, triton; print('CUDA', torch.version.cuda)"
+    with Container(
+        tmp_path / "import", root, {**config, "Entrypoint": ["python3", "-c"]}, (told,), {}
+    ) as container:
+        assert container.wait() == 0, container.log
+        assert "CUDA 1" in container.log, "the wheel of torch is one without CUDA"
+    words = ("serve", "/models/model.gguf", "--device", "cuda")
+    mounts = {model_file: "/models/model.gguf"}
+    with Container(tmp_path / "serve", root, config, words, mounts) as container:
+        assert container.wait() != 0
+        assert "driver" in container.log, container.log
