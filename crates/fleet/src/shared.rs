@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::Settings;
 use crate::backend::Target;
-use crate::load::Load;
+use crate::load::{Load, Polled};
 use crate::member::Member;
 use crate::outliers::{Compared, outliers};
 use crate::pace::{Answers, Class};
@@ -188,8 +188,8 @@ impl Shared {
         let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {
             entry.member.update(now, &self.settings, |_| {});
-            let report = entry.fresh(now, stale);
-            let wait = report.is_some_and(|polled| polled.reported.waiting > 0.0);
+            let waits = |report: &Polled| report.reported.waiting > 0.0;
+            let wait = entry.with_fresh(now, stale, |report| report.is_some_and(waits));
             entry.member.sweep(now, wait);
         }
         self.mark_gone();

@@ -12,10 +12,12 @@ use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
 use penstock_text::TextModel;
 use penstock_wire::Ready;
+use tokio::sync::Semaphore;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::arrival::unix_now;
 use crate::config::Config;
+use crate::endpoints::load::MAX_STREAMS;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
 use crate::metrics::{EngineView, Metrics, Rejection};
@@ -36,6 +38,8 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lanes: Lanes,
     pub(crate) grammars: Grammars,
+    /// Streams of the load that may still be opened.
+    pub(crate) load_streams: Arc<Semaphore>,
     bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
@@ -57,6 +61,7 @@ impl App {
         Self {
             lanes: Lanes::new(&config.limits),
             grammars: Grammars::default(),
+            load_streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             bodies: BodyBudget::new(&config.limits),
             config,
             guard: Arc::new(guard),

@@ -9,17 +9,17 @@ use penstock_edge::{guarded, method_not_allowed, no_route};
 
 use crate::app::App;
 use crate::endpoints::{
-    chat, completions, embeddings, info, kv, messages, pairs, responses, tokenize,
+    chat, completions, embeddings, info, kv, load, messages, pairs, responses, tokenize,
 };
 
 const METRICS: &str = "/metrics";
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    // `/metrics` has a port of its own where there is one.
+    // `/metrics` and its stream have a port of their own where there is one.
     let elsewhere = app.config.metrics_port.is_some();
     let mut router = Router::new();
     for (path, methods) in routes() {
-        if !(elsewhere && path == METRICS) {
+        if !(elsewhere && [METRICS, load::PATH].contains(&path)) {
             router = router.route(path, methods);
         }
     }
@@ -65,14 +65,16 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/ready", get(info::ready)),
         ("/version", get(info::version)),
         (METRICS, get(info::metrics)),
+        (load::PATH, get(load::stream)),
         ("/openapi.json", get(info::openapi)),
     ]
 }
 
-/// `/metrics` and the probes, for a port of their own.
+/// `/metrics`, its stream and the probes, for a port of their own.
 pub(crate) fn metrics_router(app: Arc<App>) -> Router {
     Router::new()
         .route(METRICS, get(info::metrics))
+        .route(load::PATH, get(load::stream))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .fallback(no_route)
