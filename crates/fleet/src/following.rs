@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -11,11 +10,11 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use penstock_http::{Level, log};
-use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::load::{Polled, Reported};
 use crate::polling::Poller;
+use crate::push::Push;
 use crate::pushed::{Line, Lines};
 
 /// The pauses between two attempts: the first, doubled each time, and the longest. A stream that
@@ -26,39 +25,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// second.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
-/// What the scrapes of a replica and its stream tell each other.
-#[derive(Debug, Default)]
-pub(crate) struct Push {
-    /// The path of the stream.
-    offered: watch::Sender<Option<Arc<str>>>,
-    /// Lines come.
-    live: AtomicBool,
-    /// A scrape is due: the stream has broken off, or comes from another engine.
-    pub(crate) scrape: Notify,
-}
-
-impl Push {
-    /// Notes what the metrics page says.
-    pub(crate) fn offer(&self, path: Option<Arc<str>>) {
-        self.offered.send_if_modified(|before| {
-            let changed = *before != path;
-            *before = path;
-            changed
-        });
-    }
-
-    pub(crate) fn live(&self) -> bool {
-        self.live.load(Ordering::Relaxed)
-    }
-
-    async fn offered(&self) -> Arc<str> {
-        let mut offers = self.offered.subscribe();
-        let offer = offers.wait_for(Option::is_some).await;
-        let path = offer.ok().and_then(|path| path.clone());
-        path.unwrap_or_default()
-    }
-}
-
 impl Poller {
     /// Runs until it is aborted.
     pub(crate) async fn follow(&self, push: &Push) {
@@ -67,7 +33,7 @@ impl Poller {
             let path = push.offered().await;
             let began = Instant::now();
             let Err(reason) = self.read_stream(&path, push).await;
-            if push.live.swap(false, Ordering::Relaxed) {
+            if push.set_live(false) {
                 let base = &self.member.base;
                 let line = format!("{base} no longer pushes its load, which is polled: {reason}");
                 log(Level::Info, line);
@@ -134,7 +100,7 @@ impl Poller {
         if last.is_some_and(|last| line.step < last.step) {
             push.scrape.notify_one();
         }
-        if !push.live.swap(true, Ordering::Relaxed) {
+        if !push.set_live(true) {
             log(Level::Info, format!("{} pushes its load", self.member.base));
         }
     }

@@ -30,6 +30,7 @@ mod pace;
 mod polling;
 mod process;
 mod prompts;
+mod push;
 mod pushed;
 mod settings;
 mod shared;

@@ -12,11 +12,11 @@ use tokio::time::sleep;
 
 use crate::checks::{Check, PATHS, verdict};
 use crate::fetch::get;
-use crate::following::Push;
 use crate::load::Polled;
 use crate::member::Member;
 use crate::metrics::reported;
 use crate::process::Process;
+use crate::push::Push;
 use crate::shared::Shared;
 
 const MAX_HEALTH_BYTES: usize = 1 << 20;

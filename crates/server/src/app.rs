@@ -12,14 +12,13 @@ use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
 use penstock_openai::ApiError;
 use penstock_text::TextModel;
 use penstock_wire::Ready;
-use tokio::sync::Semaphore;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
 use crate::arrival::unix_now;
 use crate::config::Config;
-use crate::endpoints::load::MAX_STREAMS;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
+use crate::load::LoadStreams;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::reading::Formats;
 use crate::render::Identity;
@@ -38,8 +37,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lanes: Lanes,
     pub(crate) grammars: Grammars,
-    /// Streams of the load that may still be opened.
-    pub(crate) load_streams: Arc<Semaphore>,
+    pub(crate) load_streams: LoadStreams,
     bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
@@ -61,7 +59,7 @@ impl App {
         Self {
             lanes: Lanes::new(&config.limits),
             grammars: Grammars::default(),
-            load_streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            load_streams: LoadStreams::default(),
             bodies: BodyBudget::new(&config.limits),
             config,
             guard: Arc::new(guard),

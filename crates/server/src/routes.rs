@@ -9,8 +9,9 @@ use penstock_edge::{guarded, method_not_allowed, no_route};
 
 use crate::app::App;
 use crate::endpoints::{
-    chat, completions, embeddings, info, kv, load, messages, pairs, responses, tokenize,
+    chat, completions, embeddings, info, kv, messages, pairs, responses, tokenize,
 };
+use crate::load::LOAD_STREAM;
 
 const METRICS: &str = "/metrics";
 
@@ -19,7 +20,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let elsewhere = app.config.metrics_port.is_some();
     let mut router = Router::new();
     for (path, methods) in routes() {
-        if !(elsewhere && [METRICS, load::PATH].contains(&path)) {
+        if !(elsewhere && [METRICS, LOAD_STREAM].contains(&path)) {
             router = router.route(path, methods);
         }
     }
@@ -65,7 +66,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/ready", get(info::ready)),
         ("/version", get(info::version)),
         (METRICS, get(info::metrics)),
-        (load::PATH, get(load::stream)),
+        (LOAD_STREAM, get(info::load)),
         ("/openapi.json", get(info::openapi)),
     ]
 }
@@ -74,7 +75,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
 pub(crate) fn metrics_router(app: Arc<App>) -> Router {
     Router::new()
         .route(METRICS, get(info::metrics))
-        .route(load::PATH, get(load::stream))
+        .route(LOAD_STREAM, get(info::load))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .fallback(no_route)

@@ -9,7 +9,6 @@ mod completions_render;
 pub(crate) mod embeddings;
 pub(crate) mod info;
 pub(crate) mod kv;
-pub(crate) mod load;
 pub(crate) mod messages;
 mod messages_render;
 pub(crate) mod pairs;

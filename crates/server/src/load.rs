@@ -5,51 +5,48 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use penstock_edge::Failure;
-use penstock_engine_client::{EngineState, Progress};
-use penstock_openai::ApiError;
+use penstock_engine_client::{Engine, EngineState, Progress};
 use penstock_wire::Ready;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::app::App;
-
-/// Where it is; the metrics page names it.
-pub(crate) const PATH: &str = "/metrics/stream";
+/// Where they are; the metrics page names it.
+pub(crate) const LOAD_STREAM: &str = "/metrics/stream";
 /// Streams at once: each holds a connection, and needs no key.
 pub(crate) const MAX_STREAMS: usize = 64;
 /// The least time between two lines of a stream.
 const GAP: Duration = Duration::from_millis(5);
 /// The longest, while nothing changes: a reader sees that the stream is alive.
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// Seconds after which another attempt makes sense where all streams are taken.
-const RETRY: u32 = 5;
 
-/// `GET /metrics/stream`: a line of JSON now, and one for each step of the engine.
-pub(crate) async fn stream(State(app): State<Arc<App>>) -> Result<Response, Failure> {
-    let place = app.load_streams.clone().try_acquire_owned();
-    let place = place.map_err(|_| {
-        let message = format!("{MAX_STREAMS} streams of the load are open, which is the most.");
-        ApiError::unavailable(message, RETRY)
-    })?;
-    let lines = Lines {
-        progress: app.engine.watch_progress(),
-        states: app.engine.watch(),
-        last: None,
-        _place: place,
-    };
-    let headers = [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    let body = Body::from_stream(unfold(lines, Lines::next));
-    Ok((headers, body).into_response())
+/// The streams of a server.
+#[derive(Debug)]
+pub(crate) struct LoadStreams {
+    places: Arc<Semaphore>,
+}
+
+impl Default for LoadStreams {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(MAX_STREAMS)),
+        }
+    }
+}
+
+impl LoadStreams {
+    /// A line of JSON now, and one for each step of the engine; `None` where all streams are taken.
+    pub(crate) fn open(&self, engine: &Engine) -> Option<Body> {
+        let lines = Lines {
+            progress: engine.watch_progress(),
+            states: engine.watch(),
+            last: None,
+            _place: self.places.clone().try_acquire_owned().ok()?,
+        };
+        Some(Body::from_stream(unfold(lines, Lines::next)))
+    }
 }
 
 /// The lines of one stream. Nothing is made before the connection takes it, so a slow reader gets
@@ -128,7 +125,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use http_body_util::BodyExt;
     use penstock_wire::StepStats;
-    use tokio::sync::Semaphore;
 
     use super::*;
 
