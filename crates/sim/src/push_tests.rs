@@ -26,13 +26,13 @@ use crate::timer::TokioTimer;
 const STREAM: &str = "GET /metrics/stream ";
 const SCRAPE: &str = "GET /metrics ";
 
-/// A step costs 10 ms and 5 ms for each decode; 2 sequences run at once.
+/// A step costs 20 ms and 5 ms for each decode; 2 sequences run at once.
 fn config() -> HttpConfig {
     let profile = json!({
         "max_model_len": 512, "max_num_seqs": 2, "max_num_batched_tokens": 64, "max_queue": 8,
         "block_size": 16, "num_blocks": 64, "vocab_size": 1000,
         "timing": {
-            "base_us": 10_000, "decode_us": [[1, 5_000]], "prompt_us_per_token": 100,
+            "base_us": 20_000, "decode_us": [[1, 5_000]], "prompt_us_per_token": 100,
             "decode_us_per_context_ktoken": 0, "prompt_us_per_context_ktoken": 0,
         },
     });
