@@ -19,7 +19,7 @@ use crate::failure::{Failure, logged};
 use crate::{anthropic, cors};
 
 /// Probes and scrapers carry no keys.
-const OPEN: [&str; 4] = ["/health", "/metrics", "/ping", "/ready"];
+const OPEN: [&str; 5] = ["/health", "/metrics", "/metrics/stream", "/ping", "/ready"];
 
 /// At and below this path the admin key is required instead of the others.
 const ADMIN: &str = "/v1/kv";

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::connection::EngineConnection;
-use crate::session::Shared;
+use crate::session::{Progress, Shared};
 use crate::socket::EngineSocket;
 use crate::supervisor::{Stop, Supervisor, follow};
 use crate::{EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError};
@@ -159,6 +159,12 @@ impl Engine {
     /// The counters of the last step; zeros until a new engine made its first.
     pub fn stats(&self) -> StepStats {
         self.handle.shared.progress().stats
+    }
+
+    /// Follows the counters: a change for each STEP, heartbeats included, and for each engine that
+    /// gets ready. Intermediate ones may be missed, the latest never is.
+    pub fn watch_progress(&self) -> watch::Receiver<Progress> {
+        self.handle.shared.progress.subscribe()
     }
 
     /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine

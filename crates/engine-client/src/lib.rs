@@ -28,4 +28,5 @@ pub use engine::Engine;
 pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;
 pub use requests::{Event, RequestStream};
+pub use session::Progress;
 pub use state::EngineState;

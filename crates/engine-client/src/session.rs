@@ -19,16 +19,16 @@ pub(crate) struct Shared {
     pub(crate) state: watch::Sender<EngineState>,
     pub(crate) requests: Arc<Requests>,
     observer: Arc<dyn Observer>,
-    progress: Mutex<Progress>,
+    pub(crate) progress: watch::Sender<Progress>,
     /// `None` until a new engine reports.
     tiers: Mutex<Option<Arc<str>>>,
 }
 
 /// The last STEP and when it came; a new engine counts as progress.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
-    pub(crate) stats: StepStats,
-    pub(crate) at: Instant,
+pub struct Progress {
+    pub stats: StepStats,
+    pub at: Instant,
 }
 
 impl Shared {
@@ -37,7 +37,7 @@ impl Shared {
             state: watch::Sender::new(EngineState::Starting),
             requests: Arc::default(),
             observer,
-            progress: Mutex::new(Progress::new()),
+            progress: watch::Sender::new(Progress::new()),
             tiers: Mutex::default(),
         }
     }
@@ -53,7 +53,7 @@ impl Shared {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        *self.lock_progress()
+        *self.progress.borrow()
     }
 
     pub(crate) fn tiers(&self) -> Option<Arc<str>> {
@@ -61,27 +61,23 @@ impl Shared {
     }
 
     fn set_ready(&self, ready: Ready, connection: &EngineConnection) {
-        *self.lock_progress() = Progress::new();
+        self.progress.send_replace(Progress::new());
         *self.lock_tiers() = None;
         self.requests.attach(connection.outbox().clone());
         self.state.send_replace(EngineState::Ready(Arc::new(ready)));
     }
 
     fn take_step(&self, step: Step) {
-        *self.lock_progress() = Progress {
+        self.progress.send_replace(Progress {
             stats: step.stats,
             at: Instant::now(),
-        };
+        });
         self.observer.step(&step.stats);
         self.requests.deliver(step.outputs);
     }
 
     fn lock_tiers(&self) -> MutexGuard<'_, Option<Arc<str>>> {
         self.tiers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

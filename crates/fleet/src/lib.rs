@@ -7,9 +7,10 @@
 //!  begin, first token, end of each request --> counts, circuit breaker +
 //! ```
 //!
-//! What is polled is one immutable snapshot that is swapped whole; what this gateway has in flight
-//! is counted in atomics beside it. A view joins both without a lock, so a request that was sent a
-//! microsecond ago is in the next decision. Pure parts take the time as an argument.
+//! What is polled is one immutable snapshot that is swapped whole; what a replica pushes at each
+//! step is swapped in its own place, and what this gateway has in flight is counted in atomics
+//! beside it. A view joins them without a lock, so a request that was sent a microsecond ago is in
+//! the next decision. Pure parts take the time as an argument.
 
 mod backend;
 mod breaker;
@@ -17,6 +18,7 @@ mod checks;
 mod discovery;
 mod fetch;
 mod fleet;
+mod following;
 mod in_flight;
 mod live;
 mod load;
@@ -29,6 +31,8 @@ mod pace;
 mod polling;
 mod process;
 mod prompts;
+mod push;
+mod pushed;
 mod settings;
 mod shared;
 mod snapshot;

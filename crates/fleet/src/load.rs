@@ -26,6 +26,8 @@ pub struct Reported {
     pub work: Option<f64>,
     /// Seconds to load a token of KV from each tier behind the pool.
     pub load_s: [Option<f32>; TIERS],
+    /// Path of a stream of its load.
+    pub load_stream: Option<Arc<str>>,
 }
 
 /// A report with what this gateway had in flight when it was made.

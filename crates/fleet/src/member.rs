@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use penstock_http::{Level, log};
 use penstock_routing::Condition;
 use tokio::sync::Notify;
 
 use crate::Settings;
 use crate::live::Live;
+use crate::load::Polled;
 use crate::pace::Answers;
 use crate::process::Process;
 use crate::prompts::Prompts;
@@ -20,6 +22,8 @@ pub(crate) struct Member {
     /// `http://host:port`.
     pub base: Arc<str>,
     pub live: Live,
+    /// The last load that it pushed.
+    pub pushed: ArcSwapOption<Polled>,
     record: Mutex<Record>,
     /// A connection failed: a health check is due.
     pub doubt: Notify,
@@ -47,6 +51,7 @@ impl Member {
         Self {
             base,
             live: Live::default(),
+            pushed: ArcSwapOption::empty(),
             record: Mutex::new(Record {
                 standing: Standing::new(cold),
                 ..Record::default()

@@ -16,6 +16,7 @@ use crate::load::Polled;
 use crate::member::Member;
 use crate::metrics::reported;
 use crate::process::Process;
+use crate::push::Push;
 use crate::shared::Shared;
 
 const MAX_HEALTH_BYTES: usize = 1 << 20;
@@ -26,6 +27,8 @@ const MAX_MODELS: usize = 1024;
 const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
 /// The longest pause between two scrapes that fail.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// How many times as rarely a replica is scraped that pushes its load.
+const SLOWER: u32 = 10;
 
 /// One replica, seen by its tasks.
 #[derive(Clone)]
@@ -39,7 +42,13 @@ pub(crate) struct Poller {
 impl Poller {
     /// Runs until it is aborted.
     pub(crate) async fn run(self) {
-        tokio::join!(self.check(), self.scrape(), self.look_at_models());
+        let push = Push::default();
+        tokio::join!(
+            self.check(),
+            self.scrape(&push),
+            self.follow(&push),
+            self.look_at_models()
+        );
     }
 
     async fn get(&self, path: &str, seconds: f64, max: usize) -> Result<(u16, Vec<u8>), String> {
@@ -104,27 +113,56 @@ impl Poller {
         not_ready.map_or(Check::Healthy, Check::Failed)
     }
 
-    async fn scrape(&self) {
-        let settings = &self.shared.settings.metrics;
-        let period = Duration::from_secs_f64(settings.period_s);
-        let stale = Duration::from_secs_f64(settings.stale_s);
-        let (mut pause, mut at, mut seen, mut said) = (period, 0, self.shared.now(), false);
+    async fn scrape(&self, push: &Push) {
+        let period = Duration::from_secs_f64(self.shared.settings.metrics.period_s);
+        let (mut pause, mut at, mut said) = (period, 0, false);
+        let began = self.shared.now();
         // replicas are not asked all at one moment
         sleep(period.mul_f64(f64::from(self.id.0 % 16) / 16.0)).await;
         loop {
             match self.scrape_once(at).await {
-                Ok(()) => (pause, seen, said) = (period, self.shared.now(), false),
+                Ok(stream) => {
+                    push.offer(stream);
+                    (pause, said) = (period, false);
+                }
                 Err(reason) => {
                     at += 1;
                     pause = (pause * 2).min(MAX_PAUSE).max(period);
-                    let old = self.shared.now().saturating_sub(seen) > stale;
+                    let old = self.silent_since(began) > self.shared.stale();
                     if old && !std::mem::replace(&mut said, true) {
                         self.say_stale(&reason);
                     }
                 }
             }
-            sleep(pause).await;
+            self.pause(pause, push).await;
         }
+    }
+
+    /// Waits for the next scrape: for `pause`, or longer while the replica pushes its load.
+    async fn pause(&self, pause: Duration, push: &Push) {
+        let now = || self.shared.now();
+        let longest = now() + (pause * SLOWER).min(MAX_PAUSE).max(pause);
+        loop {
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = push.scrape.notified() => return,
+            }
+            let pushed = self.member.pushed.load();
+            let pushed = pushed.as_ref().map_or(Duration::ZERO, |pushed| pushed.at);
+            // half of the bound, so that no view is without a report
+            let quiet = now().saturating_sub(pushed) > self.shared.stale() / 2;
+            if !push.live() || quiet || now() >= longest {
+                return;
+            }
+        }
+    }
+
+    /// Time since the last report, or since `began` where there is none.
+    fn silent_since(&self, began: Duration) -> Duration {
+        let snapshot = self.shared.snapshot();
+        let entry = snapshot.entry(self.id);
+        let at = entry.and_then(|entry| entry.with_latest(|report| report.map(|one| one.at)));
+        self.shared.now().saturating_sub(at.unwrap_or(began))
     }
 
     fn say_stale(&self, reason: &str) {
@@ -135,8 +173,8 @@ impl Poller {
         );
     }
 
-    /// `at` chooses between the usual paths.
-    async fn scrape_once(&self, at: usize) -> Result<(), String> {
+    /// `at` chooses between the usual paths. Returns the path of a stream of the load, if any.
+    async fn scrape_once(&self, at: usize) -> Result<Option<Arc<str>>, String> {
         let settings = &self.shared.settings.metrics;
         let usual = METRICS_PATHS[at % METRICS_PATHS.len()];
         let path = settings.path.as_deref().unwrap_or(usual);
@@ -153,6 +191,7 @@ impl Poller {
         let found = reported(&page);
         let reported = found.ok_or_else(|| format!("{path} states no load"))?;
         let (start, work) = (reported.process_start, reported.work);
+        let stream = reported.load_stream.clone();
         self.member
             .saw_process(|process| process.reported(start, work));
         let polled = Polled {
@@ -161,7 +200,8 @@ impl Poller {
             own: before.most(self.member.live.own()),
         };
         self.shared.saw_report(self.id, polled);
-        Ok(())
+        self.member.live.polled();
+        Ok(stream)
     }
 
     async fn look_at_models(&self) {

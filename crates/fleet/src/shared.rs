@@ -126,18 +126,19 @@ impl Shared {
         self.change(|snapshot, _| snapshot.entry_mut(id).map(change));
     }
 
-    /// Takes over what a replica reported.
+    /// Takes over what a replica answered to a poll.
     pub(crate) fn saw_report(&self, id: ReplicaId, polled: Polled) {
-        let requests = polled.reported.waiting + polled.reported.running;
-        let own = polled.own.in_flight as f32;
+        self.count_others(&polled);
+        let polled = Arc::new(polled);
+        self.change_entry(id, |entry| entry.polled = Some(polled));
+    }
+
+    /// Takes a report as a sample of the requests of others.
+    pub(crate) fn count_others(&self, report: &Polled) {
+        let requests = report.reported.waiting + report.reported.running;
+        let own = report.own.in_flight as f32;
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         others.saw(requests, own);
-        drop(others);
-        let polled = Arc::new(polled);
-        self.change_entry(id, |entry| {
-            entry.member.live.polled();
-            entry.polled = Some(polled);
-        });
     }
 
     /// Share of the requests at the replicas that other gateways send, 0 to 1.
@@ -212,8 +213,8 @@ impl Shared {
         let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {
             entry.member.update(now, &self.settings, |_| {});
-            let report = entry.fresh(now, stale);
-            let wait = report.is_some_and(|polled| polled.reported.waiting > 0.0);
+            let waits = |report: &Polled| report.reported.waiting > 0.0;
+            let wait = entry.with_fresh(now, stale, |report| report.is_some_and(waits));
             entry.member.sweep(now, wait);
         }
         self.mark_gone();

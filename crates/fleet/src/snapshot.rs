@@ -58,17 +58,28 @@ impl Entry {
 
     /// Load now; a report older than `stale` does not count.
     pub(crate) fn load(&self, now: Duration, stale: Duration, foreign_tokens: f32) -> Load {
-        load(
-            self.fresh(now, stale),
-            self.member.live.own(),
-            foreign_tokens,
-        )
+        self.with_fresh(now, stale, |report| {
+            load(report, self.member.live.own(), foreign_tokens)
+        })
     }
 
-    /// The report, while it is not older than `stale`.
-    pub(crate) fn fresh(&self, now: Duration, stale: Duration) -> Option<&Polled> {
-        let polled = self.polled.as_deref();
-        polled.filter(|polled| now.saturating_sub(polled.at) <= stale)
+    /// Uses the latest report, while it is not older than `stale`.
+    pub(crate) fn with_fresh<T>(
+        &self,
+        now: Duration,
+        stale: Duration,
+        with: impl FnOnce(Option<&Polled>) -> T,
+    ) -> T {
+        self.with_latest(|report| {
+            with(report.filter(|report| now.saturating_sub(report.at) <= stale))
+        })
+    }
+
+    /// Uses the latest report, whether it was polled or pushed.
+    pub(crate) fn with_latest<T>(&self, with: impl FnOnce(Option<&Polled>) -> T) -> T {
+        let pushed = self.member.pushed.load();
+        let both = [self.polled.as_deref(), pushed.as_deref()];
+        with(both.into_iter().flatten().max_by_key(|report| report.at))
     }
 }
 

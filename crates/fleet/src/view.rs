@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penstock_routing::{Replica, TIERS};
 
+use crate::load::{Load, Polled, Reported, load};
 use crate::snapshot::{Entry, Snapshot};
 
 /// The replicas at one moment.
@@ -47,8 +48,18 @@ impl View {
     /// # Panics
     /// There is no such place.
     pub fn reported_waiting(&self, place: usize) -> Option<f32> {
-        let polled = self.snapshot.entries[place].fresh(self.now, self.stale);
-        polled.map(|polled| polled.reported.waiting)
+        let entry = &self.snapshot.entries[place];
+        let waiting = |report: &Polled| report.reported.waiting;
+        entry.with_fresh(self.now, self.stale, |report| report.map(waiting))
+    }
+
+    /// How old the last report of the replica at `place` is; `None` before the first.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn report_age(&self, place: usize) -> Option<Duration> {
+        let age = |report: &Polled| self.now.saturating_sub(report.at);
+        self.snapshot.entries[place].with_latest(|report| report.map(age))
     }
 
     /// Tokens of KV that the replica at `place` can hold, as it last said.
@@ -79,9 +90,14 @@ impl View {
 }
 
 fn replica(entry: &Entry, now: Duration, stale: Duration, foreign_tokens: f32) -> Replica {
-    let polled = entry.fresh(now, stale);
-    let load = entry.load(now, stale, foreign_tokens);
-    let adapters = polled.map(|polled| &polled.reported.adapters);
+    entry.with_fresh(now, stale, |report| {
+        let load = load(report, entry.member.live.own(), foreign_tokens);
+        joined(entry, report.map(|report| &report.reported), load)
+    })
+}
+
+fn joined(entry: &Entry, reported: Option<&Reported>, load: Load) -> Replica {
+    let adapters = reported.map(|reported| &reported.adapters);
     Replica {
         id: entry.id,
         address: entry.target.address.clone(),
@@ -92,8 +108,8 @@ fn replica(entry: &Entry, now: Duration, stale: Duration, foreign_tokens: f32) -
         backlog_tokens: load.backlog_tokens,
         pace: entry.pace,
         adapters: adapters.cloned().unwrap_or_default(),
-        max_adapters: polled.map_or(0, |polled| polled.reported.max_adapters),
-        load_s: polled.map_or([None; TIERS], |polled| polled.reported.load_s),
+        max_adapters: reported.map_or(0, |reported| reported.max_adapters),
+        load_s: reported.map_or([None; TIERS], |reported| reported.load_s),
         labels: entry.target.labels.clone(),
     }
 }

@@ -83,6 +83,7 @@ impl VirtualFleet {
             own: member.live.own(),
         };
         shared.saw_report(id, polled);
+        member.live.polled();
     }
 }
 

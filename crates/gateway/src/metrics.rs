@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_fleet::Outcome;
+use penstock_fleet::{Outcome, View};
 use penstock_http::{Histogram, Page, RequestCounts, escaped, write_process};
-use penstock_routing::Condition;
+use penstock_routing::{Condition, Replica};
 
 use crate::exact::exact_page;
 use crate::flow::flow_page;
@@ -195,7 +195,7 @@ fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
         .iter()
         .map(|pool| (&pool.name, pool.fleet.view()))
         .collect();
-    type Value = fn(&penstock_routing::Replica) -> f32;
+    type Value = fn(&Replica) -> f32;
     let gauges: [(&str, &str, Value); 5] = [
         ("ready", "1: it takes requests.", |one| takes(one.condition)),
         ("waiting", "Requests that wait there.", |one| one.waiting),
@@ -210,12 +210,29 @@ fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
         page.head(&name, "gauge", help);
         for (pool, view) in &views {
             for replica in &view.replicas {
-                let (pool, address) = (escaped(pool), escaped(&replica.address));
-                let labels = format!(",pool=\"{pool}\",replica=\"{address}\"");
-                page.sample(&name, &labels, value(replica));
+                page.sample(&name, &replica_labels(pool, replica), value(replica));
             }
         }
     }
+    ages_page(page, &views);
+}
+
+/// How old what a replica said of itself is.
+fn ages_page(page: &mut Page<'_>, views: &[(&Arc<str>, View)]) {
+    let name = "penstock:gateway_replica_report_age_seconds";
+    page.head(name, "gauge", "Age of its last report, polled or pushed.");
+    for (pool, view) in views {
+        for (place, replica) in view.replicas.iter().enumerate() {
+            if let Some(age) = view.report_age(place) {
+                page.sample(name, &replica_labels(pool, replica), age.as_secs_f64());
+            }
+        }
+    }
+}
+
+fn replica_labels(pool: &str, replica: &Replica) -> String {
+    let (pool, address) = (escaped(pool), escaped(&replica.address));
+    format!(",pool=\"{pool}\",replica=\"{address}\"")
 }
 
 fn takes(condition: Condition) -> f32 {

@@ -22,7 +22,14 @@ pub struct RequestCounts {
 /// Handler, method and class of status: as many as routes have, whatever clients send.
 type Labels = (String, &'static str, u16);
 
-const LEFT_OUT: [&str; 5] = ["/health", "/metrics", "/ping", "/ready", "/version"];
+const LEFT_OUT: [&str; 6] = [
+    "/health",
+    "/metrics",
+    "/metrics/stream",
+    "/ping",
+    "/ready",
+    "/version",
+];
 
 impl RequestCounts {
     /// Counts an exchange that has ended.

@@ -18,6 +18,7 @@ use crate::arrival::unix_now;
 use crate::config::Config;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
+use crate::load::LoadStreams;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::reading::Formats;
 use crate::render::Identity;
@@ -36,6 +37,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) lanes: Lanes,
     pub(crate) grammars: Grammars,
+    pub(crate) load_streams: LoadStreams,
     bodies: BodyBudget,
     limiter: AdmissionLimiter,
     /// Empty until the model's text files have been read.
@@ -57,6 +59,7 @@ impl App {
         Self {
             lanes: Lanes::new(&config.limits),
             grammars: Grammars::default(),
+            load_streams: LoadStreams::default(),
             bodies: BodyBudget::new(&config.limits),
             config,
             guard: Arc::new(guard),

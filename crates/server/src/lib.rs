@@ -19,6 +19,7 @@ mod grammar;
 mod jobs;
 mod lanes;
 mod lengths;
+mod load;
 mod logprobs;
 mod marks;
 mod metrics;

@@ -11,15 +11,16 @@ use crate::app::App;
 use crate::endpoints::{
     chat, completions, embeddings, info, kv, messages, pairs, responses, tokenize,
 };
+use crate::load::LOAD_STREAM;
 
 const METRICS: &str = "/metrics";
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    // `/metrics` has a port of its own where there is one.
+    // `/metrics` and its stream have a port of their own where there is one.
     let elsewhere = app.config.metrics_port.is_some();
     let mut router = Router::new();
     for (path, methods) in routes() {
-        if !(elsewhere && path == METRICS) {
+        if !(elsewhere && [METRICS, LOAD_STREAM].contains(&path)) {
             router = router.route(path, methods);
         }
     }
@@ -65,14 +66,16 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/ready", get(info::ready)),
         ("/version", get(info::version)),
         (METRICS, get(info::metrics)),
+        (LOAD_STREAM, get(info::load)),
         ("/openapi.json", get(info::openapi)),
     ]
 }
 
-/// `/metrics` and the probes, for a port of their own.
+/// `/metrics`, its stream and the probes, for a port of their own.
 pub(crate) fn metrics_router(app: Arc<App>) -> Router {
     Router::new()
         .route(METRICS, get(info::metrics))
+        .route(LOAD_STREAM, get(info::load))
         .route("/health", get(info::health))
         .route("/ready", get(info::ready))
         .fallback(no_route)

@@ -19,6 +19,8 @@ mod faults;
 mod fleet;
 mod inject;
 mod profile;
+#[cfg(test)]
+mod push_tests;
 mod random;
 mod replay;
 mod replica;

@@ -11,6 +11,8 @@ use crate::load::Reported;
 const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
 /// Adapters of one replica that count.
 const MAX_ADAPTERS: usize = 1024;
+/// Bytes of a path.
+const MAX_PATH: usize = 256;
 /// Tokens that have to be loaded from a tier before their time says something.
 const LEAST_LOADED: f64 = 512.0;
 /// No replica has more requests, or more KV tokens.
@@ -38,6 +40,8 @@ enum Meaning {
     /// Seconds of all loads from a tier, and tokens that came from it.
     LoadSeconds,
     LoadTokens,
+    /// A label says where the load is streamed.
+    LoadStream,
 }
 
 /// What the samples of a name are about; `None`: nothing that counts here.
@@ -77,6 +81,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         "nv_trt_llm_kv_cache_block_metrics" => Triton("kv_cache_block_type"),
         "penstock:kv_tier_load_seconds_sum" => Meaning::LoadSeconds,
         "penstock:kv_tier_hit_tokens_total" => Meaning::LoadTokens,
+        "penstock:load_stream_info" => Meaning::LoadStream,
         _ => return None,
     })
 }
@@ -138,6 +143,7 @@ struct Sums {
     process_start: Option<f64>,
     /// Seconds and tokens of loads, by tier.
     loads: [(f64, f64); TIERS],
+    load_stream: Option<Arc<str>>,
 }
 
 impl Sums {
@@ -163,6 +169,7 @@ impl Sums {
             (Meaning::ProcessStart, start) => self.process_start = start,
             (Meaning::LoadSeconds, Some(value)) => self.tier(sample).0 += value,
             (Meaning::LoadTokens, Some(value)) => self.tier(sample).1 += value,
+            (Meaning::LoadStream, Some(_)) => self.load_stream = path(sample),
             // `meaning_of` has resolved it
             (Meaning::Triton(_), _) => {}
         }
@@ -216,8 +223,15 @@ impl Sums {
             load_s: self.loads.map(|(seconds, tokens)| {
                 (tokens >= LEAST_LOADED).then(|| (seconds / tokens).min(MOST) as f32)
             }),
+            load_stream: self.load_stream,
         })
     }
+}
+
+fn path(sample: &Sample<'_>) -> Option<Arc<str>> {
+    let path = sample.label("path")?;
+    let fits = path.starts_with('/') && path.len() <= MAX_PATH;
+    fits.then(|| path.as_ref().into())
 }
 
 /// Names between commas, each once.
@@ -306,6 +320,23 @@ mod tests {
         let load_s = [Some(0.000_5), Some(0.002), few];
         assert_eq!(reported(&page).unwrap().load_s, load_s);
         assert_eq!(reported(VLLM).unwrap().load_s, [None; 3]);
+    }
+
+    #[test]
+    fn a_stream_of_the_load_has_a_path() {
+        let stream = |path: &str| {
+            let page = format!(
+                "vllm:num_requests_running 1\npenstock:load_stream_info{{path=\"{path}\"}} 1\n"
+            );
+            reported(&page).unwrap().load_stream
+        };
+        assert_eq!(
+            stream("/metrics/stream").as_deref(),
+            Some("/metrics/stream")
+        );
+        assert_eq!(stream("http://elsewhere"), None);
+        assert_eq!(stream(&format!("/{}", "x".repeat(256))), None);
+        assert_eq!(reported(VLLM).unwrap().load_stream, None);
     }
 
     #[test]

@@ -2,17 +2,21 @@
 //! Replicas in this process: small HTTP servers on the loopback interface that answer what a test
 //! tells them to.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
 use penstock_fleet::{Backend, Fleet, Settings, Source};
 use penstock_http::Client;
 use penstock_routing::{Condition, Replica};
 use tokio::net::TcpListener;
+use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
 /// What a replica answers on one path.
@@ -22,6 +26,8 @@ pub(crate) enum Answer {
     Page(Vec<u8>),
     /// Never.
     Hang,
+    /// What is sent from then on, until the last sender is gone.
+    Feed(broadcast::Sender<String>),
 }
 
 #[derive(Debug)]
@@ -30,6 +36,10 @@ pub(crate) struct Answers {
     pub(crate) health: Answer,
     pub(crate) metrics: Answer,
     pub(crate) models: Answer,
+    pub(crate) stream: Answer,
+    /// How often metrics and stream were asked for.
+    pub(crate) scrapes: usize,
+    pub(crate) streams: usize,
 }
 
 /// A server; it ends with the value.
@@ -69,6 +79,9 @@ impl Fake {
             health: Answer::Status(200),
             metrics: Answer::Page(page(0, 0).into()),
             models: Answer::Page(br#"{"data": [{"id": "tiny"}]}"#.to_vec()),
+            stream: Answer::Status(404),
+            scrapes: 0,
+            streams: 0,
         }));
         let url = format!("http://{}", listener.local_addr().unwrap());
         let router = Router::new().fallback(answer).with_state(answers.clone());
@@ -80,12 +93,30 @@ impl Fake {
     pub(crate) fn set(&self, change: impl FnOnce(&mut Answers)) {
         change(&mut self.answers.lock().unwrap());
     }
+
+    pub(crate) fn scrapes(&self) -> usize {
+        self.answers.lock().unwrap().scrapes
+    }
+
+    pub(crate) fn streams(&self) -> usize {
+        self.answers.lock().unwrap().streams
+    }
+
+    /// Streams what is sent, to all that ask from now on.
+    pub(crate) fn feed(&self) -> broadcast::Sender<String> {
+        let (sender, _) = broadcast::channel(1024);
+        self.set(|answers| answers.stream = Answer::Feed(sender.clone()));
+        sender
+    }
 }
 
 async fn answer(State(answers): State<Arc<Mutex<Answers>>>, uri: Uri) -> Response {
     let answer = {
-        let answers = answers.lock().unwrap();
+        let mut answers = answers.lock().unwrap();
+        answers.scrapes += usize::from(uri.path() == "/metrics");
+        answers.streams += usize::from(uri.path() == STREAM);
         match uri.path() {
+            STREAM => answers.stream.clone(),
             "/ready" => answers.ready.clone(),
             "/health" => answers.health.clone(),
             "/metrics" => answers.metrics.clone(),
@@ -97,7 +128,23 @@ async fn answer(State(answers): State<Arc<Mutex<Answers>>>, uri: Uri) -> Respons
         Answer::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
         Answer::Page(page) => page.into_response(),
         Answer::Hang => std::future::pending().await,
+        Answer::Feed(feed) => {
+            let lines = unfold(feed.subscribe(), async |mut lines| {
+                let line = lines.recv().await.ok()?;
+                Some((Ok::<_, Infallible>(line), lines))
+            });
+            Body::from_stream(lines).into_response()
+        }
     }
+}
+
+/// Where the load is streamed.
+pub(crate) const STREAM: &str = "/metrics/stream";
+
+/// The same page, which offers the stream.
+pub(crate) fn streamed_page(waiting: u32, running: u32) -> String {
+    let offer = format!("penstock:load_stream_info{{engine=\"0\",path=\"{STREAM}\"}} 1\n");
+    page(waiting, running) + &offer
 }
 
 /// A metrics page with so many requests.

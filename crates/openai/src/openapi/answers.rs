@@ -210,6 +210,13 @@ pub(super) const SCHEMAS: &[(&str, &str)] = &[
         r#"{"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}"#,
     ),
     (
+        "Load",
+        r#"{"type": "object", "required": ["step", "waiting", "running", "kv_use"], "properties": {
+            "step": {"type": "integer"}, "waiting": {"type": "integer"},
+            "running": {"type": "integer"}, "kv_use": {"type": "number"},
+            "kv_tokens": {"type": "integer"}}}"#,
+    ),
+    (
         "Version",
         r#"{"type": "object", "required": ["version"],
             "properties": {"version": {"type": "string"}}}"#,

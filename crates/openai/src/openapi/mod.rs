@@ -27,6 +27,8 @@ enum Answer {
     /// The same, or events when `stream` is true.
     JsonOrEvents(&'static str),
     Text,
+    /// JSON of that schema in each line, without end.
+    Lines(&'static str),
     /// Errors only.
     Never,
 }
@@ -225,6 +227,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
     .errors(&[503]),
     get("/version", "The version", Answer::Json("Version")),
     get("/metrics", "Metrics in Prometheus' text form", Answer::Text),
+    get("/metrics/stream", "Load by step", Answer::Lines("Load")).errors(&[503]),
     get("/openapi.json", "This document", Answer::Json("OpenApi")),
 ];
 
@@ -317,6 +320,10 @@ fn operation(endpoint: &Endpoint) -> Value {
         Answer::Text => {
             let text = json!({"text/plain": {"schema": {"type": "string"}}});
             responses.insert("200".into(), answer("The answer", text));
+        }
+        Answer::Lines(name) => {
+            let lines = json!({"application/x-ndjson": {"schema": reference(name)}});
+            responses.insert("200".into(), answer("The answer", lines));
         }
         Answer::Json(name) => {
             let body = json!({"application/json": {"schema": reference(name)}});

@@ -10,6 +10,7 @@ use penstock_openai::{Model, ModelList};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::load::MAX_STREAMS;
 use penstock_edge::{Failure, json};
 
 /// `GET /v1/models`.
@@ -107,4 +108,17 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
         app.metrics_page(),
     )
         .into_response()
+}
+
+/// `GET /metrics/stream`: the load as it changes.
+pub(crate) async fn load(State(app): State<Arc<App>>) -> Result<Response, Failure> {
+    let body = app.load_streams.open(&app.engine).ok_or_else(|| {
+        let message = format!("{MAX_STREAMS} streams of the load are open, which is the most.");
+        ApiError::unavailable(message, 5)
+    })?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((headers, body).into_response())
 }

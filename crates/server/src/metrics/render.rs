@@ -8,6 +8,7 @@ use penstock_http::{Page, write_process};
 use penstock_wire::{Ready, StepStats};
 
 use super::{Metrics, tiers};
+use crate::load::LOAD_STREAM;
 
 /// The state of the engine at the moment of a scrape.
 pub(crate) struct EngineView<'a> {
@@ -97,6 +98,13 @@ impl Metrics {
             );
             page.sample("vllm:cache_config_info", &geometry, 1);
         }
+        page.head(
+            "penstock:load_stream_info",
+            "gauge",
+            "Where the load is streamed as it changes.",
+        );
+        let path = format!(",path=\"{LOAD_STREAM}\"");
+        page.sample("penstock:load_stream_info", &path, 1);
         page.head(
             "vllm:lora_requests_info",
             "gauge",

@@ -1,12 +1,15 @@
 //! Models, health, version and metrics.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use penstock_engine_client::testing::{Script, tokens};
 use penstock_server::{Server, StartError};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
-use crate::client::{exchange, request};
+use crate::client::{exchange, read_until, request};
 use crate::door::{Door, address, config};
 
 #[tokio::test]
@@ -248,7 +251,7 @@ async fn the_document_has_the_methods_of_every_path() {
             let path = path.replace("{id}", "tiny");
             let headers = "authorization: Bearer k\r\n";
             let bytes = request(&method.to_uppercase(), &path, headers, b"{}");
-            let status = exchange(door.address, &bytes).await.status;
+            let status = status(door.address, &bytes).await;
             let expected = methods
                 .get(method)
                 .map_or(json!(null), |m| m["responses"].clone());
@@ -259,4 +262,12 @@ async fn the_document_has_the_methods_of_every_path() {
             );
         }
     }
+}
+
+/// The status alone: not every answer ends.
+async fn status(address: SocketAddr, bytes: &[u8]) -> u16 {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let head = read_until(&mut stream, "\r\n\r\n").await;
+    head.split(' ').nth(1).unwrap().parse().unwrap()
 }

@@ -9,9 +9,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use penstock_engine_client::testing::{FakeEngine, Script, tokens};
 use penstock_server::Server;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::client::{exchange, request};
+use crate::client::{exchange, read_until, request};
 use crate::door::{Door, bytes_as_tokens, config};
 
 fn script() -> Script {
@@ -94,6 +95,12 @@ async fn metrics_may_have_a_port_of_their_own() {
     let page = exchange(own, &get("/metrics")).await;
     assert!(page.text().contains("vllm:num_requests_running"));
     assert_eq!(exchange(own, &get("/health")).await.status, 200);
+    let mut stream = TcpStream::connect(own).await.unwrap();
+    let asked = stream.write_all(&get("/metrics/stream")).await;
+    asked.unwrap();
+    let lines = read_until(&mut stream, "\"step\"").await;
+    assert!(lines.starts_with("HTTP/1.1 200"), "{lines}");
+    assert_eq!(door.get("/metrics/stream").await.error().0, 404);
     assert_eq!(exchange(own, &get("/v1/models")).await.error().0, 404);
     assert_eq!(door.get("/metrics").await.error().0, 404);
     door.server.drain(std::future::pending()).await;

@@ -17,6 +17,7 @@ mod kv;
 mod kv_metrics;
 mod limits;
 mod listeners;
+mod load;
 mod messages;
 mod pooling;
 mod responses;
