@@ -24,3 +24,18 @@ FAMILIES = (
     "qwen3moe",
     "yarn",
 )
+
+GGUF_FAMILIES = (
+    "deepseek2.gguf",
+    "deepseek3.gguf",
+    "gemma3.gguf",
+    "glm4moe.gguf",
+    "gpt2.gguf",
+    "gptoss.gguf",
+    "llama3.gguf",
+    "llama4moe.gguf",
+    "mixtral.gguf",
+    "phi3.gguf",
+    "qwen2moe.gguf",
+    "qwen3moe.gguf",
+)

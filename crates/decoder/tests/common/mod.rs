@@ -7,7 +7,7 @@ pub(crate) mod traffic;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_decoder::{Decoder, DecoderError, Numerics, Options, StepFuture};
+use penstock_decoder::{Decoder, DecoderError, DecoderSpec, Numerics, Options, StepFuture};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Isa, KvType, Seen, WeightFormat};
 use penstock_wire::{
@@ -84,6 +84,12 @@ pub(crate) fn spec(name: &str) -> (Value, Value) {
     let text = std::fs::read_to_string(fixtures().join(format!("specs/{name}.json"))).unwrap();
     let both: Value = serde_json::from_str(&text).unwrap();
     (both["spec"].clone(), both["weights"].clone())
+}
+
+/// Number of experts of a tiny checkpoint, if it has any.
+pub(crate) fn experts(name: &str) -> Option<usize> {
+    let spec = DecoderSpec::parse(&spec(name).0.to_string()).unwrap();
+    spec.experts()
 }
 
 /// What transformers computed.
