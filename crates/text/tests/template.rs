@@ -444,22 +444,6 @@ fn a_template_without_tools_gets_them_as_text() {
     assert!(with_tools.ends_with(history), "{with_tools}");
 }
 
-/// Templates as the families write them (`golden/make_families.py`), with tools, system turns and
-/// several turns.
-#[test]
-fn families_are_rendered_as_transformers_renders_them() {
-    let golden: Map<String, Value> =
-        serde_json::from_str(include_str!("golden/families.json")).unwrap();
-    for (family, golden) in golden {
-        for case in golden["cases"].as_array().unwrap() {
-            let tools = Some(&case["tools"]).filter(|tools| !tools.is_null());
-            let source = golden["template"].as_str().unwrap();
-            let got = render_with(source, &case["messages"], tools, case["kwargs"].clone());
-            assert_eq!(got.unwrap(), case["text"], "{family}: {}", case["messages"]);
-        }
-    }
-}
-
 #[test]
 fn a_template_that_another_process_runs_has_the_same_outcome() {
     let plain = TextModel::of_words(9).unwrap();
