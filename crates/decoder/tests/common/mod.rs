@@ -1,6 +1,7 @@
 //! What the decoder tests share: fixtures, a plain scheduler, and files to break.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod files;
 pub(crate) mod logits;
 pub(crate) mod ranks;
 pub(crate) mod traffic;
