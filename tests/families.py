@@ -6,6 +6,7 @@ FAMILIES = (
     "deepseek2",
     "deepseek3",
     "gemma2",
+    "gemma2plain",
     "gemma3",
     "glm4moe",
     "gpt2",
@@ -28,6 +29,7 @@ FAMILIES = (
 GGUF_FAMILIES = (
     "deepseek2.gguf",
     "deepseek3.gguf",
+    "gemma2plain.gguf",
     "gemma3.gguf",
     "glm4moe.gguf",
     "gpt2.gguf",

@@ -17,7 +17,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 34] = [
+pub(crate) const FAMILIES: [&str; 36] = [
     "alternating",
     "biased",
     "deepseek2",
@@ -25,6 +25,8 @@ pub(crate) const FAMILIES: [&str; 34] = [
     "deepseek3",
     "deepseek3.gguf",
     "gemma2",
+    "gemma2plain",
+    "gemma2plain.gguf",
     "gemma3",
     "gemma3.gguf",
     "glm4moe",
