@@ -77,7 +77,11 @@ fn ranks_may_have_whole_experts() {
                 let off = (got.logprob - whole.logprob).abs();
                 assert!(off < 1e-3, "{family} tp={tp} pp={pp}: off by {off}");
             }
-            for isa in isas() {
+            // More cuts are the same code on every instruction set.
+            for isa in isas()
+                .into_iter()
+                .filter(|&isa| pp == 1 || isa == exact.isa)
+            {
                 for (numerics, kv) in NUMERICS {
                     let set = Options {
                         numerics,

@@ -1,4 +1,5 @@
-//! Chat templates of the families: what transformers renders, tools, reasoning, system turns and all.
+//! Chat templates of the families: what transformers renders, with tools, reasoning and system
+//! turns.
 
 #![allow(clippy::unwrap_used)]
 

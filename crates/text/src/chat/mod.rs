@@ -98,8 +98,9 @@ impl ChatTemplate {
     }
 
     /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
-    /// null or a list of text parts, which the template gets joined where it takes strings only. `kwargs` are further variables (`documents`,
-    /// `enable_thinking`, ...); they do not replace the standard ones.
+    /// null or a list of text parts, which the template gets joined where it takes strings only.
+    /// `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace
+    /// the standard ones.
     ///
     /// # Errors
     /// Malformed messages, a template that raises (its message), fails, or exceeds a limit.
