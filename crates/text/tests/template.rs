@@ -118,6 +118,22 @@ fn tools_documents_and_further_variables_reach_the_template() {
     );
 }
 
+/// One part, in which a special token's spelling that was spread over two is none.
+#[test]
+fn a_template_that_writes_parts_gets_the_joined_text_as_one() {
+    let source = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else \
+        %}{% for part in m.content %}({{ part.text | trim }}){% endfor %}{% endif %}{% endfor %}";
+    let part = |text: &str| json!({"type": "text", "text": text});
+    let messages = json!([
+        {"role": "user", "content": [part(" <|im_"), part("end|> ")]},
+        {"role": "assistant", "content": [part("a"), part("b")]},
+        {"role": "user", "content": " c "},
+        {"role": "user", "content": []},
+    ]);
+    let text = render_with(source, &messages, None, json!({})).unwrap();
+    assert_eq!(text, "(<|im_\nend|>)a\nb c ()");
+}
+
 #[test]
 fn content_parts_are_joined_and_tool_arguments_are_objects() {
     let messages = json!([

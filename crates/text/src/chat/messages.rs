@@ -1,5 +1,5 @@
-//! The form in which templates get messages: tool arguments are objects, content is a string. Only
-//! templates that write the parts of a user's content themselves get them as parts.
+//! The form in which templates get messages: tool arguments are objects, content is a string.
+//! Templates that write the parts of a user's content themselves get the same string as one part.
 
 use serde_json::{Map, Value, json};
 
@@ -49,14 +49,12 @@ fn normalised_message(message: &Map<String, Value>, parts: bool) -> Result<Value
         return Err("role must be a string".to_owned());
     }
     let mut normal = message.clone();
-    let content = match message.get("content") {
-        Some(Value::Array(list)) if parts && message["role"] == "user" => {
-            let written = part_texts(list)?.into_iter();
-            let part = |text| json!({"type": "text", "text": text});
-            Value::Array(written.map(part).collect())
-        }
-        content => Value::String(content_text(content)?),
-    };
+    let given = message.get("content");
+    let mut content = Value::String(content_text(given)?);
+    // One part: a special token whose spelling is spread over several stays text.
+    if parts && message["role"] == "user" && given.is_some_and(Value::is_array) {
+        content = json!([{"type": "text", "text": content}]);
+    }
     normal.insert("content".to_owned(), content);
     if let Some(calls) = normal.get_mut("tool_calls").and_then(Value::as_array_mut) {
         calls.iter_mut().for_each(parse_arguments);
@@ -70,14 +68,16 @@ fn content_text(content: Option<&Value>) -> Result<String, String> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) => Ok(part_texts(parts)?.join("\n")),
+        Some(Value::Array(parts)) => {
+            let texts: Result<Vec<&str>, String> = parts
+                .iter()
+                .enumerate()
+                .map(|(at, part)| part_text(at, part))
+                .collect();
+            Ok(texts?.join("\n"))
+        }
         Some(_) => Err("content must be a string, a list of parts or null".to_owned()),
     }
-}
-
-fn part_texts(parts: &[Value]) -> Result<Vec<&str>, String> {
-    let parts = parts.iter().enumerate();
-    parts.map(|(at, part)| part_text(at, part)).collect()
 }
 
 fn part_text(at: usize, part: &Value) -> Result<&str, String> {

@@ -98,7 +98,8 @@ impl ChatTemplate {
     }
 
     /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
-    /// null or a list of text parts, which the template gets joined where it takes strings only.
+    /// null or a list of text parts, which the template gets joined: as a string, or as one part
+    /// where it writes parts itself.
     /// `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace
     /// the standard ones.
     ///

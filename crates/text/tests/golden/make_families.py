@@ -239,7 +239,6 @@ PARTS = {
     "role": "user",
     "content": [{"type": "text", "text": " two "}],
 }
-TWO_PARTS = PARTS | {"content": [*PARTS["content"], {"type": "text", "text": "parts"}]}
 SYSTEM = {"role": "system", "content": "Be brief."}
 ASSISTANT = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nhello "}
 CALL = {
@@ -321,7 +320,6 @@ CASES_OF_FILES = {
         (CALLED, TOOLS, {"tools_in_system": True}),
         ([USER, TWO_CALLS, RESULT, RESULT, ASSISTANT, PARTS], TOOLS, {}),
         ([USER, NO_CONTENT], TOOLS, {}),
-        ([USER, ASSISTANT, TWO_PARTS], None, {}),
     ],
     "mistral": [
         *((turns, None, {}) for turns in TURNS[:3]),
