@@ -6,6 +6,7 @@ FAMILIES = (
     "deepseek2",
     "deepseek3",
     "gemma2",
+    "gemma2plain",
     "gemma3",
     "glm4moe",
     "gpt2",
@@ -23,4 +24,20 @@ FAMILIES = (
     "qwen3",
     "qwen3moe",
     "yarn",
+)
+
+GGUF_FAMILIES = (
+    "deepseek2.gguf",
+    "deepseek3.gguf",
+    "gemma2plain.gguf",
+    "gemma3.gguf",
+    "glm4moe.gguf",
+    "gpt2.gguf",
+    "gptoss.gguf",
+    "llama3.gguf",
+    "llama4moe.gguf",
+    "mixtral.gguf",
+    "phi3.gguf",
+    "qwen2moe.gguf",
+    "qwen3moe.gguf",
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
 
-from tests.families import FAMILIES
+from tests.families import FAMILIES, GGUF_FAMILIES
 
 ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}
 
@@ -69,11 +69,11 @@ def test_bad_sampling_defaults_name_their_place(
         sampling_defaults(GenerationDefaults(), source, override)
 
 
-def test_stop_tokens_come_from_generation_config_before_config(load_hf: Any) -> None:
+def test_stop_tokens_of_both_files_count(load_hf: Any) -> None:
     assert load_hf().tokens.stop == (2,)
     assert load_hf({"eos_token_id": [3, 2]}).tokens.stop == (2, 3)
     tokens = load_hf({"eos_token_id": 2}, generation_config={"eos_token_id": [5, 4]}).tokens
-    assert tokens.stop == (4, 5)
+    assert tokens.stop == (2, 4, 5)
     assert tokens.eos == 5
 
 
@@ -197,10 +197,7 @@ def test_tiny_checkpoints_give_the_specs_that_the_decoder_is_tested_with(
     assert info.tokens.stop == (0, 2)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gemma3.gguf", "glm4moe.gguf", "gpt2.gguf", "llama3.gguf", "llama4moe.gguf", "phi3.gguf"],
-)
+@pytest.mark.parametrize("name", GGUF_FAMILIES)
 def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> None:
     pytest.importorskip("penstock._native", reason="the extension is not built")
     fixtures = repository / "tests" / "fixtures"

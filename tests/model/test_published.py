@@ -45,7 +45,11 @@ def experts_of(spec: DecoderSpec) -> Row:
         "chosen": last.experts_per_token,
         "router": router.score,
         "groups": [router.groups.count, router.groups.keep] if router.groups else None,
+        "group_score": router.groups.by if router.groups else None,
         "scale_of_experts": router.scale,
+        "normalise": router.normalise,
+        "shared": last.shared.intermediate if last.shared else None,
+        "shared_gate": last.shared_gate,
         "dense": dense,
     }
 

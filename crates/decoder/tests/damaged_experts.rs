@@ -4,14 +4,14 @@
 
 mod common;
 
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use common::files::{find, parts, row, split, text, written};
 use common::{Scratch, checkpoint, options, spec};
 use penstock_decoder::Decoder;
-use penstock_formats::{Checkpoint, DType};
+use penstock_formats::Checkpoint;
 use penstock_kernels::Isa;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const STACK: &str = "blk.1.ffn_up_exps.weight";
 
@@ -20,83 +20,15 @@ const STACK: &str = "blk.1.ffn_up_exps.weight";
 fn refusal(name: &str, experts: usize, path: &Path) -> String {
     let (mut spec, weights) = spec(name);
     spec["kinds"][0]["feed_forward"]["experts"] = json!(experts);
+    said(&spec, &weights, path)
+}
+
+fn said(spec: &Value, weights: &Value, path: &Path) -> String {
     let (spec, weights) = (spec.to_string(), weights.to_string());
     match Decoder::load(&spec, &weights, path, &options(Isa::detect())) {
         Ok(_) => panic!("loaded"),
         Err(error) => error.to_string(),
     }
-}
-
-fn written(scratch: &Scratch, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = scratch.path().join(name);
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
-
-/// Bytes of row `row` of a tensor in a file.
-fn row(file: &Path, tensor: &str, row: usize) -> Range<usize> {
-    let checkpoint = Checkpoint::open(file).unwrap();
-    let view = checkpoint.tensor(tensor).unwrap();
-    view.row_offset(row)..view.row_offset(row + 1)
-}
-
-/// A GGUF file as parts of a split one, without metadata that the decoder does not read.
-fn parts(whole: &Path, count: u16) -> Vec<Vec<u8>> {
-    let checkpoint = Checkpoint::open(whole).unwrap();
-    let mut names: Vec<&str> = checkpoint.names().collect();
-    names.reverse();
-    let each = names.len().div_ceil(usize::from(count));
-    let part = |(number, names): (usize, &[&str])| {
-        let mut file = b"GGUF".to_vec();
-        file.extend(3u32.to_le_bytes());
-        file.extend((names.len() as u64).to_le_bytes());
-        file.extend(2u64.to_le_bytes());
-        for (key, value) in [("split.no", number as u16), ("split.count", count)] {
-            file.extend([&text(key)[..], &2u32.to_le_bytes(), &value.to_le_bytes()].concat());
-        }
-        let mut data = Vec::new();
-        for name in names {
-            let view = checkpoint.tensor(name).unwrap();
-            let kind: u32 = match view.dtype {
-                DType::F32 => 0,
-                DType::F16 => 1,
-                other => panic!("{other}"),
-            };
-            file.extend([&text(name)[..], &(view.shape.len() as u32).to_le_bytes()].concat());
-            let shape = view.shape.iter().rev();
-            shape.for_each(|&n| file.extend((n as u64).to_le_bytes()));
-            file.extend(kind.to_le_bytes());
-            file.extend((data.len() as u64).to_le_bytes());
-            data.extend(view.data);
-            data.resize(data.len().next_multiple_of(32), 0);
-        }
-        file.resize(file.len().next_multiple_of(32), 0);
-        [file, data].concat()
-    };
-    names.chunks(each).enumerate().map(part).collect()
-}
-
-/// The parts as files; the path of the one that has `tensor`, after that of the first.
-fn split(scratch: &Scratch, parts: &[Vec<u8>], tensor: &str) -> [PathBuf; 2] {
-    let name = |number| format!("m-{:05}-of-{:05}.gguf", number + 1, parts.len());
-    let write = |(number, bytes): (usize, &Vec<u8>)| written(scratch, &name(number), bytes);
-    let paths: Vec<PathBuf> = parts.iter().enumerate().map(write).collect();
-    let has = |bytes: &Vec<u8>| {
-        bytes
-            .windows(tensor.len())
-            .any(|at| at == tensor.as_bytes())
-    };
-    let at = parts.iter().position(has).unwrap();
-    [paths[0].clone(), paths[at].clone()]
-}
-
-/// A string as GGUF has it: its length before it.
-fn text(text: &str) -> Vec<u8> {
-    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
-}
-
-fn find(bytes: &[u8], part: &[u8]) -> usize {
-    bytes.windows(part.len()).position(|at| at == part).unwrap()
 }
 
 fn names(message: &str, file: &Path, tensor: &str, offset: usize) {
@@ -146,6 +78,41 @@ fn weights_that_are_no_numbers_are_found_to_the_byte() {
             message.contains(&format!("in row {at} that is")),
             "{message}"
         );
+    }
+}
+
+/// What counts in the choice of experts, and in attention beside its keys.
+#[test]
+fn biases_and_sinks_that_are_no_numbers_are_found_in_both_containers() {
+    let scratch = Scratch::new("no-bias");
+    for (model, tensor) in [
+        (
+            "deepseek3",
+            "model.layers.1.mlp.gate.e_score_correction_bias",
+        ),
+        ("deepseek3.gguf", "blk.2.exp_probs_b.bias"),
+        ("glm4moe", "model.layers.2.mlp.gate.e_score_correction_bias"),
+        ("glm4moe.gguf", "blk.1.exp_probs_b.bias"),
+        ("gptoss", "model.layers.0.mlp.router.bias"),
+        ("gptoss.gguf", "blk.1.ffn_gate_inp.bias"),
+        ("gptoss", "model.layers.1.self_attn.sinks"),
+        ("gptoss.gguf", "blk.0.attn_sinks.weight"),
+        ("gptoss", "model.layers.1.mlp.experts.gate_up_proj_bias"),
+        ("gptoss.gguf", "blk.0.ffn_down_exps.bias"),
+    ] {
+        let mut file = checkpoint(model);
+        if file.is_dir() {
+            file.push("model.safetensors");
+        }
+        let mut bytes = std::fs::read(&file).unwrap();
+        let damaged = row(&file, tensor, 0);
+        bytes[damaged.end - 2..damaged.end].fill(0xff);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let file = written(&scratch, name, &bytes);
+        let (spec, weights) = spec(model);
+        let message = said(&spec, &weights, &file);
+        names(&message, &file, tensor, damaged.start);
+        assert!(message.contains("not a number"), "{message}");
     }
 }
 

@@ -6,19 +6,22 @@ mod common;
 
 use common::ranks::{Cuts, load_ranks};
 use common::{
-    Answer, Compute, GREEDY, NUMERICS, Reference, Request, Rng, Scratch, Stored, checkpoint, load,
-    options, reference, run, spec, tensors,
+    Answer, Compute, GREEDY, NUMERICS, Reference, Request, Rng, Scratch, Stored, checkpoint, isas,
+    load, options, reference, run, spec, tensors,
 };
 use penstock_decoder::{Decoder, DecoderSpec, Numerics, Options};
 use penstock_kernels::{Isa, WeightFormat};
 use serde_json::{Value, json};
 
-const MIXTURES: [&str; 6] = [
+const MIXTURES: [&str; 9] = [
+    "deepseek2",
+    "deepseek3",
+    "glm4moe",
+    "gptoss",
+    "llama4moe",
     "mixed",
     "mixtral",
-    "gptoss",
     "qwen2moe",
-    "llama4moe",
     "qwen3moe",
 ];
 
@@ -56,10 +59,11 @@ fn requests() -> Vec<Request> {
     (0..8).map(request).collect()
 }
 
-/// Experts whole on each rank give the logits of transformers, and a batch is each request alone.
+/// Experts whole on each rank give the logits of transformers, and in every form a batch is each
+/// request alone.
 #[test]
 fn ranks_may_have_whole_experts() {
-    for (family, (numerics, kv)) in MIXTURES.into_iter().zip(NUMERICS.into_iter().cycle()) {
+    for family in MIXTURES {
         let (spec_json, _) = spec(family);
         let spec = DecoderSpec::parse(&spec_json.to_string()).unwrap();
         for (tp, pp) in [(2, 1), (3, 2)] {
@@ -73,16 +77,53 @@ fn ranks_may_have_whole_experts() {
                 let off = (got.logprob - whole.logprob).abs();
                 assert!(off < 1e-3, "{family} tp={tp} pp={pp}: off by {off}");
             }
-            let set = Options {
-                numerics,
-                kv,
-                ..exact
-            };
-            let ranks = load_ranks(family, &set, &cuts);
-            let one = |r: &Request| run(&ranks, &set, std::slice::from_ref(r), || 1000).remove(0);
-            let alone: Vec<Answer> = requests().iter().map(one).collect();
-            assert!(run(&ranks, &set, &requests(), || 7) == alone, "{family}");
+            // More cuts are the same code on every instruction set.
+            for isa in isas()
+                .into_iter()
+                .filter(|&isa| pp == 1 || isa == exact.isa)
+            {
+                for (numerics, kv) in NUMERICS {
+                    let set = Options {
+                        numerics,
+                        kv,
+                        ..options(isa)
+                    };
+                    batches_are_each_alone(family, &set, &cuts);
+                }
+            }
         }
+    }
+}
+
+fn batches_are_each_alone(family: &str, set: &Options, cuts: &Cuts) {
+    let ranks = load_ranks(family, set, cuts);
+    let one = |r: &Request| run(&ranks, set, std::slice::from_ref(r), || 1000).remove(0);
+    let alone: Vec<Answer> = requests().iter().map(one).collect();
+    let same = run(&ranks, set, &requests(), || 7) == alone;
+    let Options { numerics, isa, .. } = set;
+    assert!(same, "{family} {numerics:?} on {isa} {cuts:?}");
+}
+
+/// Routing is skewed where tests repeat a token: its rows choose fewer experts than others do.
+#[test]
+fn rows_of_one_token_choose_fewer_experts() {
+    let set = options(Isa::detect());
+    for family in MIXTURES {
+        let read = |prompt: Vec<i32>| {
+            let decoder = load(family, &set);
+            let request = Request {
+                prompt,
+                new_tokens: 1,
+                sampling: GREEDY,
+                logprobs: 0,
+            };
+            run(&decoder, &set, &[request], || 48);
+            decoder.experts_read()
+        };
+        let mut rng = Rng(4);
+        let others = read((0..48).map(|_| rng.below(256) as i32).collect());
+        let alike = read(vec![rng.below(256) as i32; 48]);
+        assert!(alike < others, "{family}: {alike} and {others}");
     }
 }
 

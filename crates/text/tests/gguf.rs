@@ -88,8 +88,10 @@ fn qwen2_composes_characters_first() {
     );
     metadata.insert("tokenizer.ggml.merges".to_owned(), strings(&[]));
     assert_eq!(encode(&metadata, "e\u{301}", false), [2, 3, 4]);
-    metadata.insert("tokenizer.ggml.pre".to_owned(), string("qwen2"));
-    assert_eq!(encode(&metadata, "e\u{301}", false), [0, 1]);
+    for name in ["qwen2", "deepseek-r1-qwen"] {
+        metadata.insert("tokenizer.ggml.pre".to_owned(), string(name));
+        assert_eq!(encode(&metadata, "e\u{301}", false), [0, 1], "{name}");
+    }
 }
 
 #[test]
@@ -126,6 +128,16 @@ fn tokens_that_end_an_answer_are_found_by_their_names() {
     let harmony = ["<|end|>", "<|return|>", "<|call|>"];
     assert_eq!(ends(&harmony, &[3, 3, 3]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|user|>"], &[3, 3]), [0]);
+    // Llama 3 and 4 end a turn, and a message that waits for a tool.
+    let llama3 = [
+        "<|end_of_text|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|python_tag|>",
+    ];
+    assert_eq!(ends(&llama3, &[3; 4]), [0, 1, 2]);
+    let llama4 = ["<|end_of_text|>", "<|eom|>", "<|eot|>", "<|header_start|>"];
+    assert_eq!(ends(&llama4, &[3; 4]), [0, 1, 2]);
     assert!(TextModel::end_tokens(&Metadata::new()).is_empty());
 }
 

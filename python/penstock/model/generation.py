@@ -115,16 +115,24 @@ def _defaults(fields: Fields) -> GenerationDefaults:
 
 
 def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
-    """Stop tokens of generation_config.json or else config.json, and the tokenizer's end token."""
+    """Stop tokens of generation_config.json and config.json, and the tokenizer's end token.
+
+    Either file may list fewer than the model ends with: Kimi's config.json has the end of a text
+    only, its generation_config.json the end of a turn only. That of a model for texts and images
+    may have them under `text_config`.
+    """
     generation = Fields(
         directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG)
     )
     tokenizer = Fields(
         directory / TOKENIZER_CONFIG, read_optional_object(directory / TOKENIZER_CONFIG)
     )
-    listed = _token_list(generation, "eos_token_id", vocab) or _token_list(
-        config, "eos_token_id", vocab
-    )
+    listed = [
+        token
+        for fields in (generation, config, config.within("text_config"))
+        if fields is not None
+        for token in _token_list(fields, "eos_token_id", vocab)
+    ]
     eos = _named_token(directory, tokenizer, "eos_token", vocab)
     if eos is None and listed:
         eos = listed[0]

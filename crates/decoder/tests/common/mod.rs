@@ -1,13 +1,15 @@
 //! What the decoder tests share: fixtures, a plain scheduler, and files to break.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod files;
+pub(crate) mod logits;
 pub(crate) mod ranks;
 pub(crate) mod traffic;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_decoder::{Decoder, DecoderError, Numerics, Options, StepFuture};
+use penstock_decoder::{Decoder, DecoderError, DecoderSpec, Numerics, Options, StepFuture};
 use penstock_formats::Checkpoint;
 use penstock_kernels::{Isa, KvType, Seen, WeightFormat};
 use penstock_wire::{
@@ -15,7 +17,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 34] = [
+pub(crate) const FAMILIES: [&str; 36] = [
     "alternating",
     "biased",
     "deepseek2",
@@ -23,6 +25,8 @@ pub(crate) const FAMILIES: [&str; 34] = [
     "deepseek3",
     "deepseek3.gguf",
     "gemma2",
+    "gemma2plain",
+    "gemma2plain.gguf",
     "gemma3",
     "gemma3.gguf",
     "glm4moe",
@@ -84,6 +88,12 @@ pub(crate) fn spec(name: &str) -> (Value, Value) {
     let text = std::fs::read_to_string(fixtures().join(format!("specs/{name}.json"))).unwrap();
     let both: Value = serde_json::from_str(&text).unwrap();
     (both["spec"].clone(), both["weights"].clone())
+}
+
+/// Number of experts of a tiny checkpoint, if it has any.
+pub(crate) fn experts(name: &str) -> Option<usize> {
+    let spec = DecoderSpec::parse(&spec(name).0.to_string()).unwrap();
+    spec.experts()
 }
 
 /// What transformers computed.

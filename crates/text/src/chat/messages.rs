@@ -1,10 +1,33 @@
-//! The form in which templates get messages: content is a string, tool arguments are objects.
+//! The form in which templates get messages: tool arguments are objects, content is a string.
+//! Templates that write the parts of a user's content themselves get the same string as one part.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::TextError;
 
-pub(super) fn normalised(messages: &Value) -> Result<Vec<Value>, TextError> {
+/// Whether a user's content is a list of parts in any message.
+pub(super) fn have_parts(messages: &Value) -> bool {
+    let parts = |message: &Value| message["role"] == "user" && message["content"].is_array();
+    messages
+        .as_array()
+        .is_some_and(|list| list.iter().any(parts))
+}
+
+const PROBE: &str = "text of a part";
+
+/// A conversation that shows by what a template makes of it whether it takes parts.
+pub(super) fn probe() -> Value {
+    json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}])
+}
+
+/// Whether the template that made `text` of the probe wrote the part's text, and not the list as it
+/// prints one.
+pub(super) fn takes_parts(text: &str) -> bool {
+    text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
+}
+
+/// The messages in their form; `parts` says that the template takes a user's parts.
+pub(super) fn normalised(messages: &Value, parts: bool) -> Result<Vec<Value>, TextError> {
     let list = messages
         .as_array()
         .ok_or_else(|| bad_messages("must be a list"))?;
@@ -16,20 +39,23 @@ pub(super) fn normalised(messages: &Value) -> Result<Vec<Value>, TextError> {
         let message = message
             .as_object()
             .ok_or_else(|| bad("must be an object".to_owned()))?;
-        normalised_message(message).map_err(bad)
+        normalised_message(message, parts).map_err(bad)
     });
     normal.collect()
 }
 
-fn normalised_message(message: &Map<String, Value>) -> Result<Value, String> {
+fn normalised_message(message: &Map<String, Value>, parts: bool) -> Result<Value, String> {
     if !message.get("role").is_some_and(Value::is_string) {
         return Err("role must be a string".to_owned());
     }
     let mut normal = message.clone();
-    normal.insert(
-        "content".to_owned(),
-        Value::String(content_text(message.get("content"))?),
-    );
+    let given = message.get("content");
+    let mut content = Value::String(content_text(given)?);
+    // One part: a special token whose spelling is spread over several stays text.
+    if parts && message["role"] == "user" && given.is_some_and(Value::is_array) {
+        content = json!([{"type": "text", "text": content}]);
+    }
+    normal.insert("content".to_owned(), content);
     if let Some(calls) = normal.get_mut("tool_calls").and_then(Value::as_array_mut) {
         calls.iter_mut().for_each(parse_arguments);
     }

@@ -98,8 +98,10 @@ impl ChatTemplate {
     }
 
     /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
-    /// null or a list of text parts. `kwargs` are further variables (`documents`,
-    /// `enable_thinking`, ...); they do not replace the standard ones.
+    /// null or a list of text parts, which the template gets joined: as a string, or as one part
+    /// where it writes parts itself.
+    /// `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace
+    /// the standard ones.
     ///
     /// # Errors
     /// Malformed messages, a template that raises (its message), fails, or exceeds a limit.
@@ -111,27 +113,48 @@ impl ChatTemplate {
         kwargs: &Map<String, Value>,
     ) -> Result<String, TextError> {
         let tools = tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
-        let mut variables = kwargs.clone();
-        let tokens = self
-            .special_tokens
-            .iter()
-            .map(|(role, text)| (role.clone(), Value::from(text.as_str())));
-        variables.extend(tokens);
-        let mut messages = messages::normalised(messages)?;
+        let parts = messages::have_parts(messages) && self.takes_parts(tools.is_some());
+        let mut messages = messages::normalised(messages, parts)?;
         if !self.sources.contains("tool_calls") {
             generic::write_history(&mut messages);
         }
         if let Some(tools) = tools.filter(|_| !self.knows_tools()) {
             generic::list_tools(&mut messages, tools);
         }
-        variables.insert("messages".to_owned(), Value::Array(messages));
+        let messages = Value::Array(messages);
+        let variables = self.variables(messages, add_generation_prompt, tools, kwargs);
+        self.run(self.name_for(tools.is_some()), &variables)
+    }
+
+    /// `kwargs` with the standard variables, which they do not replace.
+    fn variables(
+        &self,
+        messages: Value,
+        add_generation_prompt: bool,
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Map<String, Value> {
+        let mut variables = kwargs.clone();
+        let tokens = self
+            .special_tokens
+            .iter()
+            .map(|(role, text)| (role.clone(), Value::from(text.as_str())));
+        variables.extend(tokens);
+        variables.insert("messages".to_owned(), messages);
         variables.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
         variables.insert(
             "add_generation_prompt".to_owned(),
             Value::Bool(add_generation_prompt),
         );
         variables.entry("documents").or_insert(Value::Null);
-        self.run(self.name_for(tools.is_some()), &variables)
+        variables
+    }
+
+    /// Whether the template writes the parts of a user's content itself; others get one string.
+    fn takes_parts(&self, has_tools: bool) -> bool {
+        let variables = self.variables(messages::probe(), false, None, &Map::new());
+        let text = self.run(self.name_for(has_tools), &variables);
+        text.is_ok_and(|text| messages::takes_parts(&text))
     }
 
     /// Whether the template itself prints tools and calls. One that does not gets them as text.

@@ -5,9 +5,11 @@ use penstock_formats::Metadata;
 use super::fields::Fields;
 
 /// Names of tokens at which generation ends, whatever the family.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "<|eot_id|>",
     "<|eom_id|>",
+    "<|eot|>",
+    "<|eom|>",
     "<|im_end|>",
     "<|end|>",
     HARMONY[0],

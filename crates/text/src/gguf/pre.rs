@@ -93,7 +93,8 @@ const TABLE: [PreTokenizer; 10] = [
         add_bos: false,
     },
     PreTokenizer {
-        names: &["qwen2"],
+        // Also the distills of R1 with Qwen's vocabulary.
+        names: &["qwen2", "deepseek-r1-qwen"],
         split: SplitRule::Pattern(QWEN2),
         nfc: true,
         ignore_merges: false,
@@ -219,6 +220,10 @@ mod tests {
         assert_eq!(words("smollm", "a 1234"), ["a", " ", "1", "2", "3", "4"]);
         assert_eq!(words("llama-bpe", "a 1234"), ["a", " ", "123", "4"]);
         assert_eq!(words("qwen2", "a 1234"), ["a", " ", "1", "2", "3", "4"]);
+        assert_eq!(
+            words("deepseek-r1-qwen", "DON'T 12"),
+            ["DON", "'T", " ", "1", "2"]
+        );
         assert_eq!(
             words("tekken", "fooBar DON'T"),
             ["foo", "Bar", " DON", "'T"]

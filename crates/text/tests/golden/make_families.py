@@ -1,14 +1,18 @@
 """Writes families.json: conversations under templates written as families write theirs, and
 the texts that transformers renders, or Jinja itself. Needs `pip install transformers jinja2`.
 
-The templates are not the published ones, but use what those use: a system turn folded into the
-first user turn, turns that must alternate, macros, tool calls as pairs of XML, reasoning that is
-cut from earlier turns, tools as JSON, lists that change, macros that change a namespace.
+The templates, here and in templates/, are not the published ones, but use what those use: a system
+turn folded into the first user turn, turns that must alternate, macros, tool calls as pairs of XML,
+reasoning that is cut from earlier turns, tools as JSON or as types, lists that change, macros that
+change a namespace, dates, loops that skip and end early. A case has the text, or what a template
+raises as "error"; dates of the day on which this ran are written as {FORMAT of strftime}.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+from jinja2.exceptions import TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -203,6 +207,33 @@ TOOLS = [
         },
     }
 ]
+SCHEMA = {
+    "type": "object",
+    "required": ["city", "unit"],
+    "properties": {
+        "city": {"type": "string", "description": "Ort"},
+        "unit": {"type": "string", "enum": ["C", "F"], "default": "C"},
+        "days": {"type": "integer", "default": 3},
+        "at": {"type": ["string", "null"]},
+        "items": {"type": "array", "items": {"type": "integer"}},
+        "where": {
+            "type": "object",
+            "required": ["lat"],
+            "properties": {"lat": {"type": "number"}, "note": {"type": "string"}},
+        },
+        "any": {"oneOf": [{"type": "string", "description": "name"}, {"type": "boolean"}]},
+        "rows": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+        "some": {"type": "array", "nullable": True},
+    },
+}
+MANY_TOOLS = [
+    *TOOLS,
+    {
+        "type": "function",
+        "function": {"name": "forecast", "description": "Tage", "parameters": SCHEMA},
+    },
+    {"type": "function", "function": {"name": "now"}},
+]
 USER = {"role": "user", "content": " hi \n"}
 PARTS = {
     "role": "user",
@@ -219,6 +250,19 @@ CALL = {
 }
 TWO_CALLS = CALL | {"tool_calls": CALL["tool_calls"] * 2}
 RESULT = {"role": "tool", "content": '{"rain": true}'}
+NO_CONTENT = CALL | {"content": None}
+THOUGHT = CALL | {"thinking": "Weather is asked for."}
+REASONED = {"role": "assistant", "content": "Yes.", "reasoning_content": "\nhm\n"}
+NAMED = CALL | {"tool_calls": [CALL["tool_calls"][0] | {"id": "abcdefghi"}]}
+NAMED_RESULT = RESULT | {"tool_call_id": "abcdefghi"}
+SEARCH = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "function": {"name": "search", "arguments": {"q": "Köln", "top": "3"}}}
+    ],
+}
+AGAIN = {"role": "user", "content": "And now?"}
 TURNS = [[USER], [SYSTEM, USER], [SYSTEM, USER, ASSISTANT, USER], [USER, ASSISTANT, PARTS]]
 CASES = {
     "gemma": (GEMMA, [(turns, None, {}) for turns in TURNS]),
@@ -249,6 +293,67 @@ CASES = {
         ],
     ),
 }
+CALLED = [SYSTEM, USER, CALL, RESULT]
+LATER = [*CALLED, ASSISTANT, AGAIN]
+CASES_OF_FILES = {
+    "gpt-oss": [
+        *((turns, None, {}) for turns in [*TURNS[:2], [SYSTEM, USER, {**ASSISTANT}, AGAIN]]),
+        ([SYSTEM, USER, THOUGHT, RESULT], MANY_TOOLS, {"reasoning_effort": "high"}),
+        ([USER, THOUGHT, RESULT, ASSISTANT, AGAIN], TOOLS, {"model_identity": "You are a test."}),
+        ([USER, NO_CONTENT, RESULT, RESULT], TOOLS, {"builtin_tools": ["python", "browser"]}),
+        ([USER, RESULT], TOOLS, {}),
+        ([USER, ASSISTANT | {"content": "<|channel|>final"}, AGAIN], None, {}),
+    ],
+    "llama3": [
+        *((turns, None, {}) for turns in TURNS[:3]),
+        ([SYSTEM, USER], MANY_TOOLS, {"date_string": "02 Jan 2031"}),
+        (CALLED, TOOLS, {"tools_in_user_message": False}),
+        (LATER, TOOLS, {}),
+        ([USER, NO_CONTENT, RESULT], TOOLS, {}),
+        ([USER, SEARCH, RESULT], TOOLS, {"builtin_tools": ["search", "code_interpreter"]}),
+        ([USER, TWO_CALLS], TOOLS, {}),
+        ([SYSTEM], TOOLS, {}),
+    ],
+    "llama4": [
+        *((turns, None, {}) for turns in TURNS),
+        ([USER], MANY_TOOLS, {}),
+        (CALLED, TOOLS, {"tools_in_system": True}),
+        ([USER, TWO_CALLS, RESULT, RESULT, ASSISTANT, PARTS], TOOLS, {}),
+        ([USER, NO_CONTENT], TOOLS, {}),
+    ],
+    "mistral": [
+        *((turns, None, {}) for turns in TURNS[:3]),
+        ([SYSTEM, USER, NAMED, NAMED_RESULT], MANY_TOOLS, {}),
+        ([SYSTEM, USER, NAMED, NAMED_RESULT, ASSISTANT, AGAIN], TOOLS, {}),
+        ([USER, CALL], TOOLS, {}),
+        ([USER, NAMED, RESULT], TOOLS, {}),
+        ([USER, USER], None, {}),
+        ([USER, {"role": "critic", "content": ""}], None, {}),
+    ],
+    "mixtral": [
+        *((turns, None, {}) for turns in TURNS[:3]),
+        ([USER, USER], None, {}),
+    ],
+    "qwen3": [
+        *((turns, None, {}) for turns in TURNS[:3]),
+        ([USER], MANY_TOOLS, {"enable_thinking": False}),
+        ([SYSTEM, USER, CALL, RESULT, RESULT], TOOLS, {"enable_thinking": True}),
+        (
+            [USER, ASSISTANT | CALL | {"content": "<think>\nhm\n</think>\n\nI see"}, RESULT],
+            TOOLS,
+            {},
+        ),
+        ([USER, REASONED | TWO_CALLS, RESULT, REASONED], TOOLS, {}),
+        (LATER, TOOLS, {}),
+        ([USER, NO_CONTENT, RESULT, SYSTEM], None, {}),
+    ],
+    "qwq": [
+        *((turns, None, {}) for turns in TURNS[:3]),
+        (LATER, MANY_TOOLS, {}),
+        ([USER, TWO_CALLS, RESULT, RESULT], TOOLS, {}),
+    ],
+}
+DATES = ("%d %b %Y", "%d %B %Y", "%Y-%m-%d")
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -265,21 +370,38 @@ def changing(template: str, **variables: object) -> str:
     return environment.from_string(template).render(**variables)
 
 
+def rendered(template: str, messages: list[object], variables: dict[str, object]) -> str:
+    if "append(" in template:
+        return changing(template, messages=messages, **variables)
+    (text,), _ = render_jinja_template(
+        conversations=[messages], chat_template=template, **variables
+    )
+    return text
+
+
+def outcome(template: str, messages: list[object], variables: dict[str, object]) -> dict[str, str]:
+    try:
+        text = rendered(template, messages, variables)
+    except TemplateError as error:
+        return {"error": str(error)}
+    for form in DATES:
+        text = text.replace(datetime.now(UTC).strftime(form), f"{{{form}}}")
+    return {"text": text}
+
+
 def main() -> None:
+    here = Path(__file__).parent
+    files = {name: (here / "templates" / f"{name}.jinja").read_text() for name in CASES_OF_FILES}
+    all_cases = CASES | {name: (files[name], cases) for name, cases in CASES_OF_FILES.items()}
     written = {}
-    for name, (template, cases) in CASES.items():
-        rendered = []
+    for name, (template, cases) in all_cases.items():
+        done = []
         for messages, tools, kwargs in cases:
             variables = {"tools": tools, "add_generation_prompt": True, **TOKENS, **kwargs}
-            if "append(" in template:
-                text = changing(template, messages=messages, **variables)
-            else:
-                (text,), _ = render_jinja_template(
-                    conversations=[messages], chat_template=template, **variables
-                )
-            rendered.append({"messages": messages, "tools": tools, "kwargs": kwargs, "text": text})
-        written[name] = {"template": template, "cases": rendered}
-    out = Path(__file__).parent / "families.json"
+            given = {"messages": messages, "tools": tools, "kwargs": kwargs}
+            done.append(given | outcome(template, messages, variables))
+        written[name] = {"template": template, "cases": done}
+    out = here / "families.json"
     out.write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n")
 
 
