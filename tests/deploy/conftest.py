@@ -155,6 +155,15 @@ def images(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterat
         yield store
 
 
+def of_a_start(seconds: int) -> dict[str, Any]:
+    """Planned times, whatever the volume."""
+    row = {"seconds": seconds, "pull_seconds": 0}
+    return {
+        "image": {"seconds": 0},
+        "weights": {kind: dict(row) for kind in ("claim", "host_path", "image")},
+    }
+
+
 def of_this_machine() -> dict[str, Any]:
     row = {"ranks": [0], "total": 16 << 30, "weights": 1 << 30, "kept_free": 1 << 30}
     return {
@@ -175,8 +184,8 @@ def of_this_machine() -> dict[str, Any]:
             "memory_fraction": None,
         },
         "memory": [{**row, "shared_memory": 0, "kv": 4 << 30}],
+        "start": of_a_start(600),
         "thresholds": {
-            "storage_gb_per_s": {"seconds": 600},
             "requests_waiting": {"needed": 4},
             "kv_use": {"needed": 0.875},
         },

@@ -29,7 +29,9 @@ from penstock.deploy.settings import (
 MARGIN = 1.25
 """Size of a claim over that of the weights."""
 SECONDS_OF_A_ROLLOUT = 3
-"""Load times that a pod may take before its rollout counts as failed."""
+"""Planned times that a pod may take before its rollout counts as failed."""
+LEAST_DEADLINE = 600
+"""Seconds that Kubernetes gives a rollout by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def facts(settings: Settings) -> Facts:
         if grouped
         else ("apps/v1", "Deployment"),
         restart_policy=engine.restart_policy,
-        deadline=SECONDS_OF_A_ROLLOUT * settings.load_seconds,
+        deadline=max(SECONDS_OF_A_ROLLOUT * settings.start_seconds, LEAST_DEADLINE),
         server=_role(settings, leader=True),
         node=_role(settings, leader=False),
         node_selector=dict(settings.node_selector or {}),

@@ -19,8 +19,11 @@ def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str,
 
 
 def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
-    """A startup probe of twice the planned load time; the others begin when it has passed."""
-    return http(path, port, max(2 * settings.load_seconds // PERIOD, 6))
+    """A startup probe of twice the planned load time; the others begin when it has passed. In a
+    group it waits for other nodes, too, which may pull the image while this one runs.
+    """
+    seconds = settings.start_seconds if settings.nodes > 1 else settings.load_seconds
+    return http(path, port, -(-2 * seconds // PERIOD))
 
 
 def at_health(settings: Settings, leader: bool) -> dict[str, object]:

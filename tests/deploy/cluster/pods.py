@@ -14,7 +14,7 @@ from penstock.cli.main import main
 
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.node import Node
-from tests.deploy.conftest import of_this_machine
+from tests.deploy.conftest import of_a_start, of_this_machine
 from tests.e2e.server import HANG, eventually
 
 MODEL = "SmolLM2-135M"
@@ -42,7 +42,7 @@ class Deployed(Applied):
             {"ranks": [rank], "kept_free": 0, "shared_memory": 0, **memory}
             for rank in range(int(plan["choice"]["pipeline_parallel_size"]))
         ]
-        plan["thresholds"]["storage_gb_per_s"]["seconds"] = PLANNED
+        plan["start"] = of_a_start(PLANNED)
         self._plan.write_text(yaml.safe_dump(plan))
         place = ("--host-path", str(self._model.parent), "--model-path", self._model.name)
         given = () if "--host-path" in words else place
