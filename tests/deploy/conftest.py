@@ -51,6 +51,12 @@ INTERFACES = ",".join(f"ibs{number}" for number in range(8))
 DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "processors": (HERE, "k8s", ("--claim", "w")),
     "pulled": (HERE, "k8s", ("--pull", "org/name", "--storage-class", "fast")),
+    "image-volume": (HERE, "k8s", ("--image-volume", "registry/model@sha256:1")),
+    "image-volume-group": (
+        "penstock-two-nodes",
+        "k8s",
+        ("--image-volume", "registry:5000/org/model:1@sha256:1", "--model-path", "m"),
+    ),
     "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
     "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
     "two-by-eight": ("penstock-two-nodes", "k8s", ("--claim", "w", "--api-key-secret", "keys")),
@@ -78,6 +84,8 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Plan, target and flags."""
 
+PLACES = ("--claim", "--host-path", "--image-volume", "--pull")
+"""Flags that say where the model is."""
 Written = Callable[..., dict[str, Any]]
 Deployed = Callable[[str], dict[str, Any]]
 
@@ -111,7 +119,7 @@ def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
 
     def write(kind: str, *words: str) -> dict[str, Any]:
         out = tmp_path / "manifests"
-        given = words if any("claim" in w or "pull" in w or "host" in w for w in words) else ()
+        given = words if any(w in PLACES for w in words) else ()
         place = () if given else ("--claim", "weights")
         asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *place, *words]
         assert main(["deploy", "k8s", str(plan(kind)), *asked]) == 0

@@ -224,6 +224,22 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     assert container(files)["command"][2] == "/models/q"
 
 
+def test_a_model_is_in_an_image(written: Written) -> None:
+    """Image volumes: `image` with a reference, mounted read-only; nothing is made or filled."""
+    reference = "registry:5000/org/model:1@sha256:0123456789abcdef"
+    files = written("penstock-two-nodes", "--image-volume", reference, "--model-path", "m")
+    group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
+    for part in ("leaderTemplate", "workerTemplate"):
+        spec = group[part]["spec"]
+        (volume,) = (each for each in spec["volumes"] if each["name"] == "model")
+        assert volume == {"name": "model", "image": {"reference": reference}}
+        mounts = spec["containers"][0]["volumeMounts"]
+        (mount,) = (each for each in mounts if each["name"] == "model")
+        assert mount == {"name": "model", "mountPath": "/models", "readOnly": True}
+        assert "/models/m" in spec["containers"][0]["command"]
+    assert not {"claim.yaml", "pull-job.yaml"} & files.keys()
+
+
 def test_amd_devices_are_asked_for_by_their_name(written: Written) -> None:
     assert container(written("amd"))["resources"]["limits"] == {"amd.com/gpu": "2"}
 
@@ -242,8 +258,11 @@ def test_equal_plans_give_equal_bytes(plan: Callable[[str], Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "one of --claim, --host-path, --pull"),
-        (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --pull"),
+        ([], "one of --claim, --host-path, --image-volume, --pull"),
+        (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --image-volume"),
+        (["--claim", "a", "--image-volume", "b"], "one of --claim, --host-path, --image-volume"),
+        (["--image-volume", "oci://registry/model:1"], "--image-volume"),
+        (["--image-volume", "registry/a model"], "--image-volume"),
         (["--claim", "a", "--name", "Not_A_Name"], "--name"),
         (["--claim", "a", "--node-selector", "gpu"], "NAME=VALUE"),
     ],

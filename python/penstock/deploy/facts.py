@@ -103,6 +103,9 @@ class Facts:
     claim: str
     host_path: str
     on_host: Truth
+    volume_image: str
+    """Reference of an image that has the weights."""
+    in_image: Truth
     in_claim: Truth
     pull: str
     pulls: Truth
@@ -182,7 +185,9 @@ def facts(settings: Settings) -> Facts:
         claim=volume.claim or f"{settings.name}-model",
         host_path=volume.host_path,
         on_host=bool(volume.host_path),
-        in_claim=not volume.host_path,
+        volume_image=volume.image,
+        in_image=bool(volume.image),
+        in_claim=not (volume.host_path or volume.image),
         pull=volume.pull,
         pulls=bool(volume.pull),
         storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",

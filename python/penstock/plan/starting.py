@@ -1,9 +1,9 @@
 """Planned time until a replica serves: its image, its weights, its start-up.
 
 The weights' time depends on where they are, which only a deployment says: there is a row for each
-kind of volume. Probes give twice the planned time, so half of a rate still holds: that of one rank's
-loader, too, which Run:ai measured in October 2024 (0.31 GB/s; several ranks read at once). Where a target is known, `--storage-rate`,
-`--image-size` and `--pull-rate` replace them.
+kind of volume. Probes give twice the planned time, so half of a rate still holds: that of one
+rank's loader, too, which Run:ai measured in October 2024 (0.31 GB/s; several ranks read at once).
+Where a target is known, `--storage-rate`, `--image-size` and `--pull-rate` replace them.
 """
 
 from __future__ import annotations

@@ -73,6 +73,7 @@ def _model_volume(facts: Facts) -> dict[str, object]:
     claim = {"claimName": facts.claim, "readOnly": True}
     return {
         "name": "model",
+        "image": when(facts.in_image, {"reference": facts.volume_image}),
         "hostPath": when(facts.on_host, {"path": facts.host_path, "type": "Directory"}),
         "persistentVolumeClaim": when(facts.in_claim, claim),
     }
