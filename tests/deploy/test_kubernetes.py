@@ -255,6 +255,26 @@ def test_equal_plans_give_equal_bytes(plan: Callable[[str], Path], tmp_path: Pat
     assert {*listed, "kustomization.yaml"} == set(texts[0])
 
 
+def test_no_target_edits_the_plan(plan: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(plan(HERE).read_bytes())
+    before = path.read_bytes()
+    image, model = ["--image", "registry/engine"], ["--model-path", "/srv/models/m"]
+    asked = {
+        "k8s": [*image, "--claim", "c", "-o", "k8s", "--kustomize", "--autoscale-to", "4"],
+        "ray": [*image, "--claim", "c", "-o", "ray"],
+        "helm": [*image, "--claim", "c", "-o", "chart"],
+        "compose": [*image, "--host-path", "/srv/models", "-o", "compose.yaml"],
+        "systemd": [*model, "-o", "unit"],
+        "slurm": [*model, "-o", "job.sh"],
+    }
+    for target, words in asked.items():
+        at = words.index("-o") + 1
+        words[at] = str(tmp_path / words[at])
+        assert main(["deploy", target, str(path), *words]) == 0, target
+        assert path.read_bytes() == before, target
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
