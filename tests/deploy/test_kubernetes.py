@@ -206,6 +206,31 @@ def test_penstocks_own_ranks_are_those_of_the_pods(written: Written) -> None:
     assert held == [range(8), range(8, 16)]
 
 
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_variables_between_nodes_have_their_reasons(
+    written: Written, tmp_path: Path, kind: str
+) -> None:
+    """Every variable of NCCL and Gloo is explained in the pods that have it, and no other one."""
+    topology = tmp_path / "vm.xml"
+    topology.write_text('<system version="1">\n</system>\n')
+    words = ("--rdma-devices", "mlx5_0") if kind != "sglang-by-requests" else ()
+    files = written(kind, *words, *(() if words else ("--topology-file", str(topology))))
+    for manifest in files.values():
+        spec = manifest["spec"] if manifest["kind"] == "LeaderWorkerSet" else {}
+        group = spec.get("leaderWorkerTemplate", {})
+        pods = [group[part] for part in ("leaderTemplate", "workerTemplate") if part in group]
+        if manifest["kind"] == "Deployment":
+            pods = [manifest["spec"]["template"]]
+        for pod in pods:
+            (own,) = pod["spec"]["containers"]
+            names = {entry["name"] for entry in own.get("env", [])}
+            between = {name for name in names if name.startswith(("NCCL", "GLOO"))}
+            text = pod["metadata"].get("annotations", {}).get("penstock/variables", "")
+            reasons = dict(each.split(": ", 1) for each in text.split("; ") if text)
+            assert reasons.keys() == between
+            assert all(reasons.values())
+
+
 def test_whole_stages_on_nodes_need_no_nccl_between_them(written: Written) -> None:
     env = container(written("penstock-two-nodes"))["env"]
     assert not any("NCCL" in entry["name"] for entry in env)

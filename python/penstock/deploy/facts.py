@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.deploy.engines import pods
 from penstock.deploy.parts import Data, Truth
+from penstock.deploy.probes import reasons
 from penstock.deploy.resources import (
     GIB,
     container_security,
@@ -88,6 +89,9 @@ class Facts:
     deadline: Data
     server: Role
     node: Role
+    variables: Data
+    """Why variables between nodes are set."""
+    has_variables: Truth
     node_selector: Data
     tolerations: Data
     resources: Data
@@ -156,6 +160,8 @@ def facts(settings: Settings) -> Facts:
     """PenstockError for an engine without manifests."""
     engine, volume, grouped = pods(settings), settings.volume, settings.nodes > 1
     scaled, front = settings.scaling is not None, settings.front
+    server, node = (_role(settings, leader) for leader in (True, False))
+    variables = reasons(server.env)
     by_keda = bool(settings.scaling and settings.scaling.prometheus)
     return Facts(
         name=settings.name,
@@ -170,8 +176,10 @@ def facts(settings: Settings) -> Facts:
         else ("apps/v1", "Deployment"),
         restart_policy=engine.restart_policy,
         deadline=max(SECONDS_OF_A_ROLLOUT * settings.start_seconds, LEAST_DEADLINE),
-        server=_role(settings, leader=True),
-        node=_role(settings, leader=False),
+        server=server,
+        node=node,
+        variables=variables,
+        has_variables=bool(variables),
         node_selector=dict(settings.node_selector or {}),
         tolerations=tolerations(settings),
         resources=resources(settings),

@@ -29,6 +29,8 @@ def places() -> Facts:
         deadline=_place("progressDeadlineSeconds"),
         server=_role("server"),
         node=_role("node"),
+        variables=_place("variables"),
+        has_variables=_is("variables"),
         node_selector=_place("nodeSelector"),
         tolerations=_place("tolerations"),
         resources=_place("resources"),

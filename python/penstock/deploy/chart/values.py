@@ -27,6 +27,7 @@ def values(settings: Settings) -> dict[str, Any]:
         "engine": known.engine,
         "server": _role(known.server),
         "node": _role(known.node),
+        "variables": known.variables,
         "model": {
             "path": known.model,
             "claim": settings.volume.claim,
@@ -97,6 +98,7 @@ COMMENTS: Mapping[str, str] = {
     "engine": "penstock, vllm or sglang; a label.",
     "server": "The container that serves, of a group its leader's.",
     "node": "The container of a group's other pods.",
+    "variables": "Why variables between nodes are set; an annotation of their pods.",
     "model": "One of claim, hostPath (of every node), image (with the weights), pull (ORG/NAME).",
     "resources": "Devices and fabric of a pod; or its memory.",
     "sharedMemory": "Size of /dev/shm.",
@@ -144,6 +146,7 @@ def schema() -> Schema:
         "engine": {"enum": ["penstock", "vllm", "sglang"]},
         "server": role,
         "node": role,
+        "variables": TEXT,
         "model": _model(),
         "resources": _object({"limits": ANY, "requests": ANY}, required=False),
         "sharedMemory": SIZE,
