@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[str, str, object]] = {
         {},
     ),
 }
-"""File, path and what is there, by what is wrong."""
+"""File, path and the value put at it, by what is wrong."""
 
 
 def changed(manifest: dict[str, Any], path: str, value: object) -> dict[str, Any]:

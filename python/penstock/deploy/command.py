@@ -29,7 +29,7 @@ from penstock.deploy.settings import (
 from penstock.deploy.tiers import tiers_of
 
 REFERENCE = re.compile(r"(?!.*://)\S+")
-"""Of an image: the registry says what else is wrong."""
+"""A reference of an image, without blanks and scheme: the registry says what else is wrong."""
 DISK = "/var/kv"
 """Directory of a disk tier of the plan, in pods and containers."""
 

@@ -46,7 +46,7 @@ class Request:
     workload: dict[str, object]
     """Where the arrivals come from."""
     rates: Rates
-    """Of image and volume."""
+    """What is known of pulling the image and reading the volume."""
 
 
 def document(
