@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from penstock.cli.main import main
+from penstock.deploy.cluster.flags import longest
 
 from tests.deploy.conftest import PLANS
 from tests.plan.conftest import CONFIGS, FP8
@@ -101,6 +102,18 @@ def test_node_0_of_penstock_waits_for_images_and_weights(made: Made) -> None:
     assert 800 < load < 1558
     assert flag(leader(found), "--distributed-timeout-seconds=") == 2 * (load + 240)
     assert window(leader(found)) == tens(2 * (load + 240))
+
+
+def test_apply_waits_as_long_as_a_start_may_take(made: Made) -> None:
+    """Half an hour, or the startup probe's time, or that of a rollout."""
+
+    found = made("vllm-one-device", SMALL, [], ["--claim", "w"])
+    assert longest([found["service.yaml"], found["deployment.yaml"]]) == 1800
+    found = made("sglang-two-nodes", LARGE, [], ["--claim", "w"])
+    assert longest([found["leader-worker-set.yaml"]]) == 3600
+    found = made("vllm-one-device", SMALL, ["--storage-rate", "0.02"], ["--claim", "w"])
+    rollout = 3 * (math.ceil(16.38147072 / 0.02 + 180) + 240)
+    assert longest([found["deployment.yaml"]]) == rollout == 3720
 
 
 def test_rates_and_sizes_that_are_known(made: Made) -> None:
