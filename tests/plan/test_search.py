@@ -186,6 +186,23 @@ def test_stages_are_whole_on_a_host_or_have_whole_hosts(
     assert served or f"{cut.pp} stages of {cut.tp} ranks do not divide over 2 hosts" in why
 
 
+@pytest.mark.parametrize(
+    ("name", "ranks", "said"),
+    [
+        ("meta-llama/Llama-3.2-3B", 6, "8 KV heads do not divide by 6, nor 6 ranks by 8"),
+        ("meta-llama/Llama-3.2-3B", 8, ""),
+        ("Qwen/Qwen3-32B", 16, ""),  # Two ranks have each of eight KV heads.
+        ("Qwen/Qwen3-32B", 4, ""),
+    ],
+)
+def test_kv_heads_divide_over_ranks_or_ranks_over_them(
+    model: Model, name: str, ranks: int, said: str
+) -> None:
+    spec = model(name).spec
+    assert engine("vllm").refuses(spec, Cut(ranks, 1), 16) == said
+    assert engine("penstock").refuses(spec, Cut(ranks, 1), 16) == ""
+
+
 def test_nodes_of_fewer_devices_link_no_more_than_they_have() -> None:
     device = parse_target("alibaba-gn7i:4").accelerator
     assert (device.linked, device.per_node, device.network) == (1, 1, 2e9)
