@@ -191,8 +191,18 @@ def test_a_mistyped_variable_is_warned_of(
     assert caplog.messages == ([said] if said else [])
 
 
-def test_the_port_of_a_kubernetes_service_is_no_setting() -> None:
-    assert "port" not in gather({}, None, {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"})
+def test_the_port_of_a_kubernetes_service_is_no_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A Service named penstock, in a pod with service links: one line names the cause."""
+    with caplog.at_level("WARNING"):
+        assert "port" not in gather({}, None, {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"})
+    (said,) = caplog.messages
+    assert said.startswith(
+        "PENSTOCK_PORT=tcp://10.0.0.1:8000 is the address of a Kubernetes Service named penstock"
+    )
+    assert "enableServiceLinks: false" in said
+    assert "\n" not in said
     assert gather({}, None, {"PENSTOCK_PORT": "7"})["port"].texts == ("7",)
 
 

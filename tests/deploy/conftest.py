@@ -54,6 +54,12 @@ INTERFACES = ",".join(f"ibs{number}" for number in range(8))
 DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "processors": (HERE, "k8s", ("--claim", "w")),
     "pulled": (HERE, "k8s", ("--pull", "org/name", "--storage-class", "fast")),
+    "image-volume": (HERE, "k8s", ("--image-volume", "registry/model@sha256:1")),
+    "image-volume-group": (
+        "penstock-two-nodes",
+        "k8s",
+        ("--image-volume", "registry:5000/org/model:1@sha256:1", "--model-path", "m"),
+    ),
     "one-device": ("vllm-one-device", "k8s", ("--host-path", "/srv/models")),
     "eight-devices": ("vllm-eight-devices", "k8s", ("--claim", "w", "--pod-monitor")),
     "two-by-eight": ("penstock-two-nodes", "k8s", ("--claim", "w", "--api-key-secret", "keys")),
@@ -81,6 +87,8 @@ DEPLOYMENTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Plan, target and flags."""
 
+PLACES = ("--claim", "--host-path", "--image-volume", "--pull")
+"""Flags that say where the model is."""
 Written = Callable[..., dict[str, Any]]
 Deployed = Callable[[str], dict[str, Any]]
 
@@ -114,7 +122,7 @@ def written(plan: Callable[[str], Path], tmp_path: Path) -> Written:
 
     def write(kind: str, *words: str) -> dict[str, Any]:
         out = tmp_path / "manifests"
-        given = words if any("claim" in w or "pull" in w or "host" in w for w in words) else ()
+        given = words if any(w in PLACES for w in words) else ()
         place = () if given else ("--claim", "weights")
         asked = ["--image", "registry/engine@sha256:0", "-o", str(out), *place, *words]
         assert main(["deploy", "k8s", str(plan(kind)), *asked]) == 0
@@ -175,6 +183,15 @@ def built(folder: Path, repository: Path, extras: str, *packages: str) -> Iterat
         yield store
 
 
+def of_a_start(seconds: int) -> dict[str, Any]:
+    """Planned times, whatever the volume."""
+    row = {"seconds": seconds, "pull_seconds": 0}
+    return {
+        "image": {"seconds": 0},
+        "weights": {kind: dict(row) for kind in ("claim", "host_path", "image")},
+    }
+
+
 def of_this_machine() -> dict[str, Any]:
     row = {"ranks": [0], "total": 16 << 30, "weights": 1 << 30, "kept_free": 1 << 30}
     return {
@@ -195,8 +212,8 @@ def of_this_machine() -> dict[str, Any]:
             "memory_fraction": None,
         },
         "memory": [{**row, "shared_memory": 0, "kv": 4 << 30}],
+        "start": of_a_start(600),
         "thresholds": {
-            "storage_gb_per_s": {"seconds": 600},
             "requests_waiting": {"needed": 4},
             "kv_use": {"needed": 0.875},
         },

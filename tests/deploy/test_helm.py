@@ -28,6 +28,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("--claim", "weights"),
     "pull": ("--pull", "org/name", "--storage-class", "fast", "--model-path", "m"),
     "host": ("--host-path", "/srv/models", "--node-selector", "gpu=h100"),
+    "image": ("--image-volume", "registry/model@sha256:1", "--model-path", "m"),
     "proxy": ("--claim", "w", *FRONT, "proxy", "--api-key-secret", "keys", "--pod-monitor"),
     "picker": (
         *("--claim", "w", *FRONT, "istio", "--objective", "batch=-1", "--objective", "chat=10"),
@@ -72,6 +73,8 @@ def truth(condition: str, scope: Mapping[str, Any]) -> bool:
         return int(looked_up(found[1], scope)) > 1
     if found := re.fullmatch(r"eq (\S+) `(\w+)`", condition):
         return bool(looked_up(found[1], scope) == found[2])
+    if found := re.fullmatch(r"or (\S+) (\S+)", condition):
+        return truth(found[1], scope) or truth(found[2], scope)
     if found := re.fullmatch(r"and (\S+) \(?((?:not )?\S+?)\)?", condition):
         return truth(found[1], scope) and truth(found[2], scope)
     return bool(looked_up(condition, scope))
@@ -226,6 +229,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a word that is not there": {"replica": 2},
     "another engine": {"engine": "tgi"},
     "two sources of the model": {"model": {"hostPath": "/m"}},
+    "a claim and an image": {"model": {"image": "registry/model:1"}},
     "no source of the model": {"model": {"claim": ""}},
     "a size without a unit": {"sharedMemory": "64"},
     "a threshold that is no number": {"autoscaling": {"kvUse": {"threshold": "80%"}}},

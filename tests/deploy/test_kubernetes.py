@@ -206,6 +206,31 @@ def test_penstocks_own_ranks_are_those_of_the_pods(written: Written) -> None:
     assert held == [range(8), range(8, 16)]
 
 
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_variables_between_nodes_have_their_reasons(
+    written: Written, tmp_path: Path, kind: str
+) -> None:
+    """Every variable of NCCL and Gloo is explained in the pods that have it, and no other one."""
+    topology = tmp_path / "vm.xml"
+    topology.write_text('<system version="1">\n</system>\n')
+    words = ("--rdma-devices", "mlx5_0") if kind != "sglang-by-requests" else ()
+    files = written(kind, *words, *(() if words else ("--topology-file", str(topology))))
+    for manifest in files.values():
+        spec = manifest["spec"] if manifest["kind"] == "LeaderWorkerSet" else {}
+        group = spec.get("leaderWorkerTemplate", {})
+        pods = [group[part] for part in ("leaderTemplate", "workerTemplate") if part in group]
+        if manifest["kind"] == "Deployment":
+            pods = [manifest["spec"]["template"]]
+        for pod in pods:
+            (own,) = pod["spec"]["containers"]
+            names = {entry["name"] for entry in own.get("env", [])}
+            between = {name for name in names if name.startswith(("NCCL", "GLOO"))}
+            text = pod["metadata"].get("annotations", {}).get("penstock/variables", "")
+            reasons = dict(each.split(": ", 1) for each in text.split("; ") if text)
+            assert reasons.keys() == between
+            assert all(reasons.values())
+
+
 def test_whole_stages_on_nodes_need_no_nccl_between_them(written: Written) -> None:
     env = container(written("penstock-two-nodes"))["env"]
     assert not any("NCCL" in entry["name"] for entry in env)
@@ -224,6 +249,22 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     assert container(files)["command"][2] == "/models/q"
 
 
+def test_a_model_is_in_an_image(written: Written) -> None:
+    """Image volumes: `image` with a reference, mounted read-only; nothing is made or filled."""
+    reference = "registry:5000/org/model:1@sha256:0123456789abcdef"
+    files = written("penstock-two-nodes", "--image-volume", reference, "--model-path", "m")
+    group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
+    for part in ("leaderTemplate", "workerTemplate"):
+        spec = group[part]["spec"]
+        (volume,) = (each for each in spec["volumes"] if each["name"] == "model")
+        assert volume == {"name": "model", "image": {"reference": reference}}
+        mounts = spec["containers"][0]["volumeMounts"]
+        (mount,) = (each for each in mounts if each["name"] == "model")
+        assert mount == {"name": "model", "mountPath": "/models", "readOnly": True}
+        assert "/models/m" in spec["containers"][0]["command"]
+    assert not {"claim.yaml", "pull-job.yaml"} & files.keys()
+
+
 def test_amd_devices_are_asked_for_by_their_name(written: Written) -> None:
     assert container(written("amd"))["resources"]["limits"] == {"amd.com/gpu": "2"}
 
@@ -239,11 +280,34 @@ def test_equal_plans_give_equal_bytes(plan: Callable[[str], Path], tmp_path: Pat
     assert {*listed, "kustomization.yaml"} == set(texts[0])
 
 
+def test_no_target_edits_the_plan(plan: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_bytes(plan(HERE).read_bytes())
+    before = path.read_bytes()
+    image, model = ["--image", "registry/engine"], ["--model-path", "/srv/models/m"]
+    asked = {
+        "k8s": [*image, "--claim", "c", "-o", "k8s", "--kustomize", "--autoscale-to", "4"],
+        "ray": [*image, "--claim", "c", "-o", "ray"],
+        "helm": [*image, "--claim", "c", "-o", "chart"],
+        "compose": [*image, "--host-path", "/srv/models", "-o", "compose.yaml"],
+        "systemd": [*model, "-o", "unit"],
+        "slurm": [*model, "-o", "job.sh"],
+    }
+    for target, words in asked.items():
+        at = words.index("-o") + 1
+        words[at] = str(tmp_path / words[at])
+        assert main(["deploy", target, str(path), *words]) == 0, target
+        assert path.read_bytes() == before, target
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "one of --claim, --host-path, --pull"),
-        (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --pull"),
+        ([], "one of --claim, --host-path, --image-volume, --pull"),
+        (["--claim", "a", "--pull", "b/c"], "one of --claim, --host-path, --image-volume"),
+        (["--claim", "a", "--image-volume", "b"], "one of --claim, --host-path, --image-volume"),
+        (["--image-volume", "oci://registry/model:1"], "--image-volume"),
+        (["--image-volume", "registry/a model"], "--image-volume"),
         (["--claim", "a", "--name", "Not_A_Name"], "--name"),
         (["--claim", "a", "--node-selector", "gpu"], "NAME=VALUE"),
     ],

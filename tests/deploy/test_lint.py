@@ -326,8 +326,17 @@ def test_objects_that_do_not_belong_together_are_found(
     assert (rule, severity) in found(tmp_path, files)
 
 
-def test_there_are_fifty_mutations() -> None:
-    assert len(MUTATIONS) + len(TOGETHER) >= 50
+def test_image_volumes(written: Written, tmp_path: Path) -> None:
+    """Ours has a digest; without a reference an API server leaves it to others to fill in."""
+    files = written(HERE, "--image-volume", "registry/model@sha256:0123")
+    assert not found(tmp_path, files)
+    (volume,) = (each for each in pod(files)["volumes"] if "image" in each)
+    for at, (reference, severity) in enumerate(
+        (("", "error"), ("registry/model", "warning"), ("registry/model:latest", "warning"))
+    ):
+        volume["image"] = {"reference": reference} if reference else {}
+        (tmp_path / str(at)).mkdir()
+        assert found(tmp_path / str(at), files) == [("image-volume", severity)]
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from penstock.plan.calibration import read_sums, shipped
 from penstock.plan.collectives import Group, group
+from penstock.plan.cut import Cut
 from penstock.plan.hardware import accelerator
+from penstock.plan.speed import step_model
+
+from tests.plan.conftest import FP8, R1, Model
 
 H100 = accelerator("h100-sxm-80gb")
 FREE = {"hop": 0.0, "across": 0.0}
@@ -39,6 +43,53 @@ def test_an_all_reduce_moves_what_its_rings_send(domains: int, each: int) -> Non
     size, link, network = 1e9, 400e9, 25e9
     found = Group(domains * each, domains, link, network, **FREE).all_reduce(size)
     assert found == pytest.approx(max(size * inside / link, size * outside / network))
+
+
+def sent(domains: int, each: int) -> tuple[float, float]:
+    """Most bytes that a device sends in its domain and out of it when every rank has a byte for all
+    together: message by message, by way of the domain's device of the receiver's number.
+    """
+    inside, outside = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    places = [(domain, at) for domain in range(domains) for at in range(each)]
+    for domain, at in places:
+        for other, to in places:
+            if to != at:
+                inside[domain, at] += 1 / len(places)
+            if other != domain:
+                outside[domain, to] += 1 / len(places)
+    return max(inside.values(), default=0), max(outside.values(), default=0)
+
+
+@pytest.mark.parametrize(("domains", "each"), [(1, 2), (1, 8), (2, 8), (4, 8), (3, 1), (8, 4)])
+def test_an_exchange_moves_what_its_messages_are(domains: int, each: int) -> None:
+    inside, outside = sent(domains, each)
+    size, link, network = 1e9, 400e9, 25e9
+    found = Group(domains * each, domains, link, network, **FREE).exchange(size)
+    assert found == pytest.approx(max(size * inside / link, size * outside / network))
+
+
+@given(size=st.floats(0, 1e9), more=st.floats(1.0, 10.0), domains=st.integers(1, 32))
+def test_an_exchange_grows_with_its_size_and_its_domains(
+    size: float, more: float, domains: int
+) -> None:
+    def seconds(domains: int, size: float) -> float:
+        return Group(8 * domains, domains, 225e9, 25e9, 1e-5, 2.8e-5).exchange(size)
+
+    assert seconds(domains, size) <= seconds(domains, more * size)
+    assert seconds(domains, size) <= seconds(domains + 1, size)
+
+
+def test_the_exchange_of_experts_counts_tokens_copies_and_bytes(model: Model) -> None:
+    """A layer's dispatch and combine of DeepSeek-R1 on one server: eight experts a token, in fp8
+    there and in bf16 back, 7/8 of it to other ranks at half of NVLink's rate.
+    """
+    subject = model(R1, quantization_config=FP8)
+    cut = Cut(8, 1, by_experts=True, by_requests=True)
+    constants = shipped()[0]
+    found = step_model(subject.spec, subject.weights, H100, cut, constants)
+    tokens, hidden, chosen = 100, 7168, 8
+    both = tokens * hidden * chosen * (1 + 2) * 7 / 8 / (450e9 * constants.link)
+    assert 2 * (found.all_reduce(tokens) - constants.hop) == pytest.approx(both)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from penstock.cli.main import main
-from penstock.plan.hardware import accelerator, names, node, parse_target
+from penstock.plan.hardware import ROOT, accelerator, names, node, parse_target
 
 from tests.plan.conftest import FP8, R1
 
@@ -75,6 +77,19 @@ def test_every_row_of_hardware_has_its_source() -> None:
         assert node(name).accelerator in names("accelerators")
         assert node(name).source
     assert len(names("accelerators")) == 15
+
+
+def test_the_network_of_a_node_is_that_of_its_ports() -> None:
+    """`N x R Gb/s` of the fabric, over the devices: not what the accelerator's own servers have."""
+    ports = re.compile(r"(?:(\d+) x )?(\d+) Gb/s")
+    for name in names("nodes"):
+        row = yaml.safe_load((ROOT / "nodes" / f"{name}.yaml").read_text())
+        found = ports.search(row["fabric"])
+        assert found, name
+        rate = int(found[1] or 1) * int(found[2]) / 8 / row["accelerators"]
+        assert node(name).devices().network == pytest.approx(rate * 1e9), name
+        efa = row.get("fabric_resources", {}).get("vpc.amazonaws.com/efa")
+        assert efa in (None, int(found[1] or 1)), name
 
 
 def test_a_node_is_as_many_devices_as_it_has() -> None:

@@ -65,7 +65,7 @@ def test_thresholds_are_reached_by_the_hardware_of_the_plan(
     assert found["memory_gb_per_s"]["needed"] < found["memory_gb_per_s"]["expected"]
     assert found["memory_gb_per_s"]["expected"] == pytest.approx(3350 * 0.95, abs=0.1)
     assert found["all_reduce_us"]["needed"] > found["all_reduce_us"]["expected"]
-    assert found["storage_gb_per_s"]["formula"].endswith("/ 600 s")
+    assert found["storage_gb_per_s"]["needed"] < found["storage_gb_per_s"]["expected"]
 
 
 def test_the_load_from_which_on_a_replica_is_missing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from penstock.core import PenstockError
 from penstock.model.sizing import whole
 from penstock.plan.cut import Cut
 from penstock.plan.engines import ENGINES, Load, engine, sglang_reserve
-from penstock.plan.hardware import GIB, Accelerator, accelerator
+from penstock.plan.hardware import GIB, OWN_SHARE, Accelerator, accelerator
 from penstock.plan.here import here
-from penstock.plan.memory import Memory, plan_memory
+from penstock.plan.memory import Memory, plan_memory, sized
 from penstock.plan.subject import Subject, read_subject
 from penstock.plan.tables import fewest
 
@@ -42,6 +43,26 @@ def test_the_log_of_source_002(model: Model) -> None:
     assert pool * GIB / rank.growth == pytest.approx(381_804, rel=0.005)
     # Nothing of the log known: 2.7% more, for the weights' and the groups' differences.
     assert memory.kv_tokens == pytest.approx(381_804, rel=0.03)
+
+
+def test_the_rules_of_sglang_on_the_free_memory_of_source_002s_log(model: Model) -> None:
+    """What the log shows free before the weights (76.88 GB, 1.75 of process groups gone) and after
+    them (36.55) through the engine's own rule: pool and tokens as logged.
+    """
+    before, after, groups = (round(size * GIB) for size in (76.88, 36.55, 1.75))
+    subject, cut = model(R1, quantization_config=FP8), Cut(16, 1)
+    logged = replace(H100, memory=round((before + groups) / (1 - OWN_SHARE)))
+    load = Load(fraction=0.85, context=163840)
+    sizes = sized(subject.spec, subject.weights, logged, cut, "bf16")
+    ranks = tuple(replace(rank, weights=before - after) for rank in sizes.ranks)
+    kept = engine("sglang").rule(subject.spec, logged, cut, load)
+    memory = Memory(cut, ranks).beside(kept)
+    assert {line.name: line.bytes for line in kept}["communicators"] == groups
+    assert memory.fullest.room / GIB == pytest.approx(24.99, rel=0.005)
+    assert memory.kv_tokens == pytest.approx(381_804, rel=0.005)
+    # The same rule without a log: 0.8% more free before the weights.
+    usable = H100.usable - groups
+    assert usable / GIB == pytest.approx(76.88, rel=0.01)
 
 
 def test_two_stages_hold_twice_the_tokens_of_latent_attention(model: Model) -> None:

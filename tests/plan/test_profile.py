@@ -57,6 +57,9 @@ def test_a_plan_of_this_machine_knows_the_first_token(tmp_path: Path) -> None:
     assert plan["choice"]["devices"] == 1
     ttft = plan["predictions"]["p99_ttft_ms"]
     assert 3 < ttft["low"] <= ttft["mid"] <= ttft["high"]
+    times = plan["start"]
+    assert times["image"]["seconds"] == 4  # 0.2 GB at 0.05 GB/s.
+    assert times["weights"]["claim"]["seconds"] == 60, "the least of a planned load"
     assert list(plan["thresholds"]) == ["storage_gb_per_s", "requests_waiting", "kv_use"]
 
 

@@ -3,6 +3,13 @@
 `published.jsonl` has the keys that sizes depend on, of published models, and the number of
 parameters that their publishers give: all digits where the model's page adds its tensors up, else
 the figure of its card. Layers for drafting tokens and image towers are in neither.
+
+Whole files were looked at once (24 November 2026): of the 89 config.json in PyPI's
+aiconfigurator-core 0.12.0, 31 are of models that are published here. Read whole they are within
+0.17% of the published numbers, 29 of them equal to what their rows here give, the two gpt-oss but
+for the biases and sinks that their family knows (0.0003%). 34 others are sized; 24 are refused by
+the key, 22 for shapes that cannot be sized (compressed attention, one sublayer a layer, ...), two
+for a quantisation that is not known.
 """
 
 from __future__ import annotations

@@ -113,7 +113,9 @@ def gather(
     notice_unknown(environ)
     for flag in FLAGS:
         text = environ.get(flag.env)
-        if text is not None and not _of_kubernetes(flag.env, text):
+        if text is not None and _is_address(flag.env, text):
+            notice_service(flag.env, text)
+        elif text is not None and not _of_kubernetes(flag.env, text):
             texts = tuple(text.strip().split(flag.separator)) if flag.repeatable else (text,)
             found[flag.key] = Raw(flag.env, texts)
     found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
@@ -135,11 +137,25 @@ def notice_unknown(environ: Mapping[str, str]) -> None:
             log.warning("%s in the environment is no setting%s", name, hint)
 
 
+def notice_service(name: str, text: str) -> None:
+    """Warn of the address of a Kubernetes Service where a setting could be."""
+    service = name.removesuffix("_PORT").lower().replace("_", "-")
+    log.warning(
+        "%s=%s is the address of a Kubernetes Service named %s, no setting: it is ignored; "
+        "enableServiceLinks: false in the pod keeps it out",
+        name,
+        text,
+        service,
+    )
+
+
 def _of_kubernetes(name: str, text: str) -> bool:
     """Whether it is one of the variables that Kubernetes sets for a service."""
-    return bool(_KUBERNETES.fullmatch(name)) or (
-        name.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://"))
-    )
+    return bool(_KUBERNETES.fullmatch(name)) or _is_address(name, text)
+
+
+def _is_address(name: str, text: str) -> bool:
+    return name.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://"))
 
 
 def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[str, Raw]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from penstock.deploy.settings import (
 )
 from penstock.deploy.tiers import tiers_of
 
+REFERENCE = re.compile(r"(?!.*://)\S+")
+"""A reference of an image, without blanks and scheme: the registry says what else is wrong."""
 DISK = "/var/kv"
 """Directory of a disk tier of the plan, in pods and containers."""
 
@@ -83,6 +86,12 @@ def _add_objects(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model", "one of them")
     model.add_argument("--claim", default="", metavar="NAME", help="a claim that has the weights")
     model.add_argument("--host-path", default="", metavar="DIR", help="a directory of every node")
+    model.add_argument(
+        "--image-volume",
+        default="",
+        metavar="IMAGE",
+        help="an OCI image or artifact that has the weights, best with its digest",
+    )
     model.add_argument(
         "--pull", default="", metavar="ORG/NAME", help="make a claim, and a Job that fills it"
     )
@@ -274,7 +283,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         plan,
         name,
         parsed.image,
-        Volume(parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class),
+        _volume(parsed),
         parsed.model_path.strip("/"),
         parsed.api_key_secret,
         parsed.interface,
@@ -288,6 +297,15 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         tiers_of(parsed.kv_tier, plan, DISK),
         parsed.ray,
     )
+
+
+def _volume(parsed: argparse.Namespace) -> Volume:
+    image = parsed.image_volume
+    if image and not REFERENCE.fullmatch(image):
+        raise InvalidValueError(
+            "--image-volume", image, "a reference such as registry/model@sha256:..., no scheme"
+        )
+    return Volume(parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, image)
 
 
 def _front(parsed: argparse.Namespace, engine: str) -> Front | None:

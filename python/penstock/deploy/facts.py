@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.deploy.engines import pods
 from penstock.deploy.parts import Data, Truth
+from penstock.deploy.probes import reasons
 from penstock.deploy.resources import (
     GIB,
     container_security,
@@ -29,7 +30,9 @@ from penstock.deploy.settings import (
 MARGIN = 1.25
 """Size of a claim over that of the weights."""
 SECONDS_OF_A_ROLLOUT = 3
-"""Load times that a pod may take before its rollout counts as failed."""
+"""Planned times that a pod may take before its rollout counts as failed."""
+LEAST_DEADLINE = 600
+"""Seconds that Kubernetes gives a rollout by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class Facts:
     deadline: Data
     server: Role
     node: Role
+    variables: Data
+    """Why variables between nodes are set."""
+    has_variables: Truth
     node_selector: Data
     tolerations: Data
     resources: Data
@@ -101,6 +107,9 @@ class Facts:
     claim: str
     host_path: str
     on_host: Truth
+    volume_image: str
+    """Reference of an image that has the weights."""
+    in_image: Truth
     in_claim: Truth
     pull: str
     pulls: Truth
@@ -151,6 +160,8 @@ def facts(settings: Settings) -> Facts:
     """PenstockError for an engine without manifests."""
     engine, volume, grouped = pods(settings), settings.volume, settings.nodes > 1
     scaled, front = settings.scaling is not None, settings.front
+    server, node = (_role(settings, leader) for leader in (True, False))
+    variables = reasons(server.env)
     by_keda = bool(settings.scaling and settings.scaling.prometheus)
     return Facts(
         name=settings.name,
@@ -164,9 +175,11 @@ def facts(settings: Settings) -> Facts:
         if grouped
         else ("apps/v1", "Deployment"),
         restart_policy=engine.restart_policy,
-        deadline=SECONDS_OF_A_ROLLOUT * settings.load_seconds,
-        server=_role(settings, leader=True),
-        node=_role(settings, leader=False),
+        deadline=max(SECONDS_OF_A_ROLLOUT * settings.start_seconds, LEAST_DEADLINE),
+        server=server,
+        node=node,
+        variables=variables,
+        has_variables=bool(variables),
         node_selector=dict(settings.node_selector or {}),
         tolerations=tolerations(settings),
         resources=resources(settings),
@@ -180,7 +193,9 @@ def facts(settings: Settings) -> Facts:
         claim=volume.claim or f"{settings.name}-model",
         host_path=volume.host_path,
         on_host=bool(volume.host_path),
-        in_claim=not volume.host_path,
+        volume_image=volume.image,
+        in_image=bool(volume.image),
+        in_claim=not (volume.host_path or volume.image),
         pull=volume.pull,
         pulls=bool(volume.pull),
         storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",

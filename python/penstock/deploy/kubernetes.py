@@ -50,9 +50,12 @@ def check(settings: Settings) -> None:
         raise PenstockError(
             f"{settings.ranks} ranks do not divide over {settings.nodes} pods, which are alike"
         )
-    sources = (settings.volume.claim, settings.volume.host_path, settings.volume.pull)
+    volume = settings.volume
+    sources = (volume.claim, volume.host_path, volume.image, volume.pull)
     if sum(map(bool, sources)) != 1:
-        raise PenstockError("where is the model? give one of --claim, --host-path, --pull")
+        raise PenstockError(
+            "where is the model? give one of --claim, --host-path, --image-volume, --pull"
+        )
 
 
 def _alike(settings: Settings) -> bool:
@@ -116,8 +119,7 @@ def notes(settings: Settings) -> list[str]:
             f"a stage is on {settings.nodes} pods, and the plan's target names no resources of a "
             "fabric: its sums need RDMA for the speed that is planned"
         )
-    if settings.volume.host_path:
-        found.append("hostPath: the namespace must allow more than Pod Security baseline")
+    found += _notes_of_volumes(settings)
     found += _notes_of_kinds(settings)
     runs = settings.plan["model"]["runs"]
     if settings.engine == "penstock" and runs != "yes":
@@ -126,6 +128,19 @@ def notes(settings: Settings) -> list[str]:
         found.append(
             "--device cuda has not run on a GPU yet; --image: `make image VARIANT=cuda`, which has "
             "penstock[cuda]"
+        )
+    return found
+
+
+def _notes_of_volumes(settings: Settings) -> list[str]:
+    found = []
+    if settings.volume.host_path:
+        found.append("hostPath: the namespace must allow more than Pod Security baseline")
+    if settings.volume.image:
+        found.append(
+            "image volume: stable in Kubernetes 1.36, beta from 1.33 on (1.33 and 1.34 need the "
+            "feature gate ImageVolume), with containerd 2.1 or CRI-O; its files must be readable "
+            "by all users"
         )
     return found
 

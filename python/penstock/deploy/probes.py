@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from penstock.deploy.settings import Settings
 
+REASONS = {
+    "NCCL_SOCKET_IFNAME": "the interface of the pods' network by its whole name (=), where a plain "
+    "name is a prefix",
+    "NCCL_IB_HCA": "the adapters that were asked for, by their whole names (=)",
+    "NCCL_TOPO_FILE": "a virtual machine hides which adapter is near which device",
+    "GLOO_SOCKET_IFNAME": "what ranks agree on without devices takes the same interface",
+}
+"""Variables between nodes, and why they are set."""
 PERIOD = 10
 UNLISTING = 5
 """Seconds in which nodes and gateways learn that a pod ends."""
@@ -19,8 +27,11 @@ def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str,
 
 
 def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
-    """A startup probe of twice the planned load time; the others begin when it has passed."""
-    return http(path, port, max(2 * settings.load_seconds // PERIOD, 6))
+    """A startup probe of twice the planned load time; the others begin when it has passed. In a
+    group it waits for other nodes, too, which may pull the image while this one runs.
+    """
+    seconds = settings.start_seconds if settings.nodes > 1 else settings.load_seconds
+    return http(path, port, -(-2 * seconds // PERIOD))
 
 
 def at_health(settings: Settings, leader: bool) -> dict[str, object]:
@@ -41,6 +52,15 @@ def until_unlisted() -> dict[str, object]:
     when nodes learn to send nothing there. Kubernetes 1.30 and later.
     """
     return {"lifecycle": {"preStop": {"sleep": {"seconds": UNLISTING}}}}
+
+
+def reasons(env: list[dict[str, object]]) -> str:
+    """Why each of the variables is set; one line."""
+    return "; ".join(
+        f"{name}: {why}"
+        for name, why in REASONS.items()
+        if any(entry["name"] == name for entry in env)
+    )
 
 
 def secret(name: str, from_secret: str, key: str) -> dict[str, object]:

@@ -316,11 +316,30 @@ def security(pod: Pod) -> Iterator[Finding]:
 def images(pod: Pod) -> Iterator[Finding]:
     for container in pod.containers:
         image = str(container.get("image") or "")
-        tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
         if not image:
             yield Finding("image", "error", f"container {container.get('name')} has no image")
-        elif "@sha256:" not in image and tag in ("", "latest"):
+        elif _changes(image):
             yield Finding("image", "warning", f"{image}: changes without a sign; name its digest")
+    yield from _image_volumes(pod)
+
+
+def _image_volumes(pod: Pod) -> Iterator[Finding]:
+    """What an API server lets pass: images without a reference are for controllers to fill in."""
+    for volume in mappings(pod.spec.get("volumes")):
+        if "image" not in volume:
+            continue
+        image = str(mapping(volume["image"]).get("reference") or "")
+        if not image:
+            text = f"volume {volume.get('name')}: an image without a reference"
+            yield Finding("image-volume", "error", text)
+        elif _changes(image):
+            text = f"{image}: pods may have different weights; name its digest"
+            yield Finding("image-volume", "warning", text)
+
+
+def _changes(image: str) -> bool:
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    return "@sha256:" not in image and tag in ("", "latest")
 
 
 def _devices(container: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ def behavior(settings: Settings) -> dict[str, object]:
     """As many again as planned in the time that one takes to load, and one fewer at a time: what
     loads has not taken its share of the queue yet.
     """
-    period = min(settings.load_seconds, LONGEST)
+    period = min(settings.start_seconds, LONGEST)
     planned = int(settings.choice["replicas"])
     return {
         "scaleUp": {"policies": [{"type": "Pods", "value": planned, "periodSeconds": period}]},

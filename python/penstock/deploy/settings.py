@@ -23,8 +23,8 @@ GATEWAY_PORT, PICKER_PORT = 8080, 9002
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Where the weights are: a claim that exists, a directory of the nodes, or a claim that is made
-    and filled.
+    """Where the weights are: a claim that exists, a directory of the nodes, a claim that is made
+    and filled, or an image.
     """
 
     claim: str = ""
@@ -32,6 +32,15 @@ class Volume:
     pull: str = ""
     """`org/name` of the hub, for a Job that fills a claim of this deployment."""
     storage_class: str = ""
+    image: str = ""
+    """Reference of an OCI image or artifact that has the weights, best with its digest."""
+
+    @property
+    def kind(self) -> str:
+        """As the plan calls it; hosts without Kubernetes have a directory."""
+        if self.image:
+            return "image"
+        return "claim" if self.claim or self.pull else "host_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +159,30 @@ class Settings:
 
     @property
     def load_seconds(self) -> int:
-        """Planned time of loading the weights."""
-        return int(self.plan["thresholds"]["storage_gb_per_s"]["seconds"])
+        """Planned time of a container until it serves: its volume's bytes, and its start-up."""
+        return int(self._start["weights"][self.volume.kind]["seconds"])
+
+    @property
+    def pull_seconds(self) -> int:
+        """Planned time until containers start on a node that has neither image nor weights; none on
+        hosts without containers.
+        """
+        if not self.image:
+            return 0
+        weights = self._start["weights"][self.volume.kind]["pull_seconds"]
+        return int(self._start["image"]["seconds"]) + int(weights)
+
+    @property
+    def start_seconds(self) -> int:
+        """Planned time of a pod until it serves."""
+        return self.pull_seconds + self.load_seconds
+
+    @property
+    def _start(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] | None = self.plan.get("start")
+        if found is None:
+            raise PenstockError("the plan has no times of its start: make it again")
+        return found
 
     @property
     def weights(self) -> int:

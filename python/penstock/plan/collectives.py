@@ -54,9 +54,12 @@ class Group:
         return self.latency + size * self._slowest
 
     def exchange(self, size: float) -> float:
-        """All to all, `size` bytes of each rank."""
-        rate = self.network if self.domains > 1 else self.link
-        return self.latency + size * (1 - 1 / self.ranks) / rate
+        """All to all, `size` bytes of each rank. What is for another domain goes to the device of
+        the receiver's number first, whose port has the way there (NCCL's PXN and DeepEP do so): a
+        device sends (d-1)/d of the size in its domain, and (n-1)/n through its own port.
+        """
+        d, n = self.in_domain, self.domains
+        return self.latency + size * max((d - 1) / d / self.link, (n - 1) / n / self.network)
 
     @property
     def _slowest(self) -> float:

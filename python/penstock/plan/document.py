@@ -21,6 +21,7 @@ from penstock.plan.memory import Memory
 from penstock.plan.offers import Offer
 from penstock.plan.prices import Dearer, best, closest
 from penstock.plan.search import Found, Goal, Speed, Trial, judged, simulate
+from penstock.plan.starting import Rates, start, storage
 from penstock.plan.subject import Subject
 from penstock.plan.thresholds import thresholds
 
@@ -44,6 +45,8 @@ class Request:
     """Share of the memory, as engines have a flag for."""
     workload: dict[str, object]
     """Where the arrivals come from."""
+    rates: Rates
+    """What is known of pulling the image and reading the volume."""
 
 
 def document(
@@ -55,6 +58,8 @@ def document(
         raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
     choice = found.choice
     subject, target = request.subject, request.target
+    begun = start(choice.candidate.memory, subject, target, request.engine.name, request.rates)
+    limits = thresholds(choice, subject, target, request.goal, request.speed)
     return {
         "schema": SCHEMA,
         "penstock": __version__,
@@ -85,7 +90,8 @@ def document(
         "choice": chosen(choice, request),
         "memory": rank_rows(choice.candidate.memory),
         "predictions": predictions(choice, request.goal, request.speed),
-        "thresholds": thresholds(choice, request.subject, target, request.goal, request.speed),
+        "start": begun,
+        "thresholds": {"storage_gb_per_s": storage(begun), **limits},
         "bench": bench(request),
         "runners_up": [runner_up(trial, choice) for trial in best(found.lost)[:RUNNERS_UP]],
         "offers": [

@@ -61,6 +61,10 @@ class Engine:
         heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"
+        shared = {getattr(layer.mixer, "kv_heads", 0) for layer in spec.layers} - {0}
+        for kv in sorted(shared) if self.divides and not cut.by_requests else ():
+            if kv % cut.tp and cut.tp % kv:
+                return f"{kv} KV heads do not divide by {cut.tp}, nor {cut.tp} ranks by {kv}"
         hosts = -(-cut.size // per_node)
         if not self._covers(cut, hosts):
             return (

@@ -19,6 +19,7 @@ from penstock.plan.hardware import Target
 from penstock.plan.offers import offers
 from penstock.plan.prices import cheapest
 from penstock.plan.search import Goal, Question, Speed
+from penstock.plan.starting import add_rates, rates_of, start_lines
 from penstock.plan.subject import Subject
 from penstock.plan.tiers import parse_tiers
 from penstock.plan.virtual import Arrival, poisson
@@ -65,6 +66,7 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
         help="with --trace: KV tiers of a node that may be used, such as ram:512GiB,disk:4TiB@6; "
         "ram without a rate moves at the PCIe of the devices",
     )
+    add_rates(group)
     group.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
     group.add_argument("--seed", type=int, default=0)
     group.add_argument("-o", "--output", type=Path, metavar="FILE", help="plan.yaml")
@@ -90,14 +92,15 @@ def run_goal(
     question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
     question, found, dearer = cheapest(question, targets)
     target = question.target
-    request = Request(subject, target, rules, kv, goal, speed, load.fraction, workload)
+    fraction, rates = load.fraction, rates_of(parsed)
+    request = Request(subject, target, rules, kv, goal, speed, fraction, workload, rates)
     least = found.choice.devices if found.choice else target.count + 1
     plan = document(request, found, offers(question, least), dearer)
     if parsed.output:
         write(plan, parsed.output)
     lines = summary(plan, request)
     if parsed.explain and found.choice is not None:
-        lines += ["", *step_lines(found.choice, goal)]
+        lines += ["", *step_lines(found.choice, goal), *start_lines(plan["start"])]
     return lines
 
 

@@ -30,6 +30,8 @@ from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 CHUNKS = (2048, 8192)
 """Token budgets of a step that are tried."""
 SEQUENCES = 1024
+STAGES = 16
+"""The most that are tried: a token passes all of them."""
 SLACK = 0.9
 """Share of a bound by averages: a percentile over few requests may be below the average of many."""
 
@@ -348,7 +350,7 @@ def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]
             continue  # A stage over several hosts has all of their devices.
         if tp < node and rules.divides and node % tp:
             continue
-        for pp in (1, 2, 3, 4, 6, 8, 12, 16):
+        for pp in range(1, STAGES + 1):
             if tp * pp > target.count or pp > len(subject.spec.layers):
                 break
             for by_experts, by_requests in forms:

@@ -13,8 +13,6 @@ from penstock.plan.search import Goal, Speed, Trial, statistic
 from penstock.plan.speed import StepModel
 from penstock.plan.subject import Subject
 
-LOAD_SECONDS = 600
-"""Planned time of reading the weights from storage."""
 FIRST_TOKEN_SECONDS = 1.0
 """What a queue may take where there is no bound on TTFT."""
 LEAST_KV, MOST_KV = 0.5, 0.95
@@ -26,7 +24,7 @@ def thresholds(
 ) -> dict[str, Any]:
     """By check: needed, expected, unit and formula."""
     candidate = trial.candidate
-    found = _storage(trial, target) | _load(trial, goal)
+    found = _load(trial, goal)
     if isinstance(candidate.model, StepModel):
         found |= _step(trial, candidate.model, subject, target, goal, speed)
     return found
@@ -66,15 +64,6 @@ def _step(
             f"{spare * 1e3:.2f} ms spare",
         }
     return found
-
-
-def _storage(trial: Trial, target: Target) -> dict[str, Any]:
-    ranks = trial.candidate.memory.ranks[: target.per_node]
-    weights = sum(rank.weights for rank in ranks)
-    rate = round(weights / LOAD_SECONDS / 1e9, 3)
-    formula = f"{weights / 1e9:.1f} GB of weights on a node / {LOAD_SECONDS} s"
-    row = {"needed": rate, "expected": rate, "seconds": LOAD_SECONDS, "formula": formula}
-    return {"storage_gb_per_s": row}
 
 
 def _load(trial: Trial, goal: Goal) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
 import yaml
 from penstock.cli.main import main
 
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.node import Node
-from tests.deploy.conftest import of_this_machine
+from tests.deploy.conftest import of_a_start, of_this_machine
 from tests.e2e.server import HANG, eventually
 
 MODEL = "SmolLM2-135M"
@@ -23,6 +24,12 @@ IMAGE = "localhost/penstock:1"
 PLANNED = 30
 """Seconds of loading in the plan; the startup probe gives twice as many."""
 MIB = 2**20
+STREAMED = 64
+"""Tokens of a streamed answer."""
+
+
+class BrokenStreamError(Exception):
+    """A stream that ended early, or whose text is not that of the others."""
 
 
 class Deployed(Applied):
@@ -42,7 +49,7 @@ class Deployed(Applied):
             {"ranks": [rank], "kept_free": 0, "shared_memory": 0, **memory}
             for rank in range(int(plan["choice"]["pipeline_parallel_size"]))
         ]
-        plan["thresholds"]["storage_gb_per_s"]["seconds"] = PLANNED
+        plan["start"] = of_a_start(PLANNED)
         self._plan.write_text(yaml.safe_dump(plan))
         place = ("--host-path", str(self._model.parent), "--model-path", self._model.name)
         given = () if "--host-path" in words else place
@@ -70,21 +77,50 @@ class Deployed(Applied):
             )
         return answer.choices[0].text
 
+    def stream(self, url: str) -> str:
+        """A completion whose tokens come one by one, long enough to be open while pods change."""
+        with openai.OpenAI(base_url=url, api_key="-", timeout=HANG, max_retries=0) as client:
+            pieces = list(
+                client.completions.create(
+                    model=MODEL,
+                    prompt="The capital of France is",
+                    max_tokens=STREAMED,
+                    temperature=0,
+                    stream=True,
+                )
+            )
+        ends = [choice.finish_reason for piece in pieces for choice in piece.choices]
+        text = "".join(choice.text for piece in pieces for choice in piece.choices)
+        if len(pieces) < 2 or not any(ends):
+            raise BrokenStreamError(f"{len(pieces)} events and no finish reason after {text!r}")
+        return text
+
     @contextmanager
-    def load(self, url: str, clients: int = 2) -> Iterator[list[str]]:
-        """Requests one after the other from each client; errors are in the list."""
-        done, failed = threading.Event(), list[str]()
-        count = [0] * clients
+    def load(self, url: str, clients: int = 2, streams: int = 0) -> Iterator[list[str]]:
+        """Requests one after the other from each client, and streams, each of which must be as the
+        first one was; errors are in the list.
+        """
+        done, failed, texts = threading.Event(), list[str](), set[str]()
+        count = [0] * (clients + streams)
+
+        def once(at: int) -> None:
+            if at < clients:
+                self.complete(url, 16)
+                return
+            text = self.stream(url)
+            texts.add(text)
+            if len(texts) > 1:
+                raise BrokenStreamError(f"another text than before: {text!r}")
 
         def send(at: int) -> None:
             while not done.is_set():
                 try:
-                    self.complete(url, 16)
+                    once(at)
                     count[at] += 1
-                except openai.OpenAIError as error:
+                except (openai.OpenAIError, httpx.HTTPError, BrokenStreamError) as error:
                     failed.append(f"{type(error).__name__}: {error}")
 
-        threads = [threading.Thread(target=send, args=(at,)) for at in range(clients)]
+        threads = [threading.Thread(target=send, args=(at,)) for at in range(clients + streams)]
         for thread in threads:
             thread.start()
         try:

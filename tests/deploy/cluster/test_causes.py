@@ -58,6 +58,17 @@ def test_an_image_that_is_tried_again_keeps_the_error_of_the_last_attempt() -> N
     assert "no permission" in first(waits, failed, again).summary
 
 
+def test_an_image_volume_that_cannot_be_pulled() -> None:
+    """The kubelet says it of the container, whose own image is there."""
+    said = 'Back-off pulling image "registry/model:1": not found'
+    status = waiting("ImagePullBackOff", said)
+    volumes = [{"name": "model", "image": {"reference": "registry/model:1"}}]
+    spec = {"containers": [container()], "volumes": volumes}
+    found = first(pod(status={"containerStatuses": [status]}, spec=spec))
+    assert found.stage == Stage.IMAGE
+    assert found.summary.startswith("image registry/model:1 ")
+
+
 @pytest.mark.parametrize(
     ("message", "words", "remedy"),
     [

@@ -33,7 +33,7 @@ def test_one_pod_serves_through_its_service_and_is_deleted_with_it(
 def test_scale_rollout_and_drain_lose_no_request(deployed: Deployed) -> None:
     deployed.write(replicas=2)
     assert deployed.run("apply") == 0
-    with deployed.load(deployed.url()) as failed:
+    with deployed.load(deployed.url(), streams=2) as failed:
         deployed.edit("deployment.yaml", "replicas: 2", "replicas: 3")
         assert deployed.run("apply") == 0
         deployed.ready(3)

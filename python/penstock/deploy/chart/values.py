@@ -27,10 +27,12 @@ def values(settings: Settings) -> dict[str, Any]:
         "engine": known.engine,
         "server": _role(known.server),
         "node": _role(known.node),
+        "variables": known.variables,
         "model": {
             "path": known.model,
             "claim": settings.volume.claim,
             "hostPath": known.host_path,
+            "image": known.volume_image,
             "pull": known.pull,
             "storage": known.storage,
             "storageClass": known.storage_class,
@@ -96,7 +98,8 @@ COMMENTS: Mapping[str, str] = {
     "engine": "penstock, vllm or sglang; a label.",
     "server": "The container that serves, of a group its leader's.",
     "node": "The container of a group's other pods.",
-    "model": "One of claim, hostPath (a directory of every node) and pull (ORG/NAME).",
+    "variables": "Why variables between nodes are set; an annotation of their pods.",
+    "model": "One of claim, hostPath (of every node), image (with the weights), pull (ORG/NAME).",
     "resources": "Devices and fabric of a pod; or its memory.",
     "sharedMemory": "Size of /dev/shm.",
     "kvDisk": "Volume of the disk tier that the command has.",
@@ -143,6 +146,7 @@ def schema() -> Schema:
         "engine": {"enum": ["penstock", "vllm", "sglang"]},
         "server": role,
         "node": role,
+        "variables": TEXT,
         "model": _model(),
         "resources": _object({"limits": ANY, "requests": ANY}, required=False),
         "sharedMemory": SIZE,
@@ -207,7 +211,7 @@ def _open(*keys: str) -> Schema:
 
 
 def _model() -> Schema:
-    sources = ("claim", "hostPath", "pull")
+    sources = ("claim", "hostPath", "image", "pull")
     texts = dict.fromkeys(("path", *sources, "storageClass"), TEXT)
     return {
         **_object({**texts, "storage": SIZE}),

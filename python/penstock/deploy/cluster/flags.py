@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from penstock.deploy.cluster.access import connected
 from penstock.deploy.cluster.api import Api, ApiError
+from penstock.deploy.cluster.causes.probes import window
 from penstock.deploy.cluster.changes import (
     applied,
     delete,
@@ -28,8 +29,10 @@ from penstock.deploy.cluster.manifests import (
 from penstock.deploy.cluster.snapshot import read
 from penstock.deploy.cluster.status import is_ready, report
 from penstock.deploy.cluster.waiting import wait
+from penstock.deploy.objects import mapping, pods_of
 
 WAIT = 1800
+"""Seconds of waiting, the least by default."""
 CLAIM = "PersistentVolumeClaim"
 FIRST_MADE = ("Namespace", "CustomResourceDefinition")
 """Kinds without which others cannot even be tried."""
@@ -44,7 +47,10 @@ def add_commands(targets: Any) -> None:
         "are left alone."
     )
     apply.add_argument(
-        "--timeout", type=float, default=WAIT, metavar="S", help="of waiting; default: %(default)s"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help=f"of waiting; default: {WAIT}, or what startup probes and rollouts may take",
     )
     apply.add_argument("--no-wait", action="store_true", help="end when all is applied")
     _force(apply)
@@ -98,7 +104,18 @@ def run_apply(parsed: argparse.Namespace) -> int:
         if parsed.no_wait:
             return 0
         say = functools.partial(print, flush=True)
-        return 0 if wait(lambda: read(api, references), say, parsed.timeout) else 1
+        timeout = parsed.timeout
+        if timeout is None:
+            timeout = longest([one.manifest for one in references])
+        return 0 if wait(lambda: read(api, references), say, timeout) else 1
+
+
+def longest(manifests: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds after which what still starts has failed by the manifests themselves."""
+    containers = [each for one in manifests for pod in pods_of(one) for each in pod.containers]
+    specs = [mapping(one.get("spec")) for one in manifests]
+    rollouts = [int(spec.get("progressDeadlineSeconds") or 0) for spec in specs]
+    return float(max([WAIT, *map(window, containers), *rollouts]))
 
 
 def _try(api: Api, reference: Reference, force: bool) -> dict[str, Any] | None:

@@ -42,7 +42,7 @@ def command(settings: Settings, leader: bool) -> list[str]:
             "--nnodes=$(LWS_GROUP_SIZE)",
             "--node-rank=$(LWS_WORKER_INDEX)",
             f"--master-addr=$(LWS_LEADER_ADDRESS):{MASTER_PORT}",
-            f"--distributed-timeout-seconds={2 * settings.load_seconds}",
+            f"--distributed-timeout-seconds={2 * settings.start_seconds}",
         ]
     return words
 

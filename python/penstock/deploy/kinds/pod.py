@@ -9,12 +9,18 @@ from penstock.deploy.parts import optional, when
 from penstock.deploy.probes import UNLISTING, until_unlisted
 from penstock.deploy.settings import MODELS, TOPOLOGY_FOLDER
 
+VARIABLES = "penstock/variables"
+"""Annotation: why variables between nodes are set. YAML's comments are lost in a cluster."""
+
 
 def template(facts: Facts, leader: bool = True) -> dict[str, object]:
     """Metadata and spec, as workloads embed them."""
     role = "server" if leader else "node"
     return {
-        "metadata": {"labels": facts.labels(role)},
+        "metadata": {
+            "labels": facts.labels(role),
+            "annotations": when(facts.has_variables, {VARIABLES: facts.variables}),
+        },
         "spec": spec(facts, leader),
     }
 
@@ -73,6 +79,7 @@ def _model_volume(facts: Facts) -> dict[str, object]:
     claim = {"claimName": facts.claim, "readOnly": True}
     return {
         "name": "model",
+        "image": when(facts.in_image, {"reference": facts.volume_image}),
         "hostPath": when(facts.on_host, {"path": facts.host_path, "type": "Directory"}),
         "persistentVolumeClaim": when(facts.in_claim, claim),
     }

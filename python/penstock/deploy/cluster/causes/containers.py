@@ -79,7 +79,8 @@ def _pull_error(pod: Object, snapshot: Snapshot, said: str) -> str:
 
 
 def image(pod: Object, status: Object, reason: str, said: str) -> Cause:
-    name = status.get("image") or _image(pod, str(status.get("name")))
+    own = status.get("image") or _image(pod, str(status.get("name")))
+    name = next((image for image in _image_volumes(pod) if f'"{image}"' in said), own)
     # The name may have any word in it.
     text = f"{reason} {said.replace(str(name), '')}"
     known = (rest for pattern, *rest in IMAGE_FAULTS if re.search(pattern, text))
@@ -91,6 +92,12 @@ def _image(pod: Object, container: str) -> str:
     spec = mapping(pod.get("spec"))
     every = mappings(spec.get("initContainers")) + mappings(spec.get("containers"))
     return next((str(one.get("image")) for one in every if one.get("name") == container), "?")
+
+
+def _image_volumes(pod: Object) -> list[str]:
+    """The kubelet reports an image volume that cannot be pulled as its container's."""
+    volumes = mappings(mapping(pod.get("spec")).get("volumes"))
+    return [str(mapping(each["image"]).get("reference")) for each in volumes if "image" in each]
 
 
 def configuration(pod: Object, said: str) -> Cause:
