@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
 from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.lanes import Lanes
 from penstock.backends.torch.ram import RamTier
-from penstock.backends.torch.staging import Lanes, PinnedSlots
+from penstock.backends.torch.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 from torch import Tensor
 
@@ -25,6 +26,8 @@ from benchmarks.gpu.items import LEFT_OUT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.timing import Timing
 
+END_S = 10.0
+"""What copies get to end."""
 REMEDY = "pip install 'penstock[gpu]'"
 
 
@@ -83,9 +86,12 @@ def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
         rate = moved.bytes / max(moved.seconds, 1e-9) / 1e9
         results.row("copies", way=f"RAM tier, {kind.name}", GB_per_s=rate, right=right)
         own.zero_()
-    lanes.end_outward()
-    lanes.end_inward()
-    slots.close()
+    ended = [lane.end(time.monotonic() + END_S) for lane in (lanes.outward, lanes.inward)]
+    if all(ended):
+        slots.close()
+    else:
+        slots.leave_behind()
+        raise RuntimeError(f"a copy has not ended after {END_S:.0f} s")
 
 
 class HostCopies:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
+import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +15,15 @@ from typing import Any
 
 import pytest
 import torch
+from penstock.backends.torch import copies as copies_module
+from penstock.backends.torch import mover as mover_module
+from penstock.backends.torch import staging
 from penstock.backends.torch.device import Cpu
 from penstock.backends.torch.mover import StagedMover
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.staging import CHUNKS, STORES
 from penstock.backends.torch.tiers import open_tiers
+from penstock.core import PenstockError
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
@@ -380,6 +386,76 @@ def test_a_stop_while_copies_are_in_flight_leaks_nothing(
     del m
     gc.collect()
     eventually(lambda: not any(each() for each in memory), "memory that is given back")
+
+
+def test_a_stop_answers_copies_that_wait_for_one_that_is_dropped() -> None:
+    """A store copies, one to another slot waits behind it, and a load waits for that one."""
+    m = Moving(HeldCopies())
+    m.copies.hold("host", "device")
+    ids = [
+        m.submit(STORE, RAM, [3], slots=[0]),
+        m.submit(STORE, RAM, [4], slots=[1]),
+        m.submit(LOAD, RAM, [20], slots=[1]),
+        m.submit(LOAD, RAM, [21], slots=[0]),
+    ]
+    eventually(lambda: m.copies.begun("host"), "a copy")
+    closing = threading.Thread(target=m.mover.close, args=(0.0,))
+    closing.start()
+    closing.join(0.2)
+    m.copies.let_go("host", "device")
+    closing.join(HANG)
+    assert not closing.is_alive()
+    found = {moved.id: moved for moved in m.mover.take()}
+    assert sorted(found) == ids
+    assert found[ids[0]].done
+    for each in ids[1:3]:
+        assert (found[each].done, found[each].fault) == (False, Fault.NONE)
+        assert "closed before this was done" in found[each].error
+    assert m.values(0, 20) == {20.0}, "what the slot of a dropped store had is no block"
+    assert (m.copies.wrong, m.copies.pinned) == ([], [])
+
+
+@pytest.mark.parametrize("begin", [stores_on_their_way, loads_on_their_way, ram_on_its_way])
+def test_a_stop_leaves_copies_that_hang_and_their_memory_behind(
+    tmp_path: Path,
+    begin: Callable[[Moving], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(mover_module, "GRACE_S", 0.3)
+    monkeypatch.setattr(staging, "LEFT_BEHIND", [])
+    threads = set(threading.enumerate())
+    m = Moving(HeldCopies(), disk(tmp_path))
+    begin(m)
+    asked = m._id
+    answered = asked - (CHUNKS + 2 if begin is loads_on_their_way else asked)
+    began = time.monotonic()
+    with caplog.at_level(logging.ERROR):
+        m.mover.close(0.1)
+    assert time.monotonic() - began < HANG / 2
+    kept = [each.data_ptr() for each in staging.LEFT_BEHIND]
+    assert kept == [each.data_ptr() for each in m.copies.pinned] != []
+    left = sum(len(each) for each in staging.LEFT_BEHIND)
+    assert f"{left} bytes of pinned memory are kept until the process ends" in caplog.text
+    found = [moved.id for moved in m.mover.take()]
+    assert sorted(found) == list(range(answered + 1, asked + 1))
+    # A copy that ends after all has no second answer.
+    m.copies.let_go("host", "device")
+    eventually(lambda: set(threading.enumerate()) <= threads, "the end of the threads")
+    assert m.mover.take() == []
+    assert all(thread.daemon for thread in threading.enumerate() if thread not in threads)
+
+
+def test_a_copy_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        def query(self) -> bool:
+            return False
+
+    monkeypatch.setattr(copies_module, "HANG_S", 0.05)
+    copied = copies_module._CudaCopied.__new__(copies_module._CudaCopied)
+    copied._began = copied._ended = Event()
+    with pytest.raises(PenstockError, match="copy of KV blocks on the GPU has not ended"):
+        copied.result()
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +16,9 @@ PAGE = 4096
 """Direct I/O reads to addresses that are multiples of it."""
 Pair = tuple[Tensor, Tensor]
 """Target and source, of one shape and type."""
+HANG_S = 60.0
+"""A copy that takes longer never ends: those of a chunk take milliseconds."""
+LONGEST_SLEEP_S = 0.001
 
 
 class Copied(Protocol):
@@ -89,10 +93,7 @@ class CudaCopies:
 
 class _CudaCopied:
     def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair]) -> None:
-        # The thread that waits sleeps: others compute meanwhile.
-        self._began, self._ended = (
-            torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)
-        )
+        self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.stream(stream):
             self._began.record(stream)
             for target, source in pairs:
@@ -100,5 +101,18 @@ class _CudaCopied:
             self._ended.record(stream)
 
     def result(self) -> float:
-        self._ended.synchronize()
+        # The thread that waits sleeps: others compute meanwhile. CUDA's own wait has no end.
+        if not wait_for(self._ended.query, HANG_S):
+            raise PenstockError(f"a copy of KV blocks on the GPU has not ended after {HANG_S:.0f} s")
         return float(self._began.elapsed_time(self._ended)) / 1e3
+
+
+def wait_for(ended: Callable[[], bool], seconds: float) -> bool:
+    """Ask until it has ended, at most so long; whether it has."""
+    end, sleep = time.monotonic() + seconds, LONGEST_SLEEP_S / 16
+    while not ended():
+        if time.monotonic() > end:
+            return False
+        time.sleep(sleep)
+        sleep = min(2 * sleep, LONGEST_SLEEP_S)
+    return True
