@@ -221,9 +221,7 @@ def test_steps_in_graphs_give_what_others_give(family: str, recorder: Recorder) 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek3", "qwen2moe", "gpt2"])
 @pytest.mark.parametrize("parameters", [{}, {"presence_penalty": 1.5}], ids=["drawn", "outside"])
-def test_what_a_graph_reads_stays(
-    family: str, parameters: dict[str, Any], kernels: None
-) -> None:
+def test_what_a_graph_reads_stays(family: str, parameters: dict[str, Any], kernels: None) -> None:
     """The next tensor would get memory that is given back, and the graph would read that."""
     forgetful = Forgetful()
     with recorded(family, forgetful) as loaded:

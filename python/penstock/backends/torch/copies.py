@@ -103,7 +103,9 @@ class _CudaCopied:
     def result(self) -> float:
         # The thread that waits sleeps: others compute meanwhile. CUDA's own wait has no end.
         if not wait_for(self._ended.query, HANG_S):
-            raise PenstockError(f"a copy of KV blocks on the GPU has not ended after {HANG_S:.0f} s")
+            raise PenstockError(
+                f"a copy of KV blocks on the GPU has not ended after {HANG_S:.0f} s"
+            )
         return float(self._began.elapsed_time(self._ended)) / 1e3
 
 
