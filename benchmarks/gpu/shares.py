@@ -1,5 +1,5 @@
-"""The items of a part divided between processes: Triton compiles on one core, and finds in its cache
-what any process has compiled.
+"""The items of a part divided between processes: Triton compiles on one core, and finds in its
+cache what any process has compiled.
 """
 
 from __future__ import annotations

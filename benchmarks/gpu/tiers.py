@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
-from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.lanes import Lanes
+from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.ram import RamTier
 from penstock.backends.torch.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind

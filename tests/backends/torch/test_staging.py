@@ -23,7 +23,7 @@ from penstock.backends.torch.mover import StagedMover
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.staging import CHUNKS, STORES
 from penstock.backends.torch.tiers import open_tiers
-from penstock.core import PenstockError
+from penstock.core import DeviceLostError
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
@@ -454,7 +454,8 @@ def test_a_copy_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(copies_module, "HANG_S", 0.05)
     copied = copies_module._CudaCopied.__new__(copies_module._CudaCopied)
     copied._began = copied._ended = Event()
-    with pytest.raises(PenstockError, match="copy of KV blocks on the GPU has not ended"):
+    copied._gpu = "GPU 1"
+    with pytest.raises(DeviceLostError, match="copy of KV blocks on GPU 1 has not ended.*Xid"):
         copied.result()
 
 

@@ -149,17 +149,26 @@ def test_the_device_that_is_out_of_memory_says_what_to_lower(
 ) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 8 GiB"
+            "CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 8.00 GiB "
+            "of which 1.50 GiB is free. Including non-PyTorch memory, this process has 6.50 GiB"
         )
 
-    monkeypatch.setattr(backend_module, "make_pools", full)
-    with (
-        pytest.raises(
-            PenstockError, match=r"Tried to allocate 9\.00 GiB\. Lower --kv-cache-memory-bytes"
-        ),
-        backend("llama"),
+    for function, what, remedy in (
+        ("make_pools", "the KV pools", "Lower --kv-cache-memory-bytes"),
+        ("load_weights", "the weights", "Cut the model with --tensor-parallel-size"),
     ):
-        pass
+        with monkeypatch.context() as patch:
+            patch.setattr(backend_module, function, full)
+            with (
+                pytest.raises(
+                    PenstockError,
+                    match=rf"for {what}: .*9\.00 GiB\. .*1\.50 GiB is free\. {remedy}",
+                ) as caught,
+                backend("llama"),
+            ):
+                pass
+        assert "non-PyTorch" not in str(caught.value)
+    assert "--kv-cache" not in str(caught.value), "no such flag makes weights smaller"
 
 
 def test_ranks_of_a_host_take_its_gpus_in_order() -> None:

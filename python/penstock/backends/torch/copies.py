@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.kernels import crc64
-from penstock.core import PenstockError
+from penstock.backends.torch.losses import REMEDY, losses
+from penstock.core import DeviceLostError, PenstockError
 
 PAGE = 4096
 """Direct I/O reads to addresses that are multiples of it."""
@@ -53,8 +54,9 @@ class CudaCopies:
     copies are.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
+        """`gpu` names it in errors."""
+        self._device, self._gpu = device, gpu
         self._outward = torch.cuda.Stream(device)
         self._inward = torch.cuda.Stream(device)
         self._checksums = torch.cuda.Stream(device)
@@ -81,20 +83,21 @@ class CudaCopies:
                 torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._outward, pairs)
+        return _CudaCopied(self._outward, pairs, self._gpu)
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._inward, pairs)
+        return _CudaCopied(self._inward, pairs, self._gpu)
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
-        with torch.cuda.stream(self._checksums):
+        with losses(self._gpu), torch.cuda.stream(self._checksums):
             return crc64(memories)
 
 
 class _CudaCopied:
-    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair]) -> None:
+    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair], gpu: str) -> None:
+        self._gpu = gpu
         self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(stream):
+        with losses(gpu), torch.cuda.stream(stream):
             self._began.record(stream)
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
@@ -102,11 +105,11 @@ class _CudaCopied:
 
     def result(self) -> float:
         # The thread that waits sleeps: others compute meanwhile. CUDA's own wait has no end.
-        if not wait_for(self._ended.query, HANG_S):
-            raise PenstockError(
-                f"a copy of KV blocks on the GPU has not ended after {HANG_S:.0f} s"
-            )
-        return float(self._began.elapsed_time(self._ended)) / 1e3
+        with losses(self._gpu):
+            if not wait_for(self._ended.query, HANG_S):
+                what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
+                raise DeviceLostError(f"{what}. {REMEDY}")
+            return float(self._began.elapsed_time(self._ended)) / 1e3
 
 
 def wait_for(ended: Callable[[], bool], seconds: float) -> bool:

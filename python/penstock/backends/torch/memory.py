@@ -68,10 +68,21 @@ def _feed_forward(form: FeedForward, shard: Shard, hidden: int) -> int:
     return form.experts_per_token * (4 * own + 2 * hidden) + 2 * form.experts + shared
 
 
-def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> PenstockError:
-    """What was being done, what is missing, and which flags give room."""
-    reason = str(error).partition(". GPU")[0]
-    return PenstockError(
-        f"the GPU has too little memory for {doing}: {reason}. Lower --kv-cache-memory-bytes or "
-        "--max-num-batched-tokens, or cut the model with --tensor-parallel-size"
-    )
+FOR_STEPS = (
+    "Lower --kv-cache-memory-bytes or --max-num-batched-tokens, or cut the model with "
+    "--tensor-parallel-size"
+)
+FOR_WEIGHTS = (
+    "Cut the model with --tensor-parallel-size or --pipeline-parallel-size, serve a checkpoint of "
+    "smaller weights, or end other processes that use the GPU (nvidia-smi shows them)"
+)
+
+
+def out_of_memory(
+    error: torch.OutOfMemoryError, doing: str, remedy: str = FOR_STEPS
+) -> PenstockError:
+    """What was being done, what is missing, and what gives room."""
+    text = str(error)
+    head, found, _ = text.partition(" is free.")
+    reason = head + " is free" if found else text.partition(". GPU")[0]
+    return PenstockError(f"the GPU has too little memory for {doing}: {reason}. {remedy}")

@@ -48,7 +48,7 @@ class RamTier:
 
     def _copy(self, transfer: Transfer, before: Iterable[Job], asked: float) -> None:
         # A slot whose store was dropped has not what is to be loaded.
-        if not all([job.wait() for job in before]):
+        if not all(job.wait() for job in before):
             self._answer_once(Moved(transfer.id, False, error=CLOSED))
             return
         waited = time.monotonic() - asked
