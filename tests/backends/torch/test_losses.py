@@ -1,4 +1,5 @@
-"""GPUs that are missing, too old or lost, with a fake in place of CUDA: errors name what and why."""
+"""GPUs that are missing, too old or lost, with a fake in place of CUDA: errors say which and why.
+"""
 
 from __future__ import annotations
 

@@ -455,7 +455,7 @@ def test_a_copy_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     copied = copies_module._CudaCopied.__new__(copies_module._CudaCopied)
     copied._began = copied._ended = Event()
     copied._gpu = "GPU 1"
-    with pytest.raises(DeviceLostError, match="copy of KV blocks on GPU 1 has not ended.*Xid"):
+    with pytest.raises(DeviceLostError, match=r"copy of KV blocks on GPU 1 has not ended.*Xid"):
         copied.result()
 
 

@@ -254,7 +254,7 @@ def check_capability(device: torch.device) -> None:
     if found < LEAST_CAPABILITY:
         own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))
         raise PenstockError(
-            f"--device cuda: {label(device)} has compute capability {own}; the kernels need {least} "
-            "(Ampere, such as A100 and RTX 30) or later. Choose another GPU by "
+            f"--device cuda: {label(device)} has compute capability {own}; the kernels need "
+            f"{least} (Ampere, such as A100 and RTX 30) or later. Choose another GPU by "
             "CUDA_VISIBLE_DEVICES, or use --device cpu"
         )

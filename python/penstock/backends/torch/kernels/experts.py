@@ -67,20 +67,19 @@ def experts(
     """
     compute = experts_reference
     if launches(x):
-        grouped = groups(x, gate_up, down, torch.cuda.get_device_capability(x.device))
-        compute = experts_grouped if grouped else experts_triton
+        compute = experts_grouped if groups(x, gate_up, down) else experts_triton
     rules = {"weight_on_input": weight_on_input, "elsewhere": elsewhere}
     return compute(x, indices, weights, gate_up, down, activation, **rules)
 
 
-def groups(x: Tensor, gate_up: Matrix, down: Matrix, capability: tuple[int, int]) -> bool:
+def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
     """Whether torch's grouped product computes it, without a wait for the device. It wants rows
     that begin at multiples of 16 bytes.
     """
     plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
     matrices = (gate_up.codes, down.codes)
     aligned = all(m.shape[-1] * m.itemsize % 16 == 0 == m.data_ptr() % 16 for m in matrices)
-    return plain and aligned and capability >= (9, 0)
+    return plain and aligned and torch.cuda.get_device_capability(x.device) >= (9, 0)
 
 
 def experts_reference(
@@ -135,29 +134,32 @@ def experts_grouped(
     count = len(gate_up.codes)
     order, ends = sort_by_expert(indices, count)
     places = order.long()
-    chosen, factor = indices.flatten()[places].long(), weights.flatten()[places].unsqueeze(1)
+    chosen = indices.flatten()[places].long()
     skipped = (chosen == count).unsqueeze(1) if elsewhere else None
     chosen = chosen.clamp(max=count - 1) if elsewhere else chosen
     inputs = x[places // indices.shape[1]]
     if weight_on_input:
-        inputs = (inputs.float() * factor).to(x.dtype)
+        factor = weights.flatten()[places].unsqueeze(1)
+        inputs = inputs.float().mul_(factor).to(x.dtype)
     inner = functional.grouped_mm(inputs, gate_up.codes.transpose(1, 2), offs=ends)
     del inputs
     if gate_up.bias is not None:
-        inner = inner + gate_up.bias[chosen]
+        inner += gate_up.bias[chosen]
     inner = activate(inner, activation)
     outputs = functional.grouped_mm(inner, down.codes.transpose(1, 2), offs=ends)
     del inner
     if down.bias is not None:
-        outputs = outputs + down.bias[chosen]
-    if not weight_on_input:
-        outputs = outputs.float() * factor
+        outputs += down.bias[chosen]
     if skipped is not None:
-        outputs = outputs.masked_fill(skipped, 0.0)
+        outputs.masked_fill_(skipped, 0.0)
     out = torch.empty(outputs.shape, dtype=outputs.dtype, device=x.device)
     out[places] = outputs
     del outputs
-    return out.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)
+    wide = out.view(*indices.shape, -1).float()
+    del out
+    if not weight_on_input:
+        wide *= weights.unsqueeze(2)
+    return wide.sum(1).to(x.dtype)
 
 
 def experts_triton(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,9 +18,13 @@ except ModuleNotFoundError:
 __all__ = ["ceiling", "jit", "launches", "multiprocessors", "power", "tl"]
 
 
-def jit(function: Any) -> Any:
-    """`triton.jit`; without Triton a function that is never launched."""
-    return function if triton is None else triton.jit(function)
+def jit(function: Any = None, *, varying: Sequence[str] = ()) -> Any:
+    """`triton.jit`; without Triton a function that is never launched. Numbers that differ from step
+    to step are `varying`: it is not compiled again for those that 16 divides.
+    """
+    if function is None:
+        return partial(jit, varying=varying)
+    return function if triton is None else triton.jit(function, do_not_specialize=list(varying))
 
 
 def launches(x: Tensor) -> bool:

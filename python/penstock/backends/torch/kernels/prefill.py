@@ -112,7 +112,7 @@ def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict
     }
 
 
-@jit
+@jit(varying=("stride_table",))
 def _attend_prefill(
     q,
     k,
