@@ -1,5 +1,4 @@
-"""GPUs that are missing, too old or lost, with a fake in place of CUDA: errors say which and why.
-"""
+"""GPUs that are missing, too old or lost, with a fake in place of CUDA: errors name them."""
 
 from __future__ import annotations
 

@@ -58,13 +58,14 @@ def test_a_step_takes_no_more_than_is_counted() -> None:
 @pytest.mark.timeout(300)
 def test_a_step_in_bfloat16_takes_no_more_than_is_counted() -> None:
     """Experts by torch's grouped product, as a GPU computes them."""
-    check_counted(["llama", "deepseek2", "qwen3moe"], "bfloat16")
+    check_counted(["qwen3moe"], "bfloat16")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_step_of_each_family_takes_no_more_than_is_counted() -> None:
     check_counted(list(FAMILIES))
+    check_counted(list(FAMILIES), "bfloat16")
 
 
 def run(loaded: TorchBackend, blocks: int) -> list[int]:
@@ -99,7 +100,7 @@ def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
 ) -> None:
     """Each number of splits that a step may have, on a GPU of 132 multiprocessors, has had one."""
     monkeypatch.setattr(decode, "multiprocessors", lambda _: 132)
-    # So that the few tokens of a tiny model are worth 16 splits.
+    # So that the few tokens of a tiny model are worth 8 splits.
     monkeypatch.setattr(decode, "SPLIT_TOKENS", 16)
     seen: set[tuple[object, ...]] = set()
 
@@ -119,7 +120,7 @@ def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
             return compute(*words, **more)
 
         monkeypatch.setattr(attention, name, call)
-    with backend(family, max_model_len=256, max_num_seqs=64) as loaded:
+    with backend(family, max_model_len=128, max_num_seqs=64) as loaded:
         assert isinstance(loaded, TorchBackend)
         warm_up(loaded._model, loaded._on_device, loaded._limits)
         compiled, width = set(seen), loaded._on_device.tables(torch.tensor([0]), None)[0].shape[1]
@@ -137,7 +138,7 @@ def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
                     )
                     noted(q, pool, torch.empty(rows, blocks), *scoring)
         assert seen <= compiled
-        assert {splits for _, splits in compiled} == {1, 2, 4, 8, 16}
+        assert {splits for _, splits in compiled} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (2, 2)])

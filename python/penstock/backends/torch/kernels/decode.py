@@ -15,7 +15,7 @@ from penstock.backends.torch.kernels.attention import (
 )
 from penstock.backends.torch.kernels.language import (
     ceiling,
-    jit,
+    jit_with_varying,
     launches,
     multiprocessors,
     power,
@@ -130,7 +130,7 @@ def decode_sizes(group: int, d: int, dv: int, size: int) -> dict[str, int]:
     }
 
 
-@jit(varying=("stride_table",))
+@jit_with_varying("stride_table")
 def _attend_decode(
     q,
     k,

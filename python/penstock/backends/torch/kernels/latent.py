@@ -15,7 +15,13 @@ from penstock.backends.torch.kernels.attention import (
     weigh,
 )
 from penstock.backends.torch.kernels.decode import split_count
-from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
 from penstock.backends.torch.kernels.merge import merge_splits
 
 
@@ -102,7 +108,7 @@ def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, 
     }
 
 
-@jit(varying=("stride_table",))
+@jit_with_varying("stride_table")
 def _attend_latent(
     q,
     pool,
