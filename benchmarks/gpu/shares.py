@@ -64,7 +64,7 @@ def spread(results: Results, part: str, path: Path, end: float, dry: bool) -> No
 
 def _wait(results: Results, name: str, process: subprocess.Popen[bytes], end: float) -> None:
     try:
-        # A second to take in what there is.
+        # A second is left to take in the results.
         status = process.wait(max(0.1, end - 1 - time.monotonic()))
     except subprocess.TimeoutExpired:
         results.fail(name, "did not end in time")

@@ -29,7 +29,7 @@ CUDA_RESERVE = 2**30
 OLD_DRIVER = "580"
 """The first driver of CUDA 13, which PyPI's torch is built with."""
 LEAST_CAPABILITY = (8, 0)
-"""Of a GPU that the kernels run on: the first with products of bfloat16."""
+"""Compute capability that the kernels need: the first with products of bfloat16."""
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import torch
 from penstock.core import DeviceLostError
 
 MARKS = ("CUDA error", "CUDA driver error", "cuda runtime error", "device lost", "CUBLAS_STATUS_")
-"""Of messages. `torch.AcceleratorError` has such a message too."""
+"""Parts of messages. `torch.AcceleratorError` has such a message too."""
 PASSING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "invalid configuration argument")
 """Errors of one call, which the device survives."""
 REMEDY = (

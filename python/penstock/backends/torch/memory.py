@@ -17,7 +17,7 @@ from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, La
 WIDE = 4
 """Bytes of f32."""
 MULTIPROCESSORS = 160
-"""Of the largest GPU that there is."""
+"""Those of the largest GPU, rounded up."""
 LATENT_HEADS = 64
 """Query heads of a program of latent attention, at most."""
 PLACE = 40

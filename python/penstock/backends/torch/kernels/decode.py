@@ -24,7 +24,7 @@ from penstock.backends.torch.kernels.language import (
 from penstock.backends.torch.kernels.merge import merge_splits
 
 MOST_SPLITS = 32
-"""Of one row. A number of splits is a power of two: each has a kernel of its own."""
+"""Splits of one row, at most. Their number is a power of two: each has a kernel of its own."""
 FILLS = 4
 """Programs for each multiprocessor, at most."""
 SPLIT_TOKENS = 256
