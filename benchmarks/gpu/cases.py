@@ -27,6 +27,7 @@ from penstock.backends.torch.kernels import (
 from penstock.backends.torch.kernels import activation as activations
 from penstock.backends.torch.kernels.checksum import remainders_reference, remainders_triton
 from penstock.backends.torch.kernels.experts import (
+    experts_grouped,
     experts_reference,
     experts_triton,
     linear_reference,
@@ -396,19 +397,23 @@ def mixtures(
     *,
     bias: bool = False,
     on_input: bool = False,
+    elsewhere: bool = False,
+    grouped: bool = False,
 ) -> Case:
+    """`elsewhere`: half as many experts more are of another rank. `grouped`: by torch's product."""
     gate_up = matrix(make, form, experts, 2 * width, hidden, bias=bias)
     down = matrix(make, form, experts, hidden, width, bias=bias)
-    indices = torch.argsort(make.wide(rows, experts), dim=1)[:, :k].int()
+    known = experts + experts // 2 * elsewhere
+    indices = torch.argsort(make.wide(rows, known), dim=1)[:, :k].clamp(max=experts).int()
     weights = torch.softmax(make.wide(rows, k), 1)
     args = (make.numbers(rows, hidden), indices, weights, gate_up, down)
     read = len(indices.unique()) / experts * (_stored(gate_up) + _stored(down))
     return Case(
-        f"experts {form}",
-        experts_triton,
+        f"experts {form}{', grouped_mm' if grouped else ''}",
+        experts_grouped if grouped else experts_triton,
         experts_reference,
         (*args, rule or Activation("silu")),
-        {"weight_on_input": on_input},
+        {"weight_on_input": on_input, "elsewhere": elsewhere},
         bytes=int(read),
         operations=2 * rows * k * 3 * hidden * width,
     )

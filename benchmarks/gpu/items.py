@@ -11,14 +11,18 @@ from typing import Any
 
 FAILURES = "failures"
 LEFT_OUT = "left out"
+"""For want of time: a run with such an item has failed."""
+ABSENT = "not on this machine"
+"""What the machine lacks is no failure."""
 
 
 class Results:
     """Values and rows by title, written at each change. Ranks other than the first have no path."""
 
-    def __init__(self, path: Path | None, seconds: float) -> None:
+    def __init__(self, path: Path | None, end: float) -> None:
+        """`end` is a time of the monotonic clock, which all processes of a machine share."""
         self._path = path
-        self._end = time.monotonic() + seconds
+        self._end = end
         self._found: dict[str, Any] = {}
 
     def note(self, title: str, value: Any) -> None:
@@ -34,6 +38,16 @@ class Results:
     def rows(self, title: str) -> list[dict[str, Any]]:
         return list(self._found.get(title, []))
 
+    def fail(self, item: str, error: str) -> None:
+        """Something was measured, and is wrong."""
+        self.row(FAILURES, item=item, error=error[:300])
+
+    def take_in(self, found: dict[str, Any]) -> None:
+        """Rows and values of another process."""
+        for title, value in found.items():
+            rows = isinstance(value, list)
+            self.note(title, [*self._found.get(title, []), *value] if rows else value)
+
     def item(self, name: str, work: Callable[[], object], least: float = 2.0) -> None:
         """Do one item of the part, in `least` seconds or more. Neither its error nor the want of
         time ends the others.
@@ -46,7 +60,16 @@ class Results:
             work()
         except Exception as error:  # noqa: BLE001 - of any kind: the other items are measured
             traceback.print_exc()
-            self.row(FAILURES, item=name, error=f"{type(error).__name__}: {error}"[:300])
+            self.fail(name, f"{type(error).__name__}: {error}")
+
+
+def problems(results: dict[str, Any]) -> str:
+    """How many items failed or were left out, or empty."""
+    counts = (
+        (len(results.get(FAILURES, [])), "failed"),
+        (len(results.get(LEFT_OUT, [])), LEFT_OUT),
+    )
+    return ", ".join(f"{count} items {what}" for count, what in counts if count)
 
 
 def write(path: Path, text: str) -> None:

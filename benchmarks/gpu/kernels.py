@@ -8,17 +8,20 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
+from penstock.backends.torch.kernels.experts import experts_grouped
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import Case, Maker
-from benchmarks.gpu.items import Results
+from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
+from benchmarks.gpu.shares import Share
 from benchmarks.gpu.timing import Timing
 
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)
 DEEPSEEK = Rule("sigmoid", groups=8, keep=4, best=2, epsilon=1e-20, scale=2.5)
 TOP_P = [(0, 0.9, 0.0)]
+GROUPED = "experts by grouped_mm"
 
 
 def lengths(count: int, low: int, high: int) -> list[int]:
@@ -84,7 +87,14 @@ def _products(make: Maker) -> Iterator[Named]:
 
 
 def odd(make: Maker) -> Iterator[Named]:
-    """Small shapes, where each rule and border is met."""
+    """Small shapes, where each rule and border is met, of all kernels."""
+    for rows, width in ((3, 48), (17, 5000)):
+        for at in range(2):
+            yield (
+                f"norm {rows}x{width}, {'sum' if at else 'alone'}",
+                lambda rows=rows, width=width, at=at: list(cases.norms(make, rows, width))[at],
+            )
+    yield "merge", lambda: cases.merges(make, 3, 5, 5, 128, sinks=True)
     borders, rows = (1, 16, 17, 63, 64, 65, 1300), ((0, 1), (0, 17), (60, 300), (15, 20))
     for group in (1, 3, 7, 8):
         rules = (
@@ -120,6 +130,23 @@ def odd(make: Maker) -> Iterator[Named]:
                 make, form, 67, 3, 12, 320, 192, clamped, bias=True, on_input=form == "mxfp4"
             ),
         )
+        yield (
+            f"experts {form}, some elsewhere",
+            lambda form=form: cases.mixtures(make, form, 67, 3, 12, 320, 192, elsewhere=True),
+        )
+        yield f"product {form}", lambda form=form: cases.dense(make, form, 67, 70, 160, bias=False)
+    for on_input in (False, True):
+        for elsewhere in (False, True):
+            yield (
+                f"{GROUPED}, on input {on_input}, elsewhere {elsewhere}",
+                lambda on_input=on_input, elsewhere=elsewhere: cases.mixtures(
+                    *(make, "plain", 67, 3, 12, 320, 192, clamped),
+                    bias=True,
+                    on_input=on_input,
+                    elsewhere=elsewhere,
+                    grouped=True,
+                ),
+            )
     yield "routing", lambda: cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
     yield "order by expert", lambda: cases.sorts(make, 129, 3, 70)
     yield "sampling", lambda: cases.draws(make, 210, 50000)
@@ -136,6 +163,7 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "prefill", lambda: cases.prefills(make, [(3, 4)], 4, 2, 16, scoring)
     yield "latent", lambda: cases.latent_rows(make, [(3, 1)], 2, 16, 8)
     yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
+    yield GROUPED, lambda: cases.mixtures(make, "plain", 9, 2, 3, 32, 32, grouped=True)
     yield "routing", lambda: cases.routes(make, 2, 8, 2, ROUTER)
     yield "sampling", lambda: cases.draws(make, 7, 40)
     yield "checksum", lambda: cases.checksums(make, 3, 300)
@@ -143,23 +171,33 @@ def tiny(make: Maker) -> Iterator[Named]:
 
 def _made(build: Callable[[], Case], timing: Timing) -> Case:
     case = build()
-    if timing.dry:
+    if timing.dry and case.launch is not experts_grouped:
         case.launch, case.launch_options = case.reference, {}
     return case
 
 
-def correctness(results: Results, timing: Timing) -> None:
+def correctness(results: Results, timing: Timing, share: Share) -> None:
     make = Maker(timing.dtype, timing.device)
-    for name, build in (tiny if timing.dry else odd)(make):
+    for name, build in share.of((tiny if timing.dry else odd)(make)):
+        if name.startswith(GROUPED) and not timing.dry and not _has_grouped():
+            results.row(ABSENT, item=name, reason="compute capability 9.0 is needed")
+            continue
+        results.item(name, lambda name=name, build=build: _check(results, timing, name, build))
 
-        def work(name: str = name, build: Callable[[], Case] = build) -> None:
-            case = _made(build, timing)
-            found = cases.error(case, timing.dtype)
-            right = found < cases.TOLERANCE[timing.dtype]
-            same = None if timing.dry else same_in_a_graph(case)
-            results.row("cases", case=name, error=found, right=right, graph=same)
 
-        results.item(name, work)
+def _has_grouped() -> bool:
+    return torch.cuda.get_device_capability() >= (9, 0)
+
+
+def _check(results: Results, timing: Timing, name: str, build: Callable[[], Case]) -> None:
+    case = _made(build, timing)
+    limit, found = cases.TOLERANCE[timing.dtype], cases.error(case, timing.dtype)
+    same = None if timing.dry else same_in_a_graph(case)
+    results.row("cases", case=name, error=found, right=found < limit, graph=same)
+    if not found < limit:
+        results.fail(name, f"the error is {found:.1e}, not under {limit:.1e}")
+    if same is False:
+        results.fail(name, "a replay of its graph has other bits than a call")
 
 
 def same_in_a_graph(case: Case) -> bool:
@@ -180,6 +218,18 @@ def same_in_a_graph(case: Case) -> bool:
     return all(
         torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(eager, captured, strict=True)
     )
+
+
+def compile_all(results: Results, timing: Timing, share: Share) -> None:
+    """Launch what `speeds` measures once, so that it is compiled."""
+    make = Maker(timing.dtype, timing.device)
+    for name, build in share.of((tiny if timing.dry else real)(make)):
+        results.item(f"{name}, compiled", lambda build=build: _launch(_made(build, timing)))
+    timing.wait()
+
+
+def _launch(case: Case) -> None:
+    case.launch(*case.args, **case.options, **case.launch_options)
 
 
 def speeds(results: Results, timing: Timing, ceilings: Ceilings) -> None:

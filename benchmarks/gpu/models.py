@@ -240,27 +240,45 @@ def prefill_steps(results: Results, model: Model) -> None:
 
 
 def single(results: Results, model: Model) -> None:
-    """One request alone, with graphs and without."""
-    lengths = [(8, 6) if model.timing.dry else (128, 256)]
-    tokens, backend = {}, model.driver.backend
-    kept = backend._graphs
+    """One request alone, with graphs and without, and whether both have the same tokens."""
+    backend = model.driver.backend
+    kept, tables = backend._graphs, backend._on_device.tables
     try:
-        for captured in (True, False):
-            backend._graphs = kept if captured else None
-            (own,) = asked = requests(lengths, model.shape.vocabulary)
-            model.driver.run(asked, 1)
-            tokens[captured] = model.driver.tokens
-            rate = (own.output - 1) / (own.last_s - own.first_s)
-            results.row(
-                "single stream",
-                graphs=captured and kept is not None,
-                first_token_ms=(own.first_s - own.sent_s) * 1e3,
-                tokens_per_s=rate,
-                of_ceiling=share(rate * model.shape.step_bytes(1), model.ceilings.bandwidth),
-            )
+        _single(results, model, captured=kept is not None)
+        backend._graphs = None
+        _single(results, model, captured=False)
+        # A graph reads whole block tables, whose width decides how the attention is split.
+        backend._on_device.tables = lambda slots, _blocks: tables(slots, None)
+        eager = _single(results, model, captured=False, whole_tables=True)
+        backend._graphs = kept
+        captured = _single(results, model, captured=kept is not None, whole_tables=True)
     finally:
         backend._graphs = kept
-    results.note("graphs draw the same tokens", tokens[True] == tokens[False])
+        backend._on_device.tables = tables
+    results.note("graphs draw the same tokens", captured == eager)
+    if captured != eager:
+        pairs = enumerate(zip(captured, eager, strict=False))
+        first = next((i for i, (a, b) in pairs if a != b), -1)
+        results.fail("single stream", f"graphs draw other tokens, from token {first} on")
+
+
+def _single(
+    results: Results, model: Model, *, captured: bool, whole_tables: bool = False
+) -> list[int]:
+    """Tokens of one request."""
+    lengths = [(8, 6) if model.timing.dry else (128, 256)]
+    (own,) = asked = requests(lengths, model.shape.vocabulary)
+    model.driver.run(asked, 1)
+    rate = (own.output - 1) / (own.last_s - own.first_s)
+    results.row(
+        "single stream",
+        graphs=captured,
+        whole_tables=captured or whole_tables,
+        first_token_ms=(own.first_s - own.sent_s) * 1e3,
+        tokens_per_s=rate,
+        of_ceiling=share(rate * model.shape.step_bytes(1), model.ceilings.bandwidth),
+    )
+    return list(model.driver.tokens)
 
 
 def share(found: float, ceiling: float) -> float | None:

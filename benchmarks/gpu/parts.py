@@ -1,9 +1,13 @@
-"""One part of benchmarks/gpu/run.py: `python -m benchmarks.gpu.parts PART OUT.json SECONDS`."""
+"""One part of benchmarks/gpu/run.py: `python -m benchmarks.gpu.parts PART OUT.json END`.
+
+END is a time of the monotonic clock. `--share 2/8`: what the third of eight processes does of it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 BEGAN = time.perf_counter()
@@ -14,6 +18,7 @@ IMPORTED_S = time.perf_counter() - BEGAN
 
 from benchmarks.gpu import kernels, machine, models, several, tiers  # noqa: E402
 from benchmarks.gpu.items import Results  # noqa: E402
+from benchmarks.gpu.shares import Share, spread  # noqa: E402
 from benchmarks.gpu.timing import Timing  # noqa: E402
 
 
@@ -21,16 +26,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("part")
     parser.add_argument("out", type=Path)
-    parser.add_argument("seconds", type=float)
+    parser.add_argument("end", type=float)
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--share", type=Share.parse)
     options = parser.parse_args()
-    results, timing = Results(options.out, options.seconds), Timing(options.dry)
+    results, timing = Results(options.out, options.end), Timing(options.dry)
+    all_shares = partial(spread, results, options.part, options.out, options.end, options.dry)
     ceilings = machine.ceilings(options.out)
     if options.part == "machine":
         machine.measure(results, timing)
     elif options.part == "correctness":
-        kernels.correctness(results, timing)
+        if options.share is None:
+            all_shares()
+        else:
+            kernels.correctness(results, timing, options.share)
     elif options.part == "kernels":
+        if options.share is not None:
+            kernels.compile_all(results, timing, options.share)
+            return
+        all_shares()
         kernels.speeds(results, timing, ceilings)
     elif options.part == "tiers":
         tiers.measure(results, timing)

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu import models, serving
 from benchmarks.gpu.driver import DRY, FULL, Rank
-from benchmarks.gpu.items import LEFT_OUT, Results
+from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import write_checkpoint
@@ -28,10 +28,10 @@ MOST = 8
 def measure(results: Results, timing: Timing, ceilings: Ceilings) -> None:
     """The first rank: starts the others, and ends after them."""
     there = 2 if timing.dry else torch.cuda.device_count()
-    ranks = 1 << (min(there, MOST).bit_length() - 1)
-    if ranks < 2:
-        results.row(LEFT_OUT, item="ranks", reason=f"several GPUs are needed; there is {there}")
+    if there < 2:
+        results.row(ABSENT, item="ranks", reason=f"several GPUs are needed; there is {there}")
         return
+    ranks = 1 << (min(there, MOST).bit_length() - 1)
     results.note("ranks", ranks)
     ceilings = Ceilings(ceilings.bandwidth * ranks, ceilings.rate * ranks)
     with tempfile.TemporaryDirectory() as temporary:

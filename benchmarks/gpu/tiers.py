@@ -14,17 +14,20 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
+from penstock.backends.torch.lanes import Lanes
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.ram import RamTier
-from penstock.backends.torch.staging import Lanes, PinnedSlots
+from penstock.backends.torch.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 from torch import Tensor
 
 from benchmarks.gpu.driver import BLOCK
-from benchmarks.gpu.items import LEFT_OUT, Results
+from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.timing import Timing
 
+END_S = 10.0
+"""What copies get to end."""
 REMEDY = "pip install 'penstock[gpu]'"
 
 
@@ -34,6 +37,12 @@ def measure(results: Results, timing: Timing) -> None:
     results.item("plain copies", lambda: _plain(results, timing, shape, blocks))
     results.item("RAM tier", lambda: _ram(results, timing, shape, blocks))
     results.item("files", lambda: _files(results, timing, shape, blocks // 2))
+
+
+def _row(results: Results, way: str, rate: float, right: bool | None) -> None:
+    results.row("copies", way=way, GB_per_s=rate, right=right)
+    if right is False:
+        results.fail(way, "other bytes arrived")
 
 
 def _layout(shape: Shape, timing: Timing) -> Layout:
@@ -59,7 +68,7 @@ def _plain(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
     outside = torch.ones(size, dtype=torch.uint8, pin_memory=not timing.dry)
     for name, target, source in (("load", inside, outside), ("store", outside, inside)):
         rate = _rate(timing, size, lambda t=target, s=source: t.copy_(s, non_blocking=True))
-        results.row("copies", way=f"one copy, {name}", GB_per_s=rate / 1e9, right=None)
+        _row(results, f"one copy, {name}", rate / 1e9, None)
 
 
 def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
@@ -81,11 +90,14 @@ def _ram(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
             raise moved
         right = torch.equal(own, kept)
         rate = moved.bytes / max(moved.seconds, 1e-9) / 1e9
-        results.row("copies", way=f"RAM tier, {kind.name}", GB_per_s=rate, right=right)
+        _row(results, f"RAM tier, {kind.name}", rate, right)
         own.zero_()
-    lanes.end_outward()
-    lanes.end_inward()
-    slots.close()
+    ended = [lane.end(time.monotonic() + END_S) for lane in (lanes.outward, lanes.inward)]
+    if all(ended):
+        slots.close()
+    else:
+        slots.leave_behind()
+        raise RuntimeError(f"a copy has not ended after {END_S:.0f} s")
 
 
 class HostCopies:
@@ -125,7 +137,7 @@ def _files(results: Results, timing: Timing, shape: Shape, blocks: int) -> None:
         into = torch.zeros_like(memory)
         rate = _rate(timing, size, lambda: _read(path, host, into))
         right = torch.equal(into, memory)
-        results.row("copies", way="file, page cache", GB_per_s=rate / 1e9, right=right)
+        _row(results, "file, page cache", rate / 1e9, right)
         for mode in ("OFF", "ON"):
             title = f"kvikio, compatibility mode {mode}"
             results.item(
@@ -161,12 +173,16 @@ def _kvikio(
         for name, flags, tensor in (("store", "w", memory), ("load", "r", into)):
             rate = _rate(timing, len(memory), lambda f=flags, t=tensor: _moved(kvikio, own, f, t))
             right = torch.equal(into, memory) if flags == "r" else None
-            results.row("copies", way=f"{title}, {name}", GB_per_s=rate / 1e9, right=right)
+            _row(results, f"{title}, {name}", rate / 1e9, right)
     except ImportError as error:
-        results.row(LEFT_OUT, item=title, reason=f"{error}: {REMEDY}")
+        results.row(ABSENT, item=title, reason=f"{error}: {REMEDY}")
     except RuntimeError as error:
-        # No driver of its own, or a file system without it: what the machine lacks is no failure.
-        results.row(LEFT_OUT, item=title, reason=str(error))
+        # No driver of its own, or a file system without it. POSIX calls need CUDA's driver alone,
+        # and what torch raises is of the GPU.
+        of_gpu = isinstance(error, (torch.OutOfMemoryError, torch.AcceleratorError))
+        if of_gpu or (mode == "ON" and not timing.dry):
+            raise
+        results.row(ABSENT, item=title, reason=str(error))
 
 
 def _moved(kvikio: Any, path: Path, flags: str, tensor: Tensor) -> None:

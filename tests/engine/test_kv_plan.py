@@ -97,6 +97,21 @@ def test_a_ram_tier_must_fit_beside_the_kv_cache() -> None:
     check_ram_tier(config(kv_tier="ram:1GiB", device="other"), plan, loaded)
 
 
+def test_a_ram_tier_behind_gpus_must_fit_into_the_memory_of_their_hosts() -> None:
+    """Two ranks with half of each block: the memory of the GPUs does not count."""
+    half = KvSpec(32, (KvGroup(tuple(range(30)), BLOCK // 2),))
+    facts = replace(FACTS, own_memory=True, host_memory=60 * MIB)
+    loaded = [Loaded(FACTS, half, 100 * MIB), Loaded(facts, half, 1000 * MIB)]
+    plan = plan_kv(replace(SMALL, specs=[half, half], available=100 * MIB))
+    on_gpus = config(kv_tier="ram:118MiB", device="cuda")
+    check_ram_tier(on_gpus, plan, loaded)
+    with pytest.raises(
+        PenstockError,
+        match=r"a rank would keep 64424509, and its host has 62914560 bytes .* at most ram:120MiB",
+    ):
+        check_ram_tier(config(kv_tier="ram:0.12GiB", device="cuda"), plan, loaded)
+
+
 def test_a_length_that_was_asked_for_is_refused_with_the_numbers() -> None:
     with pytest.raises(
         PenstockError, match=r"--max-model-len 8192 needs 188743680 bytes .* there are 52428800"

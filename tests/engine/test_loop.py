@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.core import FinishReason, GenerationParams, Request, StepOutput
+from penstock.core import DeviceLostError, FinishReason, GenerationParams, Request, StepOutput
 from penstock.engine import Engine
 from penstock.engine.admin import KvAdmin
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
@@ -185,6 +185,18 @@ def test_a_decoder_that_always_fails_is_given_up() -> None:
     with pytest.raises(UnusableError, match="one after another"):
         loop.run()
     assert [row.finish for row in front.rows()] == [FinishReason.ERROR] * MOST_FAILURES
+
+
+def test_a_lost_device_is_given_up_at_once() -> None:
+    class Lost(Broken):
+        def submit(self, plan: object) -> None:
+            raise DeviceLostError("GPU 3 is lost")
+
+    front = FrontDoor(Clock(), [[request(number, [5])] for number in range(MOST_FAILURES + 1)])
+    loop, _ = engine(front, executor=Lost())
+    with pytest.raises(UnusableError, match="GPU 3 is lost"):
+        loop.run()
+    assert [row.finish for row in front.rows()] == [FinishReason.ERROR]
 
 
 def test_several_plans_are_in_flight_and_published_in_their_order() -> None:

@@ -1,6 +1,6 @@
 """Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
 
-from penstock.core.errors import CodecError, InvalidValueError, PenstockError
+from penstock.core.errors import CodecError, DeviceLostError, InvalidValueError, PenstockError
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
@@ -18,6 +18,7 @@ from penstock.core.tiers import (
 
 __all__ = [
     "CodecError",
+    "DeviceLostError",
     "EngineStats",
     "FinishReason",
     "GenerationParams",

@@ -5,6 +5,10 @@ class PenstockError(Exception):
     """An error that a user can act on. The command line prints its message without a traceback."""
 
 
+class DeviceLostError(PenstockError):
+    """The device of this process is lost to it: no later step can be computed."""
+
+
 class InvalidValueError(PenstockError, ValueError):
     """A field holds a value outside its range. `field` names it as the caller spelled it."""
 

@@ -32,6 +32,8 @@ class WorkerFacts:
     """Name, seconds and detail of each stage of loading."""
     own_memory: bool = False
     """Whether the rank's memory is its device's: the KV pool may take all that is free."""
+    host_memory: int = 0
+    """Bytes of its host that a rank may take, as of its start; 0: not known."""
     host: str = ""
     """Address of the rank's node, where there are several nodes."""
 

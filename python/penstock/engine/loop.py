@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.core import KvCommand, PenstockError, Request
+from penstock.core import DeviceLostError, KvCommand, PenstockError, Request
 from penstock.engine.admin import KvAdmin
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
 from penstock.engine.in_flight import InFlight, SubmittedPlan
@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class UnusableError(PenstockError):
-    """Every step fails; the process has to be replaced."""
+    """Every step fails, or would; the process has to be replaced."""
 
 
 class Channel(Protocol):
@@ -44,8 +44,8 @@ class Channel(Protocol):
 
 class Engine:
     """`run` returns after SHUTDOWN. The channel's error comes through when the front door is gone,
-    `WorkersLostError` when ranks are, UnusableError when steps keep failing: then the process is
-    replaced.
+    `WorkersLostError` when ranks are, UnusableError when steps keep failing or the device is lost:
+    then the process is replaced.
     """
 
     def __init__(
@@ -103,7 +103,9 @@ class Engine:
                 self._publish(0, 0.0)
 
     def _publish_applied(self) -> None:
-        """Send what the last step gave; UnusableError when too many have failed."""
+        """Send what the last step gave; UnusableError when too many have failed, or
+        one with the device.
+        """
         step, self._applied = self._applied, None
         if step is None:
             return
@@ -115,6 +117,8 @@ class Engine:
             self._failures += step.ended_requests
             log.error("step %d failed", plan.step, exc_info=step.error)
         self._publish(len(plan.tokens), step.seconds * 1e3)
+        if isinstance(step.error, DeviceLostError):
+            raise UnusableError(str(step.error))
         if self._failures >= MOST_FAILURES:
             raise UnusableError(
                 f"{self._failures} steps failed one after another, see the engine's log"

@@ -20,6 +20,8 @@ from penstock.ranks import RankLayout
 from penstock.ranks.transfers import transfer_bytes
 
 MIB = 2**20
+HOST_BACKENDS = ("cpu", "torch")
+"""Those whose KV blocks lie in the host's memory."""
 FLOOR = 256 * MIB
 CEILING = 1024 * MIB
 TRANSFERS = 5
@@ -213,23 +215,32 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
 
 def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -> None:
     """PenstockError when a RAM tier and the KV cache of a rank are more than its free memory. A
-    tier is touched ahead: the kernel would end the engine, again after each start. Other backends
-    may have memory of their own, which says nothing about the host's.
+    tier is touched ahead: the kernel would end the engine, again after each start. Behind a device
+    with memory of its own it is pinned memory of the host. Of other backends the host's is unknown.
     """
     ram = config.tiers.ram
-    if ram is None or not ram.size_bytes or config.compute.backend != "cpu":
+    if ram is None or not ram.size_bytes:
         return
     for each in loaded:
-        groups = zip(kv.blocks, each.kv_spec.groups, strict=True)
-        pool = sum(count * group.block_bytes for count, group in groups)
         share = sum(group.block_bytes for group in each.kv_spec.groups) / kv.block_bytes
-        wanted, room = int(ram.size_bytes * share), each.free_memory - pool
+        wanted = int(ram.size_bytes * share)
+        if each.facts.own_memory and each.facts.host_memory:
+            room = each.facts.host_memory
+            there = f"its host has {room} bytes of free memory for it"
+            remedy = "or free memory of the host"
+        elif config.compute.backend in HOST_BACKENDS:
+            groups = zip(kv.blocks, each.kv_spec.groups, strict=True)
+            pool = sum(count * group.block_bytes for count, group in groups)
+            room = each.free_memory - pool
+            there = f"of its {each.free_memory} bytes of free memory the KV cache takes {pool}"
+            remedy = "lower --kv-cache-memory-bytes or free memory"
+        else:
+            continue
         if wanted > room:
             most = max(int(room / share), 0) // MIB
             raise PenstockError(
                 f"--kv-tier ram: {ram.size_bytes} bytes do not fit: a rank would keep {wanted}, "
-                f"and of its {each.free_memory} bytes of free memory the KV cache takes {pool}. "
-                f"Lower it to at most ram:{most}MiB, lower --kv-cache-memory-bytes or free memory"
+                f"and {there}. Lower it to at most ram:{most}MiB, {remedy}"
             )
 
 

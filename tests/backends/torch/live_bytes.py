@@ -1,7 +1,8 @@
 """Bytes of tensors alive at once in the largest step of tiny models, with kernels in Triton's
 interpreter: a program of its own, because Triton decides at its import what a kernel is.
 
-Usage: TRITON_INTERPRET=1 python live_bytes.py FAMILY... Prints JSON: [family, alive, counted].
+Usage: TRITON_INTERPRET=1 python live_bytes.py float32|bfloat16 FAMILY... Prints JSON: [family,
+alive, counted]. In bfloat16 experts are computed by torch's grouped product, as on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from penstock.backends.torch import kernels
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.memory import step_bytes
+from penstock.model.spec import Experts
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -69,10 +71,12 @@ def launch_all() -> None:
             loaded.launches = lambda _: True
 
 
-def measure(families: list[str]) -> Iterator[tuple[str, int, int]]:
+def measure(dtype: str, families: list[str]) -> Iterator[tuple[str, int, int]]:
+    settings = {"dtype": "auto"} if dtype == "bfloat16" else {}
     for family in families:
-        with backend(family) as loaded:
+        with backend(family, **settings) as loaded:
             assert isinstance(loaded, TorchBackend)
+            assert str(loaded._dtype) == f"torch.{dtype}"
             alive, compute = Alive(), loaded._compute_rows
 
             def watched(*args: Any, alive: Alive = alive, compute: Any = compute) -> None:
@@ -89,8 +93,32 @@ def measure(families: list[str]) -> Iterator[tuple[str, int, int]]:
             loaded.submit(driver.plan(*parts)).result(600.0)
             counted = step_bytes(loaded._spec, loaded._shard, TOKENS, loaded._dtype)
             yield family, alive.most, counted
+            if dtype == "bfloat16" and has_experts(loaded):
+                assert GROUPED, "torch's grouped product was not taken"
+                GROUPED.clear()
+
+
+GROUPED: list[int] = []
+"""Rows of the grouped products."""
+
+
+def take_grouped() -> None:
+    """Take torch's grouped product for tensors on the CPU too."""
+    torch.cuda.get_device_capability = lambda _: (9, 0)
+    product = torch.nn.functional.grouped_mm
+
+    def counted(x: torch.Tensor, *words: Any, **options: Any) -> torch.Tensor:
+        GROUPED.append(len(x))
+        return product(x, *words, **options)
+
+    torch.nn.functional.grouped_mm = counted
+
+
+def has_experts(loaded: TorchBackend) -> bool:
+    return any(isinstance(layer.feed_forward, Experts) for layer in loaded._spec.layers)
 
 
 if __name__ == "__main__":
     launch_all()
-    print(json.dumps(list(measure(sys.argv[1:]))))
+    take_grouped()
+    print(json.dumps(list(measure(sys.argv[1], sys.argv[2:]))))

@@ -4,6 +4,8 @@ fails where anything differs that a CUDA graph would have frozen.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -52,6 +54,8 @@ class Log(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[object] = []
+        self.outside: list[weakref.ref[torch.UntypedStorage]] = []
+        """Memory of the tensors that they did not make."""
         self._made: list[Tensor] = []
         self._inside = False
 
@@ -85,6 +89,8 @@ class Log(TorchDispatchMode):  # type: ignore[misc]
             storage = value.untyped_storage().data_ptr()
             made = any(storage == own.untyped_storage().data_ptr() for own in self._made)
             where = "made" if made else value.data_ptr()
+            if not made:
+                self.outside.append(weakref.ref(value.untyped_storage()))
             return (where, tuple(value.shape), value.stride(), str(value.dtype))
         if isinstance(value, dict):
             return {key: self._frozen(each) for key, each in value.items()}
@@ -127,6 +133,24 @@ class Recorder:
         return replay
 
 
+class Forgetful(Recorder):
+    """Keeps what a CUDA graph keeps: its own memory, and of all other memory the addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[weakref.ref[torch.UntypedStorage]] = []
+
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        self.captures += 1
+        log = Log()
+        Recorder.active = log
+        with log:
+            result = work()
+        Recorder.active = None
+        self.outside += log.outside
+        return lambda: result
+
+
 def opaque(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         log = Recorder.active
@@ -136,10 +160,14 @@ def opaque(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in KERNELS.items():
         for name in names:
             monkeypatch.setattr(module, name, opaque(name, getattr(module, name)))
+
+
+@pytest.fixture
+def recorder(kernels: None) -> Recorder:
     return Recorder()
 
 
@@ -189,6 +217,23 @@ def test_steps_in_graphs_give_what_others_give(family: str, recorder: Recorder) 
         assert answers(Driver(loaded, seed=3)) == expected
     # Batches of 4 (with a row of padding), 2 and 1; each step replays one.
     assert (recorder.captures, recorder.replays) == (3, 9)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek3", "qwen2moe", "gpt2"])
+@pytest.mark.parametrize("parameters", [{}, {"presence_penalty": 1.5}], ids=["drawn", "outside"])
+def test_what_a_graph_reads_stays(family: str, parameters: dict[str, Any], kernels: None) -> None:
+    """The next tensor would get memory that is given back, and the graph would read that."""
+    forgetful = Forgetful()
+    with recorded(family, forgetful) as loaded:
+        driver = Driver(loaded)
+        driver.register(0, encode_sampling(**parameters))
+        driver.run(Part(0, PROMPT))
+        driver.run(Part(0, [LAST_SAMPLED]))
+        gc.collect()
+        assert forgetful.captures == 1
+        # Weights, pools, tables, columns and offsets.
+        assert len(forgetful.outside) > 10
+        assert [each for each in forgetful.outside if each() is None] == []
 
 
 DRAWN: list[dict[str, Any]] = [

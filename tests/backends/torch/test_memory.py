@@ -10,13 +10,17 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from penstock.backends.torch import attention
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.kernels import Scoring, decode
 from penstock.backends.torch.warm_up import warm_up
 from penstock.core import PenstockError
+from penstock.model.spec import Attention
 
 from tests.backends.torch.driving import BLOCK, HANG, TOKENS, Driver, Part, backend
 from tests.backends.torch.test_families import PROMPT
@@ -26,11 +30,11 @@ from tests.families import FAMILIES
 REPOSITORY = Path(__file__).parents[3]
 
 
-def check_counted(families: list[str]) -> None:
+def check_counted(families: list[str], dtype: str = "float32") -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     paths = os.pathsep.join([str(REPOSITORY), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("live_bytes.py")), *families],
+        [sys.executable, str(Path(__file__).with_name("live_bytes.py")), dtype, *families],
         capture_output=True,
         text=True,
         check=False,
@@ -51,10 +55,17 @@ def test_a_step_takes_no_more_than_is_counted() -> None:
     check_counted(["llama", "deepseek2", "gptoss"])
 
 
+@pytest.mark.timeout(300)
+def test_a_step_in_bfloat16_takes_no_more_than_is_counted() -> None:
+    """Experts by torch's grouped product, as a GPU computes them."""
+    check_counted(["qwen3moe"], "bfloat16")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_step_of_each_family_takes_no_more_than_is_counted() -> None:
     check_counted(list(FAMILIES))
+    check_counted(list(FAMILIES), "bfloat16")
 
 
 def run(loaded: TorchBackend, blocks: int) -> list[int]:
@@ -81,6 +92,53 @@ def test_the_warm_up_leaves_no_trace(family: str) -> None:
             written = [block for block in range(96) if not pool.blocks[block].isnan().all()]
             assert written == [0]
         assert run(loaded, 96) == expected
+
+
+@pytest.mark.parametrize("family", ["llama", "alternating", "deepseek2"])
+def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each number of splits that a step may have, on a GPU of 132 multiprocessors, has had one."""
+    monkeypatch.setattr(decode, "multiprocessors", lambda _: 132)
+    # So that the few tokens of a tiny model are worth 8 splits.
+    monkeypatch.setattr(decode, "SPLIT_TOKENS", 16)
+    seen: set[tuple[object, ...]] = set()
+
+    def noted(q: torch.Tensor, pool: torch.Tensor, tables: torch.Tensor, *more: object) -> None:
+        rows, tokens = len(q), tables.shape[1] * BLOCK
+        scoring = next((each for each in more if isinstance(each, Scoring)), None)
+        window = (scoring.window or scoring.chunk) if scoring else 0
+        programs = rows * (pool.shape[1] if scoring else 1)
+        seen.add((window, decode.split_count(programs, min(window or tokens, tokens), q.device)))
+
+    for name in ("attend_decode", "attend_latent"):
+        compute = getattr(attention, name)
+
+        def call(*words: Any, compute: Any = compute, name: str = name, **more: Any) -> Any:
+            own = words if name == "attend_latent" else (words[0], words[1], *words[3:])
+            noted(*own)
+            return compute(*words, **more)
+
+        monkeypatch.setattr(attention, name, call)
+    with backend(family, max_model_len=128, max_num_seqs=64) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        warm_up(loaded._model, loaded._on_device, loaded._limits)
+        compiled, width = set(seen), loaded._on_device.tables(torch.tensor([0]), None)[0].shape[1]
+        seen.clear()
+        for rows in range(1, 65):
+            for blocks in range(1, width + 1):
+                for layer in loaded._weights.layers:
+                    q = torch.empty(rows, 1, 1)
+                    pool = loaded._pools[layer.mixer.kv_group].blocks
+                    rule = layer.mixer.spec
+                    scoring = (
+                        [Scoring(1.0, window=rule.window or 0, chunk=rule.chunk or 0)]
+                        if isinstance(rule, Attention)
+                        else []
+                    )
+                    noted(q, pool, torch.empty(rows, blocks), *scoring)
+        assert seen <= compiled
+        assert {splits for _, splits in compiled} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (2, 2)])

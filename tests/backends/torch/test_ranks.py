@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from penstock.backends.torch import feed_forward
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
 from penstock.config import cluster_key, shared_memory_directory
@@ -25,6 +26,7 @@ from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
 from penstock.ranks import LocalResources, comm_resources, keyed, wire
+from torch import Tensor
 
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
@@ -117,13 +119,25 @@ def test_ranks_have_the_logits_of_one(family: str, tp: int, pp: int) -> None:
     assert found == greedy
 
 
-def test_ranks_with_whole_experts_have_the_logits_of_one() -> None:
+def test_ranks_with_whole_experts_have_the_logits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank computes the rows of its own experts, and no others."""
     with backend("qwen3moe") as loaded:
         expected, greedy = read(Driver(loaded))
+    here: list[int] = []
+    places: list[int] = []
+    compute = feed_forward.experts
+
+    def counted(x: Tensor, indices: Tensor, weights: Tensor, *more: Any, **rules: Any) -> Tensor:
+        here.append(int((indices < len(more[0].codes)).sum()))
+        places.append(indices.numel())
+        return compute(x, indices, weights, *more, **rules)
+
+    monkeypatch.setattr(feed_forward, "experts", counted)
     with cut("qwen3moe", 2, 1, enable_expert_parallel="true") as ranks:
         logprobs, found = read(Driver(ranks))  # type: ignore[arg-type]
     assert np.abs(logprobs - expected).max() <= MARGIN
     assert found == greedy
+    assert 2 * sum(here) == sum(places) > 0
 
 
 def test_all_ranks_of_a_stage_know_the_token_that_was_drawn() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import pytest
 import torch
 from penstock._native import encode_sampling
+from penstock.backends.torch import slots as slots_module
+from penstock.backends.torch.slots import DeviceSlots, Updates
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED
 
@@ -140,3 +143,37 @@ def test_prompt_tokens_are_scored_beside_draws_of_others() -> None:
     assert len(ours.prompt_logprobs[1]) == 29
     same(ours.prompt_logprobs, theirs.prompt_logprobs)
     same(ours.logprobs, theirs.logprobs)
+
+
+def test_a_registration_is_one_copy_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all bits of each parameter; a copy of its own would wait for the steps in flight."""
+    copies: list[int] = []
+    upload = slots_module.to_device
+
+    def counted(columns: Sequence[Sequence[int]], device: torch.device) -> list[torch.Tensor]:
+        copies.append(len(columns))
+        return upload(columns, device)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a copy that waits")
+
+    device = DeviceSlots(4, 3, 2, torch.device("cpu"))
+    common = {"top_k": 7, "top_p": 0.3, "min_p": 0.05, "choice": 2}
+    seeds = {3: (1 << 64) - 5, 0: 1 << 63, 1: (1 << 32) + 9}
+    registered = [
+        (slot, {**common, "temperature": 0.1 * slot, "seed": seed}) for slot, seed in seeds.items()
+    ]
+    tables = [(array("i", [0, 7]), array("i", [5, 6])), (array("i"), array("i"))]
+    monkeypatch.setattr(slots_module, "to_device", counted)
+    monkeypatch.setattr(torch, "tensor", never)
+    device.apply(Updates(tables, registered))
+    monkeypatch.undo()
+    assert len(copies) == 1
+    heat, top_k, top_p, min_p, seed, choice = device.sampling(torch.tensor([3, 0, 1]))
+    assert [each % (1 << 64) for each in seed.tolist()] == list(seeds.values())
+    assert heat.tolist() == pytest.approx([0.3, 0.0, 0.1])
+    assert (top_k.tolist(), choice.tolist()) == ([7] * 3, [2] * 3)
+    assert (top_p.unique().item(), min_p.unique().item()) == pytest.approx((0.3, 0.05))
+    assert device.sampling(torch.tensor([2]))[4].tolist() == [0]
+    found = device.tables(torch.tensor([0, 2]), None)[0]
+    assert found.tolist() == [[5, 0, 0], [0, 6, 0]]

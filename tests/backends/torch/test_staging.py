@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-import weakref
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -330,56 +327,6 @@ def test_an_error_of_the_device_makes_the_rank_unusable() -> None:
         m.submit(STORE, RAM, [3], slots=[0])
         with pytest.raises(RuntimeError, match="off the bus"):
             m.mover.take(HANG)
-
-
-def stores_on_their_way(m: Moving) -> None:
-    m.copies.hold("host")
-    for name in range(1, CHUNKS + 3):
-        m.submit(STORE, 1, [3, 9], name=name)
-    eventually(lambda: m.copies.begun("host"), "a copy")
-
-
-def loads_on_their_way(m: Moving) -> None:
-    for name in range(1, CHUNKS + 3):
-        assert m.move(STORE, 1, [3, 9], name=name).done
-    m.copies.hold("device")
-    for name in range(1, CHUNKS + 3):
-        m.submit(LOAD, 1, [2 * name, 2 * name + 1], name=name)
-    eventually(lambda: m.copies.begun("device"), "a copy")
-
-
-def ram_on_its_way(m: Moving) -> None:
-    m.copies.hold("host", "device")
-    m.submit(STORE, RAM, [3], slots=[0])
-    m.submit(LOAD, RAM, [4], slots=[0])
-    m.submit(LOAD, RAM, [4], slots=[1])
-    eventually(lambda: m.copies.begun("host"), "a copy")
-
-
-@pytest.mark.parametrize("begin", [stores_on_their_way, loads_on_their_way, ram_on_its_way])
-@pytest.mark.parametrize("seconds", [0.0, HANG])
-def test_a_stop_while_copies_are_in_flight_leaks_nothing(
-    tmp_path: Path, begin: Callable[[Moving], None], seconds: float
-) -> None:
-    threads = set(threading.enumerate())
-    copies = HeldCopies()
-    m = Moving(copies, disk(tmp_path))
-    memory = [weakref.ref(each.untyped_storage()) for each in copies.pinned]
-    begin(m)
-    closing = threading.Thread(target=m.mover.close, args=(seconds,))
-    closing.start()
-    closing.join(0.3)
-    assert closing.is_alive(), "the memory is not given back before its copy is done"
-    copies.let_go("host", "device")
-    closing.join(HANG)
-    assert not closing.is_alive()
-    assert (copies.wrong, copies.pinned) == ([], [])
-    if begin is stores_on_their_way and seconds:
-        assert sum(moved.done for moved in m.mover.take()) == CHUNKS + 2
-    assert set(threading.enumerate()) <= threads
-    del m
-    gc.collect()
-    eventually(lambda: not any(each() for each in memory), "memory that is given back")
 
 
 @pytest.fixture

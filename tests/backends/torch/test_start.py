@@ -14,13 +14,14 @@ from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import device as device_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu, check_driver, rank_of_host
-from penstock.backends.torch.graphs import capture_cuda
-from penstock.backends.torch.memory import graph_bytes, step_bytes
+from penstock.backends.torch.graphs import BUCKETS, capture_cuda
+from penstock.backends.torch.kernels import decode, latent
+from penstock.backends.torch.memory import graph_bytes, split_bytes, step_bytes
 from penstock.backends.torch.shard import whole
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
-from penstock.model.spec import DecoderSpec, Recipe
+from penstock.model.spec import DecoderSpec, LatentAttention, Recipe
 
 from tests.backends.torch.driving import SLOTS, backend, config_of
 from tests.real_ranks import TINY
@@ -116,7 +117,9 @@ def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes(
     spec = eight_billion()
     found = step_bytes(spec, whole(spec), 8192, torch.bfloat16)
     inner, stream, logits = 8192 * 4 * 14_336 * 2, 8192 * 4096 * 16, 256 * 128_256 * 12
-    assert found == inner + stream + logits
+    # Eight programs for each of 160 multiprocessors, of four heads of 128 and a sum.
+    parts = 8 * 160 * 4 * 129 * 4
+    assert found == inner + stream + logits + parts
     assert found < 2 * 2**30
 
 
@@ -126,7 +129,35 @@ def test_graphs_of_all_sizes_of_batch_have_room() -> None:
     row, logits = 4 * 14_336 * 2 + 4096 * 16, 128_256 * (2 + 4)
     for slots, rows in ((256, 1255), (1000, 1255), (10, 1 + 2 + 4 + 8 + 16)):
         found = graph_bytes(spec, whole(spec), slots, torch.bfloat16)
-        assert found == rows * (2 * row + logits)
+        buckets = [bucket for bucket in BUCKETS if slots > 10 or bucket <= 16]
+        # At most 32 parts of each of a row's heads.
+        parts = 4 * 129 * sum(min(8 * 160 * 4, bucket * 32 * 32) for bucket in buckets)
+        assert found == rows * (2 * row + logits) + 2 * parts
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek3"])
+def test_parts_of_a_split_attention_are_counted(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the heads and widths of a large model, for any number of rows and any GPU."""
+    spec = eight_billion() if family == "llama" else load_model(TINY / family).spec
+    mixer, device = spec.layers[0].mixer, torch.device("cpu")
+    if isinstance(mixer, LatentAttention):
+        mixer = replace(mixer, heads=128, kv_rank=512, rope_dim=64)
+        spec = replace(spec, layers=tuple(replace(each, mixer=mixer) for each in spec.layers))
+        heads, width = 128, mixer.kv_rank
+        programs = 128 // latent.latent_sizes(128, 576, 512, 2)["BLOCK_H"]
+    else:
+        heads, width, programs = mixer.heads, mixer.head_dim, mixer.kv_heads
+    shard, seen = whole(spec), set()
+    for count in (108, 132, 148):
+        monkeypatch.setattr(decode, "multiprocessors", lambda _, count=count: count)
+        for rows in (*range(1, 600), 8192):
+            splits = decode.split_count(rows * programs, 1 << 17, device)
+            seen.add(splits)
+            taken = 4 * rows * heads * splits * (width + 1) if splits > 1 else 0
+            assert taken <= split_bytes(spec, shard, rows)
+    assert seen == {1, 2, 4, 8, 16, 32}
 
 
 def test_graphs_take_room_where_steps_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +180,26 @@ def test_the_device_that_is_out_of_memory_says_what_to_lower(
 ) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 8 GiB"
+            "CUDA out of memory. Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 8 GiB "
+            "of which 1.50 GiB is free. Including non-PyTorch memory, this process has 6.50 GiB"
         )
 
-    monkeypatch.setattr(backend_module, "make_pools", full)
-    with (
-        pytest.raises(
-            PenstockError, match=r"Tried to allocate 9\.00 GiB\. Lower --kv-cache-memory-bytes"
-        ),
-        backend("llama"),
+    for function, what, remedy in (
+        ("make_pools", "the KV pools", "Lower --kv-cache-memory-bytes"),
+        ("load_weights", "the weights", "Cut the model with --tensor-parallel-size"),
     ):
-        pass
+        with monkeypatch.context() as patch:
+            patch.setattr(backend_module, function, full)
+            with (
+                pytest.raises(
+                    PenstockError,
+                    match=rf"for {what}: .*9\.00 GiB\. .*1\.50 GiB is free\. {remedy}",
+                ) as caught,
+                backend("llama"),
+            ):
+                pass
+        assert "non-PyTorch" not in str(caught.value)
+    assert "--kv-cache" not in str(caught.value), "no such flag makes weights smaller"
 
 
 def test_ranks_of_a_host_take_its_gpus_in_order() -> None:

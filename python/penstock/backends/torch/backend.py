@@ -21,7 +21,12 @@ from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
 from penstock.backends.torch.load import load_weights, weight_bytes
-from penstock.backends.torch.memory import graph_bytes, out_of_memory, step_bytes
+from penstock.backends.torch.memory import (
+    FOR_WEIGHTS,
+    graph_bytes,
+    out_of_memory,
+    step_bytes,
+)
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
@@ -45,6 +50,7 @@ from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.warm_up import warm_up
 from penstock.config import EngineConfig
+from penstock.config.machine import available_memory
 from penstock.core import (
     KvGroup,
     KvSpec,
@@ -87,7 +93,7 @@ class TorchBackend:
         try:
             self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
         except torch.OutOfMemoryError as error:
-            raise out_of_memory(error, "the weights") from error
+            raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
         seconds = time.perf_counter() - began
         size = weight_bytes(self._weights)
         name = NAMES[self._dtype]
@@ -100,6 +106,7 @@ class TorchBackend:
             weights_bytes=size,
             stages=(("weights loaded", seconds, f"{size >> 20} MiB as {name}"),),
             own_memory=device.torch.type == "cuda",
+            host_memory=available_memory() // config.parallel.most_ranks_on_a_node,
         )
         wiring = ALONE if rank is None else parsed(rank[1])
         self._ranks, self._carried_in, self._carried_out = open_ranks(
@@ -110,6 +117,7 @@ class TorchBackend:
             self._grammars = Grammars(Path(info.paths[0]), config.compute.threads)
         self._layouts = [self._layout(len(group.layers)) for group in self._weights.kv_groups]
         self._last_step: Step | None = None
+        self._graphs: DecodeGraphs | None = None
 
     def kv_spec(self) -> KvSpec:
         groups = zip(self._weights.kv_groups, self._layouts, strict=True)
@@ -152,7 +160,6 @@ class TorchBackend:
             raise out_of_memory(error, "the KV pools") from error
         self._on_device = DeviceSlots(limits.slots, width, len(blocks), self._device.torch)
         self._model = Model(spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
-        self._graphs: DecodeGraphs | None = None
         if self._capture is not None:
             self._graphs = DecodeGraphs(self._model, self._on_device, self._capture)
         self._device.synchronize()
@@ -204,6 +211,9 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
+        # Graphs have NCCL's operations.
+        self._graphs = None
+        self._ranks.close()
 
     def _layout(self, layers: int) -> Layout:
         mixer, shard = self._spec.layers[0].mixer, self._shard

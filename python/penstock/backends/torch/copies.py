@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from penstock.backends.torch.kernels import crc64
-from penstock.core import PenstockError
+from penstock.backends.torch.losses import REMEDY, losses
+from penstock.core import DeviceLostError, PenstockError
 
 PAGE = 4096
 """Direct I/O reads to addresses that are multiples of it."""
 Pair = tuple[Tensor, Tensor]
 """Target and source, of one shape and type."""
+HANG_S = 60.0
+"""A copy that takes longer never ends: those of a chunk take milliseconds."""
+LONGEST_SLEEP_S = 0.001
 
 
 class Copied(Protocol):
@@ -49,8 +54,9 @@ class CudaCopies:
     copies are.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
+        """`gpu` names it in errors."""
+        self._device, self._gpu = device, gpu
         self._outward = torch.cuda.Stream(device)
         self._inward = torch.cuda.Stream(device)
         self._checksums = torch.cuda.Stream(device)
@@ -77,28 +83,41 @@ class CudaCopies:
                 torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._outward, pairs)
+        return _CudaCopied(self._outward, pairs, self._gpu)
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied:
-        return _CudaCopied(self._inward, pairs)
+        return _CudaCopied(self._inward, pairs, self._gpu)
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
-        with torch.cuda.stream(self._checksums):
+        with losses(self._gpu), torch.cuda.stream(self._checksums):
             return crc64(memories)
 
 
 class _CudaCopied:
-    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair]) -> None:
-        # The thread that waits sleeps: others compute meanwhile.
-        self._began, self._ended = (
-            torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)
-        )
-        with torch.cuda.stream(stream):
+    def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair], gpu: str) -> None:
+        self._gpu = gpu
+        self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with losses(gpu), torch.cuda.stream(stream):
             self._began.record(stream)
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
             self._ended.record(stream)
 
     def result(self) -> float:
-        self._ended.synchronize()
-        return float(self._began.elapsed_time(self._ended)) / 1e3
+        # The thread that waits sleeps: others compute meanwhile. CUDA's own wait has no end.
+        with losses(self._gpu):
+            if not wait_for(self._ended.query, HANG_S):
+                what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
+                raise DeviceLostError(f"{what}. {REMEDY}")
+            return float(self._began.elapsed_time(self._ended)) / 1e3
+
+
+def wait_for(ended: Callable[[], bool], seconds: float) -> bool:
+    """Ask until it has ended, at most so long; whether it has."""
+    end, sleep = time.monotonic() + seconds, LONGEST_SLEEP_S / 16
+    while not ended():
+        if time.monotonic() > end:
+            return False
+        time.sleep(sleep)
+        sleep = min(2 * sleep, LONGEST_SLEEP_S)
+    return True

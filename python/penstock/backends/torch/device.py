@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,18 +14,24 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.copies import Copies, CudaCopies
+from penstock.backends.torch.copies import Copies, CudaCopies, wait_for
 from penstock.backends.torch.graphs import Capture, capture_cuda
+from penstock.backends.torch.losses import label, losses
 from penstock.backends.torch.uploads import CudaStream, Uploads
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
-POLL_S = 0.0005
+CLOSE_S = 10.0
+"""What steps in flight get to end at a stop."""
 CUDA_RESERVE = 2**30
 """CUDA's context and libraries."""
 OLD_DRIVER = "580"
 """The first driver of CUDA 13, which PyPI's torch is built with."""
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability that the kernels need: the first with products of bfloat16."""
+
+log = logging.getLogger(__name__)
 
 
 class Done(Protocol):
@@ -143,7 +150,9 @@ class Cuda:
                 "lower --tensor-parallel-size, or see CUDA_VISIBLE_DEVICES"
             )
         self.torch = torch.device("cuda", index)
+        check_capability(self.torch)
         self.name = torch.cuda.get_device_name(index)
+        self._label = label(self.torch)
         self.reserve = CUDA_RESERVE
         self._stream = torch.cuda.Stream(self.torch)
         self._lock = threading.Lock()
@@ -151,11 +160,11 @@ class Cuda:
 
     def start(self, work: Callable[[], None]) -> Done:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with self._lock, torch.cuda.stream(self._stream):
+        with losses(self._label), self._lock, torch.cuda.stream(self._stream):
             began.record(self._stream)
             work()
             ended.record(self._stream)
-        return _Recorded(began, ended)
+        return _Recorded(began, ended, self._label)
 
     def to_host(self, tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -168,7 +177,7 @@ class Cuda:
 
     @cached_property
     def copies(self) -> Copies:
-        return CudaCopies(self.torch)
+        return CudaCopies(self.torch, self._label)
 
     def free_memory(self) -> int:
         torch.cuda.empty_cache()
@@ -185,25 +194,28 @@ class Cuda:
         return capture_cuda
 
     def close(self) -> None:
-        self._stream.synchronize()
+        """Wait for what was launched. A GPU that hangs or is lost holds up no stop."""
+        try:
+            if not wait_for(self._stream.query, CLOSE_S):
+                log.error("%s has not ended its work after %.0f s", self._label, CLOSE_S)
+        except RuntimeError as error:
+            log.error("%s: %s", self._label, error)
 
 
 class _Recorded:
-    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
+    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event, gpu: str) -> None:
         self._began = began
         self._ended = ended
+        self._gpu = gpu
         self.seconds = 0.0
 
     def result(self, timeout: float | None = None) -> None:
-        if timeout is None:
-            self._ended.synchronize()
-        else:
-            end = time.monotonic() + timeout
-            while not self._ended.query():
-                if time.monotonic() > end:
-                    raise TimeoutError
-                time.sleep(POLL_S)
-        self.seconds = self._began.elapsed_time(self._ended) / 1e3
+        with losses(self._gpu):
+            if timeout is None:
+                self._ended.synchronize()
+            elif not wait_for(self._ended.query, timeout):
+                raise TimeoutError
+            self.seconds = self._began.elapsed_time(self._ended) / 1e3
 
 
 def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
@@ -234,3 +246,15 @@ def check_driver() -> None:
         f"--device cuda: {reason} (torch {torch.__version__} is built for CUDA {built}; CUDA 13 "
         f"needs a driver from {OLD_DRIVER} on, shown by nvidia-smi)"
     )
+
+
+def check_capability(device: torch.device) -> None:
+    """PenstockError for a GPU that the kernels do not run on."""
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))
+        raise PenstockError(
+            f"--device cuda: {label(device)} has compute capability {own}; the kernels need "
+            f"{least} (Ampere, such as A100 and RTX 30) or later. Choose another GPU by "
+            "CUDA_VISIBLE_DEVICES, or use --device cpu"
+        )

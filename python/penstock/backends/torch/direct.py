@@ -4,16 +4,18 @@ memory. Checksums are computed where the bytes arrive.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.lanes import Job, Workers
 from penstock.backends.torch.pool import Pool
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Moved, Transfer
@@ -46,34 +48,50 @@ class DirectLoads:
     ) -> None:
         self._parts, self._share, self._pools = parts, share, pools
         self._copies, self._answer = copies, answer
-        self._workers = ThreadPoolExecutor(THREADS, "kv-direct")
-        self._waiting: dict[int, Future[None]] = {}
+        self._workers = Workers("kv-direct", THREADS, answer)
+        self._lock = threading.Lock()
+        self._open: dict[int, Job | None] = {}
+        """Loads without an answer. None: on their way to the workers."""
         for pool in pools:
             if pool.layout.block_bytes:
                 # Compiled now: the first load would seem to stall.
                 copies.crc64([_extent(pool, 0, 0)])
 
     def submit(self, transfer: Transfer) -> None:
-        begun = self._workers.submit(self._run, transfer, time.monotonic())
-        self._waiting[transfer.id] = begun
-        begun.add_done_callback(lambda _: self._waiting.pop(transfer.id, None))
+        dropped = partial(self._answer_once, Moved(transfer.id, False))
+        with self._lock:
+            self._open[transfer.id] = None
+        job = self._workers.submit(partial(self._run, transfer, time.monotonic()), dropped)
+        with self._lock:
+            if transfer.id in self._open:
+                self._open[transfer.id] = job
 
-    def cancel(self, ids: Sequence[int]) -> None:
+    def cancel(self, ids: Iterable[int]) -> None:
         """Loads that have not begun are answered."""
-        for each in ids:
-            waiting = self._waiting.get(each)
-            if waiting is not None and waiting.cancel():
-                self._answer(Moved(each, False))
+        with self._lock:
+            jobs = [self._open.get(each) for each in ids]
+        for job in jobs:
+            if job is not None:
+                self._workers.cancel(job)
 
-    def close(self) -> None:
-        self.cancel(list(self._waiting))
-        self._workers.shutdown()
+    def close(self, deadline: float) -> bool:
+        """Answer all loads. False: one that has begun has not ended by `deadline`."""
+        ended = self._workers.end(deadline)
+        with self._lock:
+            left = list(self._open)
+        for each in left:
+            self._answer_once(Moved(each, False, error="tier is closed before this was done"))
+        return ended
 
     def _run(self, transfer: Transfer, asked: float) -> None:
-        try:
-            self._answer(self._moved(transfer, asked))
-        except Exception as error:  # noqa: BLE001 - the engine gets any error
-            self._answer(error)
+        self._answer_once(self._moved(transfer, asked))
+
+    def _answer_once(self, moved: Moved) -> None:
+        with self._lock:
+            known = moved.id in self._open
+            self._open.pop(moved.id, None)
+        if known:
+            self._answer(moved)
 
     def _moved(self, transfer: Transfer, asked: float) -> Moved:
         from penstock.gds import PartDamagedError, PartMissingError, PartsError

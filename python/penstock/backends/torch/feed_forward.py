@@ -32,10 +32,10 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
     logits = functional.linear(x.float(), weights.router, weights.router_bias)
     routed = logits.shape[1] - weights.shared_gate
     indices, factors = route(logits[:, :routed], weights.rule, weights.chosen, weights.correction)
-    if len(weights.own) < routed:
+    partial = len(weights.own) < routed
+    if partial:
         elsewhere = (indices < weights.own.start) | (indices >= weights.own.stop)
-        indices = (indices - weights.own.start).masked_fill(elsewhere, 0)
-        factors = factors.masked_fill(elsewhere, 0.0)
+        indices = (indices - weights.own.start).masked_fill(elsewhere, len(weights.own))
     out = experts(
         x,
         indices,
@@ -44,6 +44,7 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
         weights.down,
         weights.activation,
         weight_on_input=weights.weight_on_input,
+        elsewhere=partial,
     )
     if weights.shared is None:
         return out

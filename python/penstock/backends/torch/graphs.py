@@ -30,13 +30,17 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 class Capture(Protocol):
     def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record `work`. What it returns repeats it on the same memory, result included."""
+        """Record `work`. What it returns repeats it on the same memory, result included. It knows
+        addresses only: the caller keeps `work`, and with it all that was read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     columns: Tensor
     """[3, rows] int32: tokens, slots and positions."""
+    work: Callable[[], Tensor]
+    """What was recorded. It refers to all tensors that the graph reads and did not make."""
     replay: Callable[[], Tensor]
 
 
@@ -90,7 +94,7 @@ class DecodeGraphs:
             x = self._model.forward(inputs, tables, self._slots.last)
             return draw_all(self._model, self._slots, x, inputs) if draws else x
 
-        return Graph(columns, self._capture(work))
+        return Graph(columns, work, self._capture(work))
 
 
 def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
@@ -122,7 +126,9 @@ def draw_all(model: Model, device: DeviceSlots, x: Tensor, inputs: Inputs) -> Te
 
 
 def capture_cuda(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """A CUDA graph on the current stream, after a run that compiles what is to be compiled."""
+    """A CUDA graph on the current stream, after a run that compiles what is to be compiled. What it
+    makes lies in a pool of its own.
+    """
     work()
     torch.cuda.current_stream().synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from penstock.backends.torch.losses import is_loss
 from penstock.backends.torch.sampling import HEAD_ROWS
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 LEAST_MESSAGE = 1 << 16
 """Bytes of a message that every group has room for: what NCCL's ranks exchange as they connect."""
+CLOSE_S = 10.0
+"""What NCCL gets to end."""
+
+log = logging.getLogger(__name__)
 
 
 class Group(Protocol):
@@ -33,6 +39,9 @@ class Group(Protocol):
 
     def share(self, x: Tensor) -> Tensor:
         """The first rank's `x`, in the memory of this one's."""
+
+    def close(self) -> None:
+        """Give back what connects the ranks. The other ones may be gone."""
 
 
 def open_group(
@@ -82,6 +91,9 @@ class StreamGroup:
     def share(self, x: Tensor) -> Tensor:
         return self._received(self._star.share(to_bytes(x)), x)
 
+    def close(self) -> None:
+        """Streams end with their owner."""
+
     def _received(self, shared: bytes | None, x: Tensor) -> Tensor:
         if shared is not None:
             x.copy_(from_bytes(shared, x.dtype, x.shape))
@@ -129,11 +141,27 @@ class NcclGroup:
         _wait(lambda: self._group.broadcast([x], options))
         return x
 
+    def close(self) -> None:
+        """End NCCL's threads and connections. It waits for other ranks, which may hang."""
+        ending = threading.Thread(target=self._shut_down, name="nccl-shutdown", daemon=True)
+        ending.start()
+        ending.join(CLOSE_S)
+        if ending.is_alive():
+            log.error("NCCL has not ended after %.0f s; its threads are left behind", CLOSE_S)
+
+    def _shut_down(self) -> None:
+        try:
+            self._group.shutdown()
+        except RuntimeError as error:
+            log.warning("NCCL: %s", error)
+
 
 def _wait(begin: Callable[[], Any]) -> None:
     try:
         begin().wait()
     except RuntimeError as error:
+        if is_loss(error) and "NCCL" not in str(error):
+            raise
         raise ConnectionError(f"another rank was lost: {error}") from error
 
 

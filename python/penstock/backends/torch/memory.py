@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from penstock.backends.torch.graphs import BUCKETS
+from penstock.backends.torch.kernels.decode import FILLS, MOST_SPLITS
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
@@ -15,12 +16,38 @@ from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, La
 
 WIDE = 4
 """Bytes of f32."""
+MULTIPROCESSORS = 160
+"""Those of the largest GPU, rounded up."""
+LATENT_HEADS = 64
+"""Query heads of a program of latent attention, at most."""
+PLACE = 40
+"""Bytes of the indices of a row and one of its experts, as they are sorted."""
 
 
 def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
     """The most that the tensors of a step of so many tokens take at once."""
     logits = 3 * WIDE * min(tokens, HEAD_ROWS) * spec.vocab if shard.has_head else 0
-    return tokens * _row(spec, shard, dtype) + logits
+    return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens) + logits
+
+
+def split_bytes(spec: DecoderSpec, shard: Shard, rows: int) -> int:
+    """The most that the parts of rows take whose attention is split. A row has more than one only
+    while programs for half as many would not fill the GPU.
+    """
+    mixers = (spec.layers[index].mixer for index in shard.layers)
+    return max((_parts(mixer, shard, rows) for mixer in mixers), default=0)
+
+
+def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
+    programs = 2 * FILLS * MULTIPROCESSORS
+    if isinstance(mixer, LatentAttention):
+        heads, width = len(shard.heads), mixer.kv_rank
+        group = min(heads, LATENT_HEADS)
+    else:
+        assert isinstance(mixer, Attention)
+        group, width = mixer.heads // mixer.kv_heads, mixer.head_dim
+        heads = len(shard.kv_heads(group)) * group
+    return WIDE * (width + 1) * min(programs * group, rows * heads * MOST_SPLITS)
 
 
 def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype) -> int:
@@ -28,11 +55,13 @@ def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype)
     before the head: what a graph computes has memory of its own.
     """
     least = next((rows for rows in BUCKETS if rows >= slots), BUCKETS[-1])
-    rows = sum(bucket for bucket in BUCKETS if bucket <= least)
+    buckets = [bucket for bucket in BUCKETS if bucket <= least]
+    rows = sum(buckets)
     # As the product gives them and in f32, where a soft cap is computed in two steps more.
     wide = 1 if spec.final_softcap is None else 3
     logits = (int(dtype.itemsize) + wide * WIDE) * spec.vocab
-    return rows * (2 * _row(spec, shard, dtype) + logits)
+    parts = sum(split_bytes(spec, shard, bucket) for bucket in buckets)
+    return rows * (2 * _row(spec, shard, dtype) + logits) + 2 * parts
 
 
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
@@ -40,7 +69,7 @@ def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
     size = int(dtype.itemsize)
     layers = [spec.layers[index] for index in shard.layers]
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
-    forms = (_feed_forward(layer.feed_forward, shard, spec.hidden) for layer in layers)
+    forms = (_feed_forward(layer.feed_forward, shard, spec.hidden, size) for layer in layers)
     inner = max(forms, default=0)
     # The residual stream and its sum, the normed rows, a branch, and a copy of one in f32.
     stream = spec.hidden * (4 * size + 2 * WIDE)
@@ -59,19 +88,34 @@ def _mixer(mixer: Mixer, shard: Shard) -> int:
     return (3 * queries + 4 * len(kv)) * mixer.head_dim
 
 
-def _feed_forward(form: FeedForward, shard: Shard, hidden: int) -> int:
-    """Numbers of a row: gate and up, their product, and for experts the gathered rows."""
+def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
+    """Numbers of a row: gate and up, their product, and for experts the gathered rows, or what
+    they give once as it is and once in f32.
+    """
     if not isinstance(form, Experts):
         return 4 * len(shard.mlp[form.intermediate])
     own = form.expert.intermediate if shard.experts else len(shard.mlp[form.expert.intermediate])
     shared = 0 if form.shared is None else 4 * len(shard.mlp[form.shared.intermediate])
-    return form.experts_per_token * (4 * own + 2 * hidden) + 2 * form.experts + shared
+    given = hidden * (1 + WIDE // size)
+    place = 4 * own + given + PLACE // size
+    return form.experts_per_token * place + 2 * form.experts + shared
 
 
-def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> PenstockError:
-    """What was being done, what is missing, and which flags give room."""
-    reason = str(error).partition(". GPU")[0]
-    return PenstockError(
-        f"the GPU has too little memory for {doing}: {reason}. Lower --kv-cache-memory-bytes or "
-        "--max-num-batched-tokens, or cut the model with --tensor-parallel-size"
-    )
+FOR_STEPS = (
+    "Lower --kv-cache-memory-bytes or --max-num-batched-tokens, or cut the model with "
+    "--tensor-parallel-size"
+)
+FOR_WEIGHTS = (
+    "Cut the model with --tensor-parallel-size or --pipeline-parallel-size, serve a checkpoint of "
+    "smaller weights, or end other processes that use the GPU (nvidia-smi shows them)"
+)
+
+
+def out_of_memory(
+    error: torch.OutOfMemoryError, doing: str, remedy: str = FOR_STEPS
+) -> PenstockError:
+    """What was being done, what is missing, and what gives room."""
+    text = str(error)
+    head, found, _ = text.partition(" is free.")
+    reason = head + " is free" if found else text.partition(". GPU")[0]
+    return PenstockError(f"the GPU has too little memory for {doing}: {reason}. {remedy}")

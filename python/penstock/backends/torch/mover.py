@@ -8,18 +8,21 @@ is not there.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from penstock.backends import KvMover
 from penstock.backends.torch.copies import Copies
 from penstock.backends.torch.direct import DirectLoads
+from penstock.backends.torch.lanes import Lanes
 from penstock.backends.torch.ram import RamTier
-from penstock.backends.torch.staging import Chunks, Lanes, PinnedSlots
+from penstock.backends.torch.staging import Chunks, PinnedSlots
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
 
@@ -27,10 +30,14 @@ LAST = 0
 """Id of the transfer that ends the thread of the answers; the engine's count from 1."""
 WAIT_S = 60.0
 """One wait for answers of the native mover."""
+GRACE_S = 10.0
+"""What copies that have begun get at a stop, beside the time of the stores."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 Answers = SimpleQueue[Moved | Exception]
 """An error makes the rank unusable."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -126,7 +133,9 @@ class StagedMover:
         return self._native.report()
 
     def close(self, seconds: float) -> None:
-        """Loads that have not begun are dropped; stores end, or the time does."""
+        """Loads that have not begun are dropped; stores end, or the time does. Copies that have
+        begun get `GRACE_S` more, because their memory cannot be given back before.
+        """
         deadline = time.monotonic() + seconds
         with self._lock:
             if self._closed:
@@ -136,20 +145,34 @@ class StagedMover:
             self._drop(lambda each: each.kind is TransferKind.LOAD, why)
             self._ended.wait_for(lambda: not self._storing(), max(0.0, seconds))
             self._drop(lambda each: True, why)
-        for loads in self._direct.values():
-            loads.close()
-        self._lanes.end_outward()
+        ended = self._end_threads(deadline)
+        for staged in list(self._staged.values()):
+            self._end(staged, Moved(staged.transfer.id, False, error=f"tier {why}"))
+        self._ram.close()
+        for removal, _ in self._removals:
+            self._refuse(removal, why, Fault.NONE)
+        if ended:
+            for slots in self._pinned:
+                slots.close()
+        else:
+            left = sum(slots.leave_behind() for slots in self._pinned)
+            log.error(
+                "copies of KV blocks hang in the GPU's driver: %d bytes of pinned memory are kept "
+                "until the process ends",
+                left,
+            )
+
+    def _end_threads(self, deadline: float) -> bool:
+        """Whether nothing copies any more."""
+        grace = max(deadline, time.monotonic()) + GRACE_S
+        ended = [loads.close(grace) for loads in self._direct.values()]
+        ended.append(self._lanes.outward.end(grace))
         self._native.close(max(0.0, deadline - time.monotonic()))
         # Of no tier, so it is answered at once, behind all others.
         self._native.submit(Transfer(LAST, TransferKind.PROBE, RAM))
-        self._taking_in.join()
-        self._lanes.end_inward()
-        for staged in list(self._staged.values()):
-            self._end(staged, Moved(staged.transfer.id, False, error=f"tier {why}"))
-        for removal, _ in self._removals:
-            self._refuse(removal, why, Fault.NONE)
-        for slots in self._pinned:
-            slots.close()
+        self._taking_in.join(max(0.0, grace - time.monotonic()))
+        ended.append(self._lanes.inward.end(grace))
+        return all(ended) and not self._taking_in.is_alive()
 
     def _storing(self) -> bool:
         kinds = (staged.transfer.kind for staged in self._staged.values())
@@ -187,7 +210,7 @@ class StagedMover:
             staged = Staged(transfer, chunk, used, asked)
             self._staged[transfer.id] = staged
             if transfer.kind is TransferKind.STORE:
-                self._lanes.outward(self._copy_out, staged)
+                self._lanes.outward.submit(partial(self._copy_out, staged), _nothing)
             else:
                 staged.waited = time.monotonic() - asked
                 self._native.submit(staged.in_staging())
@@ -226,8 +249,9 @@ class StagedMover:
         pairs = self._staging.pairs(staged.transfer, staged.slots)
         staged.copied = self._copies.to_host([(slot, block) for block, slot in pairs]).result()
         with self._lock:
-            self._native.submit(staged.in_staging())
-            self._known([staged.transfer.id])
+            if staged.transfer.id in self._staged:
+                self._native.submit(staged.in_staging())
+                self._known([staged.transfer.id])
 
     def _copy_in(self, staged: Staged, moved: Moved) -> None:
         pairs = self._staging.pairs(staged.transfer, staged.slots)
@@ -251,17 +275,22 @@ class StagedMover:
         if staged is None:
             self._answers.put(moved)
         elif moved.done and staged.transfer.kind is TransferKind.LOAD:
-            self._lanes.inward(self._copy_in, staged, moved)
+            self._lanes.inward.submit(partial(self._copy_in, staged, moved), _nothing)
         else:
             self._end(staged, moved)
 
     def _end(self, staged: Staged, moved: Moved) -> None:
-        """Answer when the chunk is free."""
+        """Answer when the chunk is free, once: a copy may end after the mover has."""
         with self._lock:
-            del self._staged[staged.transfer.id]
+            if self._staged.pop(staged.transfer.id, None) is None:
+                return
             chunks = self._chunks[staged.transfer.tier - 1]
             chunks.give_back(staged.chunk)
             self._begin(chunks)
             self._ended.notify_all()
         seconds, waited = moved.seconds + staged.copied, moved.waited + staged.waited
         self._answers.put(replace(moved, seconds=seconds, waited=waited))
+
+
+def _nothing() -> None:
+    """What is staged is answered when all threads have ended."""

@@ -44,6 +44,10 @@ class Ranks:
         """The tokens that the first rank drew."""
         return tokens if self.group is None else self.group.share(tokens)
 
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.close()
+
     def receive(self, rows: int, like: Tensor) -> Tensor:
         """Rows of the residual stream from the stage before, like those of a norm's weight."""
         assert self.before is not None

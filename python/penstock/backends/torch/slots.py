@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,17 +193,22 @@ class DeviceSlots:
         self.last = torch.zeros(slots, dtype=torch.int32, device=device)
 
     def apply(self, updates: Updates) -> None:
-        """In the order of the plans."""
-        columns = to_device([each for pair in updates.tables for each in pair], self._device)
+        """In the order of the plans, by one copy to the device."""
+        tables: list[Sequence[int]] = [each for pair in updates.tables for each in pair]
+        columns = to_device([*tables, *_registered(updates)], self._device)
         for g, table in enumerate(self._tables):
             at, blocks = columns[2 * g : 2 * g + 2]
             table.view(-1)[at.long()] = blocks
         if not updates.registered:
             return
-        slots = torch.tensor([slot for slot, _ in updates.registered], device=self._device)
+        slots, *words = columns[len(tables) :]
         for name, kind in SAMPLING:
-            values = [_as_signed(name, params[name]) for _, params in updates.registered]
-            self._sampling[name][slots] = torch.tensor(values, dtype=kind, device=self._device)
+            if kind == torch.int64:
+                low, high = words.pop(0), words.pop(0)
+                values = (high.long() << 32) | (low.long() & 0xFFFF_FFFF)
+            else:
+                values = words.pop(0).view(kind)
+            self._sampling[name][slots.long()] = values
 
     def tables(self, slots: Tensor, blocks: int | None) -> tuple[Tensor, ...]:
         """[sequences, blocks] of each KV group, or whole ones."""
@@ -213,6 +219,17 @@ class DeviceSlots:
         return tuple(column[slots] for column in self._sampling.values())
 
 
-def _as_signed(name: str, value: Any) -> Any:
-    """A seed's 64 bits as the integer that torch has."""
-    return value - (1 << 64) if name == "seed" and value >= 1 << 63 else value
+def _registered(updates: Updates) -> list[array[int]]:
+    """Slots and their sampling parameters, columns of the 32-bit words that they are stored as."""
+    registered = updates.registered
+    columns = [array("i", [slot for slot, _ in registered])]
+    for name, kind in SAMPLING:
+        values = [params[name] for _, params in registered]
+        if kind == torch.int64:
+            # 64 bits without a sign, low word first.
+            words = array("i", struct.pack(f"<{len(values)}Q", *values))
+            columns += [words[::2], words[1::2]]
+        else:
+            form = "f" if kind == torch.float32 else "i"
+            columns.append(array("i", struct.pack(f"{len(values)}{form}", *values)))
+    return columns

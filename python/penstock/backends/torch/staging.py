@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +20,8 @@ CHUNKS = 6
 """Staging chunks of each tier: its four threads have one each, two are on their way."""
 STORES = 4
 """Those that stores may have at once, so that a load finds one."""
+LEFT_BEHIND: list[Tensor] = []
+"""Pinned memory that a copy may still use, which does not end: never given back."""
 
 
 class PinnedSlots:
@@ -50,33 +50,10 @@ class PinnedSlots:
     def close(self) -> None:
         self._copies.unpin(self._memory)
 
-
-class Lanes:
-    """A thread for each direction, which starts copies and waits for them, one after another."""
-
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self._failed = failed
-        self._outward = ThreadPoolExecutor(1, "kv-to-host")
-        self._inward = ThreadPoolExecutor(1, "kv-to-device")
-
-    def outward(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
-        return self._outward.submit(self._run, work, *arguments)
-
-    def inward(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
-        return self._inward.submit(self._run, work, *arguments)
-
-    def _run(self, work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except Exception as error:  # noqa: BLE001 - the engine gets any error
-            self._failed(error)
-
-    def end_outward(self) -> None:
-        """Wait for the work that has begun; the other does not begin."""
-        self._outward.shutdown(cancel_futures=True)
-
-    def end_inward(self) -> None:
-        self._inward.shutdown(cancel_futures=True)
+    def leave_behind(self) -> int:
+        """Keep the memory as it is until the process ends; its bytes."""
+        LEFT_BEHIND.append(self._memory)
+        return len(self._memory)
 
 
 class Chunks:

@@ -1,7 +1,9 @@
-"""Warm-up: one maximal step before the first request.
+"""Warm-up: steps before the first request, one of them maximal.
 
 Where `memory.step_bytes` counted too little, memory runs out here, with the flags to lower, and not
-under load. Kernels are compiled on the way.
+under load. Kernels are compiled on the way: those of prefill by the maximal step, and those of
+decode, of which there is one for each number of splits, by steps of one row with wider and wider
+block tables.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import Tensor
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import sample
+from penstock.backends.torch.kernels.decode import split_tokens
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.slots import DeviceSlots
@@ -27,22 +30,31 @@ def warm_up(model: Model, slots: DeviceSlots, limits: Limits) -> None:
     All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
     zeroes, so it writes to the first block of each KV group, which holds nothing yet.
     """
-    parts = _lengths(limits)
+    with torch.inference_mode():
+        _step(model, slots, limits, _lengths(limits), None)
+        for tokens in split_tokens(limits.max_position):
+            _step(model, slots, limits, [1], -(-tokens // limits.block_size))
+
+
+def _step(
+    model: Model, slots: DeviceSlots, limits: Limits, parts: list[int], blocks: int | None
+) -> None:
+    """`blocks`: entries of the block tables that are read; None: as many as the rows need."""
     plan = StepPlan(
         0,
         slots=array("i", [slots.padding] * len(parts)),
         starts=array("i", [0] * len(parts)),
         lengths=array("i", parts),
-        tokens=array("i", [0] * limits.tokens),
+        tokens=array("i", [0] * sum(parts)),
     )
-    alone = _without_stages(model, limits.tokens)
-    with torch.inference_mode():
-        inputs = pack(plan, order_of(plan), limits.block_size, slots.last.device)
-        x = alone.forward(inputs, slots.tables(inputs.slots, inputs.blocks), slots.last)
-        if model.shard.has_head:
-            logits = alone.logits(x[:HEAD_ROWS])
-            if logits is not None:
-                _draw(logits, slots)
+    alone = _without_stages(model, len(plan.tokens))
+    inputs = pack(plan, order_of(plan), limits.block_size, slots.last.device)
+    tables = slots.tables(inputs.slots, blocks or inputs.blocks)
+    x = alone.forward(inputs, tables, slots.last)
+    if model.shard.has_head:
+        logits = alone.logits(x[:HEAD_ROWS])
+        if logits is not None:
+            _draw(logits, slots)
 
 
 def _draw(logits: Tensor, slots: DeviceSlots) -> None:

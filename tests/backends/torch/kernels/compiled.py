@@ -83,9 +83,12 @@ def attention(size: str) -> Iterator[Build]:
             yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
         constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
-    shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64, "SPLITS": 4}
+    shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
     sizes = latent.latent_sizes(128, 576, 512, 2)
-    yield Build("latent", latent._attend_latent, {**shared, **sizes})
+    for splits, out in ((1, "*bf16"), (4, "*fp32")):
+        constants = {**shared, **sizes, "SPLITS": splits}
+        types = {"parts": out, "sums": out}
+        yield Build(f"latent/{splits}", latent._attend_latent, constants, types)
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:

@@ -71,6 +71,7 @@ def products(make: Maker) -> Iterator[Case]:
     for form in ("plain", "fp8_block", "mxfp4"):
         yield cases.mixtures(make, form, 1, 2, 5, 64, 32, bias=True)
         yield cases.mixtures(make, form, 19, 3, 4, 192, 96, clamped, bias=True, on_input=True)
+        yield cases.mixtures(make, form, 19, 3, 4, 64, 32, bias=True, elsewhere=True)
         yield cases.dense(make, form, 5, 70, 160, bias=False)
     yield cases.mixtures(make, "fp8_block", 70, 2, 2, 160, 136)
 

@@ -14,12 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from benchmarks.gpu import run, serving, tiers  # noqa: E402
+from benchmarks.gpu import kernels, models, run, serving, several, tiers  # noqa: E402
 from benchmarks.gpu.driver import BLOCK, DRY, Driver, fill, open_backend, requests  # noqa: E402
-from benchmarks.gpu.items import FAILURES, LEFT_OUT, Results  # noqa: E402
+from benchmarks.gpu.items import ABSENT, FAILURES, LEFT_OUT, Results, problems  # noqa: E402
+from benchmarks.gpu.machine import Ceilings  # noqa: E402
 from benchmarks.gpu.native import stand_in  # noqa: E402
 from benchmarks.gpu.report import report  # noqa: E402
 from benchmarks.gpu.shapes import SHAPES, TINY, write_checkpoint  # noqa: E402
+from benchmarks.gpu.shares import Share  # noqa: E402
 from benchmarks.gpu.timing import Timing  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
@@ -35,7 +37,10 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
     assert list(parts) == [name for name, _ in run.PARTS]
     found = {name: part["results"] for name, part in parts.items()}
+    names = [name for name, _ in kernels.tiny(None)]  # type: ignore[arg-type]
     assert all(row["right"] for row in found["correctness"]["cases"])
+    assert sorted(row["case"] for row in found["correctness"]["cases"]) == sorted(names)
+    assert [row["case"] for row in found["kernels"]["speeds"]] == names
     assert not any(FAILURES in part for part in found.values())
     for name in SHAPES:
         loops = found[name]["closed loops"]
@@ -67,13 +72,51 @@ def test_the_parts_end_within_ten_minutes_whatever_their_limits_are(
     monkeypatch.setattr(run, "run_part", part)
     monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
-    assert run.main() == 1
+    assert run.main() == 0
     assert 500 < clock[0] - 1000 <= 570
+    assert states == ["done"] * len(run.PARTS)
+    clock[0] = 1000.0
+    states.clear()
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--seconds", "150"])
+    assert run.main() == 1
+    assert clock[0] - 1000 <= 150
     assert states == sorted(states)
     assert states[-1] == "no time left"
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
     assert [each["state"] for each in parts.values()] == states
-    assert "machine: done" in capsys.readouterr().out
+    assert "correctness: done" in capsys.readouterr().out
+
+
+def test_time_that_a_part_leaves_goes_to_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: dict[str, float] = {}
+
+    def part(name: str, limit: float, *_: Any) -> dict[str, Any]:
+        limits[name] = limit
+        return {"state": "done", "seconds": 0.0, "error": "", "results": {}}
+
+    monkeypatch.setattr(run, "run_part", part)
+    monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
+    assert run.main() == 0
+    assert all(limits[name] >= own for name, own in run.PARTS)
+    assert limits[run.PARTS[-1][0]] == 570 - run.KILL_SECONDS
+
+
+def test_imports_count_against_the_time_of_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def popen(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        return types.SimpleNamespace(wait=lambda _: 0, pid=2**22 + 1)
+
+    monkeypatch.setattr(run.subprocess, "Popen", popen)
+    began = time.monotonic()
+    run.run_part("machine", 60, tmp_path, dry=True)
+    assert began + 60 <= float(commands[0][5]) <= time.monotonic() + 60
 
 
 def test_a_part_that_fails_leaves_what_it_found_and_the_end_of_its_log(tmp_path: Path) -> None:
@@ -116,7 +159,7 @@ def test_failures_keep_their_status() -> None:
 
 
 def test_an_item_that_fails_or_has_no_time_does_not_end_the_others(tmp_path: Path) -> None:
-    results = Results(tmp_path / "part.json", seconds=30)
+    results = Results(tmp_path / "part.json", time.monotonic() + 30)
 
     def fails() -> None:
         raise ValueError("no such shape")
@@ -128,6 +171,76 @@ def test_an_item_that_fails_or_has_no_time_does_not_end_the_others(tmp_path: Pat
     assert found[FAILURES] == [{"item": "first", "error": "ValueError: no such shape"}]
     assert [row["item"] for row in found[LEFT_OUT]] == ["second"]
     assert found["third"] == 3
+    assert problems(found) == "1 items failed, 1 items left out"
+    assert problems({ABSENT: [{"item": "ranks"}], "third": 3}) == ""
+
+
+def measured(tmp_path: Path, results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The state of a part that ends with 0 and has found this."""
+
+    def popen(command: list[str], **_: Any) -> Any:
+        Path(command[4]).write_text(json.dumps(results))
+        return types.SimpleNamespace(wait=lambda _: 0, pid=2**22 + 1)
+
+    monkeypatch.setattr(run.subprocess, "Popen", popen)
+    return str(run.run_part("machine", 60, tmp_path, dry=True)["state"])
+
+
+def test_what_is_wrong_or_left_out_is_the_state_of_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measured(tmp_path, {ABSENT: [{}]}, monkeypatch) == "done"
+    assert measured(tmp_path, {LEFT_OUT: [{}]}, monkeypatch) == "1 items left out"
+    assert measured(tmp_path, {FAILURES: [{}, {}]}, monkeypatch) == "2 items failed"
+
+
+def test_a_kernel_that_is_wrong_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results(tmp_path / "part.json", time.monotonic() + 60)
+    monkeypatch.setattr(kernels.cases, "error", lambda case, _: 0.5 * (case.name == "decode"))
+    kernels.correctness(results, Timing(dry=True), Share(0, 1))
+    assert [row["item"] for row in results.rows(FAILURES)] == ["decode"]
+    assert [row["case"] for row in results.rows("cases") if not row["right"]] == ["decode"]
+    # A replay that differs.
+    results = Results(tmp_path / "part.json", time.monotonic() + 60)
+    wet = types.SimpleNamespace(dry=False, dtype=torch.float32, device="cpu")
+    build = dict(kernels.tiny(kernels.Maker(torch.float32)))["norm"]
+    monkeypatch.setattr(kernels, "same_in_a_graph", lambda _: False)
+    kernels._check(results, wet, "norm", build)  # type: ignore[arg-type]
+    assert "graph has other bits" in results.rows(FAILURES)[0]["error"]
+
+
+def test_a_graph_that_draws_other_tokens_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared are steps with whole block tables, which a graph reads too."""
+    results = Results(tmp_path / "part.json", time.monotonic() + 60)
+    slots = types.SimpleNamespace(tables=lambda _, blocks: blocks)
+    backend = types.SimpleNamespace(_graphs="graphs", _on_device=slots)
+    model: Any = types.SimpleNamespace(driver=types.SimpleNamespace(backend=backend))
+    seen: list[tuple[object, object]] = []
+
+    def one(_results: Any, _model: Any, **_: Any) -> list[int]:
+        seen.append((backend._graphs, slots.tables(None, 7)))
+        return [1, 2, 3] if backend._graphs else [1, 2, 4]
+
+    monkeypatch.setattr(models, "_single", one)
+    models.single(results, model)
+    assert seen == [("graphs", 7), (None, 7), (None, None), ("graphs", None)]
+    assert "from token 2 on" in results.rows(FAILURES)[0]["error"]
+    assert (backend._graphs, slots.tables(None, 7)) == ("graphs", 7)
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_machine_without_several_gpus_is_no_failure(
+    there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    results = Results(tmp_path / "part.json", time.monotonic() + 60)
+    several.measure(results, types.SimpleNamespace(dry=False), Ceilings())  # type: ignore[arg-type]
+    assert results.rows(ABSENT)[0]["reason"].endswith(f"there is {there}")
+    assert not results.rows(FAILURES)
 
 
 def test_workloads_are_those_that_servers_are_compared_with() -> None:
@@ -210,13 +323,41 @@ def test_blocks_move_by_kvikio_where_it_is_installed(
     fake = Files(spoils=spoils)
     monkeypatch.setitem(sys.modules, "kvikio", fake)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "kvikio.defaults", fake.defaults)  # type: ignore[arg-type]
-    results = Results(tmp_path / "tiers.json", seconds=60)
+    results = Results(tmp_path / "tiers.json", time.monotonic() + 60)
     tiers.measure(results, Timing(dry=True))
     found = {row["way"]: row["right"] for row in results.rows("copies")}
     assert found["kvikio, compatibility mode OFF, load"] is not spoils
     assert found["RAM tier, LOAD"] is True
     assert found["file, page cache"] is True
     assert fake.modes == ["off", "on"]
+    wrong = [row["item"] for row in results.rows(FAILURES)]
+    assert wrong == [f"kvikio, compatibility mode {mode}, load" for mode in ("OFF", "ON")] * spoils
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (RuntimeError("no driver"), ["ON"]),
+        (torch.OutOfMemoryError("CUDA out of memory"), ["OFF", "ON"]),
+    ],
+)
+def test_only_a_missing_driver_of_kvikio_is_no_failure(
+    error: Exception, failed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    fake = Files()
+    monkeypatch.setitem(sys.modules, "kvikio", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "kvikio.defaults", fake.defaults)  # type: ignore[arg-type]
+    monkeypatch.setattr(tiers, "_moved", full)
+    results = Results(tmp_path / "tiers.json", time.monotonic() + 60)
+    wet: Any = types.SimpleNamespace(dry=False, wait=lambda: None)
+    for mode in ("OFF", "ON"):
+        words = (results, wet, torch.zeros(8), tmp_path / "file", mode, mode)
+        results.item(mode, lambda words=words: tiers._kvikio(*words))
+    assert [row["item"] for row in results.rows(FAILURES)] == failed
+    assert len(results.rows(ABSENT)) == 2 - len(failed)
 
 
 def test_goals_are_compared_with_what_was_found() -> None:

@@ -8,8 +8,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from penstock.backends.torch import kernels  # noqa: E402
 from penstock.backends.torch.kernels.attention import attend_reference  # noqa: E402
+from penstock.backends.torch.kernels.experts import experts_grouped, groups  # noqa: E402
 from penstock.backends.torch.kernels.rotation import rotate_reference  # noqa: E402
 from penstock.backends.torch.kernels.sample import philox  # noqa: E402
+
+from benchmarks.gpu import cases  # noqa: E402
 
 functional = torch.nn.functional
 
@@ -297,6 +300,13 @@ def test_mxfp4_codes_have_their_exponents() -> None:
             assert float(dense[0, i, j]) == sign * numbers[code & 7] * scale
 
 
+def test_places_of_experts_elsewhere_come_last() -> None:
+    indices = torch.tensor([[3, 0], [1, 3], [0, 2]], dtype=torch.int32)
+    order, ends = kernels.sort_by_expert(indices, 3)
+    assert order.tolist() == [1, 4, 2, 5, 0, 3]
+    assert ends.tolist() == [2, 3, 4]
+
+
 @pytest.mark.parametrize("form", ["plain", "fp8_block", "mxfp4"])
 @pytest.mark.parametrize("on_input", [False, True])
 def test_experts_are_summed_by_weight(form: str, on_input: bool) -> None:
@@ -316,6 +326,56 @@ def test_experts_are_summed_by_weight(form: str, on_input: bool) -> None:
             out = down.dense()[e] @ inner + biases[1][e]
             want += out if on_input else out * w
         torch.testing.assert_close(got[row], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("on_input", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_torchs_grouped_product_computes_the_same(
+    dtype: torch.dtype, on_input: bool, bias: bool, elsewhere: bool
+) -> None:
+    """Some experts have no rows."""
+    make, more = cases.Maker(dtype), {"bias": bias, "on_input": on_input, "elsewhere": elsewhere}
+    for rows, experts in ((1, 5), (19, 4), (33, 40)):
+        case = cases.mixtures(make, "plain", rows, 3, experts, 64, 48, grouped=True, **more)
+        assert case.launch is experts_grouped
+        assert cases.error(case, dtype) < cases.TOLERANCE[dtype]
+
+
+def test_experts_elsewhere_cost_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not computed holds numbers of before, of which none may be seen."""
+    product, ends = functional.grouped_mm, []
+
+    def counted(x: torch.Tensor, matrices: torch.Tensor, *, offs: torch.Tensor) -> torch.Tensor:
+        ends.append((int(offs[-1]), len(x)))
+        out = product(x, matrices, offs=offs)
+        out[int(offs[-1]) :] = math.nan
+        return out
+
+    monkeypatch.setattr(functional, "grouped_mm", counted)
+    make = cases.Maker(torch.float32)
+    case = cases.mixtures(make, "plain", 40, 2, 4, 32, 16, bias=True, elsewhere=True, grouped=True)
+    here = int((case.args[1] < 4).sum())
+    assert cases.error(case, torch.float32) < 2e-5
+    assert 0 < here < 80
+    assert ends == [(here, 80)] * 2
+
+
+def test_the_grouped_product_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = cases.Maker(torch.bfloat16)
+
+    def taken(hidden: int, width: int, capability: tuple[int, int] = (9, 0)) -> bool:
+        x, gate_up, down = make.numbers(2, hidden), (2 * width, hidden), (hidden, width)
+        matrices = [cases.matrix(make, "plain", 3, *shape, bias=False) for shape in (gate_up, down)]
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        return groups(x, *matrices)
+
+    assert taken(64, 48)
+    assert not taken(64, 48, (8, 9))
+    # Rows of 60 and 36 numbers do not begin at multiples of 16 bytes.
+    assert not taken(60, 48)
+    assert not taken(64, 36)
 
 
 def test_philox_has_the_published_vectors() -> None:

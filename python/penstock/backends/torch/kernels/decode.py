@@ -15,7 +15,7 @@ from penstock.backends.torch.kernels.attention import (
 )
 from penstock.backends.torch.kernels.language import (
     ceiling,
-    jit,
+    jit_with_varying,
     launches,
     multiprocessors,
     power,
@@ -24,7 +24,10 @@ from penstock.backends.torch.kernels.language import (
 from penstock.backends.torch.kernels.merge import merge_splits
 
 MOST_SPLITS = 32
-_SPLIT_TOKENS = 256
+"""Splits of one row, at most. Their number is a power of two: each has a kernel of its own."""
+FILLS = 4
+"""Programs for each multiprocessor, at most."""
+SPLIT_TOKENS = 256
 """The fewest tokens that are worth a program of their own."""
 
 
@@ -57,9 +60,17 @@ def attend_decode_reference(
 
 
 def split_count(programs: int, tokens: int, device: torch.device) -> int:
-    """Splits that fill the GPU four times over, of sequences of at most so many tokens."""
-    wanted = ceiling(4 * multiprocessors(device), max(programs, 1))
-    return max(1, min(wanted, ceiling(tokens, _SPLIT_TOKENS), MOST_SPLITS))
+    """Splits that fill the GPU two to four times over, of sequences of at most so many tokens."""
+    wanted = ceiling(FILLS * multiprocessors(device), max(programs, 1))
+    most = max(1, min(wanted, ceiling(tokens, SPLIT_TOKENS), MOST_SPLITS))
+    return int(power(most + 1)) // 2
+
+
+def split_tokens(longest: int) -> list[int]:
+    """Tokens of the tables with which a single row meets each number of splits."""
+    powers = (1 << power for power in range(MOST_SPLITS.bit_length()))
+    found = [splits * SPLIT_TOKENS for splits in powers]
+    return [tokens for tokens in found if tokens < longest] + [longest]
 
 
 def attend_decode_triton(
@@ -119,7 +130,7 @@ def decode_sizes(group: int, d: int, dv: int, size: int) -> dict[str, int]:
     }
 
 
-@jit
+@jit_with_varying("stride_table")
 def _attend_decode(
     q,
     k,

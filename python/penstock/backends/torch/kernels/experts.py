@@ -56,23 +56,30 @@ def experts(
     activation: Activation,
     *,
     weight_on_input: bool = False,
+    elsewhere: bool = False,
 ) -> Tensor:
     """Weighted sum of the outputs of each row's experts: [rows, hidden] in the type of `x`.
 
     `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 of `route`;
     `gate_up` has matrices [2 * width, hidden], the gate's outputs first, `down` [hidden, width].
-    `weight_on_input`: the weight multiplies the expert's input.
+    `weight_on_input`: the weight multiplies the expert's input. `elsewhere`: an index behind the
+    last matrix is an expert of another rank, which is not computed.
     """
     compute = experts_reference
     if launches(x):
-        compute = experts_grouped if _groups(x, gate_up, down) else experts_triton
-    return compute(x, indices, weights, gate_up, down, activation, weight_on_input=weight_on_input)
+        compute = experts_grouped if groups(x, gate_up, down) else experts_triton
+    rules = {"weight_on_input": weight_on_input, "elsewhere": elsewhere}
+    return compute(x, indices, weights, gate_up, down, activation, **rules)
 
 
-def _groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
-    """Whether torch's grouped product computes it, without a wait for the device."""
+def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
+    """Whether torch's grouped product computes it, without a wait for the device. It wants rows
+    that begin at multiples of 16 bytes.
+    """
     plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
-    return plain and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    matrices = (gate_up.codes, down.codes)
+    aligned = all(m.shape[-1] * m.itemsize % 16 == 0 == m.data_ptr() % 16 for m in matrices)
+    return plain and aligned and torch.cuda.get_device_capability(x.device) >= (9, 0)
 
 
 def experts_reference(
@@ -84,9 +91,12 @@ def experts_reference(
     activation: Activation,
     *,
     weight_on_input: bool = False,
+    elsewhere: bool = False,
 ) -> Tensor:
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in indices.unique().tolist():
+        if elsewhere and expert == len(gate_up.codes):
+            continue
         rows, column = (indices == expert).nonzero(as_tuple=True)
         factor = weights[rows, column].unsqueeze(1)
         inputs = (x[rows].float() * factor).to(x.dtype) if weight_on_input else x[rows]
@@ -116,27 +126,40 @@ def experts_grouped(
     activation: Activation,
     *,
     weight_on_input: bool = False,
+    elsewhere: bool = False,
 ) -> Tensor:
-    """By torch's grouped product, whose matrices are plain."""
-    order, ends = sort_by_expert(indices, len(gate_up.codes))
+    """By torch's grouped product, whose matrices are plain. What lies behind the last end is not
+    computed, and holds anything.
+    """
+    count = len(gate_up.codes)
+    order, ends = sort_by_expert(indices, count)
     places = order.long()
-    chosen, factor = indices.flatten()[places].long(), weights.flatten()[places].unsqueeze(1)
+    chosen = indices.flatten()[places].long()
+    skipped = (chosen == count).unsqueeze(1) if elsewhere else None
+    chosen = chosen.clamp(max=count - 1) if elsewhere else chosen
     inputs = x[places // indices.shape[1]]
     if weight_on_input:
-        inputs = (inputs.float() * factor).to(x.dtype)
+        factor = weights.flatten()[places].unsqueeze(1)
+        inputs = inputs.float().mul_(factor).to(x.dtype)
     inner = functional.grouped_mm(inputs, gate_up.codes.transpose(1, 2), offs=ends)
+    del inputs
     if gate_up.bias is not None:
-        inner = inner + gate_up.bias[chosen]
-    outputs = functional.grouped_mm(
-        activate(inner, activation), down.codes.transpose(1, 2), offs=ends
-    )
+        inner += gate_up.bias[chosen]
+    inner = activate(inner, activation)
+    outputs = functional.grouped_mm(inner, down.codes.transpose(1, 2), offs=ends)
+    del inner
     if down.bias is not None:
-        outputs = outputs + down.bias[chosen]
-    if not weight_on_input:
-        outputs = outputs.float() * factor
+        outputs += down.bias[chosen]
+    if skipped is not None:
+        outputs.masked_fill_(skipped, 0.0)
     out = torch.empty(outputs.shape, dtype=outputs.dtype, device=x.device)
     out[places] = outputs
-    return out.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)
+    del outputs
+    wide = out.view(*indices.shape, -1).float()
+    del out
+    if not weight_on_input:
+        wide *= weights.unsqueeze(2)
+    return wide.sum(1).to(x.dtype)
 
 
 def experts_triton(
@@ -148,6 +171,7 @@ def experts_triton(
     activation: Activation,
     *,
     weight_on_input: bool = False,
+    elsewhere: bool = False,
 ) -> Tensor:
     """By the kernel that reads quantised matrices."""
     count, factors = len(gate_up.codes), weights.flatten()
@@ -164,6 +188,11 @@ def experts_triton(
     )
     inner = activate_triton(inner, activation)
     outputs = grouped_product(
-        inner, down, ends, order=order, factors=None if weight_on_input else factors
+        inner,
+        down,
+        ends,
+        order=order,
+        factors=None if weight_on_input else factors,
+        partial=elsewhere,
     )
     return outputs.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -14,12 +15,21 @@ try:
 except ModuleNotFoundError:
     triton = tl = None
 
-__all__ = ["ceiling", "jit", "launches", "multiprocessors", "power", "tl"]
+__all__ = ["ceiling", "jit", "jit_with_varying", "launches", "multiprocessors", "power", "tl"]
 
 
 def jit(function: Any) -> Any:
     """`triton.jit`; without Triton a function that is never launched."""
     return function if triton is None else triton.jit(function)
+
+
+def jit_with_varying(*names: str) -> Callable[[Any], Any]:
+    """`jit` of a function with numbers that differ from step to step: it is not compiled again for
+    those that 16 divides.
+    """
+    if triton is None:
+        return jit
+    return partial(triton.jit, do_not_specialize=list(names))
 
 
 def launches(x: Tensor) -> bool:

@@ -15,7 +15,13 @@ from penstock.backends.torch.kernels.attention import (
     weigh,
 )
 from penstock.backends.torch.kernels.decode import split_count
-from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
 from penstock.backends.torch.kernels.merge import merge_splits
 
 
@@ -73,8 +79,10 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
-    sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+    parts, sums = out, out
+    if splits > 1:
+        parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
+        sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
         *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1), scale),
@@ -85,7 +93,7 @@ def attend_latent_triton(
         SPLITS=splits,
         **sizes,
     )
-    return merge_splits(parts, sums, None, out)
+    return out if splits == 1 else merge_splits(parts, sums, None, out)
 
 
 def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, int]:
@@ -100,7 +108,7 @@ def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, 
     }
 
 
-@jit
+@jit_with_varying("stride_table")
 def _attend_latent(
     q,
     pool,
@@ -165,5 +173,6 @@ def _attend_latent(
     place = (row * HQ + h) * SPLITS + split
     acc = shares(acc, total, most, sums, h, own, False)
     to = parts + place[:, None] * VALUE + e[None, :]
-    tl.store(to, acc, mask=own[:, None] & (e < VALUE)[None, :])
-    tl.store(sums + place, most + tl.log2(total), mask=own)
+    tl.store(to, acc.to(parts.dtype.element_ty), mask=own[:, None] & (e < VALUE)[None, :])
+    if SPLITS > 1:
+        tl.store(sums + place, most + tl.log2(total), mask=own)

@@ -13,7 +13,13 @@ from penstock.backends.torch.kernels.attention import (
     shares,
     weigh,
 )
-from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
 
 
 def attend_prefill(
@@ -112,7 +118,7 @@ def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict
     }
 
 
-@jit
+@jit_with_varying("stride_table")
 def _attend_prefill(
     q,
     k,

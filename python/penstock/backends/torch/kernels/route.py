@@ -92,7 +92,8 @@ def _mask(choice: Tensor, rule: Rule) -> Tensor:
 
 def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     """Places [rows * k] int32 of `indices` [rows, k] in the order of their experts, equals as they
-    were, and the end of each expert's range of them, [experts] int32.
+    were, and the end of each expert's range of them, [experts] int32. Places with the index
+    `experts`, which is of no expert here, come behind the last end.
     """
     if launches(indices) and indices.numel() <= _COUNTED:
         return sort_by_expert_triton(indices, experts)
