@@ -32,22 +32,22 @@ def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype)
 
 def split_bytes(spec: DecoderSpec, shard: Shard, rows: int) -> int:
     """The most that the parts of rows take whose attention is split. A row has more than one only
-    while programs for half as many would not fill the GPU.
+    while programs for half as many would not fill the GPU; the one of latent attention is kept too.
     """
     mixers = (spec.layers[index].mixer for index in shard.layers)
     return max((_parts(mixer, shard, rows) for mixer in mixers), default=0)
 
 
 def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
-    programs = 2 * FILLS * MULTIPROCESSORS
+    programs, least = 2 * FILLS * MULTIPROCESSORS, 0
     if isinstance(mixer, LatentAttention):
         heads, width = len(shard.heads), mixer.kv_rank
-        group = min(heads, LATENT_HEADS)
+        group, least = min(heads, LATENT_HEADS), rows * heads
     else:
         assert isinstance(mixer, Attention)
         group, width = mixer.heads // mixer.kv_heads, mixer.head_dim
         heads = len(shard.kv_heads(group)) * group
-    return WIDE * (width + 1) * min(programs * group, rows * heads * MOST_SPLITS)
+    return WIDE * (width + 1) * max(least, min(programs * group, rows * heads * MOST_SPLITS))
 
 
 def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype) -> int:

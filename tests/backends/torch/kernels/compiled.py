@@ -85,10 +85,9 @@ def attention(size: str) -> Iterator[Build]:
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
     shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
     sizes = latent.latent_sizes(128, 576, 512, 2)
-    for splits, out in ((1, "*bf16"), (4, "*fp32")):
+    for splits in (1, 4):
         constants = {**shared, **sizes, "SPLITS": splits}
-        types = {"parts": out, "sums": out}
-        yield Build(f"latent/{splits}", latent._attend_latent, constants, types)
+        yield Build(f"latent/{splits}", latent._attend_latent, constants)
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:

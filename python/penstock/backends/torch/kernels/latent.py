@@ -79,10 +79,9 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    parts, sums = out, out
-    if splits > 1:
-        parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
-        sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+    # Also of one split: a store to `out` itself spills twice as many registers on 9.0.
+    parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
+    sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
         *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1), scale),
@@ -93,7 +92,7 @@ def attend_latent_triton(
         SPLITS=splits,
         **sizes,
     )
-    return out if splits == 1 else merge_splits(parts, sums, None, out)
+    return merge_splits(parts, sums, None, out)
 
 
 def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, int]:
@@ -173,6 +172,5 @@ def _attend_latent(
     place = (row * HQ + h) * SPLITS + split
     acc = shares(acc, total, most, sums, h, own, False)
     to = parts + place[:, None] * VALUE + e[None, :]
-    tl.store(to, acc.to(parts.dtype.element_ty), mask=own[:, None] & (e < VALUE)[None, :])
-    if SPLITS > 1:
-        tl.store(sums + place, most + tl.log2(total), mask=own)
+    tl.store(to, acc, mask=own[:, None] & (e < VALUE)[None, :])
+    tl.store(sums + place, most + tl.log2(total), mask=own)
