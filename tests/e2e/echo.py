@@ -10,6 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
 
+FULL = """\
+vllm:num_requests_waiting{engine="0"} 9
+vllm:num_requests_running{engine="0"} 2
+vllm:kv_cache_usage_perc{engine="0"} 0.9
+"""
+"""Metrics of a replica without room for another request."""
+
 
 @dataclass
 class Seen:
@@ -22,12 +29,13 @@ class Seen:
 class Echo:
     """An OpenAI-compatible server of the models `models`, as far as a gateway looks. Requests are
     answered with `status`, the size of their body and the model that they ask for; 0 ends the
-    connection instead.
+    connection instead. `metrics` is its page of metrics; without one there is none.
     """
 
     models: tuple[str, ...] = ("echo",)
     status: int = 200
     is_healthy: bool = True
+    metrics: str = ""
     seen: list[Seen] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -62,6 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/models":
             data = [{"id": name, "object": "model"} for name in self.replica.models]
             self._answer(200, {"object": "list", "data": data})
+        elif self.path == "/metrics" and self.replica.metrics:
+            self._send(200, "text/plain", self.replica.metrics.encode())
         else:
             healthy = 200 if self.replica.is_healthy else 503
             self._answer(healthy if self.path == "/health" else 404, {})
@@ -88,9 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _answer(self, status: int, body: object) -> None:
-        text = json.dumps(body).encode()
+        self._send(status, "application/json", json.dumps(body).encode())
+
+    def _send(self, status: int, kind: str, text: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
