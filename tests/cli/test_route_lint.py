@@ -76,12 +76,23 @@ def test_the_examples_of_the_documents_are_right(
     """Every gateway.yaml of docs/gateway.md, and the profile of docs/routing.md as a pool's."""
     docs = Path(__file__).parents[2] / "docs"
     found = re.findall(r"```yaml\n(.*?)```", (docs / "gateway.md").read_text(), re.S)
-    examples = [text for text in found if isinstance(yaml.safe_load(text), dict)]
+    kinds = [text for text in found if text.startswith("apiVersion:")]
+    assert len(kinds) == 1
+    resources = tmp_path / "kinds.yaml"
+    resources.write_text(kinds[0])
+    assert main(["route", "lint", str(resources), "--pool", "llama"]) == 0
+    assert "2 resources: 1 rules for models, 1 objectives, 0 errors" in capsys.readouterr().out
+    # a list is a part of Envoy's configuration
+    examples = [
+        text.replace("kinds.yaml", str(resources))
+        for text in found
+        if text not in kinds and isinstance(yaml.safe_load(text), dict)
+    ]
     profile = re.search(r"```yaml\n(.*?)```", (docs / "routing.md").read_text(), re.S)
     assert profile
     pool = {"name": "a", "backends": ["http://127.0.0.1:1"], "profile": yaml.safe_load(profile[1])}
     examples.append(yaml.safe_dump({"pools": [pool]}))
-    assert len(examples) >= 8
+    assert len(examples) >= 11
     file = tmp_path / "gateway.yaml"
     for text in examples:
         file.write_text(text)

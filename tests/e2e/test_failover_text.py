@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
+from tests.e2e.page import example, placed
 from tests.e2e.server import HANG, Server, metric
 
 Json = dict[str, Any]
@@ -25,7 +26,6 @@ ASK = "Write a long story about the number seven."
 STORY = "Once upon a time, in a small village by the sea, there lived"
 TOKENS = 32
 CHAT: Json = {"messages": [{"role": "user", "content": ASK}]}
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 
 
 class Front:
@@ -146,14 +146,10 @@ def read(stream: list[Json]) -> tuple[str, list[str], Json]:
 def test_a_stream_goes_on_behind_its_text(
     engine: Server, tmp_path: Path, path: str, more: Json
 ) -> None:
-    section = PAGE.read_text().split("\n## Failover by text\n")[1]
-    example = section.split("```yaml\n")[1].split("```")[0]
     with ExitStack() as stack:
         fronts = [stack.enter_context(Front(engine.url)) for _ in range(2)]
-        for number, front in enumerate(fronts, start=1):
-            example = example.replace(f"http://10.0.0.{number}:8000", front.url)
         config = tmp_path / "gateway.yaml"
-        config.write_text(example)
+        config.write_text(placed(example("Failover by text"), [front.url for front in fronts]))
         gateway = stack.enter_context(Gateway("--config", str(config)))
         client = stack.enter_context(gateway.client())
         direct = stack.enter_context(engine.client())

@@ -15,17 +15,11 @@ import httpx
 import pytest
 
 from tests.e2e.gateway import Gateway
+from tests.e2e.page import example, placed
 from tests.e2e.server import eventually
 from tests.e2e.sim import Sim
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
 GREEDY = {"model": "llama", "prompt": "t1 t2 t3", "max_tokens": 12, "temperature": 0}
-
-
-def example(heading: str) -> str:
-    """The first YAML of a section of the page."""
-    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return section.split("```yaml\n")[1].split("```")[0]
 
 
 def texts(client: httpx.Client, **more: object) -> str:
@@ -52,11 +46,8 @@ def primary() -> Iterator[Sim]:
 def mirrored(primary: Sim, mirror: str, folder: Path) -> Gateway:
     """The example of the page, with every request in the sample."""
     text = example("Mirroring").replace("share: 0.02", "share: 1")
-    for number, url in enumerate([*primary.urls, mirror], start=1):
-        text = text.replace(f"http://10.0.0.{number}:8000", url)
-    assert "10.0.0." not in text
     config = folder / "gateway.yaml"
-    config.write_text(text)
+    config.write_text(placed(text, [*primary.urls, mirror]))
     return Gateway("--config", str(config))
 
 
@@ -114,10 +105,8 @@ def test_a_slow_replica_is_overtaken(tmp_path: Path) -> None:
         quick = stack.enter_context(Sim(*name))
         text = example("Hedging").replace("percentile: 0.95", "after_ms: 50")
         text = text.replace("share: 0.05", "share: 1")
-        for number, url in enumerate([slow.url, quick.url], start=1):
-            text = text.replace(f"http://10.0.0.{number}:8000", url)
         config = tmp_path / "gateway.yaml"
-        config.write_text(text)
+        config.write_text(placed(text, [slow.url, quick.url]))
         gateway = stack.enter_context(Gateway("--config", str(config)))
         client = stack.enter_context(gateway.client())
         direct = stack.enter_context(quick.client())

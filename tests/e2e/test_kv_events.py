@@ -26,6 +26,7 @@ import zmq
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
+from tests.e2e.page import example
 from tests.e2e.server import Server, eventually
 from tests.e2e.sim import Sim
 from tests.e2e.stores import Redis
@@ -53,10 +54,7 @@ def words(directory: Path) -> Path:
 
 def pool_of_the_page(backends: list[dict[str, object]], tokenizer: Path) -> str:
     """The example of docs/gateway.md, with these backends, and their labels instead of ports."""
-    page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
-    example = re.search(r"## Exact prefixes.*?```yaml\n(.*?)```", page, re.S)
-    assert example
-    text = example[1].replace(":5557", ":{events}").replace(":5558", ":{replay}")
+    text = example("Exact prefixes").replace(":5557", ":{events}").replace(":5558", ":{replay}")
     found = yaml.safe_load(text)
     profile = {"scorers": [{"name": "prefix"}]}
     found["pools"][0] |= {"backends": backends, "tokenizer": str(tokenizer), "profile": profile}

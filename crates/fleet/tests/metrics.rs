@@ -99,20 +99,3 @@ async fn the_pace_is_learned_from_answers() {
     })
     .await;
 }
-
-/// Numbers that are always equal are never seen to differ.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_view_is_never_torn() {
-    let fakes = fakes(1).await;
-    set(&fakes, 0, page(1, 1));
-    let fleet = fleet(&fakes, quick()).await;
-    until(&fleet, |all| all[0].running == 1.0).await;
-    for round in 0..300u32 {
-        if round % 10 == 0 {
-            set(&fakes, 0, page(1 + round, 1 + round));
-        }
-        let one = &fleet.view().replicas[0];
-        assert_eq!(one.waiting, one.running);
-        tokio::time::sleep(Duration::from_micros(200)).await;
-    }
-}

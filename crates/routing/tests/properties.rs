@@ -128,6 +128,72 @@ proptest! {
     }
 }
 
+/// Replicas with the same addresses and any other load.
+fn loaded_otherwise(replicas: Vec<Replica>) -> impl Strategy<Value = (Vec<Replica>, Vec<Replica>)> {
+    let numbers = prop::collection::vec(prop::collection::vec(hostile(), 4), replicas.len());
+    numbers.prop_map(move |numbers| {
+        let mut other = replicas.clone();
+        for (one, n) in other.iter_mut().zip(numbers) {
+            (one.waiting, one.running) = (n[0], n[1]);
+            (one.kv_use, one.backlog_tokens) = (n[2], n[3]);
+        }
+        (replicas.clone(), other)
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_replica_with_the_adapter_is_scored_highest(
+        fleet in fleet(hostile()), mut asked in asked(hostile()),
+        adapter in prop::sample::select(vec!["sql", "law", "art"]),
+        at in any::<prop::sample::Index>(),
+    ) {
+        asked.adapter = Some(adapter.to_owned());
+        let profile = profile(&["adapter"], Picker::MaxScore);
+        let Ok(found) = pick(&profile, &asked.request(), &fleet) else {
+            return Ok(());
+        };
+        let loads = |place: usize| fleet[place].adapters.iter().any(|one| **one == *adapter);
+        let (with, without): (Vec<_>, Vec<_>) =
+            found.ranked.iter().partition(|one| loads(one.place));
+        for one in &with {
+            for other in &without {
+                prop_assert!(one.parts[0].1 > other.parts[0].1, "{one:?} {other:?}");
+            }
+            prop_assert_eq!(one.parts[0].1, with[0].parts[0].1);
+        }
+        // Loading it lowers no score there, and changes none elsewhere.
+        let place = found.ranked[at.index(found.ranked.len())].place;
+        let mut more = fleet.clone();
+        more[place].adapters = more[place].adapters.iter().cloned().chain([adapter.into()]).collect();
+        let after = pick(&profile, &asked.request(), &more).unwrap();
+        for one in &found.ranked {
+            let (was, is) = (one.parts[0].1, score(&after, one.place));
+            prop_assert!(is >= was && (is == was || one.place == place), "{was} became {is}");
+        }
+    }
+
+    #[test]
+    fn a_session_has_one_replica_whatever_the_load(
+        (before, after) in fleet(hostile()).prop_flat_map(loaded_otherwise),
+        mut asked in asked(hostile()), session in any::<u64>(),
+    ) {
+        asked.session = Some(session);
+        let profile = profile(&["session"], Picker::MaxScore);
+        let Ok(found) = pick(&profile, &asked.request(), &before) else {
+            return Ok(());
+        };
+        let scores = |decision: &Decision| -> HashMap<usize, f32> {
+            decision.ranked.iter().map(|one| (one.place, one.parts[0].1)).collect()
+        };
+        let was = scores(&found);
+        prop_assert_eq!(was.values().filter(|score| **score == 1.0).count(), 1);
+        prop_assert_eq!(was.values().filter(|score| **score == 0.0).count(), was.len() - 1);
+        let now = pick(&profile, &asked.request(), &after).unwrap();
+        prop_assert_eq!(was, scores(&now));
+    }
+}
+
 fn idle(many: u32) -> Vec<Replica> {
     let replica = |id| Replica::new(ReplicaId(id), format!("r{id}:80"));
     (0..many).map(replica).collect()

@@ -7,6 +7,7 @@ mod failover;
 mod faults;
 mod flow;
 mod hedge;
+mod http2;
 mod mirror;
 mod policy;
 mod relay;
