@@ -24,7 +24,7 @@ use crate::mirror::Mirror;
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
-/// Weight of one more answer in their mean.
+/// Weight of one more answer in their mean, once there were as many.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 /// Tokens of KV that a replica is taken to hold, while it does not say.
 const USUAL_KV_TOKENS: f32 = 2e6;
@@ -63,6 +63,8 @@ pub(crate) struct Pool {
     pub(crate) exact: Option<Exact>,
     /// Bits of an f32.
     bytes_per_token: AtomicU32,
+    /// Answers that it is learned from.
+    learned: AtomicU64,
     tickets: AtomicU64,
     pub(crate) expected: Expected,
 }
@@ -176,6 +178,7 @@ impl Pool {
             index: Mutex::default(),
             exact,
             bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
+            learned: AtomicU64::new(0),
             tickets: AtomicU64::new(0),
             expected: Expected::default(),
         })
@@ -339,7 +342,10 @@ impl Pool {
         }
         let mean = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
         let seen = (bytes as f32 / tokens as f32).clamp(0.5, 32.0);
-        let mean = mean + MEAN_WEIGHT * (seen - mean);
+        // the guess before the first answer may be off by more than twice
+        let before = self.learned.fetch_add(1, Ordering::Relaxed);
+        let weight = (1.0 / (before + 1) as f32).max(MEAN_WEIGHT);
+        let mean = mean + weight * (seen - mean);
         self.bytes_per_token
             .store(mean.to_bits(), Ordering::Relaxed);
     }
