@@ -16,7 +16,7 @@ from tests.e2e.echo import FULL, Echo
 from tests.e2e.envoy import Envoy, Parts
 from tests.e2e.gateway import Picker
 from tests.e2e.server import HANG, eventually
-from tests.e2e.test_extproc import MODES, backends, endings, is_empty
+from tests.e2e.test_extproc import MODES, endings, is_empty
 
 BODY = {"model": "echo", "prompt": "x"}
 QUESTION = json.dumps(BODY).encode()
@@ -107,13 +107,13 @@ def test_an_answer_that_is_reset_in_its_middle_ends_so_at_the_client(
         picker = stack.enter_context(Picker("--config", str(file)))
         envoy = stack.enter_context(Envoy(tmp_path, picker.picker_url, urls, change))
         client = stack.enter_context(envoy.client())
-        received = b""
+        received: list[bytes] = []
         with client.stream("POST", "/v1/completions", json={**BODY, "model": "a"}) as answer:
             assert answer.status_code == 200
+            parts = answer.iter_raw()
             with pytest.raises(httpx.RemoteProtocolError):
-                for part in answer.iter_raw():
-                    received += part
-        assert b'{"model": "a"'.startswith(received), received
+                received.extend(parts)
+        assert b'{"model": "a"'.startswith(b"".join(received)), received
         assert len(breaks.seen) == 1, "it was sent again behind its header"
         eventually(lambda: is_empty(picker), "the end of the request")
         # the next request finds everything in order

@@ -165,7 +165,8 @@ proptest! {
         // Loading it lowers no score there, and changes none elsewhere.
         let place = found.ranked[at.index(found.ranked.len())].place;
         let mut more = fleet.clone();
-        more[place].adapters = more[place].adapters.iter().cloned().chain([adapter.into()]).collect();
+        let loaded = fleet[place].adapters.iter().cloned();
+        more[place].adapters = loaded.chain([adapter.into()]).collect();
         let after = pick(&profile, &asked.request(), &more).unwrap();
         for one in &found.ranked {
             let (was, is) = (one.parts[0].1, score(&after, one.place));
