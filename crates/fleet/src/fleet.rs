@@ -111,8 +111,8 @@ impl Fleet {
         View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
     }
 
-    /// Share of the requests at the replicas that other gateways send, 0 to 1; 0 before a report
-    /// showed any.
+    /// Share of the requests at the replicas that other gateways send, 0 to 1; 1 before a report
+    /// showed any request.
     pub fn others(&self) -> f32 {
         self.shared.others()
     }

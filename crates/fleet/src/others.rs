@@ -24,12 +24,10 @@ impl Others {
         self.all = KEPT * self.all + all;
     }
 
-    /// Share of others, 0 to 1; 0 before a report showed any.
+    /// Share of others, 0 to 1, as if one more request were theirs: before a report has shown any,
+    /// nothing says that there is no other gateway.
     pub(crate) fn share(self) -> f32 {
-        match self.all > 0.0 {
-            true => (self.foreign / self.all).clamp(0.0, 1.0),
-            false => 0.0,
-        }
+        ((self.foreign.max(0.0) + 1.0) / (self.all + 1.0)).min(1.0)
     }
 }
 
@@ -40,7 +38,7 @@ mod tests {
     #[test]
     fn the_share_is_that_of_the_load_and_is_followed() {
         let mut others = Others::default();
-        assert_eq!(others.share(), 0.0, "nothing says that there are any");
+        assert_eq!(others.share(), 1.0, "nothing says that there are none");
         for n in 0..1000 {
             // a report in ten shows requests, alternately this gateway's and one of two others
             let busy = n % 10 == 0;
