@@ -23,7 +23,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -31,8 +30,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from penstock import LLM, SamplingParams
+from penstock.bench.compare.machine import memory_bandwidth
 from support import facts
 from support.random_gguf import GPT_OSS, Shape, tokenizer_values, write
 
@@ -54,7 +53,6 @@ COLUMNS = (
 )
 PREFILL = 2048
 PROMPT = 32
-READ_BYTES = 1 << 30
 CONTEXT = 4096
 """KV of llama.cpp, shared by its sequences."""
 BENCH = "llama.cpp/build/bin/llama-batched-bench"
@@ -82,22 +80,6 @@ def parse() -> argparse.Namespace:
     made.add_argument("--no-peer", action="store_true", help="Penstock alone")
     made.add_argument("--results", type=Path, default=facts.RESULTS, help="default: %(default)s")
     return made.parse_args()
-
-
-def bandwidth(threads: int) -> float:
-    """Bytes per second that so many threads read from memory, each from numbers of its own."""
-    numbers = [np.ones(READ_BYTES // 8 // threads, dtype=np.uint64) for _ in range(threads)]
-
-    def lap() -> float:
-        readers = [threading.Thread(target=np.add.reduce, args=(own,)) for own in numbers]
-        began = time.perf_counter()
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join()
-        return READ_BYTES / (time.perf_counter() - began)
-
-    return max(lap() for _ in range(5))
 
 
 def prompts(count: int, length: int, vocab: int) -> list[dict[str, list[int]]]:
@@ -229,13 +211,13 @@ def measure(args: argparse.Namespace, shape: Shape) -> Measured:
         repeats["llama.cpp"] = []
     fresh = multiprocessing.get_context("spawn")
     for repeat in range(args.repeats):
-        read = bandwidth(args.threads)
+        read = memory_bandwidth(args.threads)
         for name, found in repeats.items():
             # A process of its own gives its memory back before the other one loads.
             with ProcessPoolExecutor(1, fresh) as alone:
                 if name == "penstock":
                     own = alone.submit(penstock, load).result()
-                    read = max(read, bandwidth(args.threads))
+                    read = max(read, memory_bandwidth(args.threads))
                     found.append(replace(own, read_bytes_per_s=read))
                 else:
                     found.append(alone.submit(llama_cpp, program, load).result())

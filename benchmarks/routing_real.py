@@ -1,18 +1,21 @@
-"""Routing before real engines: three replicas of the default model behind each gateway in turn.
+"""Routing before real engines: replicas of the default model behind each gateway in turn.
 
     benchmarks/peers/install_gateways.sh
-    python benchmarks/routing_real.py [--repeats 2] [--peers ~/.cache/peers]
+    python benchmarks/routing_real.py [--repeats 2] [--replicas 3 2] [--peers ~/.cache/peers]
 
 Tenants have a long system prompt each; all of them together do not fit the KV pool of one replica.
 The replicas are started anew for each run. All processes share the machine's processors, so times
-are those of a small machine; their ratios are what is compared.
+are those of a small machine; their ratios are what is compared. Where replicas outnumber the
+processors, the work of one slows the others, which no policy here knows of.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,16 +27,18 @@ from typing import Any
 
 from penstock.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 from penstock.bench.compare.server_under_test import answers, first_line_with_digit, free_port
+from penstock.bench.stats import percentile
 from support import facts, gateways
 from support.servers import HERE, PATIENCE_S, Server
 
 CPUS = os.sched_getaffinity(0)
-REPLICAS = 3
 TENANTS = 14
 SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 30, 24
-POOL = "144MiB"
-"""KV memory of a replica: some 6,400 tokens."""
+POOL_MIB = 432
+"""KV memory of all replicas together: some 19,200 tokens."""
 REQUESTS, RATE = 240, 4.0
+COLD_S = 12.0
+"""Seconds in which most tenants' prompts come for the first time and are computed."""
 NAME = "bench"
 """Name of the model, which the load gets: not every gateway lists those of its replicas."""
 SEED = 11
@@ -59,15 +64,18 @@ COLUMNS = (
     "of round robin's",
     "TPOT mean ms",
     "P99",
+    "warm TTFT P99",
+    "warm TPOT P99",
     "cached tokens",
     "requests by replica",
     "failed",
 )
 PROSE = (
-    f"{REPLICAS} x `penstock serve smollm2` with one thread and {POOL} of KV each. {TENANTS}",
-    f"tenants with a system prompt of {SYSTEM_WORDS} words, questions of {QUESTION_WORDS} words,",
-    f"answers of {ANSWER_TOKENS} tokens; {REQUESTS} requests at {RATE:g}/s, Poisson, the same in",
-    "each run. Medians of the repeats, all policies in turn in each.",
+    f"Replicas are `penstock serve smollm2` with one thread each and {POOL_MIB} MiB of KV in all.",
+    f"{TENANTS} tenants with a system prompt of {SYSTEM_WORDS} words, questions of",
+    f"{QUESTION_WORDS} words, answers of {ANSWER_TOKENS} tokens; {REQUESTS} requests at",
+    f"{RATE:g}/s, Poisson, the same in each run. Medians of the repeats, all policies in turn in",
+    f"each. Warm: of the requests after the first {COLD_S:g} s, when most prefixes are there.",
 )
 
 
@@ -75,6 +83,7 @@ PROSE = (
 class Run:
     """One load through one gateway; times in milliseconds."""
 
+    replicas: int
     routing: str
     repeat: int
     failed: int
@@ -83,6 +92,8 @@ class Run:
     p99_ttft_ms: float
     mean_tpot_ms: float
     p99_tpot_ms: float
+    warm_p99_ttft_ms: float
+    warm_p99_tpot_ms: float
     cached: float
     by_replica: tuple[int, ...]
 
@@ -97,17 +108,30 @@ def prompts() -> Iterator[str]:
         yield f"{rng.choice(tenants)} {question}"
 
 
+def warm(result: Mapping[str, Any]) -> dict[str, float]:
+    """P99 of TTFT and TPOT without the requests of the first seconds."""
+    starts = result["start_times"]
+    late = [index for index, start in enumerate(starts) if start - min(starts) >= COLD_S]
+    ttfts = [result["ttfts"][index] for index in late]
+    tpots = [statistics.fmean(gaps) for index in late if (gaps := result["itls"][index])]
+    return {
+        "warm_p99_ttft_ms": 1e3 * percentile(sorted(ttfts), 99.0),
+        "warm_p99_tpot_ms": 1e3 * percentile(sorted(tpots), 99.0),
+    }
+
+
 class Bench:
     def __init__(self, parsed: Any) -> None:
         self._model, self._peers = parsed.model, parsed.peers.expanduser()
         self.commands: dict[str, str] = {}
 
     @contextmanager
-    def _replicas(self, directory: Path) -> Iterator[list[Server]]:
+    def _replicas(self, count: int, directory: Path) -> Iterator[list[Server]]:
         words = ["serve", self._model, "--threads", "1", "--max-queue-wait", "0"]
-        words += ["--kv-cache-memory-bytes", POOL, "--served-model-name", NAME]
+        words += ["--kv-cache-memory-bytes", f"{POOL_MIB // count}MiB"]
+        words += ["--served-model-name", NAME]
         with ExitStack() as stack:
-            logs = (directory / f"replica-{number}.log" for number in range(REPLICAS))
+            logs = (directory / f"replica-{number}.log" for number in range(count))
             yield [stack.enter_context(Server(words, (), log)) for log in logs]
 
     @contextmanager
@@ -134,10 +158,10 @@ class Bench:
         finally:
             tree.end()
 
-    def measure(self, name: str, repeat: int) -> Run:
+    def measure(self, count: int, name: str, repeat: int) -> Run:
         with TemporaryDirectory(prefix="routing-") as directory, ExitStack() as stack:
             place = Path(directory)
-            replicas = stack.enter_context(self._replicas(place))
+            replicas = stack.enter_context(self._replicas(count, place))
             urls = [replica.url for replica in replicas]
             url = stack.enter_context(self._gateway(name, urls, place))
             wait_until_quiet(30.0)
@@ -146,6 +170,7 @@ class Bench:
         asked = sum(page["vllm:prefix_cache_queries_total"] for page in pages)
         hits = sum(page["vllm:prefix_cache_hits_total"] for page in pages)
         return Run(
+            replicas=count,
             routing=name,
             repeat=repeat,
             failed=REQUESTS - result["completed"],
@@ -154,6 +179,7 @@ class Bench:
             p99_ttft_ms=result["p99_ttft_ms"],
             mean_tpot_ms=result["mean_tpot_ms"],
             p99_tpot_ms=result["p99_tpot_ms"],
+            **warm(result),
             cached=hits / asked,
             by_replica=tuple(int(page["vllm:request_success_total"]) for page in pages),
         )
@@ -166,7 +192,8 @@ class Bench:
         words += ["--ignore-eos", "--disable-shuffle"]
         words += ["--dataset-name", "custom", "--dataset-path", str(dataset), "--disable-tqdm"]
         words += ["--custom-output-len", str(ANSWER_TOKENS), "--num-prompts", str(REQUESTS)]
-        words += ["--request-rate", f"{RATE:g}", "--seed", str(SEED), "--save-result"]
+        words += ["--request-rate", f"{RATE:g}", "--seed", str(SEED)]
+        words += ["--save-result", "--save-detailed"]
         words += ["--result-dir", str(directory), "--result-filename", "run.json"]
         words += ["--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,99"]
         self.commands.setdefault("load", facts.shown(words))
@@ -184,7 +211,9 @@ class Bench:
             raise RuntimeError(f"no result:\n{log.read_text(errors='replace')}") from error
 
 
-def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, str]) -> list[str]:
+def table(runs: Sequence[Run]) -> list[str]:
+    """One row for each routing before so many replicas."""
+
     def mid(name: str, key: str) -> float:
         return facts.middle([asdict(run) for run in runs if run.routing == name], key)
 
@@ -203,21 +232,32 @@ def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, 
             compared("p99_ttft_ms"),
             f"{mid(name, 'mean_tpot_ms'):.1f}",
             f"{mid(name, 'p99_tpot_ms'):.1f}",
+            f"{mid(name, 'warm_p99_ttft_ms'):,.0f}",
+            f"{mid(name, 'warm_p99_tpot_ms'):.1f}",
             f"{mid(name, 'cached'):.0%}",
             " / ".join(map(str, sorted(own[0].by_replica))),
             str(max(run.failed for run in own)),
         ]
 
     names = [name for name in TITLES if any(run.routing == name for run in runs)]
+    return facts.table(COLUMNS, map(row, names))
+
+
+def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, str]) -> list[str]:
+    found = ["# Routing before real engines", "", *facts.said(known), "", *PROSE]
+    for count in dict.fromkeys(run.replicas for run in runs):
+        own = [run for run in runs if run.replicas == count]
+        found += ["", f"## {count} replicas on {len(CPUS)} processors", "", *table(own)]
     shown = [f"* {name}: `{words}`" for name, words in commands.items()]
-    table = facts.table(COLUMNS, map(row, names))
-    return ["# Routing before real engines", "", *facts.said(known), "", *PROSE, "", *table, "",
-            "## Commands", "", *shown]  # fmt: skip
+    return [*found, "", "## Commands", "", *shown]
 
 
 def main(argv: Sequence[str]) -> int:
     parser = facts.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=2, help="default: %(default)s")
+    parser.add_argument(
+        "--replicas", nargs="+", type=int, default=[3, 2], help="fleets; default: %(default)s"
+    )
     parser.add_argument(
         "--routings", nargs="+", choices=TITLES, help="default: those that are installed"
     )
@@ -226,14 +266,15 @@ def main(argv: Sequence[str]) -> int:
     absent = set(gateways.NAMES) - set(there)
     parsed.routings = parsed.routings or [name for name in TITLES if name not in absent]
     bench, runs = Bench(parsed), []
-    for repeat in range(parsed.repeats):
+    for count, repeat in itertools.product(parsed.replicas, range(parsed.repeats)):
         turn = repeat % len(parsed.routings)
         for name in parsed.routings[turn:] + parsed.routings[:turn]:
-            runs.append(bench.measure(name, repeat))
+            runs.append(bench.measure(count, name, repeat))
             last = runs[-1]
             print(
                 f"{repeat + 1}/{parsed.repeats} {name}: TTFT {last.mean_ttft_ms:.0f} / "
-                f"{last.p99_ttft_ms:.0f} ms, cached {last.cached:.0%}, {last.by_replica}",
+                f"{last.p99_ttft_ms:.0f} ms, TPOT P99 {last.p99_tpot_ms:.0f} ms, "
+                f"cached {last.cached:.0%}, {last.by_replica}",
                 flush=True,
             )
     known = facts.gather(parsed.peers, [], argv)

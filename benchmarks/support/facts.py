@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.bench.compare.journal import machine
+from penstock.bench.compare.machine import machine
 from penstock.bench.compare.server_under_test import first_line_with_digit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ def said(facts: Mapping[str, Any]) -> list[str]:
     return [
         f"* {facts['date']}, commit {facts['commit']}: `{facts['command']}`",
         f"* {versions}",
-        f"* {facts['processor']}, kernel {facts['kernel']}",
+        f"* {facts['processor']}, memory {facts['memory']}, kernel {facts['kernel']}",
     ]
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from penstock.bench.body import ENDPOINTS
 from penstock.bench.compare.comparison import Comparison, Rules
-from penstock.bench.compare.journal import Journal, machine
+from penstock.bench.compare.journal import Journal
 from penstock.bench.compare.load import Loads
+from penstock.bench.compare.machine import machine
 from penstock.bench.compare.recipe import Values
 from penstock.bench.compare.server_under_test import ServerUnderTest, port_of
 from penstock.bench.compare.servers import Entry, parse_servers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,10 +83,3 @@ def _rounded(value: object) -> Any:
     return (
         {key: _rounded(item) for key, item in value.items()} if isinstance(value, dict) else value
     )
-
-
-def machine() -> dict[str, str]:
-    """Processor, memory and kernel of this machine."""
-    names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    processor = f"{len(names)} x {names[0]}" if names else platform.machine()
-    return {"processor": processor, "kernel": platform.release().split("-")[0]}

@@ -1,0 +1,87 @@
+"""The machine that a comparison ran on: what its numbers depend on."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import threading
+import time
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+INSTRUCTIONS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "VNNI",
+    "avx512_bf16": "BF16",
+    "amx_int8": "AMX",
+}
+"""Flags of a processor that kernels choose by, and their names."""
+READ_BYTES = 1 << 30
+"""Far more than any cache holds."""
+LAPS = 5
+
+
+def machine() -> dict[str, str]:
+    """Processor, measured memory bandwidth and kernel of this machine."""
+    rate = memory_bandwidth(threads := len(_values("processor")) or 1)
+    return {
+        "processor": processor(),
+        "memory": f"{rate / 1e9:.0f} GB/s (threads: {threads})",
+        "kernel": platform.release().split("-")[0],
+    }
+
+
+def processor() -> str:
+    """Number and name of the processors, family, model and what kernels choose by."""
+    if not (names := _values("model name")):
+        return platform.machine()
+    family, model = (_values(key) or ["?"] for key in ("cpu family", "model"))
+    flags = (_values("flags") or [""])[0].split()
+    known = " ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
+    return f"{len(names)} x {names[0]} (family {family[0]} model {model[0]}; {known})"
+
+
+def memory_bandwidth(threads: int) -> float:
+    """Bytes per second that so many threads read from memory: the best of a few laps.
+
+    Each thread compares equal buffers of its own with C's `memcmp`, which reads both in full and
+    which ctypes calls without Python's lock.
+    """
+    half = READ_BYTES // 2 // threads
+    buffers = [(_filled(half), _filled(half)) for _ in range(threads)]
+    compare = ctypes.CDLL(None).memcmp
+    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+    def lap() -> float:
+        readers = [
+            threading.Thread(
+                target=compare, args=(ctypes.addressof(one), ctypes.addressof(other), half)
+            )
+            for one, other in buffers
+        ]
+        began = time.perf_counter()
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        return 2 * half * threads / (time.perf_counter() - began)
+
+    return max(lap() for _ in range(LAPS))
+
+
+def _filled(size: int) -> ctypes.Array[ctypes.c_char]:
+    """A buffer whose pages are all there: pages of zeros would share one and stay in cache."""
+    buffer = (ctypes.c_char * size)()
+    ctypes.memset(buffer, 1, size)
+    return buffer
+
+
+def _values(key: str) -> list[str]:
+    """Values of a key of /proc/cpuinfo, one for each processor; none on other systems."""
+    try:
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in lines)
+    return [value.strip() for name, _, value in pairs if name.strip() == key]
