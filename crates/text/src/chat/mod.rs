@@ -17,6 +17,7 @@ mod python;
 
 use std::fmt;
 use std::io;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use minijinja::{Environment, Error, ErrorKind};
@@ -52,6 +53,8 @@ pub struct ChatTemplate {
     special_tokens: SpecialTokens,
     sources: String,
     knows_tools: bool,
+    /// Whether the template without and with tools takes parts, once a request has had some.
+    takes_parts: [OnceLock<bool>; 2],
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -88,6 +91,7 @@ impl ChatTemplate {
             special_tokens,
             knows_tools: sources.with_tools.is_some() || sources.default.contains("tools"),
             sources: sources.default + sources.with_tools.as_deref().unwrap_or_default(),
+            takes_parts: [OnceLock::new(), OnceLock::new()],
         })
     }
 
@@ -152,9 +156,11 @@ impl ChatTemplate {
 
     /// Whether the template writes the parts of a user's content itself; others get one string.
     fn takes_parts(&self, has_tools: bool) -> bool {
-        let variables = self.variables(messages::probe(), false, None, &Map::new());
-        let text = self.run(self.name_for(has_tools), &variables);
-        text.is_ok_and(|text| messages::takes_parts(&text))
+        *self.takes_parts[usize::from(has_tools)].get_or_init(|| {
+            let variables = self.variables(messages::probe(), false, None, &Map::new());
+            let text = self.run(self.name_for(has_tools), &variables);
+            text.is_ok_and(|text| messages::takes_parts(&text))
+        })
     }
 
     /// Whether the template itself prints tools and calls. One that does not gets them as text.
