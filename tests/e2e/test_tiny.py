@@ -12,27 +12,9 @@ import pytest
 
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
+from tests.families import FAMILIES
 from tests.grammar import vocabulary
 
-FAMILIES = [
-    "alternating",
-    "biased",
-    "deepseek3",
-    "gemma2",
-    "gemma3",
-    "gpt2",
-    "gptoss",
-    "llama",
-    "llama3",
-    "llama4",
-    "mistral",
-    "mixed",
-    "phi3",
-    "qwen2",
-    "qwen2moe",
-    "qwen3",
-    "yarn",
-]
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 )
@@ -51,7 +33,7 @@ def checkpoint(request: pytest.FixtureRequest, repository: Path, tmp_path: Path)
     return directory
 
 
-@pytest.mark.parametrize("checkpoint", FAMILIES, indirect=True)
+@pytest.mark.parametrize("checkpoint", list(FAMILIES), indirect=True)
 def test_a_directory_is_served(serve: Serve, checkpoint: Path) -> None:
     reference = json.loads((checkpoint / "reference.json").read_text())
     with serve("--dtype", "float32", model=checkpoint) as server, server.client() as client:
