@@ -37,6 +37,8 @@ def cluster() -> Iterator[RayCluster]:
         ("llama", 1, 2, "ring"),
         ("qwen2moe", 2, 2, "ring"),
         ("llama", 2, 2, "compiled-graph"),
+        ("llama", 1, 2, "compiled-graph-tensors"),
+        ("qwen2moe", 2, 2, "compiled-graph-tensors"),
         ("llama", 2, 2, "actor"),
     ],
 )
