@@ -63,7 +63,7 @@ def test_flags_of_ray_reach_the_engine() -> None:
     given = flags(
         distributed_executor_backend="ray",
         ray_address="auto",
-        ray_channel="compiled-graph",
+        ray_channel="compiled-graph-tensors",
         ray_overlap_comm="true",
         placement="strict-spread",
     )
@@ -71,15 +71,21 @@ def test_flags_of_ray_reach_the_engine() -> None:
     assert (parallel.backend, parallel.ray_address, parallel.ray_channel) == (
         "ray",
         "auto",
-        "compiled-graph",
+        "compiled-graph-tensors",
     )
     assert (parallel.ray_overlap_comm, parallel.placement) == (True, "strict-spread")
 
 
-@pytest.mark.parametrize("backend", ["mp", "ray"])
-def test_overlap_without_a_graph_is_refused(backend: str) -> None:
-    with pytest.raises(PenstockError, match="--ray-overlap-comm needs"):
-        resolve(flags(distributed_executor_backend=backend, ray_overlap_comm="true"), "m", "m")
+@pytest.mark.parametrize(
+    ("backend", "channel"),
+    [("mp", "compiled-graph-tensors"), ("ray", "ring"), ("ray", "compiled-graph")],
+)
+def test_overlap_without_tensors_is_refused(backend: str, channel: str) -> None:
+    given = flags(
+        distributed_executor_backend=backend, ray_channel=channel, ray_overlap_comm="true"
+    )
+    with pytest.raises(PenstockError, match=r"--ray-overlap-comm needs .*compiled-graph-tensors"):
+        resolve(given, "m", "m")
 
 
 def test_unknown_placements_are_refused() -> None:

@@ -81,6 +81,17 @@ def test_each_rank_hands_to_its_peer_in_the_next_stage() -> None:
     assert {part.request for part in comm_resources(ranks(1, 3))} == {("ring", PIPE_CELLS, 4000)}
 
 
+@pytest.mark.parametrize("carried", ["carried", "tensors"])
+def test_rows_that_the_caller_carries_need_no_pipe(carried: str) -> None:
+    shape = ranks(2, 3)
+    wanted = comm_resources(shape, carried=carried)
+    assert {part.request[0] for part in wanted} == {"group"}
+    made = [{"kind": "memory"} for _ in wanted]
+    ends = [(each["before"], each["after"]) for each in wire(shape, wanted, made, carried)]
+    way = {"kind": carried}
+    assert ends == [(None, way)] * 2 + [(way, way)] * 2 + [(way, None)] * 2
+
+
 def test_files_have_no_name_and_descriptors_lead_to_them(tmp_path: Path) -> None:
     native = pytest.importorskip(
         "penstock._native", reason="the extension is not built: run `make install`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
@@ -15,6 +15,8 @@ GPU_BACKENDS = frozenset({"cuda"})
 """Those whose ranks have a GPU each."""
 OWN_SUMS = frozenset({"cuda", "torch"})
 """Backends whose ranks sum without shared memory: they get streams."""
+TENSOR_ROWS = frozenset({"cuda", "torch"})
+"""Backends that give and take the rows between stages as tensors, where they are asked to."""
 
 
 class StepFuture(Protocol):
@@ -69,13 +71,20 @@ class Backend(Protocol):
 
 
 class CarryingBackend(Backend, Protocol):
-    """A backend whose pipeline stages can be joined by the caller (Ray's compiled graphs)."""
+    """A backend whose pipeline stages can be joined by the caller (Ray's compiled graphs).
 
-    def put(self, carried: bytes, /) -> None:
-        """Hand in the residual stream of the previous stage, for the next plan."""
+    A residual stream is bytes, or a tensor where the rank's wiring says "tensors".
+    """
 
-    def fetch(self, timeout: float, /) -> bytes:
-        """Take the residual stream of the oldest plan, for the next stage."""
+    def put(self, carried: Any, /) -> None:
+        """Hand in the residual stream of the previous stage, for the next plan. The device waits
+        for what the caller's stream has to do for a tensor.
+        """
+
+    def fetch(self, timeout: float, /) -> Any:
+        """Take the residual stream of the oldest plan, for the next stage; once the plan's result
+        is there, a tensor is computed.
+        """
 
 
 class BackendModule(Protocol):

@@ -311,19 +311,20 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--ray-channel",
         "parallel",
-        Choice(("ring", "compiled-graph", "actor")),
+        Choice(("ring", "compiled-graph", "compiled-graph-tensors", "actor")),
         "ring",
         "what takes steps to Ray's actors. ring: shared memory, and streams to other nodes; "
         "compiled-graph: Ray's own, which keeps a CPU of each actor busy even when there is "
-        "nothing to do; actor: plain calls, the slowest",
+        "nothing to do; compiled-graph-tensors: the same, and with --device cuda rows go from "
+        "stage to stage as GPU tensors, by NCCL; actor: plain calls, the slowest",
     ),
     Flag(
         "--ray-overlap-comm",
         "parallel",
         Switch(),
         False,
-        "let a compiled graph overlap communication and computation; Ray does so for GPU tensors "
-        "only",
+        "let --ray-channel compiled-graph-tensors overlap communication and computation: a rank "
+        "sends the rows of a step while it computes the next one",
     ),
     Flag(
         "--placement",

@@ -129,11 +129,12 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
             "lost a rank is replaced, and this process cannot be. Leave one of them out"
         )
     if values["ray_overlap_comm"] and (
-        backend != "ray" or values["ray_channel"] != "compiled-graph"
+        backend != "ray" or values["ray_channel"] != "compiled-graph-tensors"
     ):
         raise PenstockError(
             "--ray-overlap-comm needs --distributed-executor-backend ray and --ray-channel "
-            "compiled-graph: the other channels have no communication of Ray's to overlap"
+            "compiled-graph-tensors: Ray overlaps the communication of tensors, and the other "
+            "channels carry none"
         )
     return ParallelConfig(
         tensor,

@@ -18,7 +18,6 @@ PATIENCE = 600.0
 """Seconds that a rank waits for another: a last resort, lost ranks are detected otherwise."""
 PIPE_CELLS = 2
 """A stage may be one step ahead of the next."""
-CARRIED = {"kind": "carried"}
 
 
 class Host(Protocol):
@@ -43,10 +42,10 @@ class CommResource:
 
 
 def comm_resources(
-    layout: RankLayout, hosts: Sequence[Host] | None = None, carried: bool = False
+    layout: RankLayout, hosts: Sequence[Host] | None = None, carried: str = ""
 ) -> list[CommResource]:
     """Resources for ranks on these hosts, or on one. No pipes where the caller carries residual
-    streams (`carried`).
+    streams: `carried` says how, as bytes ("carried") or as tensors ("tensors").
     """
     found = []
     for stage in range(layout.pp):
@@ -82,7 +81,7 @@ def wire(
     layout: RankLayout,
     resources: Sequence[CommResource],
     made: Sequence[dict[str, Any]],
-    carried: bool = False,
+    carried: str = "",
 ) -> list[dict[str, Any]]:
     """`penstock_decoder::Wiring` of each rank, but for keys. `made` belongs to `resources`."""
     wirings = [_empty(layout, rank // layout.tp, carried) for rank in range(layout.size)]
@@ -107,10 +106,10 @@ def keyed(wiring: dict[str, Any], key: bytes) -> str:
     return json.dumps(whole)
 
 
-def _empty(layout: RankLayout, stage: int, carried: bool) -> dict[str, Any]:
+def _empty(layout: RankLayout, stage: int, carried: str) -> dict[str, Any]:
     return {
         "group": None,
-        "before": CARRIED if carried and stage else None,
-        "after": CARRIED if carried and stage + 1 < layout.pp else None,
+        "before": {"kind": carried} if carried and stage else None,
+        "after": {"kind": carried} if carried and stage + 1 < layout.pp else None,
         "patience_s": PATIENCE,
     }

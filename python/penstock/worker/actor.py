@@ -21,7 +21,7 @@ from penstock.worker.process import open_rings, open_stream
 FETCH = 60.0
 """Seconds in which a computed step hands over its rows, which are there."""
 CARRIED = b"X"
-"""First byte of a residual stream, where an answer could come too."""
+"""First byte of a residual stream in bytes, where an answer could come too."""
 
 
 class Actor:
@@ -61,6 +61,11 @@ class Actor:
         if self._local is not None:
             self._local.close()
 
+    def lose(self, error: Exception) -> None:
+        """End the rank for an error beside its steps: the executor gets it from `stay`."""
+        self._last_word = self._last_word or self._rank.failure(error)
+        self._over.set()
+
     # Plans over rings or a stream -----------------------------------------------------------------
 
     def serve(self, job: dict[str, Any]) -> None:
@@ -85,22 +90,27 @@ class Actor:
     def step(self, message: bytes) -> bytes:
         return self._rank.answer(message)
 
-    def stage(self, message: bytes, carried: bytes | None = None) -> bytes:
-        """One node of a compiled graph: takes the previous stage's residual stream and gives its
-        own, or the answer where it is the last. Failures are passed on.
+    def stage(self, message: bytes, carried: Any = None) -> Any:
+        """One node of a compiled graph: takes the previous stage's residual stream, as bytes or as
+        a tensor, and gives its own, or the answer where it is the last. Failures are passed on.
         """
         if carried is not None:
-            if carried[:1] != CARRIED:
+            in_bytes = isinstance(carried, bytes)
+            if in_bytes and carried[:1] != CARRIED:
                 return carried
-            self._rank.backend.put(carried[1:])
+            self._rank.backend.put(carried[1:] if in_bytes else carried)
         answer = self.step(message)
         if not is_failed(answer):
-            return answer if self._last else CARRIED + self._rank.backend.fetch(FETCH)
+            return answer if self._last else self._carry()
         if not self._rank.usable:
             # The graph's answer may never come: other ranks wait for this one.
             self._last_word = answer
             self._over.set()
         return answer
+
+    def _carry(self) -> Any:
+        rows = self._rank.backend.fetch(FETCH)
+        return CARRIED + rows if isinstance(rows, bytes) else rows
 
     def forget_graph_semaphores(self) -> None:
         """Call when the graph has run once."""

@@ -31,17 +31,20 @@ def cluster() -> Iterator[RayCluster]:
 
 
 @pytest.mark.parametrize(
-    ("family", "tp", "pp", "channel"),
+    ("family", "tp", "pp", "channel", "more"),
     [
-        ("llama", 2, 1, "ring"),
-        ("llama", 1, 2, "ring"),
-        ("qwen2moe", 2, 2, "ring"),
-        ("llama", 2, 2, "compiled-graph"),
-        ("llama", 2, 2, "actor"),
+        ("llama", 2, 1, "ring", {}),
+        ("llama", 1, 2, "ring", {}),
+        ("qwen2moe", 2, 2, "ring", {}),
+        ("llama", 2, 2, "compiled-graph", {}),
+        # By Ray's CPUCommunicator.
+        ("qwen2moe", 2, 2, "compiled-graph-tensors", {}),
+        ("llama", 1, 2, "compiled-graph-tensors", {"ray_overlap_comm": True}),
+        ("llama", 2, 2, "actor", {}),
     ],
 )
 def test_actors_have_the_logits_of_one_rank(
-    cluster: RayCluster, family: str, tp: int, pp: int, channel: str
+    cluster: RayCluster, family: str, tp: int, pp: int, channel: str, more: dict[str, object]
 ) -> None:
     """Those of one rank in this process, and those of transformers."""
     prompt = test_logits.prompt_of(family)
@@ -51,6 +54,7 @@ def test_actors_have_the_logits_of_one_rank(
         "distributed_executor_backend": "ray",
         "ray_address": cluster.address,
         "ray_channel": channel,
+        **more,
     }
     found = []
     for settings in (torch, {**torch, **sizes, **ray}):

@@ -25,6 +25,7 @@ from penstock.backends.torch.memory import (
     FOR_WEIGHTS,
     graph_bytes,
     out_of_memory,
+    sent_bytes,
     step_bytes,
 )
 from penstock.backends.torch.model import Model
@@ -136,6 +137,8 @@ class TorchBackend:
         shared = 1 if self.facts.own_memory else config.parallel.most_ranks_on_a_node
         tokens = config.scheduler.max_num_batched_tokens
         beside = step_bytes(spec, shard, tokens, self._dtype) + device.reserve
+        if config.parallel.ray_overlap_comm:
+            beside += sent_bytes(spec, tokens, self._dtype)
         if self._capture is not None:
             beside += graph_bytes(spec, shard, slots, self._dtype)
         return max(0, device.free_memory() // shared - beside)
@@ -200,12 +203,15 @@ class TorchBackend:
         settings = mover_settings(self._config, tiers, self._spec, self._shard, self._pools)
         return open_tiers(settings, self._pools, copies, direct)
 
-    def put(self, carried: bytes) -> None:
-        self._carried_in.put(carried)
+    def put(self, carried: bytes | Tensor) -> None:
+        self._carried_in.put(
+            carried if isinstance(carried, bytes) else self._device.handed(carried)
+        )
 
-    def fetch(self, timeout: float) -> bytes:
+    def fetch(self, timeout: float) -> bytes | Tensor:
         try:
-            return self._carried_out.get(timeout=timeout)
+            found: bytes | Tensor = self._carried_out.get(timeout=timeout)
+            return found
         except queue.Empty:
             raise TimeoutError from None
 

@@ -58,6 +58,9 @@ class Device(Protocol):
     def to_host(self, tensor: Tensor) -> Tensor:
         """A copy for the host, called from work."""
 
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Gives a tensor of the caller's stream to the work that calls it."""
+
     def mark(self) -> Callable[[], bool]:
         """Whether what work has launched so far is done, called from work."""
 
@@ -99,6 +102,9 @@ class Cpu:
 
     def to_host(self, tensor: Tensor) -> Tensor:
         return tensor
+
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        return lambda: tensor
 
     def mark(self) -> Callable[[], bool]:
         return lambda: True
@@ -169,6 +175,17 @@ class Cuda:
     def to_host(self, tensor: Tensor) -> Tensor:
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
+
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        ready = torch.cuda.current_stream(self.torch).record_event()
+
+        def take() -> Tensor:
+            self._stream.wait_event(ready)
+            # Its memory belongs to the caller's stream, which could reuse it too early.
+            tensor.record_stream(self._stream)
+            return tensor
+
+        return take
 
     def mark(self) -> Callable[[], bool]:
         event = torch.cuda.Event()

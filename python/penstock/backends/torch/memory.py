@@ -30,6 +30,11 @@ def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype)
     return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens) + logits
 
 
+def sent_bytes(spec: DecoderSpec, tokens: int, dtype: torch.dtype) -> int:
+    """The rows of a step on their way to the next stage, while the next step computes."""
+    return tokens * spec.hidden * int(dtype.itemsize)
+
+
 def split_bytes(spec: DecoderSpec, shard: Shard, rows: int) -> int:
     """The most that the parts of rows take whose attention is split. A row has more than one only
     while programs for half as many would not fill the GPU; the one of latent attention is kept too.

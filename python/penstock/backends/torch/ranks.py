@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,10 +19,19 @@ Wiring = dict[str, Any]
 
 
 class Before(Protocol):
-    def receive(self) -> bytes: ...
+    def receive(self, like: Tensor) -> Tensor:
+        """Rows of the residual stream, each like a norm's weight."""
 
 
 class After(Protocol):
+    def send(self, x: Tensor) -> None: ...
+
+
+class Pipe(Protocol):
+    """A way of bytes: one end of it."""
+
+    def receive(self) -> bytes: ...
+
     def send(self, rows: bytes) -> None: ...
 
 
@@ -51,22 +61,27 @@ class Ranks:
     def receive(self, rows: int, like: Tensor) -> Tensor:
         """Rows of the residual stream from the stage before, like those of a norm's weight."""
         assert self.before is not None
-        data = torch.frombuffer(bytearray(self.before.receive()), dtype=torch.float32)
-        return data.view(rows, len(like)).to(like.device)
+        found = self.before.receive(like)
+        if len(found) != rows:
+            raise ConnectionError(
+                f"the stage before computed another step: of {len(found)} rows, not of {rows}"
+            )
+        return found
 
     def send(self, x: Tensor) -> None:
         if self.after is not None:
-            self.after.send(x.float().cpu().numpy().tobytes())
+            self.after.send(x)
 
 
 def open_ranks(
     wiring: Wiring, shard: Shard, device: torch.device
-) -> tuple[Ranks, queue.Queue[bytes], queue.Queue[bytes]]:
-    """The connections of a rank, and the queues of rows that the caller carries in and out.
-    Between GPUs it waits for the other ranks of the stage.
+) -> tuple[Ranks, queue.Queue[Any], queue.Queue[Any]]:
+    """The connections of a rank, and the queues of rows that the caller carries in and out: bytes,
+    or tensors, which come in as `Device.handed` gives them. Between GPUs it waits for the other
+    ranks of the stage.
     """
-    inward: queue.Queue[bytes] = queue.Queue()
-    outward: queue.Queue[bytes] = queue.Queue()
+    inward: queue.Queue[Any] = queue.Queue()
+    outward: queue.Queue[Any] = queue.Queue()
     patience = float(wiring["patience_s"])
     # The listening end first: the calling end waits for it.
     after = _after(wiring["after"], outward, patience)
@@ -75,6 +90,20 @@ def open_ranks(
     if wiring["group"] is not None:
         group = open_group(wiring["group"], shard.vocab_widths, device, patience)
     return Ranks(group, before, after), inward, outward
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Rows in float32 by way of the host."""
+
+    pipe: Pipe
+
+    def receive(self, like: Tensor) -> Tensor:
+        data = torch.frombuffer(bytearray(self.pipe.receive()), dtype=torch.float32)
+        return data.view(-1, len(like)).to(like.device)
+
+    def send(self, x: Tensor) -> None:
+        self.pipe.send(x.float().cpu().numpy().tobytes())
 
 
 class _Ring:
@@ -131,39 +160,63 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Rows that the caller carries."""
+    """Rows that the caller carries, as bytes."""
 
-    rows: queue.Queue[bytes]
+    rows: queue.Queue[Any]
     patience: float
 
     def receive(self) -> bytes:
-        try:
-            return self.rows.get(timeout=self.patience)
-        except queue.Empty:
-            raise ConnectionError("the stage before was silent") from None
+        found: bytes = _next(self.rows, self.patience)
+        return found
 
     def send(self, rows: bytes) -> None:
         self.rows.put(rows)
 
 
-def _before(pipe: Wiring | None, inward: queue.Queue[bytes], patience: float) -> Before | None:
-    if pipe is None:
-        return None
-    if pipe["kind"] == "carried":
-        return _Carried(inward, patience)
-    if pipe["kind"] == "ring":
-        return _Ring(pipe, patience, reads=True)
-    return _Stream(pipe, patience, listens=False)
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """Rows that the caller carries, as tensors of the device, in the numbers of the weights."""
+
+    rows: queue.Queue[Any]
+    patience: float
+
+    def receive(self, like: Tensor) -> Tensor:
+        take: Callable[[], Tensor] = _next(self.rows, self.patience)
+        return take().view(-1, len(like))
+
+    def send(self, x: Tensor) -> None:
+        self.rows.put(x)
 
 
-def _after(pipe: Wiring | None, outward: queue.Queue[bytes], patience: float) -> After | None:
+def _next(rows: queue.Queue[Any], patience: float) -> Any:
+    try:
+        return rows.get(timeout=patience)
+    except queue.Empty:
+        raise ConnectionError("the stage before was silent") from None
+
+
+def _before(pipe: Wiring | None, inward: queue.Queue[Any], patience: float) -> Before | None:
     if pipe is None:
         return None
+    if pipe["kind"] == "tensors":
+        return _Tensors(inward, patience)
     if pipe["kind"] == "carried":
-        return _Carried(outward, patience)
+        return _Bytes(_Carried(inward, patience))
     if pipe["kind"] == "ring":
-        return _Ring(pipe, patience, reads=False)
-    return _Stream(pipe, patience, listens=True)
+        return _Bytes(_Ring(pipe, patience, reads=True))
+    return _Bytes(_Stream(pipe, patience, listens=False))
+
+
+def _after(pipe: Wiring | None, outward: queue.Queue[Any], patience: float) -> After | None:
+    if pipe is None:
+        return None
+    if pipe["kind"] == "tensors":
+        return _Tensors(outward, patience)
+    if pipe["kind"] == "carried":
+        return _Bytes(_Carried(outward, patience))
+    if pipe["kind"] == "ring":
+        return _Bytes(_Ring(pipe, patience, reads=False))
+    return _Bytes(_Stream(pipe, patience, listens=True))
 
 
 def parsed(text: str) -> Wiring:

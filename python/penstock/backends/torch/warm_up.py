@@ -73,7 +73,7 @@ def _lengths(limits: Limits) -> list[int]:
 def _without_stages(model: Model, rows: int) -> Model:
     """The model as the only stage: other stages may not have allocated yet."""
     ranks = model.ranks
-    before = None if ranks.before is None else _Zeroes(rows * model.spec.hidden)
+    before = None if ranks.before is None else _Zeroes(rows)
     return replace(model, ranks=replace(ranks, before=before, after=None))
 
 
@@ -81,7 +81,7 @@ def _without_stages(model: Model, rows: int) -> Model:
 class _Zeroes:
     """A stage before that sends zeroes."""
 
-    numbers: int
+    rows: int
 
-    def receive(self) -> bytes:
-        return bytes(4 * self.numbers)
+    def receive(self, like: Tensor) -> Tensor:
+        return torch.zeros(self.rows, len(like), device=like.device)

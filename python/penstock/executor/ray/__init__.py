@@ -1,10 +1,11 @@
 """Ranks as Ray actors, on one host or several.
 
-cluster         joins or starts a cluster; the only file that imports Ray
+cluster         joins or starts a cluster; imports Ray, as edges does
 cluster_reaper  ends an own cluster after a kill of its engine
 placement       node of each stage, or the reason why there is none
 actors          the ranks' actors: called, watched, ended
 calls           plans and answers as calls of actors, or as executions of a compiled graph
+edges           communicators of a compiled graph that carries tensors between stages
 connect         the executor
 """
 

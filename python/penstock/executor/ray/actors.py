@@ -134,7 +134,8 @@ class Actors:
             failed.step,
             failed.trace or failed.message,
         )
-        return f"rank {failed.rank} failed in step {failed.step}: {failed.message}"
+        where = f" in step {failed.step}" if failed.step else ""
+        return f"rank {failed.rank} failed{where}: {failed.message}"
 
 
 def _first_line(error: Exception) -> str:

@@ -106,7 +106,11 @@ class GraphAnswers:
 
 
 class Graph:
-    """Plans as executions of a compiled graph: input, ranks of each stage in turn, output."""
+    """Plans as executions of a compiled graph: input, ranks of each stage in turn, output.
+
+    `edges` has Ray's communicator of each rank that hands rows to the next stage as a tensor; none
+    where they are bytes.
+    """
 
     def __init__(
         self,
@@ -115,11 +119,13 @@ class Graph:
         tp: int,
         depth: int,
         buffer_bytes: int,
-        overlap: bool,
+        overlap: bool = False,
+        edges: Sequence[Any] = (),
     ) -> None:
         self._ray = cluster.ray
         self._actors = actors
         self._tp = tp
+        self._edges = edges
         self._refs: deque[list[Any]] = deque()
         self._reason: str | None = None
         self.answers = [GraphAnswers(self) for _ in actors.handles]
@@ -161,6 +167,9 @@ class Graph:
         nodes = [handle.stage.bind(given) for handle in handles[:tp]]
         for start in range(tp, len(handles), tp):
             row = handles[start : start + tp]
+            # Of changing shape: a step has as many rows as its plan, or a failure and no rows.
+            for node, edge in zip(nodes, self._edges[start - tp : start], strict=bool(self._edges)):
+                node.with_tensor_transport(transport=edge)
             nodes = [
                 handle.stage.bind(given, node) for handle, node in zip(row, nodes, strict=True)
             ]

@@ -1,4 +1,4 @@
-"""A Ray cluster, joined or started for this engine alone. The only file that imports Ray."""
+"""A Ray cluster, joined or started for this engine alone."""
 
 from __future__ import annotations
 

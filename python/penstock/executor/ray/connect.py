@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.backends import GPU_BACKENDS
+from penstock.backends import GPU_BACKENDS, TENSOR_ROWS
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError
 from penstock.executor.ranks import RanksExecutor
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.calls import Calls, Graph
 from penstock.executor.ray.cluster import Cluster
+from penstock.executor.ray.edges import open_edges
 from penstock.executor.ray.placement import Placement, place
 from penstock.executor.transport import LEAST_ANSWER, Transport, answer_bytes, open_rings
 from penstock.ranks import (
@@ -49,6 +50,8 @@ NUMBER = 16
 """Largest first message of a rank, which is its number."""
 ENVELOPE = 4096
 """Bytes that Ray may add to a message."""
+GRAPHS = {"compiled-graph": "carried", "compiled-graph-tensors": "tensors"}
+"""Channels that are compiled graphs, each with what carries rows from stage to stage."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -76,10 +79,7 @@ def connect_ray(
 
     PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot load.
     """
-    channel = config.parallel.ray_channel
-    if config.tiers.tiers and channel != "ring":
-        # Calls of actors would wait for steps, and a graph carries plans only.
-        raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
+    _check(config)
     largest = max(layout.plan_bytes, layout.rows_bytes, layout.result_bytes, LEAST_ANSWER)
     messages = largest + ENVELOPE
     # Each rank writes to its own buffers, the engine to one set; twice that for safety.
@@ -97,6 +97,21 @@ def connect_ray(
         raise
 
 
+def _check(config: EngineConfig) -> None:
+    channel = config.parallel.ray_channel
+    if config.tiers.tiers and channel != "ring":
+        # Calls of actors would wait for steps, and a graph carries plans only.
+        raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
+    if GRAPHS.get(channel) != "tensors":
+        return
+    if config.compute.backend not in TENSOR_ROWS:
+        reason = f"the rows of --device {config.compute.backend} are no tensors"
+        raise InvalidValueError("--ray-channel", channel, f"ring or compiled-graph: {reason}")
+    if config.parallel.pipeline == 1:
+        reason = "tensors go from stage to stage, and -pp is 1"
+        raise InvalidValueError("--ray-channel", channel, f"ring or compiled-graph: {reason}")
+
+
 def _connect(launch: Launch, placement: Placement, cleanup: ExitStack) -> RanksExecutor:
     transport, channel = launch.transport, launch.config.parallel.ray_channel
     streams: dict[int, HeartbeatStream] = {}
@@ -105,8 +120,7 @@ def _connect(launch: Launch, placement: Placement, cleanup: ExitStack) -> RanksE
     cleanup.callback(actors.end)
     actors.greet()
     compile_first = partial(_compile, launch, actors, cleanup)
-    compiled = channel == "compiled-graph"
-    after_ready = compile_first if compiled else RanksExecutor.compute_first_step
+    after_ready = compile_first if channel in GRAPHS else RanksExecutor.compute_first_step
     executor = RanksExecutor(launch.layout, transport, actors, cleanup, after_ready)
     _open_streams(launch, actors, placement, streams)
     tasks = _tasks(launch, actors, placement)
@@ -169,7 +183,7 @@ def _accept(listener: StreamListener) -> tuple[int, Any]:
 
 
 def _tasks(launch: Launch, actors: Actors, placement: Placement) -> list[RankTask]:
-    layout, carried = launch.layout, launch.config.parallel.ray_channel == "compiled-graph"
+    layout, carried = launch.layout, GRAPHS.get(launch.config.parallel.ray_channel, "")
     resources = comm_resources(layout, [each.node for each in placement.ranks], carried)
     makers = sorted({each.maker for each in resources})
     calls = {
@@ -227,17 +241,32 @@ def _compile(launch: Launch, actors: Actors, cleanup: ExitStack, executor: Ranks
     log.warning(
         "Ray's compiled graphs keep a CPU of each rank busy, even when there is nothing to compute"
     )
-    overlap = launch.config.parallel.ray_overlap_comm
-    if overlap:
-        log.warning(
-            "--ray-overlap-comm: Ray overlaps the communication of GPU tensors only, and there are"
-            " none"
-        )
-    began, layout, transport = time.time_ns(), launch.layout, launch.transport
-    graph = Graph(launch.cluster, actors, layout.tp, layout.depth, launch.message_bytes, overlap)
+    began, transport = time.time_ns(), launch.transport
+    graph = _graph(launch, actors)
     cleanup.callback(graph.close)
     transport.plans, transport.answers = graph, graph.answers
     transport.abort_handles.append(graph)
     executor.compute_first_step()
     actors.everywhere("forget_graph_semaphores")
     forget_graph_semaphores(began)
+
+
+def _graph(launch: Launch, actors: Actors) -> Graph:
+    layout, config, size = launch.layout, launch.config, launch.message_bytes
+    overlap, edges = config.parallel.ray_overlap_comm, []
+    if GRAPHS[config.parallel.ray_channel] == "tensors":
+        edges = open_edges(
+            actors,
+            layout.tp,
+            config.compute.backend,
+            overlap=overlap,
+            buffer_bytes=size,
+            key=launch.key,
+        )
+    try:
+        return Graph(launch.cluster, actors, layout.tp, layout.depth, size, overlap, edges)
+    except launch.cluster.ray.exceptions.RayTaskError as error:
+        raise PenstockError(f"Ray's compiled graph: {error.cause}") from error
+    finally:
+        if edges:
+            actors.everywhere("close_files")
