@@ -1,7 +1,7 @@
 """A GPU that is torch's CPU device, for Ray's compiled graphs: its tensors go by Ray's way for
 those of GPUs, and by gloo where NCCL would be.
 
-`pretend` is told to fail: "late" (a message ends long after its tensor), "without nccl", "break"
+`pretend` takes a fault: "late" (a message ends long after its tensor), "without nccl", "break"
 (the fourth tensor is not sent), "hang" (the fourth one is not received).
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 HANG = 60.0
 LATE = 0.4
-"""Seconds; Ray reads an edge anew after 0.1 unless it is told otherwise."""
+"""Seconds; Ray reads an edge anew after 0.1, by default."""
 FOURTH = 4
 
 MOVED: list[tuple[str, tuple[int, ...], str]] = []

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,20 @@ def test_a_warm_up_that_is_out_of_memory_names_the_flags(monkeypatch: pytest.Mon
         match = rf"for a step of {TOKENS} tokens: .*3.00 GiB.*--max-num-batched-tokens"
         with pytest.raises(PenstockError, match=match):
             loaded._warm_up()
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_rows_that_are_sent_while_the_next_step_computes_are_counted(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, size: int
+) -> None:
+    with backend("llama", dtype=dtype) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        monkeypatch.setattr(loaded._device, "free_memory", lambda: 1 << 40)
+        free = loaded.free_memory()
+        parallel = replace(loaded._config.parallel, ray_overlap_comm=True)
+        loaded._config = replace(loaded._config, parallel=parallel)
+        hidden = loaded._spec.hidden
+        assert free - loaded.free_memory() == TOKENS * hidden * size
 
 
 def test_tables_have_the_positions_that_are_served() -> None:

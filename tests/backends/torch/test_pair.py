@@ -35,7 +35,7 @@ def no_loss(error: Exception) -> None:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_tensors_arrive_in_order_with_their_bits(overlap: bool) -> None:
-    """Of any number of rows, none too, in both types of numbers that stages compute with."""
+    """Any number of rows, none too, in both types of numbers that stages compute with."""
     numbers = torch.Generator().manual_seed(1)
     sent = [
         torch.randn(rows, 64, generator=numbers).to(dtype)

@@ -264,9 +264,9 @@ def _graph(launch: Launch, actors: Actors) -> Graph:
             key=launch.key,
         )
     try:
-        return Graph(launch.cluster, actors, layout.tp, layout.depth, size, overlap, edges)
+        graph = Graph(launch.cluster, actors, layout.tp, layout.depth, size, overlap, edges)
     except launch.cluster.ray.exceptions.RayTaskError as error:
         raise PenstockError(f"Ray's compiled graph: {error.cause}") from error
-    finally:
-        if edges:
-            actors.everywhere("close_files")
+    if edges:
+        actors.everywhere("close_files")
+    return graph
