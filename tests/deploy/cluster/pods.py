@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -108,6 +110,8 @@ class Deployed(Applied):
         """Requests one after the other from each client, and streams, each of which must be as the
         first one was; errors are in the list.
         """
+        # kube-proxy writes its rules once a second: a Service refuses for a moment when it is new.
+        eventually(lambda: _accepts(url), f"connections to {url}")
         done, failed, texts = threading.Event(), list[str](), set[str]()
         count = [0] * (clients + streams)
 
@@ -138,6 +142,15 @@ class Deployed(Applied):
             done.set()
             for thread in threads:
                 thread.join()
+
+
+def _accepts(url: str) -> bool:
+    where = urlsplit(url)
+    try:
+        socket.create_connection((where.hostname, where.port), HANG).close()
+    except OSError:
+        return False
+    return True
 
 
 def _said(error: BaseException | None) -> str:
