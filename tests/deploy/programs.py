@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 CACHE = Path.home() / ".cache/penstock"
 BUILD_TIMEOUT = 1800
+STRIPPED = ("-p", "2", "-ldflags", "-s -w")
 
 
 def program(package: str, version: str) -> Path:
@@ -24,12 +27,10 @@ def program(package: str, version: str) -> Path:
     built = cache / version / name
     if built.is_file():
         return built
-    if shutil.which("go") is None:
-        pytest.skip(f"no {name} to test with: Go is missing, which builds it")
     folder = cache / f"build-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
-        _install(f"{package}@{version}", folder)
+        _go(name, folder, {"GOBIN": str(folder)}, "install", *STRIPPED, f"{package}@{version}")
         built.parent.mkdir(parents=True, exist_ok=True)
         (folder / name).rename(built)
     finally:
@@ -37,20 +38,42 @@ def program(package: str, version: str) -> Path:
     return built
 
 
-def _install(module: str, folder: Path) -> None:
-    command = ["go", "install", "-p", "2", "-ldflags", "-s -w", module]
-    name = module.rpartition("/")[2]
+def tools(module: Path) -> Path:
+    """The directory with the tools that a go.mod names, built or from the cache; the test is
+    skipped, with the reason, where they cannot be built.
+    """
+    digest = hashlib.sha256((module / "go.mod").read_bytes()).hexdigest()[:12]
+    cache = CACHE / module.name
+    built = cache / digest
+    if built.is_dir():
+        return built
+    work = cache / f"build-{os.getpid()}"
+    shutil.copytree(module, work)
+    try:
+        _go(module.name, work, {}, "mod", "tidy")
+        (work / "made").mkdir()
+        _go(module.name, work, {}, "build", *STRIPPED, "-o", "made", "tool")
+        (work / "made").rename(built)
+    finally:
+        shutil.rmtree(work)
+    return built
+
+
+def _go(name: str, folder: Path, env: Mapping[str, str], *words: str) -> None:
+    if shutil.which("go") is None:
+        pytest.skip(f"no {name} to test with: Go is missing, which builds it")
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, "CGO_ENABLED": "0", "GOBIN": str(folder)},
+            ["go", *words],
+            cwd=folder,
+            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false", **env},
             capture_output=True,
             text=True,
             timeout=BUILD_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        pytest.skip(f"no {name} to test with: go install took over {BUILD_TIMEOUT} s")
+        pytest.skip(f"no {name} to test with: go {words[0]} took over {BUILD_TIMEOUT} s")
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        pytest.skip(f"no {name} to test with: go install: {last[0]}")
+        pytest.skip(f"no {name} to test with: go {words[0]}: {last[0]}")

@@ -32,7 +32,7 @@ CONTROLLERS = (
     "blkio",
     "systemd",
 )
-TOOLS = ("containerd", "runc", "buildah", "mmdebstrap", "iptables", "conntrack", "gcc", "nsenter")
+TOOLS = ("runc", "buildah", "mmdebstrap", "iptables", "conntrack", "gcc", "nsenter")
 WRITTEN = ("/run", "/var/lib", "/var/log")
 """Where containerd, plugins and kubelet write without asking; empty in there."""
 PLUGINS = Path("/usr/lib/cni")

@@ -18,6 +18,7 @@ import yaml
 from tests.deploy.cluster.confined import PLUGINS, Confined
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.image import Images, call
+from tests.deploy.programs import tools
 from tests.e2e.server import eventually
 from tests.kubernetes.bed import SERVICES
 
@@ -25,6 +26,8 @@ PODS = "10.244.0.0/24"
 NODE = "node-1"
 PAUSE = "localhost/pause:1"
 PAUSE_SOURCE = "#include <signal.h>\n#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+RUNTIME = Path(__file__).parent / "containerd"
+"""containerd with volumes of kind image, which Debian's 1.6 does not have."""
 DISK = "300m"
 """Size of the file system that the kubelet watches for room."""
 CONTAINERD = """
@@ -49,6 +52,7 @@ class Node(ControlPlane):
     """Ready when the block begins; what it started has ended, and is gone, when it ends."""
 
     def __init__(self) -> None:
+        self._runtime = tools(RUNTIME)
         # Paths of sockets are short.
         folder = Path(tempfile.mkdtemp(prefix="pen", dir="/tmp"))
         self.place = Confined((SERVICES, PODS)).__enter__()
@@ -75,7 +79,7 @@ class Node(ControlPlane):
         call(*self.inside, "mkdir", f"{self.folder}/kubelet")
         size = ("-o", f"size={DISK}")
         call(*self.inside, "mount", "-t", "tmpfs", *size, "kubelet", f"{self.folder}/kubelet")
-        self._run("containerd", "--config", f"{self.folder}/containerd.toml")
+        self._run(self._runtime / "containerd", "--config", f"{self.folder}/containerd.toml")
         eventually(lambda: Path(self._socket).exists(), "containerd")
         self._kubelet = self._start(
             *("kubelet", "--config", f"{self.folder}/kubelet.yaml", "--kubeconfig", admin),
@@ -161,7 +165,7 @@ class Node(ControlPlane):
         for name in names:
             archive = self.folder / "image.tar"
             images.buildah("push", "-q", name, f"docker-archive:{archive}:localhost/{name}:1")
-            ctr = ("ctr", "--address", self._socket, "--namespace", "k8s.io")
+            ctr = (self._runtime / "ctr", "--address", self._socket, "--namespace", "k8s.io")
             call(*self.inside, *ctr, "images", "import", archive)
             archive.unlink()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -15,7 +19,7 @@ from penstock.cli.main import main
 
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.node import Node
-from tests.deploy.conftest import of_a_start, of_this_machine
+from tests.deploy.conftest import PLACES, of_a_start, of_this_machine
 from tests.e2e.server import HANG, eventually
 
 MODEL = "SmolLM2-135M"
@@ -40,7 +44,13 @@ class Deployed(Applied):
         self.node = node
         self._plan, self._model = folder / "plan.yaml", model
 
-    def write(self, *words: str, replicas: int = 1, **choice: object) -> None:
+    def write(
+        self,
+        *words: str,
+        replicas: int = 1,
+        start: Mapping[str, Any] | None = None,
+        **choice: object,
+    ) -> None:
         """Files of a plan; processors are shared with the tests, so pods ask for few."""
         plan = of_this_machine()
         plan["choice"] |= {"replicas": replicas, "max_model_len": 512, "max_num_seqs": 8, **choice}
@@ -49,10 +59,10 @@ class Deployed(Applied):
             {"ranks": [rank], "kept_free": 0, "shared_memory": 0, **memory}
             for rank in range(int(plan["choice"]["pipeline_parallel_size"]))
         ]
-        plan["start"] = of_a_start(PLANNED)
+        plan["start"] = start or of_a_start(PLANNED)
         self._plan.write_text(yaml.safe_dump(plan))
         place = ("--host-path", str(self._model.parent), "--model-path", self._model.name)
-        given = () if "--host-path" in words else place
+        given = () if any(word in PLACES for word in words) else place
         made = ("-o", str(self.folder), "--name", "tiny")
         image = () if "--image" in words else ("--image", IMAGE)
         assert main(["deploy", "k8s", str(self._plan), *made, *image, *given, *words]) == 0
@@ -100,6 +110,8 @@ class Deployed(Applied):
         """Requests one after the other from each client, and streams, each of which must be as the
         first one was; errors are in the list.
         """
+        # kube-proxy writes its rules once a second: a Service refuses for a moment when it is new.
+        eventually(lambda: _accepts(url), f"connections to {url}")
         done, failed, texts = threading.Event(), list[str](), set[str]()
         count = [0] * (clients + streams)
 
@@ -118,7 +130,7 @@ class Deployed(Applied):
                     once(at)
                     count[at] += 1
                 except (openai.OpenAIError, httpx.HTTPError, BrokenStreamError) as error:
-                    failed.append(f"{type(error).__name__}: {error}")
+                    failed.append(_said(error))
 
         threads = [threading.Thread(target=send, args=(at,)) for at in range(clients + streams)]
         for thread in threads:
@@ -130,3 +142,21 @@ class Deployed(Applied):
             done.set()
             for thread in threads:
                 thread.join()
+
+
+def _accepts(url: str) -> bool:
+    where = urlsplit(url)
+    try:
+        socket.create_connection((where.hostname, where.port), HANG).close()
+    except OSError:
+        return False
+    return True
+
+
+def _said(error: BaseException | None) -> str:
+    """An error with its causes: the client says "Connection error" of all that ends one."""
+    found = []
+    while error is not None:
+        found.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__
+    return f"{datetime.now(UTC):%H:%M:%S.%f} " + ", from ".join(found)
