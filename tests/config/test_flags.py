@@ -41,6 +41,7 @@ OUT_OF_RANGE = {
     "--ray-address": "",
     "--ray-channel": "pigeon",
     "--enable-expert-parallel": "perhaps",
+    "--disable-custom-all-reduce": "perhaps",
     "--ray-overlap-comm": "perhaps",
     "--placement": "scatter",
     "--nnodes": "0",

@@ -292,6 +292,13 @@ FLAGS: tuple[Flag, ...] = (
         "give each rank of --tensor-parallel-size whole experts instead of columns of all",
     ),
     Flag(
+        "--disable-custom-all-reduce",
+        "parallel",
+        Switch(),
+        False,
+        "leave all sums between GPUs to NCCL, small ones too (docs/gpu.md)",
+    ),
+    Flag(
         "--distributed-executor-backend",
         "parallel",
         Choice(("inline", "mp", "ray")),

@@ -139,6 +139,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         tensor,
         pipeline,
         by_experts=values["enable_expert_parallel"],
+        library_sums=values["disable_custom_all_reduce"],
         backend=backend,
         ray_address=values["ray_address"],
         ray_channel=values["ray_channel"],

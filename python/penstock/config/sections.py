@@ -108,6 +108,8 @@ class ParallelConfig:
     pipeline: int = 1
     by_experts: bool = False
     """Ranks have whole experts, not columns of all."""
+    library_sums: bool = False
+    """GPUs leave all sums to NCCL."""
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None

@@ -105,7 +105,6 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--optimization-level", "nothing is compiled at the start"),
     Foreign("--attention-backend", "see --isa"),
     Foreign("--speculative-config", "drafts change the speed only, and there is no drafter"),
-    _switch("--disable-custom-all-reduce", "sums go through shared memory"),
     _switch("--ray-workers-use-nsight", "there is nothing of CUDA to profile"),
     # scheduling
     _switch("--enable-chunked-prefill", "prompts are always computed in chunks"),

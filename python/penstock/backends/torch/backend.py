@@ -109,8 +109,9 @@ class TorchBackend:
             host_memory=available_memory() // config.parallel.most_ranks_on_a_node,
         )
         wiring = ALONE if rank is None else parsed(rank[1])
+        symmetric = not config.parallel.library_sums
         self._ranks, self._carried_in, self._carried_out = open_ranks(
-            wiring, self._shard, device.torch
+            wiring, self._shard, device.torch, symmetric=symmetric
         )
         self._grammars: Grammars | None = None
         if self._shard.has_head and self._shard.rank == 0:
