@@ -35,6 +35,7 @@ OUT_OF_RANGE = {
     "--threads": "0",
     "--isa": "sse2",
     "--device": "",
+    "--attention-backend": "eager",
     "--tensor-parallel-size": "0",
     "--pipeline-parallel-size": "two",
     "--distributed-executor-backend": "threads",

@@ -269,6 +269,14 @@ FLAGS: tuple[Flag, ...] = (
         "backend that computes: cpu, cuda (docs/gpu.md), or a module (docs/adding-a-backend.md)",
     ),
     Flag(
+        "--attention-backend",
+        "compute",
+        Choice(("triton", "flashinfer")),
+        "triton",
+        "kernels of attention on GPUs: our own, or FlashInfer's where it is installed; not yet "
+        "measured which is faster (docs/gpu.md)",
+    ),
+    Flag(
         "--tensor-parallel-size",
         "parallel",
         Integer(1, 1024),

@@ -100,6 +100,8 @@ class ComputeConfig:
     """None: the best one of the machine."""
     backend: str = "cpu"
     """Module of `penstock.backends`, or the full name of another one."""
+    attention: str = "triton"
+    """`triton` or `flashinfer`; of GPUs alone."""
 
 
 @dataclass(frozen=True, slots=True)
