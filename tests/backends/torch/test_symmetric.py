@@ -113,7 +113,7 @@ def test_sums_have_the_bits_of_the_order_of_ranks_on_all_of_them() -> None:
 
 
 def obstacles(own: Rank, addresses: list[str]) -> list[tuple[bool, list[float], list[str]]]:
-    """Of each case, whether the group is the one without symmetric memory, a sum of it, and what
+    """For each case, whether the group is the one without symmetric memory, a sum of it, and what
     was logged.
     """
     lines: list[str] = []
@@ -149,7 +149,7 @@ def test_ranks_keep_nccl_together_and_the_first_one_says_why() -> None:
 
 
 def facts(**changed: object) -> list[dict[str, Any]]:
-    """Of two ranks, the second one changed."""
+    """Facts of two ranks, the second one changed."""
     first = {"host": "a", "gpu": 0, "torch": "2.15.0", "at": "/somewhere"}
     return [first, {**first, "gpu": 1, **changed}]
 
