@@ -169,7 +169,7 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "checksum", lambda: cases.checksums(make, 3, 300)
 
 
-def _made(build: Callable[[], Case], timing: Timing) -> Case:
+def made_case(build: Callable[[], Case], timing: Timing) -> Case:
     case = build()
     if timing.dry and case.launch is not experts_grouped:
         case.launch, case.launch_options = case.reference, {}
@@ -190,7 +190,7 @@ def _has_grouped() -> bool:
 
 
 def _check(results: Results, timing: Timing, name: str, build: Callable[[], Case]) -> None:
-    case = _made(build, timing)
+    case = made_case(build, timing)
     limit, found = cases.TOLERANCE[timing.dtype], cases.error(case, timing.dtype)
     same = None if timing.dry else same_in_a_graph(case)
     results.row("cases", case=name, error=found, right=found < limit, graph=same)
@@ -224,7 +224,7 @@ def compile_all(results: Results, timing: Timing, share: Share) -> None:
     """Launch what `speeds` measures once, so that it is compiled."""
     make = Maker(timing.dtype, timing.device)
     for name, build in share.of((tiny if timing.dry else real)(make)):
-        results.item(f"{name}, compiled", lambda build=build: _launch(_made(build, timing)))
+        results.item(f"{name}, compiled", lambda build=build: _launch(made_case(build, timing)))
     timing.wait()
 
 
@@ -245,7 +245,7 @@ def _speed(
     name: str,
     build: Callable[[], Case],
 ) -> None:
-    case = _made(build, timing)
+    case = made_case(build, timing)
     options: dict[str, Any] = {**case.options, **case.launch_options}
     seconds = timing.of(lambda: case.launch(*case.args, **options))
     _row(results, name, case, seconds, ceilings)

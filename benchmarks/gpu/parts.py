@@ -16,7 +16,7 @@ import torch  # noqa: E402,F401
 
 IMPORTED_S = time.perf_counter() - BEGAN
 
-from benchmarks.gpu import kernels, machine, models, several, tiers  # noqa: E402
+from benchmarks.gpu import beside, kernels, machine, models, several, tiers  # noqa: E402
 from benchmarks.gpu.items import Results  # noqa: E402
 from benchmarks.gpu.shares import Share, spread  # noqa: E402
 from benchmarks.gpu.timing import Timing  # noqa: E402
@@ -48,6 +48,8 @@ def main() -> None:
         kernels.speeds(results, timing, ceilings)
     elif options.part == "tiers":
         tiers.measure(results, timing)
+    elif options.part == "flashinfer":
+        beside.measure(results, timing)
     elif options.part == "several":
         several.measure(results, timing, ceilings)
     else:

@@ -36,10 +36,11 @@ PARTS = (
     ("tiers", 25),
     ("Qwen3-0.6B", 45),
     ("kernels", 55),
-    ("Qwen3-8B", 105),
+    ("Qwen3-8B", 90),
     ("several", 55),
     ("Qwen3-30B-A3B", 80),
     ("Qwen3-14B", 45),
+    ("flashinfer", 10),
 )
 KILL_SECONDS = 5
 LEAST_SECONDS = 10

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+from penstock.backends.torch.graphs import capture_cuda
+from penstock.backends.torch.symmetric import SymmetricGroup
 
 from benchmarks.gpu import models, serving
 from benchmarks.gpu.driver import DRY, FULL, Rank
@@ -57,6 +62,7 @@ def _other(first: Rank, at: int, directory: Path, dry: bool) -> subprocess.Popen
 
 def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, directory: Path) -> None:
     """What each rank does. No item is left out: ranks that differ would wait for one another."""
+    logging.basicConfig(level=logging.INFO)
     stand_in()
     if not timing.dry:
         torch.cuda.set_device(rank.rank)
@@ -70,18 +76,48 @@ def run(results: Results, timing: Timing, ceilings: Ceilings, rank: Rank, direct
 
 
 def _sums(results: Results, timing: Timing, model: models.Model) -> None:
-    """Sums over the ranks, as after each attention and feed-forward."""
-    group = model.driver.backend._ranks
-    for rows in (1, 4) if timing.dry else (1, 16, 64, 256, 8192):
-        x = torch.ones(rows, model.shape.hidden, dtype=timing.dtype, device=timing.device)
-        group.sum(x)
-        timing.wait()
-        calls, began = 3 if timing.dry else 50, time.perf_counter()
+    """Sums over the ranks, as after each attention and feed-forward: as they are served, and by
+    NCCL where small ones go through symmetric memory.
+    """
+    group = model.driver.backend._ranks.group
+    ways = {"as served": group.sum}
+    if isinstance(group, SymmetricGroup):
+        ways["NCCL"] = group.inner.sum
+    elif not timing.dry:
+        results.row(ABSENT, item="symmetric memory", reason="the log of this part says why")
+    for rows in (1, 4) if timing.dry else (1, 4, 16, 32, 64, 256, 8192):
+        # Of zeros: sums of sums stay what they are.
+        x = torch.zeros(rows, model.shape.hidden, dtype=timing.dtype, device=timing.device)
+        for way, add in ways.items():
+            seconds = _of_sums(timing, partial(add, x))
+            rate = x.nbytes / seconds / 1e9
+            results.row("sums", rows=rows, by=way, us=seconds * 1e6, GB_per_s=rate)
+
+
+def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -> float:
+    """Seconds of one of `calls` sums in a graph, as decode steps have them. All ranks begin
+    together, because each waits for the others in the first one.
+    """
+
+    def work() -> torch.Tensor:
         for _ in range(calls):
-            group.sum(x.fill_(1.0))
-        timing.wait()
-        seconds = (time.perf_counter() - began) / calls
-        results.row("sums", rows=rows, us=seconds * 1e6, GB_per_s=x.nbytes / seconds / 1e9)
+            made = add()
+        return made
+
+    if timing.dry:
+        began = time.perf_counter()
+        work()
+        return (time.perf_counter() - began) / calls
+    with torch.cuda.stream(torch.cuda.Stream()):
+        replay, best = capture_cuda(work), float("inf")
+        for _ in range(5):
+            add()
+            timing.wait()
+            began = time.perf_counter()
+            replay()
+            timing.wait()
+            best = min(best, time.perf_counter() - began)
+    return best / calls
 
 
 def free_port() -> int:

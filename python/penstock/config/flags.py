@@ -269,6 +269,14 @@ FLAGS: tuple[Flag, ...] = (
         "backend that computes: cpu, cuda (docs/gpu.md), or a module (docs/adding-a-backend.md)",
     ),
     Flag(
+        "--attention-backend",
+        "compute",
+        Choice(("triton", "flashinfer")),
+        "triton",
+        "kernels of attention on GPUs: our own, or FlashInfer's where it is installed; not yet "
+        "measured which is faster (docs/gpu.md)",
+    ),
+    Flag(
         "--tensor-parallel-size",
         "parallel",
         Integer(1, 1024),
@@ -290,6 +298,13 @@ FLAGS: tuple[Flag, ...] = (
         Switch(),
         False,
         "give each rank of --tensor-parallel-size whole experts instead of columns of all",
+    ),
+    Flag(
+        "--disable-custom-all-reduce",
+        "parallel",
+        Switch(),
+        False,
+        "leave all sums between GPUs to NCCL, small ones too (docs/gpu.md)",
     ),
     Flag(
         "--distributed-executor-backend",

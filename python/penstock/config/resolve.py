@@ -86,16 +86,27 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             events=values["kv_events_config"],
         ),
         _scheduler(values),
-        ComputeConfig(
-            threads=values["threads"] or cpu_count(),
-            isa=None if values["isa"] == "auto" else values["isa"],
-            backend="cpu" if values["device"] == "auto" else values["device"],
-        ),
+        _compute(values),
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
         LogConfig(values["log_level"], values["log_format"]),
     )
     return Config(engine, _server(values, served_name))
+
+
+def _compute(values: Mapping[str, Any]) -> ComputeConfig:
+    attention, device = values["attention_backend"], values["device"]
+    if attention != "triton" and device != "cuda":
+        raise PenstockError(
+            f"--attention-backend {attention} computes on GPUs: give --device cuda too, or leave "
+            "it out"
+        )
+    return ComputeConfig(
+        threads=values["threads"] or cpu_count(),
+        isa=None if values["isa"] == "auto" else values["isa"],
+        backend="cpu" if device == "auto" else device,
+        attention=attention,
+    )
 
 
 def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
@@ -140,6 +151,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
         tensor,
         pipeline,
         by_experts=values["enable_expert_parallel"],
+        library_sums=values["disable_custom_all_reduce"],
         backend=backend,
         ray_address=values["ray_address"],
         ray_channel=values["ray_channel"],

@@ -100,6 +100,8 @@ class ComputeConfig:
     """None: the best one of the machine."""
     backend: str = "cpu"
     """Module of `penstock.backends`, or the full name of another one."""
+    attention: str = "triton"
+    """`triton` or `flashinfer`; of GPUs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class ParallelConfig:
     pipeline: int = 1
     by_experts: bool = False
     """Ranks have whole experts, not columns of all."""
+    library_sums: bool = False
+    """GPUs leave all sums to NCCL."""
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None

@@ -103,9 +103,7 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--cudagraph-capture-sizes", _NO_GRAPHS),
     Foreign("--compilation-config", "nothing is compiled at the start"),
     Foreign("--optimization-level", "nothing is compiled at the start"),
-    Foreign("--attention-backend", "see --isa"),
     Foreign("--speculative-config", "drafts change the speed only, and there is no drafter"),
-    _switch("--disable-custom-all-reduce", "sums go through shared memory"),
     _switch("--ray-workers-use-nsight", "there is nothing of CUDA to profile"),
     # scheduling
     _switch("--enable-chunked-prefill", "prompts are always computed in chunks"),

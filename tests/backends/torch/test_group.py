@@ -52,7 +52,7 @@ def on_ranks(work: Callable[[int, dict[str, Any]], T]) -> list[T]:
 
 
 def opened(at: dict[str, Any], device: str = "cpu") -> Group:
-    return open_group(at, WIDTHS, torch.device(device), HANG)
+    return open_group(at, WIDTHS, torch.device(device), HANG, symmetric=False)
 
 
 def term(rank: int, size: int, dtype: torch.dtype) -> Tensor:
@@ -125,9 +125,11 @@ def test_a_rank_that_is_gone_ends_the_sum_of_the_others() -> None:
 def test_a_caller_with_another_key_is_no_rank() -> None:
     address = free_address()
     with ThreadPoolExecutor(1) as pool:
-        first = open_group(wiring(address, 0), WIDTHS, torch.device("cpu"), 3.0)
+        first = open_group(wiring(address, 0), WIDTHS, torch.device("cpu"), 3.0, symmetric=False)
         waiting = pool.submit(first.sum, torch.ones(3))
-        stranger = open_group(wiring(address, 1, bytes(32)), WIDTHS, torch.device("cpu"), 3.0)
+        stranger = open_group(
+            wiring(address, 1, bytes(32)), WIDTHS, torch.device("cpu"), 3.0, symmetric=False
+        )
         with pytest.raises(ConnectionError, match="does not hold the key"):
             stranger.sum(torch.ones(3))
         with pytest.raises(ConnectionError, match="rank 1 said nothing for 3 s"):

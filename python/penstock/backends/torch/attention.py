@@ -45,6 +45,8 @@ def attend_heads(
     factors = None if a.temperature is None else _factors(a.temperature, inputs.positions)
     qkv = functional.linear(x, own.qkv)
     q = rotate_and_store(qkv, heads, inputs.positions, cos, sin, places, k, v, factors)
+    if inputs.planned is not None:
+        return inputs.planned.attend(mixer, q, k, v).flatten(1)
     scoring = Scoring(
         scale=own.d**-0.5 if a.scale is None else a.scale,
         window=a.window or 0,

@@ -17,6 +17,13 @@ from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.device import Device, Done
+from penstock.backends.torch.flash import (
+    FlashInfer,
+    check_flash,
+    flash_bytes,
+    kinds_of,
+    planned,
+)
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
@@ -88,6 +95,9 @@ class TorchBackend:
         self._longest = config.model.max_model_len or spec.max_position
         """Positions of a sequence, for which there are tables."""
         self._kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16
+        self._flash: FlashInfer | None = None
+        if config.compute.attention == "flashinfer":
+            check_flash(spec, self._dtype, self._kv_dtype)
         began = time.perf_counter()
         checkpoint = Checkpoint(Path(info.paths[0]))
         source = Source(checkpoint, device.torch, self._dtype, device.uploads())
@@ -110,8 +120,9 @@ class TorchBackend:
             host_memory=available_memory() // config.parallel.most_ranks_on_a_node,
         )
         wiring = ALONE if rank is None else parsed(rank[1])
+        symmetric = not config.parallel.library_sums
         self._ranks, self._carried_in, self._carried_out = open_ranks(
-            wiring, self._shard, device.torch
+            wiring, self._shard, device.torch, symmetric=symmetric
         )
         self._grammars: Grammars | None = None
         if self._shard.has_head and self._shard.rank == 0:
@@ -141,6 +152,8 @@ class TorchBackend:
             beside += sent_bytes(spec, tokens, self._dtype)
         if self._capture is not None:
             beside += graph_bytes(spec, shard, slots, self._dtype)
+        if config.compute.attention == "flashinfer":
+            beside += flash_bytes(self._weights, graphs=self._capture is not None)
         return max(0, device.free_memory() // shared - beside)
 
     def allocate(self, blocks: Sequence[int]) -> None:
@@ -163,8 +176,12 @@ class TorchBackend:
             raise out_of_memory(error, "the KV pools") from error
         self._on_device = DeviceSlots(limits.slots, width, len(blocks), self._device.torch)
         self._model = Model(spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
+        if config.compute.attention == "flashinfer":
+            sizes = (limits.block_size, self._dtype, self._device.torch)
+            self._flash = FlashInfer(kinds_of(self._weights), *sizes)
         if self._capture is not None:
-            self._graphs = DecodeGraphs(self._model, self._on_device, self._capture)
+            graphs = (self._model, self._on_device, self._capture, self._flash)
+            self._graphs = DecodeGraphs(*graphs)
         self._device.synchronize()
         if self.facts.own_memory:
             self._warm_up()
@@ -180,7 +197,8 @@ class TorchBackend:
     def _warm_up(self) -> None:
         limits = self._limits
         try:
-            self._device.start(lambda: warm_up(self._model, self._on_device, limits)).result()
+            given = (self._model, self._on_device, limits, self._flash)
+            self._device.start(lambda: warm_up(*given)).result()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
 
@@ -256,6 +274,7 @@ class TorchBackend:
         else:
             inputs = pack(plan, order, self._limits.block_size, self._device.torch)
             tables = device.tables(inputs.slots, inputs.blocks)
+            inputs = planned(self._flash, inputs, plan, order, tables)
             x = self._model.forward(inputs, tables, device.last)
         self._draw(step, x, self._masks(step))
         self._score(step, x)

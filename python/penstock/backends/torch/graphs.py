@@ -12,17 +12,20 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.inputs import Inputs, to_device
+from penstock.backends.torch.inputs import Attending, Inputs, to_device
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
 from penstock.core import StepPlan
 from penstock.core.plan import NOT_FINITE
+
+if TYPE_CHECKING:
+    from penstock.backends.torch.flash import FlashInfer, Planned
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
@@ -42,13 +45,22 @@ class Graph:
     work: Callable[[], Tensor]
     """What was recorded. It refers to all tensors that the graph reads and did not make."""
     replay: Callable[[], Tensor]
+    planned: Planned | None
+    """Attention that is planned before each replay."""
 
 
 class DecodeGraphs:
-    def __init__(self, model: Model, slots: DeviceSlots, capture: Capture) -> None:
+    def __init__(
+        self,
+        model: Model,
+        slots: DeviceSlots,
+        capture: Capture,
+        flash: FlashInfer | None = None,
+    ) -> None:
         self._model = model
         self._slots = slots
         self._capture = capture
+        self._flash = flash
         self._graphs: dict[tuple[int, bool], Graph] = {}
         """By rows, and whether tokens are drawn."""
 
@@ -79,6 +91,9 @@ class DecodeGraphs:
             self._graphs[rows, draws] = self._captured(rows, draws=draws)
         graph = self._graphs[rows, draws]
         graph.columns.view(-1).copy_(columns)
+        if graph.planned is not None:
+            starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
+            graph.planned.plan(starts, counts, self._slots.tables(graph.columns[1], None))
         return graph.replay()[:count]
 
     def _captured(self, rows: int, *, draws: bool) -> Graph:
@@ -87,17 +102,24 @@ class DecodeGraphs:
         columns[1] = self._slots.padding
         # Made before the capture: sizes are the graph's, not the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
+        planned = None
+        if self._flash is not None:
+            tables = self._slots.tables(columns[1], None)
+            planned = self._flash.of_graph(rows, tables)
+            planned.plan([0] * rows, [0] * rows, tables)
 
         def work() -> Tensor:
-            inputs = decode_inputs(columns, offsets, self._slots.padding)
+            inputs = decode_inputs(columns, offsets, self._slots.padding, planned)
             tables = self._slots.tables(inputs.slots, None)
             x = self._model.forward(inputs, tables, self._slots.last)
             return draw_all(self._model, self._slots, x, inputs) if draws else x
 
-        return Graph(columns, work, self._capture(work))
+        return Graph(columns, work, self._capture(work), planned)
 
 
-def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
+def decode_inputs(
+    columns: Tensor, offsets: Tensor, padding: int, planned: Attending | None = None
+) -> Inputs:
     """The inputs of one row for each sequence; the length of a sequence in slot `padding` is 0."""
     tokens, slots, positions = columns.unbind(0)
     return Inputs(
@@ -111,6 +133,7 @@ def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
         decodes=len(tokens),
         most_rows=1,
         blocks=None,
+        planned=planned,
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock.backends.torch.losses import is_loss
 from penstock.backends.torch.sampling import HEAD_ROWS
+from penstock.backends.torch.symmetric import with_symmetric
 
 if TYPE_CHECKING:
     from penstock._native import Star
@@ -45,9 +46,16 @@ class Group(Protocol):
 
 
 def open_group(
-    wiring: dict[str, Any], widths: list[int], device: torch.device, patience: float
+    wiring: dict[str, Any],
+    widths: list[int],
+    device: torch.device,
+    patience: float,
+    *,
+    symmetric: bool,
 ) -> Group:
-    """`widths` are the columns of each rank's logits. Between GPUs it waits for the other ranks."""
+    """`widths` are the columns of each rank's logits. Between GPUs it waits for the other ranks;
+    with `symmetric` their small sums go through symmetric memory where it works.
+    """
     from penstock._native import Star
 
     rank, ranks = int(wiring["rank"]), int(wiring["ranks"])
@@ -58,7 +66,11 @@ def open_group(
         return StreamGroup(star)
     wait = timedelta(seconds=patience)
     store = StarStore(star, rank)
-    return NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
+    nccl = NcclGroup(dist.ProcessGroupNCCL(store, rank, ranks, wait), rank, ranks)
+    if not symmetric:
+        return nccl
+    with torch.cuda.device(device):
+        return with_symmetric(nccl, star, wiring["address"], rank, ranks, device)
 
 
 class StreamGroup:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.weights import MixerWeights
 from penstock.core import StepPlan
+
+
+class Attending(Protocol):
+    """Attention that was planned for the step (`flash.py`)."""
+
+    def attend(self, mixer: MixerWeights, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class Inputs:
     """Rows of the sequence that has the most."""
     blocks: int | None
     """Entries of the longest block table that are read; None: all that there is room for."""
+    planned: Attending | None = None
+    """What attends in place of the Triton kernels."""
 
 
 def order_of(plan: StepPlan) -> list[int]:

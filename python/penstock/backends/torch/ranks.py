@@ -74,11 +74,11 @@ class Ranks:
 
 
 def open_ranks(
-    wiring: Wiring, shard: Shard, device: torch.device
+    wiring: Wiring, shard: Shard, device: torch.device, *, symmetric: bool
 ) -> tuple[Ranks, queue.Queue[Any], queue.Queue[Any]]:
     """The connections of a rank, and the queues of rows that the caller carries in and out: bytes,
     or tensors, which come in as `Device.handed` gives them. Between GPUs it waits for the other
-    ranks of the stage.
+    ranks of the stage (`open_group`).
     """
     inward: queue.Queue[Any] = queue.Queue()
     outward: queue.Queue[Any] = queue.Queue()
@@ -88,7 +88,8 @@ def open_ranks(
     before = _before(wiring["before"], inward, patience)
     group = None
     if wiring["group"] is not None:
-        group = open_group(wiring["group"], shard.vocab_widths, device, patience)
+        widths = shard.vocab_widths
+        group = open_group(wiring["group"], widths, device, patience, symmetric=symmetric)
     return Ranks(group, before, after), inward, outward
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.checks import Limits
+from penstock.backends.torch.flash import FlashInfer, planned
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.kernels.decode import split_tokens
@@ -24,20 +25,27 @@ from penstock.backends.torch.slots import DeviceSlots
 from penstock.core import StepPlan
 
 
-def warm_up(model: Model, slots: DeviceSlots, limits: Limits) -> None:
+def warm_up(
+    model: Model, slots: DeviceSlots, limits: Limits, flash: FlashInfer | None = None
+) -> None:
     """Compute a prefill of `limits.tokens` rows and the logits of as many as are drawn at once.
 
     All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
     zeroes, so it writes to the first block of each KV group, which holds nothing yet.
     """
     with torch.inference_mode():
-        _step(model, slots, limits, _lengths(limits), None)
+        _step(model, slots, limits, flash, _lengths(limits), None)
         for tokens in split_tokens(limits.max_position):
-            _step(model, slots, limits, [1], -(-tokens // limits.block_size))
+            _step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
 
 
 def _step(
-    model: Model, slots: DeviceSlots, limits: Limits, parts: list[int], blocks: int | None
+    model: Model,
+    slots: DeviceSlots,
+    limits: Limits,
+    flash: FlashInfer | None,
+    parts: list[int],
+    blocks: int | None,
 ) -> None:
     """`blocks`: entries of the block tables that are read; None: as many as the rows need."""
     plan = StepPlan(
@@ -48,9 +56,10 @@ def _step(
         tokens=array("i", [0] * sum(parts)),
     )
     alone = _without_stages(model, len(plan.tokens))
-    inputs = pack(plan, order_of(plan), limits.block_size, slots.last.device)
+    order = order_of(plan)
+    inputs = pack(plan, order, limits.block_size, slots.last.device)
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
-    x = alone.forward(inputs, tables, slots.last)
+    x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
     if model.shard.has_head:
         logits = alone.logits(x[:HEAD_ROWS])
         if logits is not None:
