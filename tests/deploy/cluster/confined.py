@@ -32,6 +32,8 @@ CONTROLLERS = (
     "blkio",
     "systemd",
 )
+UNIFIED = "unified"
+"""The hierarchy of version 2 beside them, in which runc makes the same cgroups."""
 TOOLS = ("runc", "buildah", "mmdebstrap", "iptables", "conntrack", "gcc", "nsenter")
 WRITTEN = ("/run", "/var/lib", "/var/log")
 """Where containerd, plugins and kubelet write without asking; empty in there."""
@@ -134,7 +136,7 @@ class Confined:
             self._process.communicate()
         for command in (("link", "del", self._link), ("netns", "del", self.name)):
             subprocess.run(["ip", *command], capture_output=True, check=False)
-        for controller in CONTROLLERS:
+        for controller in (*CONTROLLERS, UNIFIED):
             _remove(CGROUPS / controller / self.name)
 
 

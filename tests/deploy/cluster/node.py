@@ -53,9 +53,9 @@ class Node(ControlPlane):
 
     def __init__(self) -> None:
         self._runtime = tools(RUNTIME)
+        self.place = Confined((SERVICES, PODS)).__enter__()
         # Paths of sockets are short.
         folder = Path(tempfile.mkdtemp(prefix="pen", dir="/tmp"))
-        self.place = Confined((SERVICES, PODS)).__enter__()
         self.inside = (*self.place.inside, "env", "-C", str(folder))
         super().__init__(folder, self.place.address, self.inside)
 
