@@ -18,6 +18,7 @@ from penstock.backends.torch import attention, feed_forward, graphs, model
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.graphs import BUCKETS
+from penstock.backends.torch.memory import scratch_bytes, split_bytes
 from penstock.backends.torch.sampling import Draws
 from penstock.backends.torch.slots import new_slot
 from penstock.core import Registration
@@ -217,6 +218,32 @@ def test_steps_in_graphs_give_what_others_give(family: str, recorder: Recorder) 
         assert answers(Driver(loaded, seed=3)) == expected
     # Batches of 4 (with a row of padding), 2 and 1; each step replays one.
     assert (recorder.captures, recorder.replays) == (3, 9)
+
+
+@pytest.mark.parametrize(("family", "kernel"), [("llama", "decode"), ("deepseek3", "latent")])
+def test_graphs_share_memory_for_parts_of_split_rows(
+    family: str, kernel: str, kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of their kernels gets the same, with room for the parts of the largest batch."""
+    name, seen = f"attend_{kernel}", []
+    attend = getattr(attention, name)
+
+    def noted(*args: Any, scratch: Tensor | None, **options: Any) -> Any:
+        if Recorder.active is not None:
+            assert scratch is not None
+            seen.append((scratch.data_ptr(), scratch.dtype, 4 * len(scratch)))
+        else:
+            assert scratch is None, "a step outside of graphs has its own"
+        return attend(*args, scratch=scratch, **options)
+
+    monkeypatch.setattr(attention, name, noted)
+    with recorded(family, Recorder()) as loaded:
+        answers(Driver(loaded, seed=3))
+        wanted = scratch_bytes(loaded._spec, loaded._shard, SLOTS)
+        assert wanted >= split_bytes(loaded._spec, loaded._shard, SLOTS)
+    assert len(seen) > 3
+    ((_, kind, size),) = set(seen)
+    assert (kind, size) == (torch.float32, wanted)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek3", "qwen2moe", "gpt2"])

@@ -56,7 +56,8 @@ def attend_heads(
     )
     n, parts = inputs.decodes, []
     if n:
-        parts.append(attend_decode(q[:n], k, v, table[:n], inputs.lengths[:n], scoring))
+        decodes = (q[:n], k, v, table[:n], inputs.lengths[:n], scoring)
+        parts.append(attend_decode(*decodes, scratch=inputs.scratch))
     if n < len(inputs.slots):
         offsets = inputs.offsets[n:] - n
         rest = (table[n:], inputs.starts[n:], offsets, scoring)
@@ -110,5 +111,6 @@ def attend_latent_rows(
         inputs.sequences,
         value_width=a.kv_rank,
         scale=(a.plain_dim + a.rope_dim) ** -0.5 if a.scale is None else a.scale,
+        scratch=inputs.scratch,
     )
     return torch.bmm(context.transpose(0, 1), own.v_b).transpose(0, 1).reshape(rows, -1)

@@ -32,6 +32,7 @@ from penstock.backends.torch.memory import (
     FOR_WEIGHTS,
     graph_bytes,
     out_of_memory,
+    scratch_bytes,
     sent_bytes,
     step_bytes,
 )
@@ -181,10 +182,20 @@ class TorchBackend:
             self._flash = FlashInfer(kinds_of(self._weights), *sizes)
         if self._capture is not None:
             graphs = (self._model, self._on_device, self._capture, self._flash)
-            self._graphs = DecodeGraphs(*graphs)
+            self._graphs = DecodeGraphs(*graphs, self._scratch())
         self._device.synchronize()
         if self.facts.own_memory:
             self._warm_up()
+
+    def _scratch(self) -> Tensor | None:
+        """Memory of all graphs for parts of split rows, which FlashInfer has in its own."""
+        if self._flash is not None:
+            return None
+        size = scratch_bytes(self._spec, self._shard, self._config.scheduler.max_num_seqs)
+        try:
+            return torch.empty(size // 4, dtype=torch.float32, device=self._device.torch)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the graphs of decode steps") from error
 
     @property
     def _capture(self) -> Capture | None:

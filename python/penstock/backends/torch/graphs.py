@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.inputs import Attending, Inputs, to_device
+from penstock.backends.torch.inputs import Inputs, to_device
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
@@ -56,7 +56,12 @@ class DecodeGraphs:
         slots: DeviceSlots,
         capture: Capture,
         flash: FlashInfer | None = None,
+        scratch: Tensor | None = None,
     ) -> None:
+        """`scratch` is f32 memory of all graphs, which are replayed one after another: what a
+        graph allocates is kept for it alone.
+        """
+        self._scratch = scratch
         self._model = model
         self._slots = slots
         self._capture = capture
@@ -109,7 +114,8 @@ class DecodeGraphs:
             planned.plan([0] * rows, [0] * rows, tables)
 
         def work() -> Tensor:
-            inputs = decode_inputs(columns, offsets, self._slots.padding, planned)
+            inputs = decode_inputs(columns, offsets, self._slots.padding)
+            inputs = replace(inputs, planned=planned, scratch=self._scratch)
             tables = self._slots.tables(inputs.slots, None)
             x = self._model.forward(inputs, tables, self._slots.last)
             return draw_all(self._model, self._slots, x, inputs) if draws else x
@@ -117,9 +123,7 @@ class DecodeGraphs:
         return Graph(columns, work, self._capture(work), planned)
 
 
-def decode_inputs(
-    columns: Tensor, offsets: Tensor, padding: int, planned: Attending | None = None
-) -> Inputs:
+def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
     """The inputs of one row for each sequence; the length of a sequence in slot `padding` is 0."""
     tokens, slots, positions = columns.unbind(0)
     return Inputs(
@@ -133,7 +137,6 @@ def decode_inputs(
         decodes=len(tokens),
         most_rows=1,
         blocks=None,
-        planned=planned,
     )
 
 

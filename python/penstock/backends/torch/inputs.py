@@ -46,6 +46,9 @@ class Inputs:
     """Entries of the longest block table that are read; None: all that there is room for."""
     planned: Attending | None = None
     """What attends in place of the Triton kernels."""
+    scratch: Tensor | None = None
+    """Memory in f32 for the parts of rows whose attention is split; None: each kernel has its own.
+    """
 
 
 def order_of(plan: StepPlan) -> list[int]:

@@ -57,16 +57,25 @@ def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
 
 def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype) -> int:
     """The most that the graphs of all sizes of batch keep, those that draw and those that end
-    before the head: what a graph computes has memory of its own.
+    before the head: what a graph computes has memory of its own, but for parts of split rows.
     """
-    least = next((rows for rows in BUCKETS if rows >= slots), BUCKETS[-1])
-    buckets = [bucket for bucket in BUCKETS if bucket <= least]
-    rows = sum(buckets)
+    rows = sum(_buckets(slots))
     # As the product gives them and in f32, where a soft cap is computed in two steps more.
     wide = 1 if spec.final_softcap is None else 3
     logits = (int(dtype.itemsize) + wide * WIDE) * spec.vocab
-    parts = sum(split_bytes(spec, shard, bucket) for bucket in buckets)
-    return rows * (2 * _row(spec, shard, dtype) + logits) + 2 * parts
+    parts = scratch_bytes(spec, shard, slots)
+    return rows * (2 * _row(spec, shard, dtype) + logits) + parts
+
+
+def scratch_bytes(spec: DecoderSpec, shard: Shard, slots: int) -> int:
+    """What the parts of split rows take in the graph that has the most; all graphs share it."""
+    return max(split_bytes(spec, shard, bucket) for bucket in _buckets(slots))
+
+
+def _buckets(slots: int) -> list[int]:
+    """Rows of the graphs of a server of so many sequences."""
+    least = next((rows for rows in BUCKETS if rows >= slots), BUCKETS[-1])
+    return [bucket for bucket in BUCKETS if bucket <= least]
 
 
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:

@@ -51,6 +51,15 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
     yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
     yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
     yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
+    # Memory that other graphs wrote to, and one that is too small for these parts.
+    for size in (1 << 15, 100):
+        scratch = {"scratch": torch.full((size,), torch.nan)}
+        shared = cases.decodes(make, LENGTHS, 4, 2, 24, Scoring(0.2), splits=4)
+        shared.launch_options |= scratch
+        yield shared
+        shared = cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=2)
+        shared.launch_options |= scratch
+        yield shared
     for sinks in (False, True):
         yield cases.merges(make, 2, 3, 5, 24, sinks=sinks)
 

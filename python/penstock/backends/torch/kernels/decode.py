@@ -21,7 +21,7 @@ from penstock.backends.torch.kernels.language import (
     power,
     tl,
 )
-from penstock.backends.torch.kernels.merge import merge_splits
+from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
 
 MOST_SPLITS = 32
 """Splits of one row, at most. Their number is a power of two: each has a kernel of its own."""
@@ -40,15 +40,17 @@ def attend_decode(
     scoring: Scoring,
     *,
     splits: int | None = None,
+    scratch: Tensor | None = None,
 ) -> Tensor:
     """Attention of the last token of each sequence: [sequences, hq, width of a value].
 
     `q` [sequences, hq, d]; `k`, `v` views [blocks, hk, tokens, width]; `tables` [sequences, blocks
     of the longest]; `lengths` [sequences] with the row's own token, 0: zeros. `splits` is fixed for
-    a CUDA graph; None: chosen by the shape.
+    a CUDA graph; None: chosen by the shape. `scratch` is f32 memory for the parts of split rows.
     """
     if launches(q):
-        return attend_decode_triton(q, k, v, tables, lengths, scoring, splits=splits)
+        given = (q, k, v, tables, lengths, scoring)
+        return attend_decode_triton(*given, splits=splits, scratch=scratch)
     return attend_decode_reference(q, k, v, tables, lengths, scoring)
 
 
@@ -82,6 +84,7 @@ def attend_decode_triton(
     scoring: Scoring,
     *,
     splits: int | None = None,
+    scratch: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
     if splits is None:
@@ -90,8 +93,7 @@ def attend_decode_triton(
     out = torch.empty(rows, hq, dv, dtype=q.dtype, device=q.device)
     parts, sums = out, out
     if splits > 1:
-        parts = torch.empty(rows, hq, splits, dv, dtype=torch.float32, device=q.device)
-        sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+        parts, sums = room_for_parts((rows, hq, splits, dv), q.device, scratch)
     if rows == 0:
         return out
     sinks = scoring.sinks

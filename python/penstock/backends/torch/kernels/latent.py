@@ -22,7 +22,7 @@ from penstock.backends.torch.kernels.language import (
     power,
     tl,
 )
-from penstock.backends.torch.kernels.merge import merge_splits
+from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
 
 
 def attend_latent(
@@ -34,15 +34,19 @@ def attend_latent(
     *,
     value_width: int,
     scale: float,
+    scratch: Tensor | None = None,
 ) -> Tensor:
     """Attention of rows `q` [rows, hq, width] over the latents up to their own: [rows, hq,
     value_width].
 
     `pool` is a layer's view [blocks, tokens, width]; row i is at `positions[i]` of sequence
     `sequences[i]`, whose blocks are `tables[sequences[i]]`. A position below zero sees nothing.
+    `scratch` is f32 memory for the parts of rows.
     """
-    compute = attend_latent_triton if launches(q) else attend_latent_reference
-    return compute(q, pool, tables, positions, sequences, value_width=value_width, scale=scale)
+    given = (q, pool, tables, positions, sequences)
+    if launches(q):
+        return attend_latent_triton(*given, value_width=value_width, scale=scale, scratch=scratch)
+    return attend_latent_reference(*given, value_width=value_width, scale=scale)
 
 
 def attend_latent_reference(
@@ -70,6 +74,7 @@ def attend_latent_triton(
     value_width: int,
     scale: float,
     splits: int | None = None,
+    scratch: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
     sizes = latent_sizes(hq, width, value_width, q.element_size())
@@ -80,8 +85,7 @@ def attend_latent_triton(
     if rows == 0:
         return out
     # Also of one split: a store to `out` itself spills twice as many registers on 9.0.
-    parts = torch.empty(rows, hq, splits, value_width, dtype=torch.float32, device=q.device)
-    sums = torch.empty(rows, hq, splits, dtype=torch.float32, device=q.device)
+    parts, sums = room_for_parts((rows, hq, splits, value_width), q.device, scratch)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
         *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1), scale),

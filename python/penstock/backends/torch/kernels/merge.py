@@ -27,6 +27,20 @@ def merge_splits_reference(
     return out
 
 
+def room_for_parts(
+    shape: tuple[int, int, int, int], device: torch.device, scratch: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Memory for parts of the shape [rows, hq, splits, width] and for their sums, in `scratch` of
+    f32 where that is large enough.
+    """
+    *sums, width = shape
+    count = sums[0] * sums[1] * sums[2]
+    numbers = count * (width + 1)
+    if scratch is None or len(scratch) < numbers:
+        scratch = torch.empty(numbers, dtype=torch.float32, device=device)
+    return scratch[: count * width].view(shape), scratch[count * width : numbers].view(sums)
+
+
 def merge_splits(parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor) -> Tensor:
     rows, hq, splits, width = parts.shape
     _merge[(rows, hq)](
