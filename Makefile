@@ -126,7 +126,7 @@ run-tests: install test-tools
 	cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native -- --show-output $(CARGO_TEST_ARGS) 2>&1 \
 		| tee $(LOGS)/cargo.log || status=1; \
 	if wait $$torch; then \
-		OMP_NUM_THREADS=1 nice -n 5 $(TORCH_PYTHON) -m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml \
+		OMP_NUM_THREADS=1 nice -n 5 env $(TORCH_PYTHON) -m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml \
 			$(PYTEST_ARGS) > $(LOGS)/pytest-torch.log 2>&1 & torch=$$!; \
 	else torch=; echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; fi; \
 	$(BIN)/python -m pytest --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) || status=1; \
