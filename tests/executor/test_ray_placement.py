@@ -176,7 +176,7 @@ def made(part: CommResource) -> dict[str, Any]:
     return {"kind": "memory", "path": path, "capacity": part.request[2]}
 
 
-def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict[str, Any]]:
+def wirings(tp: int, pp: int, places: Sequence[str], carried: str = "") -> list[dict[str, Any]]:
     shape = ranks(tp, pp)
     where = assign(shape, places, [HERE, THERE], HERE.id)
     wanted = comm_resources(shape, [seat.node for seat in where], carried)
@@ -185,7 +185,7 @@ def wirings(tp: int, pp: int, places: Sequence[str], carried: bool) -> list[dict
 
 
 def test_pipes_are_rings_on_a_node_and_streams_between_two() -> None:
-    found = wirings(2, 3, ["a", "a", "b"], carried=False)
+    found = wirings(2, 3, ["a", "a", "b"])
     assert [each["group"] and each["group"]["rank"] for each in found] == [0, 1, 0, 1, 0, 1]
     assert [each["group"]["path"] for each in found] == [
         "/of/0",
@@ -209,7 +209,7 @@ def test_pipes_are_rings_on_a_node_and_streams_between_two() -> None:
 
 
 def test_a_graph_carries_between_stages_and_needs_groups_only() -> None:
-    found = wirings(2, 2, ["a", "b"], carried=True)
+    found = wirings(2, 2, ["a", "b"], "carried")
     carried = {"kind": "carried"}
     assert [(each["before"], each["after"]) for each in found] == [(None, carried)] * 2 + [
         (carried, None)
@@ -218,5 +218,5 @@ def test_a_graph_carries_between_stages_and_needs_groups_only() -> None:
 
 
 def test_a_single_rank_is_joined_to_nothing() -> None:
-    (alone,) = wirings(1, 1, ["a"], carried=False)
+    (alone,) = wirings(1, 1, ["a"])
     assert (alone["group"], alone["before"], alone["after"]) == (None, None, None)
