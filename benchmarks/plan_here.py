@@ -28,6 +28,7 @@ from penstock.plan.here import here
 from penstock.plan.planning import MEASURED, WAITING
 from penstock.plan.profile import measure
 from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge
+from penstock.plan.starting import Rates
 from penstock.plan.subject import Subject, read_subject
 from penstock.plan.virtual import Arrival, poisson
 from support import servers
@@ -92,7 +93,7 @@ def run(
     trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
     trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
     workload = {"trace": str(trace), "requests": requests}
-    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload)
+    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload, Rates())
     question = Question(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
     trial = judge(candidates(question)[0][0], 1, goal, speed)
     plan = document(asked, Found(trial, (), (), 1))

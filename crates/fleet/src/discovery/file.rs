@@ -1,5 +1,5 @@
 //! Backends from a file: a JSON array, or one URL a line. Read again when
-//! its time or size has changed; a broken one changes nothing.
+//! its time or size has changed; a broken or empty one changes nothing.
 
 use std::fs;
 use std::io::{self, Read};
@@ -34,7 +34,7 @@ pub(crate) struct File {
     path: PathBuf,
     stamp: Option<Stamp>,
     targets: Vec<Target>,
-    /// It cannot be read, and the log says so.
+    /// It is empty or cannot be read, and the log says so.
     missing: bool,
 }
 
@@ -90,8 +90,12 @@ impl File {
         if self.stamp == Some(now) {
             return false;
         }
+        let list = read(&self.path);
+        if stamp(&self.path).ok() != Some(now) {
+            return false; // written meanwhile: the next look reads it whole
+        }
         self.stamp = Some(now);
-        match read(&self.path) {
+        match list {
             Ok(targets) => {
                 let changed = self.targets != targets;
                 self.targets = targets;
@@ -105,8 +109,14 @@ impl File {
     }
 }
 
+/// # Errors
+/// Also for an empty file: one that is written anew is empty for a moment, in which no replica
+/// would be left.
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let data = fs::metadata(path)?;
+    if data.len() == 0 {
+        return Err(io::Error::other("the file is empty ([] is no backends)"));
+    }
     Ok((data.modified()?, data.len()))
 }
 
@@ -198,6 +208,16 @@ mod tests {
             fs::write(&path, broken).unwrap();
             assert!(!file.look());
         }
+        // What a reader sees between truncation and writing.
+        fs::write(&path, "").unwrap();
+        assert!(!file.look());
+        fs::write(&path, "http://a:1\nhttp://c:2\n").unwrap();
+        assert!(file.look());
+        fs::write(&path, "[]").unwrap();
+        assert!(file.look());
+        assert_eq!(file.targets().len(), 0);
+        fs::write(&path, "http://a:1\nhttp://b:2\n").unwrap();
+        assert!(file.look());
         fs::remove_file(&path).unwrap();
         assert!(!file.look());
         assert_eq!(file.targets().len(), 2);
