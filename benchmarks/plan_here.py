@@ -1,6 +1,6 @@
 """`penstock plan --on here --measure` beside the server that it plans for.
 
-    python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--out benchmarks/results]
+    python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--results DIR]
 
 Measures steps once, predicts six open loads, then sends them to `penstock serve`: four minutes.
 Nothing else may run: both sides are slowed by what does, at different moments. The median of TPOT
@@ -9,10 +9,10 @@ is to be within 15%, P99 TTFT within 30%.
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import tempfile
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge
 from penstock.plan.starting import Rates
 from penstock.plan.subject import Subject, read_subject
 from penstock.plan.virtual import Arrival, poisson
-from support import servers
+from support import facts, servers
 
 LOADS = (
     (64, 64, 6.0),
@@ -48,11 +48,10 @@ BOUNDS = {"median_tpot_ms": 0.15, "p99_ttft_ms": 0.30}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--requests", type=int, default=40)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write plan-here-DATE.{json,md}")
+    parser = facts.parser(__doc__)
+    parser.add_argument("--requests", type=int, default=40, help="default: %(default)s")
     parsed = parser.parse_args()
+    known = facts.gather(parsed.peers, (), sys.argv)
     subject = read_subject(parsed.model)
     profile = measure(subject)
     print("decode ms", [(n, round(s * 1e3, 2)) for n, s in profile.decodes])
@@ -68,12 +67,9 @@ def main() -> None:
         for load in LOADS:
             rows.append(run(subject, speed, load, parsed.requests, Path(scratch), server.url))
             print(json.dumps(rows[-1]), flush=True)
-    lines = table(rows, parsed.model, parsed.requests)
+    lines = report(rows, known, parsed.model, parsed.requests)
     print("\n".join(lines))
-    if parsed.out:
-        stem = parsed.out / f"plan-here-{datetime.now(UTC).date()}"
-        stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
-        stem.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    facts.write(facts.stem("plan-here", parsed.results), lines, {**known, "rows": rows})
 
 
 def run(
@@ -123,23 +119,28 @@ def _row(arrival: Arrival) -> dict[str, float]:
     }
 
 
-def table(rows: list[dict[str, Any]], model: str, requests: int) -> list[str]:
+def report(
+    rows: list[dict[str, Any]], known: Mapping[str, Any], model: str, requests: int
+) -> list[str]:
     """Predicted / measured of each load as Markdown, and whether the two bounds hold."""
-    lines = [
+    columns = ("prompt, answer, rate", *KEYS, "TPOT within 15%", "P99 TTFT within 30%")
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        isl, osl, rate = row["load"]
+        pairs = [(row[key]["predicted"], row[key]["measured"]) for key in KEYS]
+        verdicts = [_verdict(row[key], most) for key, most in BOUNDS.items()]
+        numbers = [f"{predicted:g} / {measured:g}" for predicted, measured in pairs]
+        return [f"{isl}, {osl}, {rate:g}/s", *numbers, *verdicts]
+
+    return [
         "# penstock plan --on here --measure beside penstock bench",
+        "",
+        *facts.said(known),
         "",
         f"{model}, {requests} requests of each load. Predicted / measured ms.",
         "",
-        f"| prompt, answer, rate | {' | '.join(KEYS)} | TPOT within 15% | P99 TTFT within 30% |",
-        "|---|" + "--:|" * len(KEYS) + "---|---|",
+        *facts.table(columns, map(cells, rows)),
     ]
-    for row in rows:
-        pairs = [(row[key]["predicted"], row[key]["measured"]) for key in KEYS]
-        verdicts = [_verdict(row[key], most) for key, most in BOUNDS.items()]
-        cells = [f"{predicted:g} / {measured:g}" for predicted, measured in pairs] + verdicts
-        isl, osl, rate = row["load"]
-        lines.append(f"| {isl}, {osl}, {rate:g}/s | {' | '.join(cells)} |")
-    return lines
 
 
 def _verdict(pair: dict[str, float], most: float) -> str:

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -164,6 +165,16 @@ class RayCluster:
         for node in reversed(self.nodes):
             node.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@contextmanager
+def token_cluster(cpus: int, gpus: int = 0) -> Iterator[RayCluster]:
+    """A head node that asks callers for a token, which this process has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
+        with RayCluster(cpus, gpus=gpus) as made:
+            yield made
 
 
 def _name(pid: int) -> str:

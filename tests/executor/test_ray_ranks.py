@@ -20,7 +20,7 @@ from penstock.executor.ray import connect_ray
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration
-from tests.ray_cluster import TOKEN, RayCluster, is_alive, needs_ray
+from tests.ray_cluster import RayCluster, is_alive, needs_ray, token_cluster
 
 needs_ray()
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
@@ -34,11 +34,8 @@ Start = Callable[..., RanksExecutor]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
-        with RayCluster(CPUS) as made:
-            yield made
+    with token_cluster(CPUS) as made:
+        yield made
 
 
 def memory_files() -> set[str]:

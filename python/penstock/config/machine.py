@@ -1,4 +1,5 @@
-"""Resources of this process: CPUs and memory within the limits of cgroup v1 and v2.
+"""Resources of this process: CPUs and memory within the limits of cgroup v1 and v2, and what the
+processors are.
 
 `root` stands for `/`, so that tests can bring their own machine.
 """
@@ -26,6 +27,12 @@ def available_memory(root: Path = ROOT) -> int:
     """Bytes until the machine or a cgroup is full. Reclaimable page cache counts as free."""
     found = [_meminfo(root), *_cgroup_free(root)]
     return max(0, min(found))
+
+
+def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
+    """Values of a key of /proc/cpuinfo, one for each processor; none on other systems."""
+    pairs = (line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines())
+    return [value.strip() for name, _, value in pairs if name.strip() == key]
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

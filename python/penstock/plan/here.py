@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 
-from penstock.config.machine import available_memory, cpu_count
+from penstock.config.machine import available_memory, cpu_count, cpuinfo
 from penstock.plan.hardware import HERE, Accelerator
 
-CPUINFO = Path("/proc/cpuinfo")
 ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))
 """Flags of /proc/cpuinfo, best first."""
 
@@ -39,8 +37,4 @@ def _isa() -> str:
 
 
 def _field(name: str) -> str:
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    return next(iter(cpuinfo(name)), "")

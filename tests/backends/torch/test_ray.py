@@ -13,7 +13,7 @@ from penstock.ranks import RankLayout
 
 from tests.backends.torch.test_families import MARGIN
 from tests.executor import test_logits
-from tests.ray_cluster import TOKEN, RayCluster, needs_ray
+from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 from tests.real_ranks import talkative_ranks
 
 needs_ray()
@@ -23,11 +23,8 @@ RANKS = 4
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
-        with RayCluster(RANKS, gpus=RANKS) as made:
-            yield made
+    with token_cluster(RANKS, RANKS) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.executor import test_logits
 from tests.executor.test_ray_ranks import gone, memory_files
 from tests.fakes import ray_gpu
 from tests.fakes.plans import one_sequence, registration
-from tests.ray_cluster import TOKEN, RayCluster, needs_ray
+from tests.ray_cluster import RayCluster, needs_ray, token_cluster
 from tests.real_ranks import kv_groups, talkative_ranks
 
 needs_ray()
@@ -32,11 +32,8 @@ HANG = 60.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
-        with RayCluster(RANKS) as made:
-            yield made
+    with token_cluster(RANKS) as made:
+        yield made
 
 
 def ranks(
@@ -134,10 +131,8 @@ def test_a_message_that_is_late_behind_its_tensor_is_not_lost(
 
 def test_stages_on_two_nodes_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the address of the sending one's node."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     prompt = test_logits.prompt_of("llama")
-    with RayCluster(1) as cluster:
+    with token_cluster(1) as cluster:
         cluster.add(1, "127.0.0.2")
         with ranks(cluster, monkeypatch, placement="strict-spread") as executor:
             hosts = {loaded.facts.host for loaded in executor.loaded}

@@ -1,9 +1,11 @@
 """What a result says of its machine."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from penstock.bench.compare import machine
+from penstock.config import machine as config
 
 CPUINFO = """\
 processor\t: 0
@@ -25,24 +27,24 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "READ_BYTES", 1 << 16)
 
 
-def cpuinfo(monkeypatch: pytest.MonkeyPatch, path: Path, text: str) -> None:
-    path.write_text(text)
-    monkeypatch.setattr(machine, "CPUINFO", path)
+def cpuinfo(monkeypatch: pytest.MonkeyPatch, root: Path, text: str) -> None:
+    (root / "proc").mkdir()
+    (root / "proc/cpuinfo").write_text(text)
+    monkeypatch.setattr(machine, "cpuinfo", partial(config.cpuinfo, root=root))
 
 
 def test_processors_of_one_name_differ_by_family_model_and_instructions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cpuinfo(monkeypatch, tmp_path / "cpuinfo", CPUINFO)
+    cpuinfo(monkeypatch, tmp_path, CPUINFO)
     expected = "2 x AMD EPYC (family 25 model 17; AVX2 AVX-512 VNNI)"
     assert machine.processor() == expected
 
 
-@pytest.mark.usefixtures("small")
-def test_bandwidth_is_that_of_all_processors(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_bandwidth_is_that_of_the_processors_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cpuinfo(monkeypatch, tmp_path / "cpuinfo", CPUINFO)
+    monkeypatch.setattr(machine, "cpu_count", lambda: 2)
     monkeypatch.setattr(machine, "memory_bandwidth", lambda threads: threads * 20e9)
     assert machine.machine()["memory"] == "40 GB/s (threads: 2)"
 
@@ -51,11 +53,11 @@ def test_bandwidth_is_that_of_all_processors(
 def test_a_system_without_cpuinfo_is_named_by_its_architecture(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "absent")
+    monkeypatch.setattr(machine, "cpuinfo", partial(config.cpuinfo, root=tmp_path))
     monkeypatch.setattr(machine.platform, "machine", lambda: "arm64")
     told = machine.machine()
     assert told["processor"] == "arm64"
-    assert told["memory"].endswith("GB/s (threads: 1)")
+    assert told["memory"].endswith(f"GB/s (threads: {config.cpu_count()})")
 
 
 @pytest.mark.usefixtures("small")
@@ -70,3 +72,13 @@ def test_each_thread_reads_equal_buffers_to_their_ends(
     assert machine.memory_bandwidth(threads) > 0
     # two for each thread, all together what is said to be read
     assert made == [(1 << 16) // 2 // threads] * 2 * threads
+
+
+def test_little_memory_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "available_memory", lambda: 1 << 16)
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        machine, "_filled", lambda size, fill=machine._filled: sizes.append(size) or fill(size)
+    )
+    machine.memory_bandwidth(2)
+    assert sum(sizes) == 1 << 14

@@ -6,9 +6,9 @@ import ctypes
 import platform
 import threading
 import time
-from pathlib import Path
 
-CPUINFO = Path("/proc/cpuinfo")
+from penstock.config.machine import available_memory, cpu_count, cpuinfo
+
 INSTRUCTIONS = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -18,13 +18,13 @@ INSTRUCTIONS = {
 }
 """Flags of a processor that kernels choose by, and their names."""
 READ_BYTES = 1 << 30
-"""Far more than any cache holds."""
+"""Far more than most caches hold, and at most a quarter of the free memory."""
 LAPS = 5
 
 
 def machine() -> dict[str, str]:
     """Processor, measured memory bandwidth and kernel of this machine."""
-    rate = memory_bandwidth(threads := len(_values("processor")) or 1)
+    rate = memory_bandwidth(threads := cpu_count())
     return {
         "processor": processor(),
         "memory": f"{rate / 1e9:.0f} GB/s (threads: {threads})",
@@ -34,10 +34,10 @@ def machine() -> dict[str, str]:
 
 def processor() -> str:
     """Number and name of the processors, family, model and what kernels choose by."""
-    if not (names := _values("model name")):
+    if not (names := cpuinfo("model name")):
         return platform.machine()
-    family, model = (_values(key) or ["?"] for key in ("cpu family", "model"))
-    flags = (_values("flags") or [""])[0].split()
+    family, model = (cpuinfo(key) or ["?"] for key in ("cpu family", "model"))
+    flags = (cpuinfo("flags") or [""])[0].split()
     known = " ".join(name for flag, name in INSTRUCTIONS.items() if flag in flags)
     return f"{len(names)} x {names[0]} (family {family[0]} model {model[0]}; {known})"
 
@@ -48,7 +48,7 @@ def memory_bandwidth(threads: int) -> float:
     Each thread compares equal buffers of its own with C's `memcmp`, which reads both in full and
     which ctypes calls without Python's lock.
     """
-    half = READ_BYTES // 2 // threads
+    half = min(READ_BYTES, available_memory() // 4) // 2 // threads
     buffers = [(_filled(half), _filled(half)) for _ in range(threads)]
     compare = ctypes.CDLL(None).memcmp
     compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -75,13 +75,3 @@ def _filled(size: int) -> ctypes.Array[ctypes.c_char]:
     buffer = (ctypes.c_char * size)()
     ctypes.memset(buffer, 1, size)
     return buffer
-
-
-def _values(key: str) -> list[str]:
-    """Values of a key of /proc/cpuinfo, one for each processor; none on other systems."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    pairs = (line.partition(":") for line in lines)
-    return [value.strip() for name, _, value in pairs if name.strip() == key]
