@@ -20,11 +20,18 @@ NOTICE = 5.0
 START = 120.0
 """Seconds that actors may take to start: a process each, on nodes that may be busy."""
 
+SETTLE = 1.0
+"""Seconds that the loss of a connection waits for the end of the rank behind it: Ray takes longer
+to report a process that was killed than its peers do.
+"""
+
 log = logging.getLogger("penstock.executor")
 
 
 class Actors:
-    """An actor of `kind` for each rank. `on_exit` is called once, on a thread, at the first end."""
+    """An actor of `kind` for each rank. `on_exit` is called once, on a thread, at the first end,
+    with a cause where others only lost a connection to it.
+    """
 
     def __init__(
         self,
@@ -38,6 +45,7 @@ class Actors:
         self._lock = threading.Lock()
         self._over = False
         self._cut_off = False
+        self._killed = False
         self.ranks: Sequence[RankPlacement] = placement.ranks
         self.pids: list[int] = []
         environment = ray_actor_environment()
@@ -97,12 +105,22 @@ class Actors:
         lost = f"{self.name(rank)} was lost: {reason}"
         self._on_exit(RankExit(rank, lost, time.monotonic()))
 
+    def await_report(self) -> None:
+        """Call when something of Ray's failed, and before the actors are killed for it: `on_exit`
+        has the cause then, if an actor has ended.
+        """
+        self._watcher.join(2 * SETTLE)
+
     def kill(self) -> None:
+        self._killed = True
         for handle in self.handles:
             self._ray.kill(handle)
 
     def all_ended(self, timeout: float) -> bool:
-        return not self._cut_off and self._await_ends(timeout)
+        if self._cut_off or not self._await_ends(timeout):
+            return False
+        self._watcher.join(timeout)
+        return True
 
     def _await_ends(self, timeout: float) -> bool:
         done, _ = self._ray.wait(self._stays, num_returns=len(self._stays), timeout=timeout)
@@ -117,17 +135,30 @@ class Actors:
         self._watcher.join(NOTICE)
 
     def _watch(self) -> None:
-        done, _ = self._ray.wait(self._stays, num_returns=1, timeout=None)
-        rank = self._stays.index(done[0])
-        try:
-            self._lost(rank, self._last_word(self._ray.get(done[0])))
-        except self._ray.exceptions.RayError as error:
-            self._lost(rank, _first_line(error))
+        waiting, timeout = list(self._stays), None
+        first: tuple[int, str] | None = None
+        while waiting:
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=timeout)
+            if not done or (self._killed and first is not None):
+                break  # who ends after a kill of ours is no cause
+            reason, derived = self._end(done[0])
+            if first is None or not derived:
+                first = self._stays.index(done[0]), reason
+            if not derived:
+                break
+            timeout = SETTLE
+        assert first is not None
+        self._lost(*first)
 
-    def _last_word(self, answer: bytes) -> str:
+    def _end(self, stay: Any) -> tuple[str, bool]:
+        """Why an actor ended, and whether that follows from the loss of another rank."""
+        try:
+            answer = self._ray.get(stay)
+        except self._ray.exceptions.RayError as error:
+            return _first_line(error), False
         failed = decode_answer(answer) if answer else None
         if not isinstance(failed, Failed):
-            return "it ended"
+            return "it ended", False
         log.error(
             "rank %d failed in step %d:\n%s",
             failed.rank,
@@ -135,7 +166,7 @@ class Actors:
             failed.trace or failed.message,
         )
         where = f" in step {failed.step}" if failed.step else ""
-        return f"rank {failed.rank} failed{where}: {failed.message}"
+        return f"rank {failed.rank} failed{where}: {failed.message}", failed.derived
 
 
 def _first_line(error: Exception) -> str:

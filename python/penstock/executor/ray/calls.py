@@ -137,6 +137,7 @@ class Graph:
         try:
             self._refs.append(self._graph.execute(message))
         except self._ray.exceptions.RayError as error:
+            self._actors.await_report()
             raise ConnectionError(str(error)) from error
 
     def read(self, timeout: float) -> None:
@@ -149,6 +150,7 @@ class Graph:
         try:
             results = [ref.get(timeout=-1) for ref in self._refs[0]]
         except self._ray.exceptions.RayError as error:
+            self._actors.await_report()
             raise ConnectionError(str(error)) from error
         self._refs.popleft()
         for column, answer in enumerate(results):
