@@ -1,7 +1,7 @@
 //! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form
 //! and rows.
 //!
-//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads]]`
+//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`
 
 mod noise;
 
@@ -140,6 +140,7 @@ fn main() {
     let Ok(cpu) = Cpu::new(isa, threads) else {
         std::process::exit(1)
     };
+    let wanted = std::env::args().nth(3);
     println!("{isa}, {threads} thread(s)");
     for form in [
         WeightFormat::W4,
@@ -149,11 +150,17 @@ fn main() {
         WeightFormat::Bf16,
         WeightFormat::F32,
     ] {
-        for (m, cold) in [(1, true), (8, true), (32, true), (32, false), (512, false)] {
+        if wanted.as_ref().is_some_and(|name| name != form.name()) {
+            continue;
+        }
+        for (m, cold) in [(1, true), (8, true), (8, false), (16, false), (32, true), (32, false), (512, false)] {
             matmul(&cpu, form, m, 576, 1536, cold);
         }
         matmul(&cpu, form, 32, 1536, 576, true);
         matmul(&cpu, form, 512, 1536, 576, false);
+    }
+    if wanted.is_some() {
+        return;
     }
     matmul(&cpu, WeightFormat::W8, 1, 576, 49152, true);
     matmul(&cpu, WeightFormat::W8, 32, 576, 49152, true);

@@ -19,19 +19,20 @@ impl IntegerTiles for Integers {
         }
     }
 
-    unsafe fn dots<const N: usize>(
+    unsafe fn dots<const G: usize>(
         rows: usize,
-        acts: *const i8,
-        stride: usize,
-        weights: *const u8,
+        acts: (*const i8, usize),
+        weights: *const i8,
         out: *mut i32,
+        panels: usize,
     ) {
+        assert!((1..=WIDTH).contains(&panels), "{panels} panels at once");
         // SAFETY: the caller's promise.
         unsafe {
             if tiles_permitted() {
-                IntegerUnit::dots::<N>(rows, acts, stride, weights, out);
+                IntegerUnit::dots::<G>(rows, acts, weights, out, panels);
             } else {
-                dots(rows, acts, stride, weights, out);
+                dots::<G>(rows, acts, weights, out, panels);
             }
         }
     }
@@ -46,15 +47,24 @@ impl IntegerTiles for Integers {
 
 /// # Safety
 /// As [`IntegerTiles::dots`].
-unsafe fn dots(rows: usize, acts: *const i8, stride: usize, weights: *const u8, out: *mut i32) {
-    for (row, feature) in (0..rows).flat_map(|row| (0..PANEL).map(move |f| (row, f))) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let term = |i: usize| {
-                let weight = *weights.add(i / 4 * 64 + feature * 4 + i % 4);
-                i32::from(*acts.add(row * stride + i)) * i32::from(weight)
-            };
-            *out.add(row * PANEL + feature) = (0..GROUP).map(term).sum();
+unsafe fn dots<const G: usize>(
+    rows: usize,
+    (acts, stride): (*const i8, usize),
+    weights: *const i8,
+    out: *mut i32,
+    panels: usize,
+) {
+    for tile in 0..panels * G {
+        let (group, tile) = (tile % G * GROUP, tile * PANEL);
+        for (row, feature) in (0..rows).flat_map(|row| (0..PANEL).map(move |f| (row, f))) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let term = |i: usize| {
+                    let weight = *weights.add(tile * GROUP + i / 4 * 64 + feature * 4 + i % 4);
+                    i32::from(*acts.add(row * stride + group + i)) * i32::from(weight)
+                };
+                *out.add(tile * HEIGHT + row * PANEL + feature) = (0..GROUP).map(term).sum();
+            }
         }
     }
 }
@@ -251,21 +261,29 @@ mod tests {
             println!("skipped: this CPU lacks AMX, or the system forbids it");
             return;
         }
-        let acts: Vec<i8> = noise(HEIGHT * 48, 1).iter().map(|&x| x as i8).collect();
-        let weights: Vec<u8> = noise(512, 2).iter().map(|&x| x as u8).collect();
-        for rows in 1..=HEIGHT {
-            let mut want = vec![0i32; HEIGHT * PANEL];
-            let mut got = [want.clone(), want.clone()];
-            // SAFETY: the unit is there; rows are 48 bytes apart and have 32 codes.
+        integers::<1>();
+        integers::<2>();
+        integers::<3>();
+    }
+
+    /// All rows and panels, some bytes between the rows.
+    fn integers<const G: usize>() {
+        let signed = |len, seed| -> Vec<i8> { noise(len, seed).iter().map(|&x| x as i8).collect() };
+        let stride = G * GROUP + 16;
+        let (acts, weights) = (signed(HEIGHT * stride, 1), signed(WIDTH * G * 512, 2));
+        for (rows, panels) in (1..=HEIGHT).flat_map(|rows| (1..=WIDTH).map(move |p| (rows, p))) {
+            let mut want = vec![0i32; WIDTH * G * HEIGHT * PANEL];
+            let mut got = want.clone();
+            let (acts, weights) = ((acts.as_ptr(), stride), weights.as_ptr());
+            // SAFETY: the unit is there; rows have 32 G codes, and there are 4 G groups of weights
+            // and of dots.
             unsafe {
-                dots(rows, acts.as_ptr(), 48, weights.as_ptr(), want.as_mut_ptr());
+                dots::<G>(rows, acts, weights, want.as_mut_ptr(), panels);
                 IntegerUnit::configure(rows);
-                let (acts, weights) = (acts.as_ptr(), weights.as_ptr());
-                IntegerUnit::dots::<0>(rows, acts, 48, weights, got[0].as_mut_ptr());
-                IntegerUnit::dots::<1>(rows, acts, 48, weights, got[1].as_mut_ptr());
+                IntegerUnit::dots::<G>(rows, acts, weights, got.as_mut_ptr(), panels);
                 IntegerUnit::release();
             }
-            assert_eq!(got, [want.clone(), want], "{rows} rows");
+            assert_eq!(got, want, "{rows} rows, {panels} panels, {G} groups");
         }
     }
 

@@ -1,40 +1,49 @@
 //! Integer tiles on AMX.
 //!
-//! A group of 32 inputs of one panel, as `W8` lays it out, is a weight tile (`crate::amx`). The
-//! nibbles of `W4` are spread into one before. So tiles and vectors share one copy of the weights.
-//! Each group has scales of its own, so its dots go through memory (the first cache) to vectors,
-//! which do with them what the AVX-512 tiles do, in the same order: the same bits. A few groups of
-//! all panels of a block are taken with [`ROWS`] rows at a time, because those codes, dots and sums
-//! fit the first cache together.
+//! A group of 32 inputs of one panel is a weight tile (`crate::amx`) once its codes are signed bytes;
+//! they are spread into such for a block of panels and used for all rows of a task, so that tiles
+//! and vectors share one copy of the weights. Each group has scales of its own, so its dots go
+//! through memory (the first cache) to vectors, which do with them what the AVX-512 tiles do, in the
+//! same order: the same bits.
+//!
+//! ```text
+//!   for 3 groups:  codes of 4 panels -> 12 weight tiles
+//!     for 16 rows: 12 products -> dots    the tile unit, until all are stored
+//!                  dots -> sums           vectors
+//! ```
+//!
+//! Products and vectors take turns: beside tile instructions the CPU issues half as many floating
+//! point ones, and what the 12 products write fits the first cache beside their inputs.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::Tile;
 use super::panels::{
-    Ahead, BYTES, Block, Lookup, PANELS, first_dots, has_minima, scale_and_min, store,
+    Ahead, BYTES, Block, CENTRED, Lookup, PANELS, TABLED, has_minima, scale_and_min, store,
 };
 use crate::amx::{HEIGHT, IntegerTiles};
 use crate::packed::{GROUP, PANEL};
+use crate::tasks;
 
-/// Activation rows taken at a time.
-const ROWS: usize = 3 * HEIGHT;
 /// Groups taken at a time.
-const GROUPS: usize = 4;
+const GROUPS: usize = 3;
+/// Activation rows of one pass over a block; a task has no more.
+const ROWS: usize = tasks::ROWS;
+/// Rows whose sums are under way at once: enough for the latency of their additions.
+const TOGETHER: usize = 4;
 
-/// Bytes of a weight tile.
-const TILE: usize = GROUP * PANEL;
-
-/// Dot products of 16 rows with a panel, for one group.
+/// What a thread works on: in the first and second cache.
 #[repr(align(64))]
-struct Dots([i32; HEIGHT * PANEL]);
-
-/// The codes of a panel's group as bytes.
-#[repr(align(64))]
-struct Codes([u8; TILE]);
-
-/// Sums of [`ROWS`] rows and the panels of a block.
-#[repr(align(64))]
-struct Sums([f32; ROWS * PANELS * PANEL]);
+struct Work {
+    /// Weight tiles, `panel * G + group`.
+    codes: [MaybeUninit<[i8; GROUP * PANEL]>; GROUPS * PANELS],
+    /// Dot products of 16 rows, in the same order.
+    dots: [MaybeUninit<[i32; HEIGHT * PANEL]>; GROUPS * PANELS],
+    /// Sums, `row * PANELS + panel`.
+    sums: [MaybeUninit<[f32; PANEL]>; ROWS * PANELS],
+}
 
 /// Computes the tile's rows with a block of panels, and returns the first row that is left: fewer
 /// than [`IntegerTiles::FEWEST`] are.
@@ -50,20 +59,24 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     if end - row < U::FEWEST {
         return row;
     }
+    let mut work = Work {
+        codes: [const { MaybeUninit::uninit() }; _],
+        dots: [const { MaybeUninit::uninit() }; _],
+        sums: [const { MaybeUninit::uninit() }; _],
+    };
     let height = HEIGHT.min(end - row);
     // SAFETY: the caller's promises; the rows lie in the tile, which has `height` of them.
     unsafe {
         U::configure(height);
         while end - row >= U::FEWEST {
-            let count = ROWS.min(end - row);
-            let stripe = Stripe {
+            let count = whole(ROWS.min(end - row), U::FEWEST);
+            let part = Part {
                 tile,
                 block,
-                row,
-                count,
+                rows: row..row + count,
                 height,
             };
-            stripe.compute::<SOURCE, U>();
+            part.compute::<SOURCE, U>(&mut work);
             row += count;
         }
         U::release();
@@ -71,163 +84,211 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     row
 }
 
+/// Of `rows` rows those that tiles compute: a last product of few rows costs as much as one of many.
+fn whole(rows: usize, fewest: usize) -> usize {
+    let rest = rows % HEIGHT;
+    rows - if rest < fewest { rest } else { 0 }
+}
+
 /// Some rows of a tile and a block of panels.
-struct Stripe<'a> {
+struct Part<'a> {
     tile: &'a Tile<'a>,
     block: &'a Block,
-    row: usize,
-    count: usize,
-    /// Rows of one product; the tile has as many, the stripe maybe not.
+    rows: Range<usize>,
+    /// Rows of one product; the part has at least as many.
     height: usize,
 }
 
-impl Stripe<'_> {
+impl Part<'_> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
-    unsafe fn compute<const SOURCE: u8, U: IntegerTiles>(&self) {
-        let mut sums = Sums([0.0; ROWS * PANELS * PANEL]);
-        let ahead = Ahead::whole(self.tile, self.block);
-        let (groups, whole) = (self.tile.w.groups(), self.tile.w.groups() / GROUPS * GROUPS);
-        // SAFETY: groups and panels exist; the caller's promises.
+    unsafe fn compute<const SOURCE: u8, U: IntegerTiles>(&self, work: &mut Work) {
+        let groups = self.tile.w.groups();
+        // SAFETY: groups and panels exist; the caller's promises; all sums were set.
         unsafe {
-            for first in (0..whole).step_by(GROUPS) {
-                if self.row == self.tile.rows.start {
-                    (first..first + GROUPS).for_each(|g| ahead.fetch(self.block.count, g));
-                }
-                for panel in 0..self.block.count {
-                    self.add_groups::<SOURCE, U, GROUPS>(panel, first, &mut sums);
-                }
-            }
-            for first in whole..groups {
-                for panel in 0..self.block.count {
-                    self.add_groups::<SOURCE, U, 1>(panel, first, &mut sums);
+            for first in (0..groups).step_by(GROUPS) {
+                match groups - first {
+                    1 => self.add_groups::<SOURCE, U, 1>(first, work),
+                    2 => self.add_groups::<SOURCE, U, 2>(first, work),
+                    _ => self.add_groups::<SOURCE, U, GROUPS>(first, work),
                 }
             }
-            for row in 0..self.count {
+            for (i, row) in self.rows.clone().enumerate() {
                 for panel in 0..self.block.count {
-                    let sum = _mm512_load_ps(sums.at(row, panel));
-                    store(
-                        self.tile,
-                        self.block.panel + panel,
-                        self.row + row,
-                        &[[sum]],
-                    );
+                    let sum = _mm512_load_ps(work.sums[i * PANELS + panel].as_ptr().cast());
+                    store(self.tile, self.block.panel + panel, row, &[[sum]]);
                 }
             }
         }
     }
 
-    /// The weight tiles of `G` groups from `first` on: in the panel, or spread.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn codes<const SOURCE: u8, const G: usize>(
-        &self,
-        panel: usize,
-        first: usize,
-        spread: &mut [Codes; G],
-    ) -> *const u8 {
-        let codes = self.block.codes.wrapping_add(panel * self.block.stride);
-        if SOURCE == BYTES {
-            return codes.wrapping_add(first * TILE);
-        }
-        let lookup = Lookup::new();
-        for (g, out) in spread.iter_mut().enumerate() {
-            let codes = codes.wrapping_add((first + g) * TILE / 2);
-            for j in 0..4 {
-                // SAFETY: a group has 256 bytes of nibbles and 512 of codes.
-                unsafe {
-                    let packed = _mm512_loadu_si512(codes.add(j * 64).cast());
-                    let (low, high) = lookup.nibbles::<SOURCE>(packed);
-                    let out = out.0.as_mut_ptr();
-                    _mm512_store_si512(out.add(j * 64).cast(), low);
-                    _mm512_store_si512(out.add((j + 4) * 64).cast(), high);
-                }
-            }
-        }
-        spread.as_ptr().cast()
-    }
-
-    /// Adds `G` groups from `first` on to the sums of a panel.
+    /// Adds `G` groups from `first` on to all sums, or sets them if it is 0.
+    ///
+    /// # Safety
+    /// The groups exist; the sums were set if `first` is not 0.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn add_groups<const SOURCE: u8, U: IntegerTiles, const G: usize>(
         &self,
+        first: usize,
+        work: &mut Work,
+    ) {
+        let (acts, panels) = (self.tile.acts, self.block.count);
+        if self.rows.start == self.tile.rows.start {
+            let ahead = Ahead::whole(self.tile, self.block);
+            (first..first + G).for_each(|g| ahead.fetch(panels, g));
+        }
+        // SAFETY: a block has these groups of codes in each panel; each row of activations has 32
+        // codes for each group; `top` and the rows after it are rows of the part.
+        unsafe {
+            for panel in 0..panels {
+                self.spread::<SOURCE, G>(panel, first, work);
+            }
+            for row in self.rows.clone().step_by(HEIGHT) {
+                let top = row.min(self.rows.end - self.height);
+                let codes = acts.codes.as_ptr().add(top * acts.k_padded + first * GROUP);
+                U::dots::<G>(
+                    self.height,
+                    (codes, acts.k_padded),
+                    work.codes.as_ptr().cast(),
+                    work.dots.as_mut_ptr().cast(),
+                    panels,
+                );
+                let rows = row..self.rows.end.min(row + HEIGHT);
+                for panel in 0..panels {
+                    self.add_dots::<SOURCE, G>((panel, first), rows.clone(), top, work);
+                }
+            }
+        }
+    }
+
+    /// Writes the weight tiles of `G` groups of a panel.
+    ///
+    /// # Safety
+    /// The groups exist.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn spread<const SOURCE: u8, const G: usize>(
+        &self,
         panel: usize,
         first: usize,
-        sums: &mut Sums,
+        work: &mut Work,
     ) {
-        let (groups, acts) = (self.tile.w.groups(), self.tile.acts);
-        let mut dots = [const { Dots([0; HEIGHT * PANEL]) }; G];
+        let codes = self.block.codes.wrapping_add(panel * self.block.stride);
+        let (lookup, zero) = (Lookup::new(), _mm512_set1_epi8(zero_code(SOURCE)));
+        let tile = GROUP * PANEL;
+        for (g, out) in work.codes[panel * G..][..G].iter_mut().enumerate() {
+            let out = out.as_mut_ptr().cast::<i8>();
+            // SAFETY: a group has 512 bytes of codes, or 256 of nibbles.
+            unsafe {
+                if SOURCE == BYTES {
+                    let codes = codes.add((first + g) * tile);
+                    for at in (0..tile).step_by(64) {
+                        let code = _mm512_loadu_si512(codes.add(at).cast());
+                        _mm512_store_si512(out.add(at).cast(), _mm512_sub_epi8(code, zero));
+                    }
+                    continue;
+                }
+                let codes = codes.add((first + g) * tile / 2);
+                for at in (0..tile / 2).step_by(64) {
+                    let packed = _mm512_loadu_si512(codes.add(at).cast());
+                    let (low, high) = lookup.nibbles::<SOURCE>(packed);
+                    _mm512_store_si512(out.add(at).cast(), _mm512_sub_epi8(low, zero));
+                    let out = out.add(tile / 2 + at);
+                    _mm512_store_si512(out.cast(), _mm512_sub_epi8(high, zero));
+                }
+            }
+        }
+    }
+
+    /// Adds the dots of `G` groups from `first` on to the sums of some rows and one panel. `top` is
+    /// the row of the first dots.
+    ///
+    /// # Safety
+    /// The dots were computed; the sums were set if `first` is not 0.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
+    unsafe fn add_dots<const SOURCE: u8, const G: usize>(
+        &self,
+        (panel, first): (usize, usize),
+        rows: Range<usize>,
+        top: usize,
+        work: &mut Work,
+    ) {
+        let groups = self.tile.w.groups();
         let mut scales = [(_mm512_setzero_ps(), _mm512_setzero_ps()); G];
-        let end = self.row + self.count;
-        // SAFETY: a block has `groups` groups of codes and of scales in each panel; the tile's rows
-        // are at least `height`, so that `top` is one of them.
+        let mut row = rows.start;
+        // SAFETY: the block has these groups; rows lie in the part and, from `top` on, in the dots.
         unsafe {
             for (g, scales) in scales.iter_mut().enumerate() {
                 *scales = scale_and_min::<SOURCE>(self.block, panel * groups + first + g);
             }
-            let mut spread = [const { Codes([0; TILE]) }; G];
-            let codes = self.codes::<SOURCE, G>(panel, first, &mut spread);
-            for row in (self.row..end).step_by(HEIGHT) {
-                let top = row.min(end - self.height);
-                for (g, dots) in dots.iter_mut().enumerate() {
-                    let rows = acts
-                        .codes
-                        .as_ptr()
-                        .add(top * acts.k_padded + (first + g) * GROUP);
-                    let (weights, out) = (codes.add(g * TILE), dots.0.as_mut_ptr());
-                    if g % 2 == 0 {
-                        U::dots::<0>(self.height, rows, acts.k_padded, weights, out);
-                    } else {
-                        U::dots::<1>(self.height, rows, acts.k_padded, weights, out);
+            while rows.end - row >= TOGETHER {
+                self.add_rows::<SOURCE, G, TOGETHER>((panel, first), row, top, &scales, work);
+                row += TOGETHER;
+            }
+            for row in row..rows.end {
+                self.add_rows::<SOURCE, G, 1>((panel, first), row, top, &scales, work);
+            }
+        }
+    }
+
+    /// What `avx512::registers` does with the dots of each group.
+    ///
+    /// # Safety
+    /// As [`Part::add_dots`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
+    unsafe fn add_rows<const SOURCE: u8, const G: usize, const M: usize>(
+        &self,
+        (panel, first): (usize, usize),
+        row: usize,
+        top: usize,
+        scales: &[(__m512, __m512); G],
+        work: &mut Work,
+    ) {
+        let (groups, acts) = (self.tile.w.groups(), self.tile.acts);
+        let mut totals = [_mm512_setzero_ps(); M];
+        // SAFETY: the caller's promises.
+        unsafe {
+            let dots = work.dots.as_ptr().add(panel * G).cast::<i32>();
+            let dots = dots.add((row - top) * PANEL);
+            let at = (row - self.rows.start) * PANELS + panel;
+            let sums = work.sums.as_mut_ptr().add(at).cast::<f32>();
+            let act = row * groups + first;
+            let act_scales = acts.scales.as_ptr().add(act);
+            let act_sums = acts.scaled_sums.as_ptr().add(act);
+            if first > 0 {
+                for (m, total) in totals.iter_mut().enumerate() {
+                    *total = _mm512_load_ps(sums.add(m * PANELS * PANEL));
+                }
+            }
+            for (g, &(scale, min)) in scales.iter().enumerate() {
+                for (m, total) in totals.iter_mut().enumerate() {
+                    let dots = dots.add((g * HEIGHT + m) * PANEL);
+                    let dots = _mm512_cvtepi32_ps(_mm512_load_si512(dots.cast()));
+                    let act_scale = _mm512_set1_ps(*act_scales.add(m * groups + g));
+                    *total = _mm512_fmadd_ps(dots, _mm512_mul_ps(scale, act_scale), *total);
+                    if has_minima(SOURCE) {
+                        let act_sum = _mm512_set1_ps(*act_sums.add(m * groups + g));
+                        *total = _mm512_fmadd_ps(min, act_sum, *total);
                     }
                 }
-                for row in row..end.min(row + HEIGHT) {
-                    let sum = sums.at_mut(row - self.row, panel);
-                    let mut total = _mm512_load_ps(sum);
-                    for g in 0..G {
-                        let at = row * groups + first + g;
-                        let dots = dots[g].0.as_ptr().add((row - top) * PANEL);
-                        total = add_group::<SOURCE>(self.tile, at, dots, scales[g], total);
-                    }
-                    _mm512_store_ps(sum, total);
-                }
+            }
+            for (m, total) in totals.into_iter().enumerate() {
+                _mm512_store_ps(sums.add(m * PANELS * PANEL), total);
             }
         }
     }
 }
 
-impl Sums {
-    fn at(&self, row: usize, panel: usize) -> *const f32 {
-        self.0[(row * PANELS + panel) * PANEL..][..PANEL].as_ptr()
-    }
-
-    fn at_mut(&mut self, row: usize, panel: usize) -> *mut f32 {
-        self.0[(row * PANELS + panel) * PANEL..][..PANEL].as_mut_ptr()
-    }
-}
-
-/// What `avx512::registers` does with the dots of one group, whose activations have index `at`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
-unsafe fn add_group<const SOURCE: u8>(
-    tile: &Tile<'_>,
-    at: usize,
-    dots: *const i32,
-    (scale, min): (__m512, __m512),
-    sum: __m512,
-) -> __m512 {
-    let acts = tile.acts;
-    // SAFETY: `at` is a group of a row; `dots` are 16 numbers of a line of their own.
-    unsafe {
-        let mut dots = _mm512_load_si512(dots.cast());
-        dots = _mm512_add_epi32(dots, first_dots::<SOURCE>(*acts.offsets.as_ptr().add(at)));
-        let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scales.as_ptr().add(at)));
-        let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
-        if !has_minima(SOURCE) {
-            return sum;
-        }
-        _mm512_fmadd_ps(min, _mm512_set1_ps(*acts.scaled_sums.as_ptr().add(at)), sum)
+/// The code that stands for zero: with minima none does.
+const fn zero_code(source: u8) -> i8 {
+    match source {
+        BYTES => -128,
+        CENTRED => 8,
+        TABLED => 12,
+        _ => 0,
     }
 }
 
