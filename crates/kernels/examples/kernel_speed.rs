@@ -1,7 +1,8 @@
 //! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form
 //! and rows.
 //!
-//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`
+//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`;
+//! `attention` as the form is attention alone.
 
 mod noise;
 
@@ -153,17 +154,27 @@ fn main() {
         if wanted.as_ref().is_some_and(|name| name != form.name()) {
             continue;
         }
-        for (m, cold) in [(1, true), (8, true), (8, false), (16, false), (32, true), (32, false), (512, false)] {
+        for (m, cold) in [
+            (1, true),
+            (8, true),
+            (8, false),
+            (16, false),
+            (32, true),
+            (32, false),
+            (512, false),
+        ] {
             matmul(&cpu, form, m, 576, 1536, cold);
         }
         matmul(&cpu, form, 32, 1536, 576, true);
         matmul(&cpu, form, 512, 1536, 576, false);
     }
-    if wanted.is_some() {
+    if wanted.is_none() {
+        matmul(&cpu, WeightFormat::W8, 1, 576, 49152, true);
+        matmul(&cpu, WeightFormat::W8, 32, 576, 49152, true);
+    }
+    if wanted.is_some_and(|name| name != "attention") {
         return;
     }
-    matmul(&cpu, WeightFormat::W8, 1, 576, 49152, true);
-    matmul(&cpu, WeightFormat::W8, 32, 576, 49152, true);
     for (rows, context) in [(1, 384), (1, 4096), (512, 512), (512, 2048)] {
         attention(&cpu, rows, context);
     }

@@ -26,6 +26,7 @@ from penstock.kv_tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
+from penstock.scheduler.pace import Pace
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.prefixes import Prefixes
@@ -57,8 +58,16 @@ class Scheduler:
         self._prefixes = Prefixes(kv, self.tiers, clock)
         self._roster = Roster(limits.max_num_seqs, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
+        self._pace = Pace()
         self._selection = Selection(
-            limits, self._intake, self._roster, kv, self._prefixes, drafter or NoDrafts(), clock
+            limits,
+            self._intake,
+            self._roster,
+            kv,
+            self._prefixes,
+            drafter or NoDrafts(),
+            self._pace,
+            clock,
         )
         self._progress = Progress(kv, self._prefixes, self._roster, self._outbox, clock)
         self._clock = clock
@@ -142,9 +151,11 @@ class Scheduler:
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
-        self._step_seconds = result.seconds
+        work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
+        prompts = [length for _, length in work if length > 1]
+        self._pace.ran(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
-        self._progress.apply(plan, self._in_flight.pop(plan.step), result)
+        self._progress.apply(plan, work, result)
 
     def fail(self, plan: StepPlan, message: str) -> bool:
         """End the requests of a plan that could not be computed; whether any had not ended before.

@@ -11,6 +11,7 @@ from penstock.scheduler.grammar_room import GrammarRoom
 from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
+from penstock.scheduler.pace import Pace
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
@@ -37,6 +38,7 @@ class Selection:
         kv: KvCache,
         prefixes: Prefixes,
         drafter: Drafter,
+        pace: Pace,
         clock: Callable[[], float],
     ) -> None:
         self._limits = limits
@@ -44,6 +46,7 @@ class Selection:
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
+        self._pace = pace
         self._clock = clock
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
@@ -56,13 +59,20 @@ class Selection:
             self._growth.reserve_chunks(self._limits.max_num_batched_tokens)
         self._decode(work)
         budget = self._limits.max_num_batched_tokens - len(work)
-        budget = self._continue_prompts(work, budget)
+        prompts = self._prompt_budget(work, budget)
+        left = self._continue_prompts(work, prompts)
         self._roster.sweep()
-        if self._roster.waiting and budget and self._roster.slots:
-            budget = self._admit(work, budget)
+        if self._roster.waiting and left and self._roster.slots:
+            left = self._admit(work, left)
         if self._drafter.active:
-            append_drafts(work, budget, self._drafter, self._kv)
+            append_drafts(work, budget - (prompts - left), self._drafter, self._kv)
         return work
+
+    def _prompt_budget(self, decodes: Work, budget: int) -> int:
+        """Prompt tokens of the step. None that arrive later wait for a batch that is complete."""
+        if not decodes or not self._limits.arrivals:
+            return budget
+        return self._pace.beside_decodes(budget)
 
     def decode_ahead(self) -> Work:
         """A token for each sequence that the plan in flight has and leaves decoding.

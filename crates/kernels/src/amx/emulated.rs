@@ -75,15 +75,24 @@ pub(crate) enum Halves {
     Emulated(Box<Emulated>),
 }
 
+impl Default for Halves {
+    fn default() -> Self {
+        if tiles_permitted() {
+            Self::Unit(HalfUnit::default())
+        } else {
+            Self::Emulated(Box::default())
+        }
+    }
+}
+
 impl HalfTiles for Halves {
-    unsafe fn configure(rows: usize, halves: bool) -> Self {
+    unsafe fn configure(&mut self, rows: usize, halves: bool) {
         assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
         // SAFETY: the unit is there, or nothing is needed.
         unsafe {
-            if tiles_permitted() {
-                Self::Unit(HalfUnit::configure(rows, halves))
-            } else {
-                Self::Emulated(Box::new(Emulated::configure(rows, halves)))
+            match self {
+                Self::Unit(unit) => unit.configure(rows, halves),
+                Self::Emulated(unit) => unit.configure(rows, halves),
             }
         }
     }
@@ -133,31 +142,48 @@ impl HalfTiles for Halves {
         }
     }
 
-    unsafe fn release(&mut self) {
-        if let Self::Unit(unit) = self {
-            // SAFETY: the caller's promise.
-            unsafe { unit.release() }
+    fn keep_awake(&mut self) {
+        match self {
+            Self::Unit(unit) => unit.keep_awake(),
+            Self::Emulated(unit) => unit.keep_awake(),
+        }
+    }
+
+    fn release(&mut self) {
+        match self {
+            Self::Unit(unit) => unit.release(),
+            Self::Emulated(unit) => unit.release(),
         }
     }
 }
 
 type Row = [f32; PANEL];
 
-/// Sums in memory.
+/// Sums in memory. Before they are set they are no numbers: nothing uses those of earlier work.
 pub(crate) struct Emulated {
+    /// None before the unit is configured, and after it was released.
     rows: usize,
     halves: bool,
     sums: [[Row; HEIGHT]; WIDTH],
 }
 
-impl HalfTiles for Emulated {
-    unsafe fn configure(rows: usize, halves: bool) -> Self {
+impl Default for Emulated {
+    fn default() -> Self {
         Self {
-            rows,
-            halves,
-            // No sums of earlier work: they must be set.
+            rows: 0,
+            halves: false,
             sums: [[[f32::NAN; PANEL]; HEIGHT]; WIDTH],
         }
+    }
+}
+
+impl HalfTiles for Emulated {
+    unsafe fn configure(&mut self, rows: usize, halves: bool) {
+        *self = Self {
+            rows,
+            halves,
+            ..Self::default()
+        };
     }
 
     unsafe fn clear(&mut self) {
@@ -180,6 +206,7 @@ impl HalfTiles for Emulated {
         stride: usize,
     ) {
         assert!(self.halves || !HALF, "half products were not configured");
+        assert!(self.rows > 0, "not configured");
         assert!(right.len() <= WIDTH, "{} right sides", right.len());
         let pairs = if HALF { DEPTH / 4 } else { DEPTH / 2 };
         for (sums, right) in self.sums.iter_mut().zip(right) {
@@ -200,7 +227,13 @@ impl HalfTiles for Emulated {
         }
     }
 
-    unsafe fn release(&mut self) {}
+    fn keep_awake(&mut self) {
+        self.sums = Self::default().sums;
+    }
+
+    fn release(&mut self) {
+        self.rows = 0;
+    }
 }
 
 /// Zero in place of a number under the smallest normal one.
@@ -296,7 +329,8 @@ mod tests {
         let first: Vec<*const f32> = outs.iter().map(|o| o.cast_const()).collect();
         // SAFETY: tiles have 16 rows of 64 bytes, left ones 80 bytes apart; the unit is there.
         unsafe {
-            let mut unit = U::configure(rows, halves);
+            let mut unit = U::default();
+            unit.configure(rows, halves);
             unit.clear();
             unit.add::<false>((left.as_ptr(), 80), &rights, 64);
             unit.store(&outs, 64);

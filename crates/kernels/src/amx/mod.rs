@@ -89,12 +89,13 @@ impl IntegerTiles for Absent {
 /// A unit that multiplies tiles of bf16 and keeps [`WIDTH`] sums of rows x 16 f32.
 ///
 /// `stride` is the bytes between the rows of a tile.
-pub(crate) trait HalfTiles {
+pub(crate) trait HalfTiles: Default {
     /// Prepares products of `rows` activation rows, 1 to 16; some of them half ones if `halves`.
+    /// Sums are lost, unless that is how the unit is configured already.
     ///
     /// # Safety
-    /// The CPU and the operating system have the unit.
-    unsafe fn configure(rows: usize, halves: bool) -> Self;
+    /// The CPU and the operating system have the unit; no other unit of this thread is configured.
+    unsafe fn configure(&mut self, rows: usize, halves: bool);
 
     /// Sets all sums to zero.
     ///
@@ -126,11 +127,12 @@ pub(crate) trait HalfTiles {
     /// The unit is configured; each tile has room for as many rows of 16 f32.
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize);
 
-    /// Gives the unit's state back, so that no context switch saves it.
-    ///
-    /// # Safety
-    /// The unit is configured.
-    unsafe fn release(&mut self);
+    /// Multiplies once for nothing: a unit that rests for half a microsecond is slow for as long.
+    /// Sums are lost.
+    fn keep_awake(&mut self);
+
+    /// Gives the unit's state back, if it is configured, so that no context switch saves it.
+    fn release(&mut self);
 }
 
 /// What `ldtilecfg` reads: the palette, bytes of a row and rows of each tile.
@@ -353,8 +355,10 @@ impl IntegerTiles for IntegerUnit {
 /// one is read while another is used; with half products 5 is, and 6 and 7 are their two sides.
 ///
 /// Sums stay in the tiles from call to call: compiled code touches none.
+#[derive(Default)]
 pub(crate) struct HalfUnit {
-    halves: bool,
+    /// Rows and whether products are half ones, if the unit is configured.
+    shape: Option<(usize, bool)>,
 }
 
 const SUMS: usize = 0;
@@ -416,7 +420,12 @@ unsafe fn product<const SUM: usize, const LEFT: usize, const RIGHT: usize>(
 }
 
 impl HalfTiles for HalfUnit {
-    unsafe fn configure(rows: usize, halves: bool) -> Self {
+    #[inline]
+    unsafe fn configure(&mut self, rows: usize, halves: bool) {
+        if self.shape == Some((rows, halves)) {
+            return;
+        }
+        self.shape = Some((rows, halves));
         let (sums, right) = ((rows, LINE), (DEPTH / 2, LINE));
         let last = if halves {
             [(rows, DEPTH), (DEPTH / 4, LINE)]
@@ -426,20 +435,17 @@ impl HalfTiles for HalfUnit {
         let tiles = [sums, sums, sums, sums, sums, right, last[0], last[1]];
         // SAFETY: the caller's promise.
         unsafe { Configuration::new(tiles).load() }
-        Self { halves }
     }
 
     #[inline(always)]
     unsafe fn clear(&mut self) {
         // SAFETY: the caller's promise.
         unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                options(nostack, nomem, preserves_flags),
-            );
+            let zeros = ZEROS.0.as_ptr().cast();
+            load::<SUMS>(zeros, LINE);
+            load::<{ SUMS + 1 }>(zeros, LINE);
+            load::<{ SUMS + 2 }>(zeros, LINE);
+            load::<{ SUMS + 3 }>(zeros, LINE);
         }
     }
 
@@ -465,6 +471,7 @@ impl HalfTiles for HalfUnit {
         right: &[*const u8],
         stride: usize,
     ) {
+        let halves = self.shape.is_some_and(|(_, halves)| halves);
         // SAFETY: the caller's promise.
         unsafe {
             if HALF {
@@ -472,16 +479,20 @@ impl HalfTiles for HalfUnit {
             } else {
                 load::<LEFT>(left.cast(), ld);
             }
+            // Without a loop, since the names of tiles are constants.
+            if let (&[a, b, c, d], false) = (right, HALF || halves) {
+                product::<SUMS, LEFT, RIGHT>(a, stride);
+                product::<{ SUMS + 1 }, LEFT, { RIGHT + 1 }>(b, stride);
+                product::<{ SUMS + 2 }, LEFT, { RIGHT + 2 }>(c, stride);
+                product::<{ SUMS + 3 }, LEFT, RIGHT>(d, stride);
+                return;
+            }
             for (i, &right) in right.iter().enumerate() {
-                match (i, HALF || self.halves) {
-                    (0, true) => one::<SUMS, HALF>(right, stride),
-                    (1, true) => one::<{ SUMS + 1 }, HALF>(right, stride),
-                    (2, true) => one::<{ SUMS + 2 }, HALF>(right, stride),
-                    (_, true) => one::<{ SUMS + 3 }, HALF>(right, stride),
-                    (0, _) => product::<SUMS, LEFT, RIGHT>(right, stride),
-                    (1, _) => product::<{ SUMS + 1 }, LEFT, { RIGHT + 1 }>(right, stride),
-                    (2, _) => product::<{ SUMS + 2 }, LEFT, { RIGHT + 2 }>(right, stride),
-                    _ => product::<{ SUMS + 3 }, LEFT, RIGHT>(right, stride),
+                match i {
+                    0 => one::<SUMS, HALF>(right, stride),
+                    1 => one::<{ SUMS + 1 }, HALF>(right, stride),
+                    2 => one::<{ SUMS + 2 }, HALF>(right, stride),
+                    _ => one::<{ SUMS + 3 }, HALF>(right, stride),
                 }
             }
         }
@@ -491,6 +502,13 @@ impl HalfTiles for HalfUnit {
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize) {
         // SAFETY: the caller's promise.
         unsafe {
+            if let &[a, b, c, d] = out {
+                store::<SUMS>(a, stride);
+                store::<{ SUMS + 1 }>(b, stride);
+                store::<{ SUMS + 2 }>(c, stride);
+                store::<{ SUMS + 3 }>(d, stride);
+                return;
+            }
             for (i, &out) in out.iter().enumerate() {
                 match i {
                     0 => store::<SUMS>(out, stride),
@@ -502,14 +520,29 @@ impl HalfTiles for HalfUnit {
         }
     }
 
-    unsafe fn release(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { release() }
+    #[inline]
+    fn keep_awake(&mut self) {
+        if self.shape.is_some() {
+            // SAFETY: the unit is configured with shapes that fit each other.
+            unsafe {
+                asm!(
+                    "tdpbf16ps tmm0, tmm4, tmm5",
+                    options(nostack, nomem, preserves_flags)
+                );
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        if self.shape.take().is_some() {
+            // SAFETY: the CPU has the unit, because it was configured.
+            unsafe { release() }
+        }
     }
 }
 
 /// # Safety
-/// As [`product`], in a configuration with half products.
+/// As [`product`], in any configuration, with half products if `HALF`.
 #[inline(always)]
 unsafe fn one<const SUM: usize, const HALF: bool>(right: *const u8, stride: usize) {
     // SAFETY: the caller's promise.

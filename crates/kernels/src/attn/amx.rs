@@ -1,50 +1,65 @@
-//! Attention over bf16 keys and values on AMX: 16 rows at a time, up to 4 tiles of sums.
+//! Attention over bf16 keys and values on AMX: 16 rows and up to 4 tiles of sums at a time.
 //!
 //! A run of 16 keys is a right side of 32 dims as it lies in the pool. Of values a right side is
 //! two runs, an even one and the odd one after it, counted from the sequence's start, so that a
 //! row's sums do not depend on where a chunk or a window begins. A pair with one run alone is half
 //! a product: the bits are those of the whole one with weights of zero for the other run.
 
-use super::{MOST_ROWS, Queries, Runs, SPLIT};
+use super::{Queries, Runs, SPLIT};
 use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
 use crate::buffer::Aligned;
 use crate::kv::RUN;
 
-const _: () = assert!(MOST_ROWS == HEIGHT);
+/// Cuts rows into products: the first row of each, and the rows of all. The last one ends with the
+/// rows, so that some may be computed twice.
+fn products(rows: usize) -> (impl Iterator<Item = usize> + Clone, usize) {
+    let height = rows.min(HEIGHT);
+    let first = move |row: usize| row.min(rows - height);
+    ((0..rows).step_by(HEIGHT).map(first), height)
+}
 
 /// As `generic::scores`, of bf16 keys.
 ///
 /// # Safety
-/// The CPU has the unit; every run has its full length.
-pub(super) unsafe fn scores<U: HalfTiles>(q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
+/// The CPU has the unit, which the caller releases; every run has its full length.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+pub(super) unsafe fn scores<U: HalfTiles>(
+    unit: &mut U,
+    q: &Queries<'_>,
+    runs: &Runs<'_>,
+    out: &mut [f32],
+) {
     assert!(q.dim.is_multiple_of(16) && q.bf16.len() >= q.rows * q.dim);
     assert!(out.len() >= q.rows * SPLIT && runs.len() <= SPLIT / RUN);
     assert!(runs.iter().all(|(k, _)| k.len() == RUN * q.dim * 2));
     let (whole, rest) = (q.dim / DEPTH, !q.dim.is_multiple_of(DEPTH));
+    let (rows, height) = products(q.rows);
     // SAFETY: shapes asserted above; a run has `dim / 2` lines.
     unsafe {
-        let mut unit = U::configure(q.rows, rest);
+        unit.configure(height, rest);
         for (first, runs) in runs.chunks(WIDTH).enumerate() {
             let mut keys = [std::ptr::null(); WIDTH];
-            let mut outs = [std::ptr::null_mut(); WIDTH];
-            for (i, (k, _)) in runs.iter().enumerate() {
-                keys[i] = k.as_ptr();
-                outs[i] = out.as_mut_ptr().add((first * WIDTH + i) * RUN);
+            for (key, (k, _)) in keys.iter_mut().zip(runs) {
+                *key = k.as_ptr();
             }
-            unit.clear();
-            for step in 0..whole {
-                let keys = keys.map(|k: *const u8| k.wrapping_add(step * DEPTH / 2 * LINE));
-                let left = (q.bf16.as_ptr().add(step * DEPTH), q.dim * 2);
-                unit.add::<false>(left, &keys[..runs.len()], LINE);
+            for row in rows.clone() {
+                let (left, bytes) = (q.bf16.as_ptr().add(row * q.dim), q.dim * 2);
+                let out = out.as_mut_ptr().add(row * SPLIT + first * WIDTH * RUN);
+                let outs: [*mut f32; WIDTH] = std::array::from_fn(|i| out.wrapping_add(i * RUN));
+                unit.clear();
+                for step in 0..whole {
+                    let keys = keys.map(|k: *const u8| k.wrapping_add(step * DEPTH / 2 * LINE));
+                    let left = (left.add(step * DEPTH), bytes);
+                    unit.add::<false>(left, &keys[..runs.len()], LINE);
+                }
+                if rest {
+                    let keys = keys.map(|k: *const u8| k.wrapping_add(whole * DEPTH / 2 * LINE));
+                    let left = (left.add(whole * DEPTH), bytes);
+                    unit.add::<true>(left, &keys[..runs.len()], LINE);
+                }
+                unit.store(&outs[..runs.len()], SPLIT * 4);
             }
-            if rest {
-                let keys = keys.map(|k: *const u8| k.wrapping_add(whole * DEPTH / 2 * LINE));
-                let left = (q.bf16.as_ptr().add(whole * DEPTH), q.dim * 2);
-                unit.add::<true>(left, &keys[..runs.len()], LINE);
-            }
-            unit.store(&outs[..runs.len()], SPLIT * 4);
         }
-        unit.release();
     }
 }
 
@@ -77,8 +92,10 @@ fn adjacent(a: &[u8], b: &[u8]) -> bool {
 /// As `generic::weigh`, of bf16 values that were joined.
 ///
 /// # Safety
-/// The CPU has the unit.
+/// The CPU has the unit, which the caller releases.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 pub(super) unsafe fn weigh<U: HalfTiles>(
+    unit: &mut U,
     p: &Queries<'_>,
     odd: bool,
     runs: &Runs<'_>,
@@ -94,17 +111,21 @@ pub(super) unsafe fn weigh<U: HalfTiles>(
     // SAFETY: shapes asserted above; a run has `RUN / 2` rows of `dim` pairs, and the second run
     // of a pair follows the first.
     unsafe {
-        let mut unit = U::configure(p.rows, sides().any(|(_, count)| count == 1));
-        for d0 in (0..dim).step_by(WIDTH * 16) {
+        let (rows, height) = products(p.rows);
+        unit.configure(height, sides().any(|(_, count)| count == 1));
+        for (d0, row) in (0..dim)
+            .step_by(WIDTH * 16)
+            .flat_map(|d0| rows.clone().map(move |row| (d0, row)))
+        {
             let width = WIDTH.min((dim - d0) / 16);
-            let outs: [*mut f32; WIDTH] =
-                std::array::from_fn(|i| out.as_mut_ptr().wrapping_add(d0 + i * 16));
+            let out = out.as_mut_ptr().add(row * dim + d0);
+            let outs: [*mut f32; WIDTH] = std::array::from_fn(|i| out.wrapping_add(i * 16));
             unit.clear();
             for (r, count) in sides() {
                 let values = runs[r].1.as_ptr();
                 let values: [*const u8; WIDTH] =
                     std::array::from_fn(|i| values.wrapping_add(d0 * 4 + i * LINE));
-                let left = (p.bf16.as_ptr().add(r * RUN), p.dim * 2);
+                let left = (p.bf16.as_ptr().add(row * p.dim + r * RUN), p.dim * 2);
                 if count == 2 {
                     unit.add::<false>(left, &values[..width], dim * 4);
                 } else {
@@ -113,6 +134,5 @@ pub(super) unsafe fn weigh<U: HalfTiles>(
             }
             unit.store(&outs[..width], dim * 4);
         }
-        unit.release();
     }
 }

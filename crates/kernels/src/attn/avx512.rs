@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::mem::transmute;
 
-use super::{Queries, Runs, SPLIT};
+use super::{Queries, Runs, SPLIT, Span};
 use crate::kv::{KvType, RUN};
 use crate::ops::EXP2;
 
@@ -213,53 +213,110 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
     }
 }
 
-/// As `generic::softmax`, and the probabilities rounded to bf16 into `rounded` unless it is empty.
+/// As `generic::softmax` for all rows of `spans`, which are [`SPLIT`] apart; the probabilities are
+/// rounded to bf16 into `rounded` unless it is empty. All maxima are found first, so that rows do
+/// not wait for one another's.
 ///
 /// # Safety
-/// The CPU has AVX-512 with BF16; `scores` is a multiple of 16 long, `rounded` is empty or as long.
+/// The CPU has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 pub(super) unsafe fn softmax(
-    scores: &mut [f32],
-    rounded: &mut [u16],
-    scale: f32,
-    low: usize,
-    high: usize,
-) -> (f32, f32) {
-    assert!(rounded.is_empty() || rounded.len() == scores.len());
-    let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
-    for (r, run) in scores.chunks_exact(RUN).enumerate() {
-        // SAFETY: a run has 16 items.
-        max = unsafe {
-            _mm512_mask_max_ps(
-                max,
-                lanes(r * RUN, low, high),
-                max,
-                _mm512_loadu_ps(run.as_ptr()),
-            )
+    (scores, rounded, stats): (&mut [f32], &mut [u16], &mut [(f32, f32)]),
+    (scale, keys): (f32, usize),
+    spans: &[Span],
+) {
+    assert!(keys.is_multiple_of(RUN) && keys <= SPLIT && stats.len() >= spans.len());
+    assert!(scores.len() >= spans.len() * SPLIT);
+    assert!(rounded.is_empty() || rounded.len() >= spans.len() * SPLIT);
+    for ((row, &span), (max, _)) in spans.iter().enumerate().zip(stats.iter_mut()) {
+        let scores = &scores[row * SPLIT..][..keys];
+        *max = scale
+            * if full(span, keys) {
+                largest::<true>(scores, span)
+            } else {
+                largest::<false>(scores, span)
+            };
+    }
+    for ((row, &span), (max, sum)) in spans.iter().enumerate().zip(stats.iter_mut()) {
+        let range = row * SPLIT..row * SPLIT + keys;
+        let scores = &mut scores[range.clone()];
+        let rounded = rounded.get_mut(range).unwrap_or(&mut []);
+        let factors = (
+            scale * std::f32::consts::LOG2_E,
+            -*max * std::f32::consts::LOG2_E,
+        );
+        // SAFETY: the CPU has AVX-512 with BF16; the lengths were asserted.
+        *sum = unsafe {
+            match (full(span, keys), rounded.is_empty()) {
+                (true, true) => exponentials::<true, false>(scores, rounded, factors, span),
+                (true, false) => exponentials::<true, true>(scores, rounded, factors, span),
+                (false, true) => exponentials::<false, false>(scores, rounded, factors, span),
+                (false, false) => exponentials::<false, true>(scores, rounded, factors, span),
+            }
         };
     }
-    let max = _mm512_reduce_max_ps(max) * scale;
-    let log2 = _mm512_set1_ps(scale * std::f32::consts::LOG2_E);
-    let shift = _mm512_set1_ps(-max * std::f32::consts::LOG2_E);
+}
+
+/// Whether a row sees all keys.
+fn full((low, high): Span, keys: usize) -> bool {
+    low == 0 && high >= keys
+}
+
+/// The largest of a row's scores, all or those of the span.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+fn largest<const ALL: bool>(scores: &[f32], (low, high): Span) -> f32 {
+    let mut max = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
+    for (pair, runs) in scores.chunks(2 * RUN).enumerate() {
+        for (half, run) in runs.chunks_exact(RUN).enumerate() {
+            // SAFETY: a run has 16 items.
+            let run = unsafe { _mm512_loadu_ps(run.as_ptr()) };
+            max[half] = if ALL {
+                _mm512_max_ps(max[half], run)
+            } else {
+                let seen = lanes((2 * pair + half) * RUN, low, high);
+                _mm512_mask_max_ps(max[half], seen, max[half], run)
+            };
+        }
+    }
+    _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1]))
+}
+
+/// Writes a row's probabilities, times a factor that is its largest one's inverse, and returns
+/// their sum.
+///
+/// # Safety
+/// The CPU has AVX-512 with BF16; `rounded` is as long as `scores` if `HALF`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
+unsafe fn exponentials<const ALL: bool, const HALF: bool>(
+    scores: &mut [f32],
+    rounded: &mut [u16],
+    (log2, shift): (f32, f32),
+    (low, high): Span,
+) -> f32 {
+    let (log2, shift) = (_mm512_set1_ps(log2), _mm512_set1_ps(shift));
     let mut sums = _mm512_setzero_ps();
     for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
-        // SAFETY: a run has 16 items, in `rounded` too if there is one.
+        // SAFETY: a run has 16 items, in `rounded` too.
         unsafe {
-            let p = exp2(_mm512_fmadd_ps(_mm512_loadu_ps(run.as_ptr()), log2, shift));
-            let p = _mm512_maskz_mov_ps(lanes(r * RUN, low, high), p);
+            let mut p = exp2(_mm512_fmadd_ps(_mm512_loadu_ps(run.as_ptr()), log2, shift));
+            if !ALL {
+                p = _mm512_maskz_mov_ps(lanes(r * RUN, low, high), p);
+            }
             sums = _mm512_add_ps(sums, p);
-            if rounded.is_empty() {
-                _mm512_storeu_ps(run.as_mut_ptr(), p);
-            } else {
+            if HALF {
                 let p: __m256i = transmute(_mm512_cvtneps_pbh(p));
                 _mm256_storeu_si256(rounded.as_mut_ptr().add(r * RUN).cast(), p);
+            } else {
+                _mm512_storeu_ps(run.as_mut_ptr(), p);
             }
         }
     }
     let mut lanes = [0.0f32; RUN];
     // SAFETY: 16 lanes.
     unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sums) };
-    (max, lanes.iter().sum())
+    lanes.iter().sum()
 }
 
 /// Lanes of a run starting at `first` that lie in `low..high`.

@@ -61,8 +61,9 @@ pub struct Scoring<'a> {
 
 /// Tokens of a split.
 pub(crate) const SPLIT: usize = 256;
-/// Query rows that a kernel call handles at once on vectors, and at most.
+/// Query rows that a kernel call handles at once on vectors.
 pub(crate) const ROWS: usize = 6;
+/// The same on tiles: keys and values come to the first cache once for all of them.
 pub(crate) const MOST_ROWS: usize = 16;
 
 /// The query rows (or probabilities) of one kernel call, each `dim` numbers. With bf16 keys AVX-512
@@ -78,3 +79,6 @@ pub(crate) struct Queries<'a> {
 
 /// Runs of one split: K and V bytes of 16 tokens each.
 pub(crate) type Runs<'a> = [(&'a [u8], &'a [u8])];
+
+/// The first and the end of the keys of one split that a row sees, counted from the split's first.
+pub(crate) type Span = (usize, usize);

@@ -2,13 +2,17 @@
 
 use std::ops::Range;
 
-use super::{MOST_ROWS, Queries, ROWS, Runs, SPLIT, Scoring, generic, latent};
+use super::{MOST_ROWS, Queries, ROWS, Runs, SPLIT, Scoring, Span, generic, latent};
 #[cfg(target_arch = "x86_64")]
-use crate::amx::Halves;
+use crate::amx::{HalfTiles, Halves};
 use crate::buffer::Aligned;
 use crate::isa::Isa;
 use crate::kv::{KvType, RUN, StepLease};
 use crate::ops::{exp, for_each_isa, softcap, to_bf16};
+
+/// No tile unit.
+#[cfg(not(target_arch = "x86_64"))]
+type Halves = ();
 
 /// What every task of one attention call shares.
 pub(super) struct Call<'a> {
@@ -134,6 +138,8 @@ pub(super) struct Scratch {
     weighted: Vec<f32>,
     /// Values of one split where they are parts of keys, in the order of V.
     values: Option<Aligned<u8>>,
+    /// Released between stretches.
+    tiles: Halves,
     pub(super) state: State,
 }
 
@@ -194,6 +200,8 @@ impl Scratch {
                 ahead.filter(|_| g == 0),
             );
         }
+        #[cfg(target_arch = "x86_64")]
+        self.tiles.release();
         self.values = Some(values);
     }
 
@@ -227,24 +235,31 @@ impl Scratch {
         if let Some(ahead) = ahead {
             ahead.fetch(call, 0);
         }
-        scores(call.isa, dtype, &queries, runs, &mut self.scores);
-        let mut stats = [(f32::NEG_INFINITY, 0.0f32); MOST_ROWS];
-        for (row, &position) in positions.iter().enumerate() {
-            let range = row * SPLIT..row * SPLIT + runs.len() * RUN;
-            let scores = &mut self.scores[range.clone()];
-            let rounded = if dtype == KvType::Bf16 {
-                &mut self.p_bf16[range]
-            } else {
-                &mut []
-            };
-            let mut scale = call.scoring.scale;
-            if let Some(cap) = call.scoring.softcap {
-                softcap(call.isa, scores, scale, cap);
-                scale = 1.0;
-            }
-            let (low, high) = (low(position), high(position));
-            stats[row] = softmax(call.isa, scores, rounded, scale, low, high);
+        let (isa, tiles) = (call.isa, &mut self.tiles);
+        scores((isa, dtype), tiles, &queries, runs, &mut self.scores);
+        let (mut stats, mut spans) = (
+            [(f32::NEG_INFINITY, 0.0f32); MOST_ROWS],
+            [(0, 0); MOST_ROWS],
+        );
+        let spans = &mut spans[..positions.len()];
+        for (span, &position) in spans.iter_mut().zip(positions) {
+            *span = (low(position), high(position));
         }
+        let keys = runs.len() * RUN;
+        let mut scale = call.scoring.scale;
+        if let Some(cap) = call.scoring.softcap {
+            for scores in self.scores.chunks_exact_mut(SPLIT).take(spans.len()) {
+                softcap(call.isa, &mut scores[..keys], scale, cap);
+            }
+            scale = 1.0;
+        }
+        let rounded = match dtype {
+            KvType::Bf16 => &mut self.p_bf16[..],
+            KvType::F32 => &mut [],
+        };
+        let tiles = &mut self.tiles;
+        let rows = (&mut self.scores[..], rounded, &mut stats[..]);
+        softmax((call.isa, dtype), tiles, rows, (scale, keys), spans);
         let p = Queries {
             bf16: &self.p_bf16,
             f32: &self.scores,
@@ -255,7 +270,8 @@ impl Scratch {
             ahead.fetch(call, 1);
         }
         let out = &mut self.weighted;
-        weigh((call.isa, dtype), &p, start, runs, value_dim, out);
+        let tiles = &mut self.tiles;
+        weigh((isa, dtype), tiles, &p, (start, value_dim), runs, out);
         for (row, &position) in positions.iter().enumerate() {
             if low(position) < high(position) {
                 let (max, sum) = stats[row];
@@ -291,11 +307,18 @@ fn odd(start: usize) -> bool {
     !(start / RUN).is_multiple_of(2)
 }
 
-fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+fn scores(
+    (isa, dtype): (Isa, KvType),
+    tiles: &mut Halves,
+    q: &Queries<'_>,
+    runs: &Runs<'_>,
+    out: &mut [f32],
+) {
     match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
-        _ if on_tiles(isa, dtype) => unsafe { super::amx::scores::<Halves>(q, runs, out) },
+        _ if on_tiles(isa, dtype) => unsafe { super::amx::scores(tiles, q, runs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::scores(dtype, q, runs, out) },
@@ -306,44 +329,57 @@ fn scores(isa: Isa, dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [
     }
 }
 
+/// Scores of `keys` keys to probabilities and (maximum, sum), for all rows of `spans`.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn softmax(
-    isa: Isa,
-    scores: &mut [f32],
-    rounded: &mut [u16],
-    scale: f32,
-    low: usize,
-    high: usize,
-) -> (f32, f32) {
-    match isa.vectors() {
-        // SAFETY: the instruction set is available; runs are whole.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { super::avx512::softmax(scores, rounded, scale, low, high) },
-        _ => {
-            let mut result = (0.0, 0.0);
-            generic::softmax(isa, scores, scale, low, high, &mut result);
-            if !rounded.is_empty() {
-                to_bf16(isa, scores, rounded);
-                widen(isa, rounded, scores);
+    (isa, dtype): (Isa, KvType),
+    tiles: &mut Halves,
+    (scores, rounded, stats): (&mut [f32], &mut [u16], &mut [(f32, f32)]),
+    (scale, keys): (f32, usize),
+    spans: &[Span],
+) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.vectors() == Isa::Avx512 {
+        // A few rows at a time, between which the tile unit is kept awake for the values.
+        let size = if on_tiles(isa, dtype) { 4 } else { ROWS };
+        for (i, spans) in spans.chunks(size).enumerate() {
+            if i > 0 {
+                tiles.keep_awake();
             }
-            result
+            let (scores, row) = (&mut scores[i * size * SPLIT..], i * size);
+            let rounded = rounded.get_mut(row * SPLIT..).unwrap_or(&mut []);
+            let rows = (scores, rounded, &mut stats[row..]);
+            // SAFETY: the instruction set is available.
+            unsafe { super::avx512::softmax(rows, (scale, keys), spans) }
+        }
+        return;
+    }
+    for ((row, &(low, high)), stats) in spans.iter().enumerate().zip(stats) {
+        let range = row * SPLIT..row * SPLIT + keys;
+        let scores = &mut scores[range.clone()];
+        generic::softmax(isa, scores, scale, low, high, stats);
+        if !rounded.is_empty() {
+            to_bf16(isa, scores, &mut rounded[range.clone()]);
+            widen(isa, &rounded[range], scores);
         }
     }
 }
 
 /// `start` is the position of the first run.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn weigh(
     (isa, dtype): (Isa, KvType),
+    tiles: &mut Halves,
     p: &Queries<'_>,
-    start: usize,
+    (start, dim): (usize, usize),
     runs: &Runs<'_>,
-    dim: usize,
     out: &mut [f32],
 ) {
     match isa.vectors() {
         // SAFETY: the instruction set is available; shapes are asserted there.
         #[cfg(target_arch = "x86_64")]
         _ if on_tiles(isa, dtype) => unsafe {
-            super::amx::weigh::<Halves>(p, odd(start), runs, dim, out)
+            super::amx::weigh(tiles, p, odd(start), runs, dim, out)
         },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]

@@ -38,7 +38,8 @@ pub(super) unsafe fn bf16<U: HalfTiles>(tile: &Tile<'_>) {
     let mut sums = Sums(MaybeUninit::uninit());
     // SAFETY: the caller's promises; rows and panels lie in the tile, which has `height` rows.
     unsafe {
-        let mut unit = U::configure(height, false);
+        let mut unit = U::default();
+        unit.configure(height, false);
         for first in tile.rows.clone().step_by(STRIPES * HEIGHT) {
             for panel in tile.panels.clone().step_by(PANELS) {
                 let part = Part {
