@@ -31,12 +31,12 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The best set this CPU has, but for AMX: its speed has not been measured yet.
+    /// The best set that this CPU has and the system permits.
     pub fn detect() -> Self {
         Self::all()
             .into_iter()
             .rev()
-            .find(|&isa| isa != Self::Amx && isa.available())
+            .find(|isa| isa.available())
             .unwrap_or(Self::Portable)
     }
 

@@ -259,7 +259,7 @@ FLAGS: tuple[Flag, ...] = (
         "compute",
         Choice(("auto", "amx", "avx512", "avx2", "portable")),
         "auto",
-        "instruction set of the kernels; auto: the best of this machine, but for amx (unmeasured)",
+        "instruction set of the kernels; auto: the best of this machine",
     ),
     Flag(
         "--device",

@@ -1,6 +1,8 @@
 //! The tile unit in plain Rust, by the pseudo-code of Intel's instruction set reference.
 
-use super::{DEPTH, HEIGHT, HalfTiles, HalfUnit, IntegerTiles, IntegerUnit, WIDTH};
+use super::halves::HalfUnit;
+use super::integers::IntegerUnit;
+use super::{DEPTH, HEIGHT, HalfTiles, IntegerTiles, WIDTH};
 use crate::activations::bf16_value;
 use crate::isa::tiles_permitted;
 use crate::packed::{GROUP, PANEL};

@@ -1,10 +1,10 @@
 //! Integer tiles on AMX.
 //!
-//! A group of 32 inputs of one panel is a weight tile (`crate::amx`) once its codes are signed bytes;
-//! they are spread into such for a block of panels and used for all rows of a task, so that tiles
-//! and vectors share one copy of the weights. Each group has scales of its own, so its dots go
-//! through memory (the first cache) to vectors, which do with them what the AVX-512 tiles do, in the
-//! same order: the same bits.
+//! A group of 32 inputs of one panel is a weight tile (`crate::amx`) once its codes are signed
+//! bytes; they are spread into such for a block of panels and used for all rows of a task, so that
+//! tiles and vectors share one copy of the weights. Each group has scales of its own, so its dots
+//! go through memory (the first cache) to vectors, which do with them what the AVX-512 tiles do, in
+//! the same order: the same bits.
 //!
 //! ```text
 //!   for 3 groups:  codes of 4 panels -> 12 weight tiles
@@ -84,7 +84,7 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     row
 }
 
-/// Of `rows` rows those that tiles compute: a last product of few rows costs as much as one of many.
+/// Rows that tiles compute: a last product of few rows costs as much as one of many.
 fn whole(rows: usize, fewest: usize) -> usize {
     let rest = rows % HEIGHT;
     rows - if rest < fewest { rest } else { 0 }

@@ -1,0 +1,175 @@
+//! Products of 8-bit integers on AMX.
+
+use std::arch::asm;
+
+use super::{Configuration, HEIGHT, IntegerTiles, LINE, ZEROS, load, release, store};
+use crate::packed::{GROUP, PANEL};
+
+/// AMX on integers: tiles 0 to 3 hold dots, 4 and 5 activations, 6 and 7 weights.
+///
+/// While a product is under way, the inputs of the next are loaded and the dots of the one before
+/// are stored.
+pub(crate) enum IntegerUnit {}
+
+const ACTS: usize = 4;
+const WEIGHTS: usize = 6;
+
+/// Loads the weights of product `i`, and zeros for its dots.
+///
+/// # Safety
+/// The unit is configured for integers; a group of weights can be read.
+#[inline(always)]
+unsafe fn begin(i: usize, weights: *const i8) {
+    let zeros = ZEROS.0.as_ptr().cast();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match i % 4 {
+            0 => load::<0>(zeros, LINE),
+            1 => load::<1>(zeros, LINE),
+            2 => load::<2>(zeros, LINE),
+            _ => load::<3>(zeros, LINE),
+        }
+        match i % 2 {
+            0 => load::<WEIGHTS>(weights.cast(), LINE),
+            _ => load::<{ WEIGHTS + 1 }>(weights.cast(), LINE),
+        }
+    }
+}
+
+/// Product `i`, with the activations of group `g`.
+///
+/// # Safety
+/// Its inputs were loaded.
+#[inline(always)]
+unsafe fn multiply(i: usize, g: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (i % 4, g % 2) {
+            (0, 0) => signed::<0, ACTS, WEIGHTS>(),
+            (1, 0) => signed::<1, ACTS, { WEIGHTS + 1 }>(),
+            (2, 0) => signed::<2, ACTS, WEIGHTS>(),
+            (_, 0) => signed::<3, ACTS, { WEIGHTS + 1 }>(),
+            (0, _) => signed::<0, { ACTS + 1 }, WEIGHTS>(),
+            (1, _) => signed::<1, { ACTS + 1 }, { WEIGHTS + 1 }>(),
+            (2, _) => signed::<2, { ACTS + 1 }, WEIGHTS>(),
+            _ => signed::<3, { ACTS + 1 }, { WEIGHTS + 1 }>(),
+        }
+    }
+}
+
+/// # Safety
+/// The tiles are configured with shapes that fit each other.
+#[inline(always)]
+unsafe fn signed<const DOTS: usize, const LEFT: usize, const RIGHT: usize>() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "tdpbssd tmm{dots}, tmm{left}, tmm{right}",
+            dots = const DOTS,
+            left = const LEFT,
+            right = const RIGHT,
+            options(nostack, nomem, preserves_flags),
+        );
+    }
+}
+
+/// Stores the dots of product `i`.
+///
+/// # Safety
+/// It was computed; `out` has room for 256 numbers.
+#[inline(always)]
+unsafe fn end(i: usize, out: *mut i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match i % 4 {
+            0 => store::<0>(out.cast(), LINE),
+            1 => store::<1>(out.cast(), LINE),
+            2 => store::<2>(out.cast(), LINE),
+            _ => store::<3>(out.cast(), LINE),
+        }
+    }
+}
+
+impl IntegerUnit {
+    /// [`IntegerTiles::dots`] of `P` panels: group by group, so that all panels share one load of
+    /// activations.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn products<const G: usize, const P: usize>(
+        (acts, stride): (*const i8, usize),
+        weights: *const i8,
+        out: *mut i32,
+    ) {
+        const { assert!(G * P <= 12) };
+        let tile = |i: usize| i % P * G + i / P;
+        let begin = |i: usize| {
+            let acts = acts.wrapping_add(i / P * GROUP).cast();
+            // SAFETY: the caller's promises; `i` is less than `G * P`.
+            unsafe {
+                match (i % P, i / P % 2) {
+                    (0, 0) => load::<ACTS>(acts, stride),
+                    (0, _) => load::<{ ACTS + 1 }>(acts, stride),
+                    _ => {}
+                }
+                begin(i, weights.add(tile(i) * GROUP * PANEL));
+            }
+        };
+        // SAFETY: as above.
+        let end = |i: usize| unsafe { end(i, out.add(tile(i) * HEIGHT * PANEL)) };
+        begin(0);
+        // Unrolled, since the names of tiles are constants.
+        macro_rules! products {
+            ($($i:literal)*) => {$(
+                if $i < G * P {
+                    if $i + 1 < G * P {
+                        begin($i + 1);
+                    }
+                    // SAFETY: its inputs were loaded.
+                    unsafe { multiply($i, $i / P) };
+                    if $i != 0 {
+                        end($i - 1);
+                    }
+                }
+            )*};
+        }
+        products!(0usize 1 2 3 4 5 6 7 8 9 10 11);
+        end(G * P - 1);
+    }
+}
+
+impl IntegerTiles for IntegerUnit {
+    const FEWEST: usize = 8;
+
+    unsafe fn configure(rows: usize) {
+        let (dots, acts, weights) = ((rows, LINE), (rows, GROUP), (GROUP / 4, LINE));
+        let tiles = [dots, dots, dots, dots, acts, acts, weights, weights];
+        // SAFETY: the caller's promise.
+        unsafe { Configuration::new(tiles).load() }
+    }
+
+    #[inline(never)]
+    unsafe fn dots<const G: usize>(
+        _: usize,
+        acts: (*const i8, usize),
+        weights: *const i8,
+        out: *mut i32,
+        panels: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match panels {
+                1 => Self::products::<G, 1>(acts, weights, out),
+                2 => Self::products::<G, 2>(acts, weights, out),
+                3 => Self::products::<G, 3>(acts, weights, out),
+                _ => Self::products::<G, 4>(acts, weights, out),
+            }
+        }
+    }
+
+    unsafe fn release() {
+        // SAFETY: the caller's promise.
+        unsafe { release() }
+    }
+}
