@@ -113,7 +113,7 @@ serve: install ## serve the default model on PORT (8000) until Ctrl-C
 	@$(BIN)/penstock pull smollm2
 	@printf '%s\n' 'When the server is ready, try this in another terminal (Ctrl-C here stops it):' '' \
 		"  curl -N http://127.0.0.1:$(PORT)/v1/chat/completions -H 'content-type: application/json' \\" \
-		"    -d '{\"model\": \"smollm2\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'" ''
+		"    -d '{\"model\": \"smollm2\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Tell me the capital of France.\"}]}'" ''
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
 # All suites run even when one fails, so that one run shows everything; the summary decides the exit status. That of the

@@ -201,8 +201,8 @@ def test_a_model_of_its_own_is_started_and_stopped(model_file: Path, tmp_path: P
     terminal = Terminal(tmp_path, str(model_file), "--temperature", "0", "--max-tokens", "12")
     terminal.until("> ")
     (server,) = [int(pid) for pid in children(terminal.pid)]
-    terminal.type("What is the capital of France?\n")
-    answer = terminal.until("> ").split("?\n", 1)[1]
+    terminal.type("Tell me the capital of France.\n")
+    answer = terminal.until("> ").split(".\n", 1)[1]
     assert "Paris" in answer
     terminal.type("\x04")
     assert terminal.end() == 0

@@ -15,7 +15,7 @@ from tests.e2e.server import HANG, Server
 
 openai = pytest.importorskip("openai", reason="install openai to test its client")
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Tell me the capital of France."}]
 PROMPTS = [f"The number {n} is" for n in range(8)]
 
 

@@ -17,7 +17,7 @@ openai = pytest.importorskip("openai", reason="install openai to test its client
 anthropic = pytest.importorskip("anthropic", reason="install anthropic to test its client")
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sse"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Tell me the capital of France."}]
 # The library knows models whose temperature is fixed.
 GREEDY = {"temperature": 0}
 PARAMETERS = {
@@ -75,7 +75,7 @@ def test_every_event_of_a_message_has_its_type() -> None:
 
 def test_a_response(sdk: openai.OpenAI) -> None:
     answer = sdk.responses.create(
-        model="smollm2", input="What is the capital of France?", temperature=0, store=True
+        model="smollm2", input="Tell me the capital of France.", temperature=0, store=True
     )
     assert answer.output_text == ANSWER
     assert answer.status == "completed"

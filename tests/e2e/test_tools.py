@@ -202,7 +202,7 @@ def test_the_result_of_a_call_goes_back(sdk: openai.OpenAI) -> None:
 def test_tools_may_be_left_alone(sdk: openai.OpenAI) -> None:
     answer = sdk.chat.completions.create(
         model="smollm2",
-        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        messages=[{"role": "user", "content": "Tell me the capital of France."}],
         tools=[WEATHER],
         tool_choice="none",
         temperature=0,

@@ -143,7 +143,7 @@ def test_stop_tokens_and_ignore_eos(client: httpx.Client) -> None:
     stopped = sse.complete(client, STORY["prompt"], 10, stop_token_ids=[ids[4]])
     assert (stopped["finish_reason"], stopped["stop_reason"]) == ("stop", ids[4])
     question = {
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": "Tell me the capital of France."}],
         "temperature": 0,
     }
     assert (

@@ -1,6 +1,6 @@
 // The same as check.py, for Node.
 export const { BASE_URL, MODEL } = process.env;
-export const QUESTION = "What is the capital of France?";
+export const QUESTION = "Tell me the capital of France.";
 
 export async function feature(name, tried) {
   const found = { feature: name, ok: true, note: "" };

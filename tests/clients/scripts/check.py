@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 BASE_URL = os.environ["BASE_URL"]
 MODEL = os.environ["MODEL"]
-QUESTION = "What is the capital of France?"
+QUESTION = "Tell me the capital of France."
 
 
 def feature(name: str) -> Callable[[Callable[[], object]], None]:
