@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,20 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How far prompt tokens lengthen a step that also decodes."""
+
+    stretch: float = math.inf
+    """Longest such step, in steps that only decode."""
+    fewest: int = 1
+    """Prompt tokens that are always allowed."""
+
+
+UNBOUNDED = Pace()
+"""As far as the token budget goes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a replica."""
 
@@ -42,6 +57,7 @@ class Limits:
     """Token budget of a step."""
     kv_tokens: int
     """Tokens that its KV holds; a request takes those of its prompt and its answer."""
+    pace: Pace = UNBOUNDED
 
 
 @dataclass(slots=True)
@@ -203,20 +219,47 @@ class Replica:
 
     def _mixed(self, decodes: int) -> None:
         """One step with prompt tokens."""
-        budget = max(self._limits.chunk - decodes, 1)
-        taken, pairs, done = 0, 0, []
-        for prompt in self._prompts:
-            share = min(prompt.left, budget - taken)
-            if share <= 0:
-                break
-            taken += share
-            pairs += share * (prompt.arrival.isl - prompt.left)
-            prompt.left -= share
-            done += [prompt] if not prompt.left else []
         average = self._context / decodes if decodes else 0.0
-        self._passed(self._step(decodes, average, taken, pairs), 1, decodes)
-        for _ in done:
+        shares = self._shares(self._budget(decodes, average))
+        seconds = self._seconds(decodes, average, shares)
+        for prompt, share in zip(self._prompts, shares, strict=False):
+            prompt.left -= share
+        self._passed(seconds, 1, decodes)
+        while self._prompts and not self._prompts[0].left:
             self._begin(self._prompts.popleft())
+
+    def _budget(self, decodes: int, average: float) -> int:
+        """Prompt tokens that a step takes beside decodes that see `average` tokens each. The
+        scheduler learns what they cost; here it is known.
+        """
+        most, pace = max(self._limits.chunk - decodes, 1), self._limits.pace
+        if not decodes or pace.stretch == math.inf:
+            return most
+        longest = pace.stretch * self._step(decodes, average, 0.0, 0.0)
+        least = min(pace.fewest, most)
+        most = max(min(most, sum(prompt.left for prompt in self._prompts)), least)
+        more = bisect_right(
+            range(least + 1, most + 1),
+            longest,
+            key=lambda tokens: self._seconds(decodes, average, self._shares(tokens)),
+        )
+        return least + more
+
+    def _shares(self, budget: int) -> list[int]:
+        """Tokens of the first prompts, oldest first."""
+        shares = []
+        for prompt in self._prompts:
+            if budget <= 0:
+                break
+            shares.append(min(prompt.left, budget))
+            budget -= shares[-1]
+        return shares
+
+    def _seconds(self, decodes: int, average: float, shares: Sequence[int]) -> float:
+        """Time of a step with such `shares` of the prompts."""
+        done = (prompt.arrival.isl - prompt.left for prompt in self._prompts)
+        pairs = sum(share * before for share, before in zip(shares, done, strict=False))
+        return self._step(decodes, average, sum(shares), pairs)
 
     def _passed(self, seconds: float, steps: int, decodes: int) -> None:
         self._now += seconds

@@ -26,8 +26,8 @@ from penstock.kv_tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.pace import Pace
 from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.pace import Pace
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.progress import Progress
@@ -152,7 +152,7 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
-        prompts = [length for _, length in work if length > 1]
+        prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
         self._pace.ran(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, work, result)
