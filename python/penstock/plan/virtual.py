@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from penstock.plan.prefixes import Prefixes
+
+GRAIN = 128
+"""Prompt tokens of a step are exact to one in so many: what the scheduler learns is no more so."""
 
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
@@ -120,6 +122,20 @@ class _Prompt:
     """Tokens that are not computed yet."""
 
 
+def _fitting(fits: Callable[[int], bool], most: int, guess: int) -> int:
+    """The most tokens up to `most` that fit, less 1% at most: bisection, after a look around
+    `guess`, which saves three quarters of it where steps are alike.
+    """
+    least, grain = 0, 1 + guess // GRAIN
+    for tokens in (min(guess, most), guess + grain, most, guess - grain):
+        if least < tokens <= most:
+            least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
+    while most - least > least // GRAIN:
+        tokens = (least + most + 1) // 2
+        least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
+    return least
+
+
 class Replica:
     """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
@@ -138,6 +154,8 @@ class Replica:
         self._context = 0.0
         """Tokens that all decodes see."""
         self._now = self._busy = 0.0
+        self._fitted = limits.chunk
+        """Prompt tokens that fitted into the last step in which not all did."""
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """All requests, to their ends. Those that the KV never holds do not end."""
@@ -236,14 +254,15 @@ class Replica:
         if not decodes or pace.stretch == math.inf:
             return most
         longest = pace.stretch * self._step(decodes, average, 0.0, 0.0)
-        least = min(pace.fewest, most)
-        most = max(min(most, sum(prompt.left for prompt in self._prompts)), least)
-        more = bisect_right(
-            range(least + 1, most + 1),
-            longest,
-            key=lambda tokens: self._seconds(decodes, average, self._shares(tokens)),
-        )
-        return least + more
+
+        def fits(tokens: int) -> bool:
+            return self._seconds(decodes, average, self._shares(tokens)) <= longest
+
+        left = min(most, sum(prompt.left for prompt in self._prompts))
+        fitting = _fitting(fits, left, self._fitted)
+        if fitting < left:
+            self._fitted = fitting
+        return min(max(fitting, pace.fewest), most)
 
     def _shares(self, budget: int) -> list[int]:
         """Tokens of the first prompts, oldest first."""
