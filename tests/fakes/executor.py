@@ -132,7 +132,7 @@ class FakeExecutor:
         ram_slots: int = 0,
         auto: bool = False,
         late: Callable[[], bool] = lambda: False,
-        step_seconds: float = 0.0,
+        step_seconds: Callable[[StepPlan], float] = lambda plan: 0.0,
     ) -> None:
         self.late = late
         self.step_seconds = step_seconds
@@ -208,7 +208,7 @@ class FakeExecutor:
         for row in rows:
             self._continue_tables(plan, row)
         self._check_writes(rows)
-        result = StepResult(seconds=self.step_seconds)
+        result = StepResult(seconds=self.step_seconds(plan))
         for row in rows:
             self._sequence(plan, row, result)
         self.computed += len(plan.tokens)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
-from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, poisson
+from penstock.core import StepPlan
+from penstock.plan.engines import ENGINES, MIXED
+from penstock.plan.virtual import UNBOUNDED, Arrival, Limits, Outcome, Replica, StepTime, poisson
+from penstock.scheduler import mixed_steps
 
 from tests.scheduler.harness import World, make_request
 
 
 def step_time(decodes: float, context: float, prefill: float, pairs: float) -> float:
     return 0.010 + 0.0007 * decodes + 0.0001 * prefill
+
+
+def plain_step_time(decodes: float, context: float, prefill: float, pairs: float) -> float:
+    """Costs that the scheduler's averages meet exactly."""
+    return (0.010 if decodes else 0.0) + 0.00024 * prefill
 
 
 def tokens_of(arrival: Arrival) -> list[int]:
@@ -24,9 +33,25 @@ def tokens_of(arrival: Arrival) -> list[int]:
 
 
 def on_the_scheduler(
-    arrivals: list[Arrival], limits: Limits, *, prefix: bool = False
+    arrivals: list[Arrival],
+    limits: Limits,
+    *,
+    prefix: bool = False,
+    step_time: StepTime = step_time,
 ) -> list[tuple[float, float]]:
-    """First and last token of each request, by the scheduler and a clock of its own."""
+    """First and last token of each request, by the scheduler and a clock of its own. It learns how
+    long steps take where `limits` bound them.
+    """
+    now, added, times = 0.0, 0, {key: [math.inf, math.inf] for key in range(len(arrivals))}
+    before: dict[int, int] = {}
+
+    def run(plan: StepPlan) -> float:
+        nonlocal now
+        decodes = sum(0 < tokens < arrivals[key].osl for key, tokens in before.items())
+        seconds = step_time(decodes, 0.0, len(plan.tokens) - decodes, 0.0)
+        now += seconds
+        return seconds if limits.mixed != UNBOUNDED else 0.0
+
     world = World(
         num_blocks=limits.kv_tokens // 16,
         max_num_seqs=limits.sequences,
@@ -34,8 +59,8 @@ def on_the_scheduler(
         max_model_len=4096,
         prefix=prefix,
         vocab=1000,
+        step_seconds=run,
     )
-    now, added, times = 0.0, 0, {key: [math.inf, math.inf] for key in range(len(arrivals))}
     while added < len(arrivals) or world.scheduler.has_requests():
         if not world.scheduler.has_requests():
             now = max(now, arrivals[added].at)
@@ -44,12 +69,10 @@ def on_the_scheduler(
             prompt = tokens_of(arrival)
             world.add(make_request(added, prompt, arrival.osl, ignore_eos=True))
             added += 1
-        before = {key: sum(len(row.tokens) for row in e.rows) for key, e in world.endings.items()}
-        decodes = sum(0 < before[key] < arrivals[key].osl for key in before)
-        plan = world.step()
-        if plan is None:
-            continue
-        now += step_time(decodes, 0.0, len(plan.tokens) - decodes, 0.0)
+        before.update(
+            {key: sum(len(row.tokens) for row in e.rows) for key, e in world.endings.items()}
+        )
+        world.step()
         for key, ending in world.endings.items():
             tokens = sum(len(row.tokens) for row in ending.rows)
             if tokens and before[key] == 0:
@@ -77,6 +100,53 @@ def test_a_replica_batches_as_the_scheduler_does(seed: int) -> None:
     assert [(each.first, each.end) for each in served] == [
         (pytest.approx(first), pytest.approx(end)) for first, end in real
     ]
+
+
+def test_steps_have_the_bounds_of_the_scheduler() -> None:
+    assert (MIXED.stretch, MIXED.fewest) == (mixed_steps.STRETCH, mixed_steps.FEWEST)
+    paced = {name for name, engine in ENGINES.items() if engine.mixed != UNBOUNDED}
+    assert paced == {"penstock"}, "vLLM and SGLang fill their token budgets"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replica_bounds_prompts_beside_decodes_as_the_scheduler_does(seed: int) -> None:
+    """Once that knows what steps cost: from the first request, which is alone. Lengths are even, so
+    that no chunk of one token looks like a decode.
+    """
+    draw = Random(seed)
+    arrivals, now = [Arrival(0.0, 300, 4)], 0.2
+    for _ in range(40):
+        now += draw.expovariate(draw.choice([4, 20]))
+        arrivals.append(Arrival(now, 2 * draw.randint(1, 300), draw.choice([1, 2, 20, 60])))
+    limits = Limits(draw.choice([2, 6, 16]), 256, 16 * 2000, MIXED)
+    real = on_the_scheduler(arrivals, limits, step_time=plain_step_time)
+    outcome = Replica(plain_step_time, limits).run(arrivals)
+    assert [(each.first, each.end) for each in outcome.served] == [
+        (pytest.approx(first), pytest.approx(end)) for first, end in real
+    ]
+    free = Replica(plain_step_time, replace(limits, mixed=UNBOUNDED)).run(arrivals)
+    assert outcome.percentile("tpot", 0.99) < free.percentile("tpot", 0.99)
+
+
+@pytest.mark.parametrize(
+    ("token", "chunk", "expected"),
+    [(0.00024, 256, 62), (0.00024, 40, 39), (0.001, 256, 32), (0.001, 24, 23), (0.0, 256, 255)],
+)
+def test_a_prompt_beside_a_decode_is_cut_by_its_time(
+    token: float, chunk: int, expected: int
+) -> None:
+    """At most 2.5 steps of 10 ms, at least 32 tokens, at most the token budget less the decode."""
+
+    def step(decodes: float, context: float, prefill: float, pairs: float) -> float:
+        return 0.010 + token * prefill
+
+    def first(isl: int) -> float:
+        arrivals = [Arrival(0.0, 1, 100), Arrival(1e-9, isl, 1)]
+        served = Replica(step, Limits(2, chunk, 10_000, MIXED)).run(arrivals).served
+        return served[1].first - served[0].first
+
+    assert first(expected) == pytest.approx(step(1, 0, expected, 0))
+    assert first(expected + 1) == pytest.approx(step(1, 0, expected, 0) + step(1, 0, 1, 0))
 
 
 def run(rate: float, limits: Limits) -> Outcome:

@@ -128,7 +128,7 @@ class World:
         late: Callable[[], bool] = lambda: False,
         max_wait: float = math.inf,
         arrivals: bool = True,
-        step_seconds: float = 0.0,
+        step_seconds: Callable[[StepPlan], float] = lambda plan: 0.0,
         events: KvEvents | None = None,
     ) -> None:
         self.now = 0.0

@@ -96,7 +96,8 @@ def test_nothing_is_planned_ahead_of_a_newcomer_that_could_enter() -> None:
 
 def test_nothing_is_planned_ahead_of_long_steps_unless_nobody_arrives() -> None:
     for arrivals in (True, False):
-        world, request = ahead(step_seconds=0.05, arrivals=arrivals), long_answer(1, [1], 20)
+        world = ahead(step_seconds=lambda plan: 0.05, arrivals=arrivals)
+        request = long_answer(1, [1], 20)
         world.add(request)
         world.run()
         check(world, [request])

@@ -11,6 +11,7 @@ from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut
 from penstock.plan.hardware import GIB, Accelerator
 from penstock.plan.lines import Line
+from penstock.plan.virtual import UNBOUNDED, MixedBound
 
 MIB = 2**20
 ACTIVATIONS = {1: 10, 2: 6, 4: 5}
@@ -30,6 +31,8 @@ PROCESS = 100 * MIB
 49,152 tokens."""
 KEPT_FREE = 0.10
 """Share of this machine's free memory."""
+MIXED = MixedBound(stretch=2.5, fewest=32)
+"""Bounds of `penstock/scheduler/mixed_steps.py`, which a test compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Engine:
     by_requests: bool
     """It can compute attention whole on every rank, each for its own sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
+    mixed: MixedBound = UNBOUNDED
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
         """Why a cut cannot be served; empty: it can."""
@@ -180,7 +184,7 @@ def _communicators(device: Accelerator, cut: Cut) -> Line:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("penstock", divides=False, by_requests=False, rule=_penstock),
+        Engine("penstock", divides=False, by_requests=False, rule=_penstock, mixed=MIXED),
         Engine("vllm", divides=True, by_requests=True, rule=_vllm),
         Engine("sglang", divides=True, by_requests=True, rule=_sglang),
     )

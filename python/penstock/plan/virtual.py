@@ -16,6 +16,9 @@ from random import Random
 
 from penstock.plan.prefixes import Prefixes
 
+GRAIN = 128
+"""Prompt tokens of a step are exact to one in so many: what the scheduler learns is no more so."""
+
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
 of a prompt token and a token before its chunk."""
@@ -34,6 +37,20 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class MixedBound:
+    """How far prompt tokens lengthen a step that also decodes."""
+
+    stretch: float = math.inf
+    """Longest such step, in steps that only decode."""
+    fewest: int = 1
+    """Prompt tokens that are always allowed."""
+
+
+UNBOUNDED = MixedBound()
+"""As far as the token budget goes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a replica."""
 
@@ -42,6 +59,7 @@ class Limits:
     """Token budget of a step."""
     kv_tokens: int
     """Tokens that its KV holds; a request takes those of its prompt and its answer."""
+    mixed: MixedBound = UNBOUNDED
 
 
 @dataclass(slots=True)
@@ -104,6 +122,20 @@ class _Prompt:
     """Tokens that are not computed yet."""
 
 
+def _fitting(fits: Callable[[int], bool], most: int, guess: int) -> int:
+    """The most tokens up to `most` that fit, less 1% at most: bisection, after a look around
+    `guess`, which saves three quarters of it where steps are alike.
+    """
+    least, grain = 0, 1 + guess // GRAIN
+    for tokens in (min(guess, most), guess + grain, most, guess - grain):
+        if least < tokens <= most:
+            least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
+    while most - least > least // GRAIN:
+        tokens = (least + most + 1) // 2
+        least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
+    return least
+
+
 class Replica:
     """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
@@ -122,6 +154,8 @@ class Replica:
         self._context = 0.0
         """Tokens that all decodes see."""
         self._now = self._busy = 0.0
+        self._fitted = limits.chunk
+        """Prompt tokens that fitted into the last step in which not all did."""
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """All requests, to their ends. Those that the KV never holds do not end."""
@@ -203,20 +237,48 @@ class Replica:
 
     def _mixed(self, decodes: int) -> None:
         """One step with prompt tokens."""
-        budget = max(self._limits.chunk - decodes, 1)
-        taken, pairs, done = 0, 0, []
-        for prompt in self._prompts:
-            share = min(prompt.left, budget - taken)
-            if share <= 0:
-                break
-            taken += share
-            pairs += share * (prompt.arrival.isl - prompt.left)
-            prompt.left -= share
-            done += [prompt] if not prompt.left else []
         average = self._context / decodes if decodes else 0.0
-        self._passed(self._step(decodes, average, taken, pairs), 1, decodes)
-        for _ in done:
+        shares = self._shares(self._budget(decodes, average))
+        seconds = self._seconds(decodes, average, shares)
+        for prompt, share in zip(self._prompts, shares, strict=False):
+            prompt.left -= share
+        self._passed(seconds, 1, decodes)
+        while self._prompts and not self._prompts[0].left:
             self._begin(self._prompts.popleft())
+
+    def _budget(self, decodes: int, average: float) -> int:
+        """Prompt tokens that a step takes beside decodes that see `average` tokens each. The
+        scheduler learns what they cost; here it is known.
+        """
+        most, mixed = max(self._limits.chunk - decodes, 1), self._limits.mixed
+        if not decodes or mixed.stretch == math.inf:
+            return most
+        longest = mixed.stretch * self._step(decodes, average, 0.0, 0.0)
+
+        def fits(tokens: int) -> bool:
+            return self._seconds(decodes, average, self._shares(tokens)) <= longest
+
+        left = min(most, sum(prompt.left for prompt in self._prompts))
+        fitting = _fitting(fits, left, self._fitted)
+        if fitting < left:
+            self._fitted = fitting
+        return min(max(fitting, mixed.fewest), most)
+
+    def _shares(self, budget: int) -> list[int]:
+        """Tokens of the first prompts, oldest first."""
+        shares = []
+        for prompt in self._prompts:
+            if budget <= 0:
+                break
+            shares.append(min(prompt.left, budget))
+            budget -= shares[-1]
+        return shares
+
+    def _seconds(self, decodes: int, average: float, shares: Sequence[int]) -> float:
+        """Time of a step with such `shares` of the prompts."""
+        done = (prompt.arrival.isl - prompt.left for prompt in self._prompts)
+        pairs = sum(share * before for share, before in zip(shares, done, strict=False))
+        return self._step(decodes, average, sum(shares), pairs)
 
     def _passed(self, seconds: float, steps: int, decodes: int) -> None:
         self._now += seconds

@@ -26,7 +26,7 @@ from penstock.kv_tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.pace import Pace
+from penstock.scheduler.mixed_steps import MixedSteps
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.prefixes import Prefixes
@@ -58,7 +58,7 @@ class Scheduler:
         self._prefixes = Prefixes(kv, self.tiers, clock)
         self._roster = Roster(limits.max_num_seqs, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
-        self._pace = Pace()
+        self._mixed = MixedSteps()
         self._selection = Selection(
             limits,
             self._intake,
@@ -66,7 +66,7 @@ class Scheduler:
             kv,
             self._prefixes,
             drafter or NoDrafts(),
-            self._pace,
+            self._mixed,
             clock,
         )
         self._progress = Progress(kv, self._prefixes, self._roster, self._outbox, clock)
@@ -152,8 +152,8 @@ class Scheduler:
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
-        prompts = [length for _, length in work if length > 1]
-        self._pace.ran(len(work) - len(prompts), sum(prompts), result.seconds)
+        prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
+        self._mixed.ran(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, work, result)
 

@@ -11,7 +11,7 @@ from penstock.scheduler.grammar_room import GrammarRoom
 from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.pace import Pace
+from penstock.scheduler.mixed_steps import MixedSteps
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
@@ -38,7 +38,7 @@ class Selection:
         kv: KvCache,
         prefixes: Prefixes,
         drafter: Drafter,
-        pace: Pace,
+        mixed: MixedSteps,
         clock: Callable[[], float],
     ) -> None:
         self._limits = limits
@@ -46,7 +46,7 @@ class Selection:
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
-        self._pace = pace
+        self._mixed = mixed
         self._clock = clock
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
@@ -72,7 +72,7 @@ class Selection:
         """Prompt tokens of the step. None that arrive later wait for a batch that is complete."""
         if not decodes or not self._limits.arrivals:
             return budget
-        return self._pace.beside_decodes(budget)
+        return self._mixed.prompt_budget(len(decodes), budget)
 
     def decode_ahead(self) -> Work:
         """A token for each sequence that the plan in flight has and leaves decoding.
