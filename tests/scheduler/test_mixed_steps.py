@@ -13,7 +13,7 @@ from tests.scheduler.harness import RandomDrafter, World, make_request
 BUDGET = 256
 DECODE, TOKEN = 0.010, 0.00025
 """Seconds of a step's decodes, and of a prompt token."""
-BESIDE = 60
+BESIDE = 80
 """(STRETCH - 1) * DECODE / TOKEN"""
 
 
@@ -65,6 +65,19 @@ def test_a_token_beside_decodes_costs_what_the_step_takes_longer() -> None:
     mixed.ran(4, 0, DECODE)
     mixed.ran(4, 100, DECODE + 100 * TOKEN)
     assert mixed.prompt_budget(4, BUDGET) == BESIDE
+
+
+def test_more_decodes_take_their_own_time() -> None:
+    """One decode was fast; eight beside a prompt must not be bounded by that forever."""
+    mixed = learnt()
+    assert mixed.prompt_budget(64, BUDGET) == BESIDE, "that of fewer decodes, until it is known"
+    assert mixed.prompt_budget(1, BUDGET) == BUDGET, "nothing is known of fewer"
+    mixed.ran(64, BESIDE, 2 * DECODE + BESIDE * TOKEN)
+    assert mixed.prompt_budget(64, BUDGET) == pytest.approx(2 * BESIDE, abs=1)
+    assert mixed.prompt_budget(127, BUDGET) == mixed.prompt_budget(64, BUDGET), "of one size"
+    assert mixed.prompt_budget(4, BUDGET) == BESIDE
+    mixed.ran(64, 0, 3 * DECODE)
+    assert mixed.prompt_budget(64, BUDGET) == pytest.approx(3 * BESIDE, abs=1), "measured alone"
 
 
 def test_costs_that_change_are_followed() -> None:
@@ -119,7 +132,7 @@ def test_a_long_prompt_is_computed_in_short_chunks_beside_decodes_only() -> None
     began = len(world.plans)
     world.add(make_request(1, prompt(), 2, ignore_eos=True))
     world.run()
-    assert chunks(world, began) == [BESIDE] * 12
+    assert chunks(world, began) == [BESIDE] * 9
     began = len(world.plans)
     world.add(make_request(2, prompt()[::-1], 2, ignore_eos=True))
     world.run()

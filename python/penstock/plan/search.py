@@ -25,7 +25,7 @@ from penstock.plan.prefixes import Prefixes, Store
 from penstock.plan.speed import Constants, Steps, step_model
 from penstock.plan.subject import Subject
 from penstock.plan.tiers import Tier, keeps, store
-from penstock.plan.virtual import Arrival, Limits, Outcome, MixedBound, Replica, StepTime
+from penstock.plan.virtual import Arrival, Limits, MixedBound, Outcome, Replica, StepTime
 
 CHUNKS = (2048, 8192)
 """Token budgets of a step that are tried."""

@@ -4,7 +4,7 @@ steps before.
 
 from __future__ import annotations
 
-STRETCH = 2.5
+STRETCH = 3.0
 """Longest step with prompt tokens and decodes, in steps that only decode: the inter-token latency
 of running answers while prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 """
