@@ -24,9 +24,14 @@ DECODES = (1, 2, 4, 8, 16, 32)
 CHUNKS = (16, 32, 64, 128, 256)
 SHORT, LONG = 64, 512
 """Contexts at which decodes are measured."""
-MIXED = (8, 128)
-"""Decodes and prompt tokens of the step that has both."""
-REPEATS = 3
+MIXED = (8, 32)
+"""Decodes and prompt tokens of the step that has both: those that the scheduler puts together."""
+REPEATS, MOST_REPEATS = 3, 24
+"""Times of a plan, of which the median counts. The first ones after a prompt are slower, by up to a
+half for a small model: its weights come back into the cache.
+"""
+SPAN = 0.3
+"""Seconds after which a plan is not repeated any more."""
 TIMEOUT = 120.0
 
 Curve = tuple[tuple[int, float], ...]
@@ -115,29 +120,43 @@ class _Bench:
         )
         late = min(LONG, self._longest - chunk - 1)
         self._fill(0, late)
-        behind = self._median(lambda: self._prompt(0, late, chunk, new=False))
-        pair = max(behind - chunks[-1][1], 0.0) / (chunk * max(late, 1))
+        first, behind = self._medians(
+            partial(self._prompt, self._slots - 1, 0, chunk),
+            lambda: self._prompt(0, late, chunk, new=False),
+        )
+        pair = max(behind - first, 0.0) / (chunk * max(late, 1))
         counts = [count for count in DECODES if count <= self._slots]
         short = min(SHORT, self._longest // 2)
         decodes = tuple((count, self._decodes(count, short)) for count in counts)
         many = min(MIXED[0], counts[-1])
         far = min(LONG, self._longest - 2)
-        key = max(self._decodes(many, far) - dict(decodes).get(many, decodes[-1][1]), 0.0)
-        key /= many * max(far - short, 1)
-        return Profile(decodes, chunks, key, pair, self._saved(decodes, chunks, many, short))
+        for slot in range(many):
+            self._fill(slot, far)
+        near, distant = self._medians(
+            partial(self._decode, many, short), partial(self._decode, many, far)
+        )
+        key = max(distant - near, 0.0) / (many * max(far - short, 1))
+        return Profile(decodes, chunks, key, pair, self._saved(many, short, chunk))
 
-    def _saved(self, decodes: Curve, chunks: Curve, many: int, short: int) -> float:
+    def _saved(self, many: int, short: int, chunk: int) -> float:
         """What one step of both takes less than two."""
-        prefill = min(MIXED[1], chunks[-1][0])
+        prefill = min(MIXED[1], chunk)
         if many >= self._slots:
             return 0.0
-        both = self._median(lambda: self._both(many, short, prefill))
-        return max(_at(decodes, many) + _at(chunks, prefill) - both, 0.0)
+        alone, prompt, both = self._medians(
+            partial(self._decode, many, short),
+            partial(self._prompt, many, 0, prefill),
+            partial(self._both, many, short, prefill),
+        )
+        return max(alone + prompt - both, 0.0)
 
     def _decodes(self, count: int, context: int) -> float:
         for slot in range(count):
             self._fill(slot, context)
-        return self._median(lambda: self._rows([(slot, context, 1) for slot in range(count)]))
+        return self._median(partial(self._decode, count, context))
+
+    def _decode(self, count: int, context: int) -> float:
+        return self._rows([(slot, context, 1) for slot in range(count)])
 
     def _fill(self, slot: int, tokens: int) -> None:
         for start in range(0, tokens, CHUNKS[-1]):
@@ -180,10 +199,18 @@ class _Bench:
         )
         return self._backend.submit(plan).result(TIMEOUT).seconds
 
+    def _median(self, run: Callable[[], float]) -> float:
+        return self._medians(run)[0]
+
     @staticmethod
-    def _median(run: Callable[[], float]) -> float:
-        run()
-        return median(run() for _ in range(REPEATS))
+    def _medians(*runs: Callable[[], float]) -> list[float]:
+        """Of plans by turns, so that what else the machine does slows all of them."""
+        for run in runs:
+            run()
+        times: list[list[float]] = []
+        while len(times) < REPEATS or (sum(map(sum, times)) < SPAN and len(times) < MOST_REPEATS):
+            times.append([run() for run in runs])
+        return [median(each) for each in zip(*times, strict=True)]
 
 
 def longest_chunk(longest: int) -> int:
