@@ -25,6 +25,12 @@ from tests.e2e.test_reference import greedy_entries
 from tests.e2e.test_tiny import FAMILIES, write_tokenizer
 
 GRIDS = [(tp, pp) for tp in (1, 2, 3) for pp in (1, 2, 3)]
+WITH_ALL_FAMILIES = {(1, 1), (3, 1), (1, 3), (2, 2)}
+DIFFERENT = ("alternating", "deepseek3", "gptoss", "llama4moe", "qwen2")
+"""Families for the other grids: KV groups of several windows, latent attention, sinks, experts
+beside dense layers, biases. Each grid starts up to nine processes for each family, and
+crates/decoder/tests/parallel.rs has the logits of all families on all grids within one.
+"""
 
 Open = Callable[..., LLM]
 
@@ -80,7 +86,7 @@ def test_every_grid_gives_the_vectors_of_one_rank(
 def test_every_grid_gives_the_tokens_of_transformers(
     opened: Open, repository: Path, tmp_path: Path, tp: int, pp: int
 ) -> None:
-    for family in FAMILIES:
+    for family in FAMILIES if (tp, pp) in WITH_ALL_FAMILIES else DIFFERENT:
         model, reference = tiny(repository, tmp_path, family)
         llm = opened(model, tp, pp, dtype="float32")
         params = SamplingParams(
