@@ -130,12 +130,12 @@ def test_a_replica_bounds_prompts_beside_decodes_as_the_scheduler_does(seed: int
 
 @pytest.mark.parametrize(
     ("token", "chunk", "expected"),
-    [(0.00024, 256, 62), (0.00024, 40, 39), (0.001, 256, 32), (0.001, 24, 23), (0.0, 256, 255)],
+    [(0.00024, 256, 83), (0.00024, 40, 39), (0.001, 256, 32), (0.001, 24, 23), (0.0, 256, 255)],
 )
 def test_a_prompt_beside_a_decode_is_cut_by_its_time(
     token: float, chunk: int, expected: int
 ) -> None:
-    """At most 2.5 steps of 10 ms, at least 32 tokens, at most the token budget less the decode."""
+    """At most 3 steps of 10 ms, at least 32 tokens, at most the token budget less the decode."""
 
     def step(decodes: float, context: float, prefill: float, pairs: float) -> float:
         return 0.010 + token * prefill
