@@ -204,7 +204,7 @@ class _Bench:
 
     @staticmethod
     def _medians(*runs: Callable[[], float]) -> list[float]:
-        """Of plans by turns, so that what else the machine does slows all of them."""
+        """Median of each run. They take turns, so that what else the machine does slows all."""
         for run in runs:
             run()
         times: list[list[float]] = []
