@@ -80,14 +80,23 @@ def test_more_decodes_take_their_own_time() -> None:
     assert mixed.prompt_budget(64, BUDGET) == pytest.approx(3 * BESIDE, abs=1), "measured alone"
 
 
+def test_more_tokens_are_allowed_where_few_of_them_are_dear() -> None:
+    """Experts: beside decodes, 32 tokens cost 1.5 or 4 times as much each as 256 alone."""
+    for dearer, fewest in ((1.5, FEWEST * 3 // 2), (4, 2 * FEWEST)):
+        mixed = learnt(token=10 * TOKEN)
+        assert mixed.prompt_budget(4, BUDGET) == FEWEST
+        mixed.ran(4, FEWEST, DECODE + FEWEST * dearer * 10 * TOKEN)
+        assert mixed.prompt_budget(4, BUDGET) == pytest.approx(fewest, abs=1)
+
+
 def test_costs_that_change_are_followed() -> None:
     mixed = learnt()
     for _ in range(30):
         mixed.ran(4, 0, 2 * DECODE)
     assert mixed.prompt_budget(4, BUDGET) == pytest.approx(2 * BESIDE, abs=1)
     for _ in range(30):
-        mixed.ran(4, 100, 2 * DECODE + 300 * TOKEN)
-    assert mixed.prompt_budget(4, BUDGET) == pytest.approx(2 * BESIDE / 3, abs=1)
+        mixed.ran(4, 100, 2 * DECODE + 150 * TOKEN)
+    assert mixed.prompt_budget(4, BUDGET) == pytest.approx(2 * BESIDE / 1.5, abs=1)
 
 
 # Through the scheduler --------------------------------------------------------------------------

@@ -9,7 +9,10 @@ STRETCH = 3.0
 of running answers while prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 """
 FEWEST = 32
-"""Prompt tokens that are always allowed: fewer waste what a step costs whatever its tokens."""
+"""Prompt tokens that are always allowed: fewer waste what a step costs whatever its tokens. Up to
+twice as many, where a token costs more beside decodes than in a step of prompts alone: few tokens
+read nearly all experts of a mixture.
+"""
 FRESH = 0.25
 """Weight of the newest step in all averages."""
 COUNTED = 16
@@ -25,7 +28,8 @@ class MixedSteps:
     """
 
     def __init__(self) -> None:
-        self._token = 0.0
+        self._alone = self._beside = 0.0
+        """Seconds of a prompt token in a step of prompts alone, and beside decodes."""
         self._decodes: dict[int, float] = {}
         """Seconds by the bit length of the number of decodes."""
         self._guesses: dict[int, float] = {}
@@ -38,10 +42,10 @@ class MixedSteps:
         if not prompts:
             self._decodes[size] = _average(self._decodes.get(size), seconds)
         elif not decodes:
-            self._token = _average(self._token, seconds / prompts)
+            self._alone = _average(self._alone, seconds / prompts)
         elif size in self._decodes:
             rest = max(seconds - self._decodes[size], 0.0)
-            self._token = _average(self._token, rest / prompts)
+            self._beside = _average(self._beside, rest / prompts)
         elif self._token:
             rest = max(seconds - self._token * prompts, 0.0)
             self._guesses[size] = _average(self._guesses.get(size), rest)
@@ -54,7 +58,15 @@ class MixedSteps:
         if not (step and self._token):
             return budget
         fitting = int((STRETCH - 1.0) * step / self._token)
-        return min(budget, max(fitting, FEWEST))
+        return min(budget, max(fitting, self._fewest()))
+
+    @property
+    def _token(self) -> float:
+        return self._beside or self._alone
+
+    def _fewest(self) -> int:
+        dearer = self._beside / self._alone if self._alone else 1.0
+        return int(FEWEST * min(max(dearer, 1.0), 2.0))
 
     def _decode_step(self, size: int) -> float:
         """Seconds of a decode step: as measured or guessed, or those of the next smaller one."""
