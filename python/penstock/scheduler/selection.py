@@ -69,7 +69,7 @@ class Selection:
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
-        """Prompt tokens of the step. None that arrive later wait for a batch that is complete."""
+        """Prompt tokens of the step. Of a batch that is complete no inter-token latency counts."""
         if not decodes or not self._limits.arrivals:
             return budget
         return self._mixed.prompt_budget(len(decodes), budget)

@@ -5,18 +5,12 @@
 //! row's sums do not depend on where a chunk or a window begins. A pair with one run alone is half
 //! a product: the bits are those of the whole one with weights of zero for the other run.
 
-use super::{Queries, Runs, SPLIT};
+use super::{MOST_ROWS, Queries, Runs, SPLIT};
 use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
 use crate::buffer::Aligned;
 use crate::kv::RUN;
 
-/// Cuts rows into products: the first row of each, and the rows of all. The last one ends with the
-/// rows, so that some may be computed twice.
-fn products(rows: usize) -> (impl Iterator<Item = usize> + Clone, usize) {
-    let height = rows.min(HEIGHT);
-    let first = move |row: usize| row.min(rows - height);
-    ((0..rows).step_by(HEIGHT).map(first), height)
-}
+const _: () = assert!(MOST_ROWS == HEIGHT);
 
 /// As `generic::scores`, of bf16 keys.
 ///
@@ -33,32 +27,28 @@ pub(super) unsafe fn scores<U: HalfTiles>(
     assert!(out.len() >= q.rows * SPLIT && runs.len() <= SPLIT / RUN);
     assert!(runs.iter().all(|(k, _)| k.len() == RUN * q.dim * 2));
     let (whole, rest) = (q.dim / DEPTH, !q.dim.is_multiple_of(DEPTH));
-    let (rows, height) = products(q.rows);
     // SAFETY: shapes asserted above; a run has `dim / 2` lines.
     unsafe {
-        unit.configure(height, rest);
+        unit.configure(q.rows, rest);
         for (first, runs) in runs.chunks(WIDTH).enumerate() {
             let mut keys = [std::ptr::null(); WIDTH];
-            for (key, (k, _)) in keys.iter_mut().zip(runs) {
-                *key = k.as_ptr();
+            let mut outs = [std::ptr::null_mut(); WIDTH];
+            for (i, (k, _)) in runs.iter().enumerate() {
+                keys[i] = k.as_ptr();
+                outs[i] = out.as_mut_ptr().add((first * WIDTH + i) * RUN);
             }
-            for row in rows.clone() {
-                let (left, bytes) = (q.bf16.as_ptr().add(row * q.dim), q.dim * 2);
-                let out = out.as_mut_ptr().add(row * SPLIT + first * WIDTH * RUN);
-                let outs: [*mut f32; WIDTH] = std::array::from_fn(|i| out.wrapping_add(i * RUN));
-                unit.clear();
-                for step in 0..whole {
-                    let keys = keys.map(|k: *const u8| k.wrapping_add(step * DEPTH / 2 * LINE));
-                    let left = (left.add(step * DEPTH), bytes);
-                    unit.add::<false>(left, &keys[..runs.len()], LINE);
-                }
-                if rest {
-                    let keys = keys.map(|k: *const u8| k.wrapping_add(whole * DEPTH / 2 * LINE));
-                    let left = (left.add(whole * DEPTH), bytes);
-                    unit.add::<true>(left, &keys[..runs.len()], LINE);
-                }
-                unit.store(&outs[..runs.len()], SPLIT * 4);
+            unit.clear();
+            for step in 0..whole {
+                let keys = keys.map(|k: *const u8| k.wrapping_add(step * DEPTH / 2 * LINE));
+                let left = (q.bf16.as_ptr().add(step * DEPTH), q.dim * 2);
+                unit.add::<false>(left, &keys[..runs.len()], LINE);
             }
+            if rest {
+                let keys = keys.map(|k: *const u8| k.wrapping_add(whole * DEPTH / 2 * LINE));
+                let left = (q.bf16.as_ptr().add(whole * DEPTH), q.dim * 2);
+                unit.add::<true>(left, &keys[..runs.len()], LINE);
+            }
+            unit.store(&outs[..runs.len()], SPLIT * 4);
         }
     }
 }
@@ -111,21 +101,17 @@ pub(super) unsafe fn weigh<U: HalfTiles>(
     // SAFETY: shapes asserted above; a run has `RUN / 2` rows of `dim` pairs, and the second run
     // of a pair follows the first.
     unsafe {
-        let (rows, height) = products(p.rows);
-        unit.configure(height, sides().any(|(_, count)| count == 1));
-        for (d0, row) in (0..dim)
-            .step_by(WIDTH * 16)
-            .flat_map(|d0| rows.clone().map(move |row| (d0, row)))
-        {
+        unit.configure(p.rows, sides().any(|(_, count)| count == 1));
+        for d0 in (0..dim).step_by(WIDTH * 16) {
             let width = WIDTH.min((dim - d0) / 16);
-            let out = out.as_mut_ptr().add(row * dim + d0);
-            let outs: [*mut f32; WIDTH] = std::array::from_fn(|i| out.wrapping_add(i * 16));
+            let outs: [*mut f32; WIDTH] =
+                std::array::from_fn(|i| out.as_mut_ptr().wrapping_add(d0 + i * 16));
             unit.clear();
             for (r, count) in sides() {
                 let values = runs[r].1.as_ptr();
                 let values: [*const u8; WIDTH] =
                     std::array::from_fn(|i| values.wrapping_add(d0 * 4 + i * LINE));
-                let left = (p.bf16.as_ptr().add(row * p.dim + r * RUN), p.dim * 2);
+                let left = (p.bf16.as_ptr().add(r * RUN), p.dim * 2);
                 if count == 2 {
                     unit.add::<false>(left, &values[..width], dim * 4);
                 } else {

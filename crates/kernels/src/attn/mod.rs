@@ -61,9 +61,8 @@ pub struct Scoring<'a> {
 
 /// Tokens of a split.
 pub(crate) const SPLIT: usize = 256;
-/// Query rows that a kernel call handles at once on vectors.
+/// Query rows that a kernel call handles at once on vectors, and at most.
 pub(crate) const ROWS: usize = 6;
-/// The same on tiles: keys and values come to the first cache once for all of them.
 pub(crate) const MOST_ROWS: usize = 16;
 
 /// The query rows (or probabilities) of one kernel call, each `dim` numbers. With bf16 keys AVX-512

@@ -95,7 +95,7 @@ struct Part<'a> {
     tile: &'a Tile<'a>,
     block: &'a Block,
     rows: Range<usize>,
-    /// Rows of one product; the part has at least as many.
+    /// Rows of one product; the tile has as many, the part maybe not.
     height: usize,
 }
 
@@ -139,7 +139,8 @@ impl Part<'_> {
             (first..first + G).for_each(|g| ahead.fetch(panels, g));
         }
         // SAFETY: a block has these groups of codes in each panel; each row of activations has 32
-        // codes for each group; `top` and the rows after it are rows of the part.
+        // codes for each group; `top` and the rows after it are rows of the
+        // tile.
         unsafe {
             for panel in 0..panels {
                 self.spread::<SOURCE, G>(panel, first, work);
