@@ -132,6 +132,12 @@ impl<T: Plain> Aligned<T> {
     }
 }
 
+impl<T: Plain> Default for Aligned<T> {
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
 impl<T: Plain> Drop for Aligned<T> {
     fn drop(&mut self) {
         if let Memory::Heap(raw) = self.memory {

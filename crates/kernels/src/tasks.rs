@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::threads::ThreadPool;
 
 /// Rows of one task: enough to make good use of a block of weights brought to the first cache.
-pub(crate) const ROWS: usize = 96;
+pub(crate) const ROWS: usize = 128;
 /// Panels of a task of one's own segment, and of another's.
 const OWN: usize = 4;
 const STOLEN: usize = 2;

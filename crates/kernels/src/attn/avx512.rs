@@ -213,6 +213,9 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
     }
 }
 
+/// Rows whose maxima and sums are reduced at once.
+const REDUCED: usize = 4;
+
 /// As `generic::softmax` for all rows of `spans`, which are [`SPLIT`] apart; the probabilities are
 /// rounded to bf16 into `rounded` unless it is empty. All maxima are found first, so that rows do
 /// not wait for one another's.
@@ -226,35 +229,101 @@ pub(super) unsafe fn softmax(
     spans: &[Span],
 ) {
     assert!(keys.is_multiple_of(RUN) && keys <= SPLIT && stats.len() >= spans.len());
+    let stats = &mut stats[..spans.len()];
     assert!(scores.len() >= spans.len() * SPLIT);
     assert!(rounded.is_empty() || rounded.len() >= spans.len() * SPLIT);
-    for ((row, &span), (max, _)) in spans.iter().enumerate().zip(stats.iter_mut()) {
-        let scores = &scores[row * SPLIT..][..keys];
-        *max = scale
-            * if full(span, keys) {
-                largest::<true>(scores, span)
+    let row = |i: usize| i * SPLIT..i * SPLIT + keys;
+    for (first, stats) in (0..).step_by(REDUCED).zip(stats.chunks_mut(REDUCED)) {
+        let mut largest = [_mm512_set1_ps(f32::NEG_INFINITY); REDUCED];
+        for (i, largest) in (first..spans.len()).zip(&mut largest) {
+            *largest = if full(spans[i], keys) {
+                maxima::<true>(&scores[row(i)], spans[i])
             } else {
-                largest::<false>(scores, span)
+                maxima::<false>(&scores[row(i)], spans[i])
             };
+        }
+        for (max, (out, _)) in reduce_max(largest).into_iter().zip(stats) {
+            *out = scale * max;
+        }
     }
-    for ((row, &span), (max, sum)) in spans.iter().enumerate().zip(stats.iter_mut()) {
-        let range = row * SPLIT..row * SPLIT + keys;
-        let scores = &mut scores[range.clone()];
-        let rounded = rounded.get_mut(range).unwrap_or(&mut []);
-        let factors = (
-            scale * std::f32::consts::LOG2_E,
-            -*max * std::f32::consts::LOG2_E,
-        );
-        // SAFETY: the CPU has AVX-512 with BF16; the lengths were asserted.
-        *sum = unsafe {
-            match (full(span, keys), rounded.is_empty()) {
-                (true, true) => exponentials::<true, false>(scores, rounded, factors, span),
-                (true, false) => exponentials::<true, true>(scores, rounded, factors, span),
-                (false, true) => exponentials::<false, false>(scores, rounded, factors, span),
-                (false, false) => exponentials::<false, true>(scores, rounded, factors, span),
-            }
-        };
+    for (first, stats) in (0..).step_by(REDUCED).zip(stats.chunks_mut(REDUCED)) {
+        let mut sums = [_mm512_setzero_ps(); REDUCED];
+        for (i, (sums, (max, _))) in (first..spans.len()).zip(sums.iter_mut().zip(&*stats)) {
+            let scores = &mut scores[row(i)];
+            let rounded = rounded.get_mut(row(i)).unwrap_or(&mut []);
+            let factors = (
+                scale * std::f32::consts::LOG2_E,
+                -*max * std::f32::consts::LOG2_E,
+            );
+            // SAFETY: the CPU has AVX-512 with BF16; the lengths were asserted.
+            *sums = unsafe {
+                match (full(spans[i], keys), rounded.is_empty()) {
+                    (true, true) => exponentials::<true, false>(scores, rounded, factors, spans[i]),
+                    (true, false) => exponentials::<true, true>(scores, rounded, factors, spans[i]),
+                    (false, true) => {
+                        exponentials::<false, false>(scores, rounded, factors, spans[i])
+                    }
+                    (false, false) => {
+                        exponentials::<false, true>(scores, rounded, factors, spans[i])
+                    }
+                }
+            };
+        }
+        for (sum, (_, out)) in add_lanes(sums).into_iter().zip(stats) {
+            *out = sum;
+        }
     }
+}
+
+/// Lanes `4 q + j` of four rows as lanes `4 q` to `4 q + 3` of vector `j`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn transposed(rows: [__m512; REDUCED]) -> [__m512d; 4] {
+    let pairs = |a, b| {
+        let (low, high) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        (_mm512_castps_pd(low), _mm512_castps_pd(high))
+    };
+    let (first, last) = (pairs(rows[0], rows[1]), pairs(rows[2], rows[3]));
+    [
+        _mm512_unpacklo_pd(first.0, last.0),
+        _mm512_unpackhi_pd(first.0, last.0),
+        _mm512_unpacklo_pd(first.1, last.1),
+        _mm512_unpackhi_pd(first.1, last.1),
+    ]
+}
+
+/// The largest lane of each row.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn reduce_max(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
+    let [a, b, c, d] = transposed(rows).map(|lanes| _mm512_castpd_ps(lanes));
+    let max = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
+    let max = _mm512_max_ps(max, _mm512_shuffle_f32x4::<0b01_00_11_10>(max, max));
+    let max = _mm512_max_ps(max, _mm512_shuffle_f32x4::<0b10_11_00_01>(max, max));
+    // SAFETY: both are four numbers.
+    unsafe { transmute::<__m128, [f32; REDUCED]>(_mm512_castps512_ps128(max)) }
+}
+
+/// The sum of each row's lanes, added in ascending order.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_lanes(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
+    let lanes = transposed(rows).map(|lanes| _mm512_castpd_ps(lanes));
+    let mut sums = _mm_setzero_ps();
+    for lanes in lanes {
+        sums = _mm_add_ps(sums, _mm512_castps512_ps128(lanes));
+    }
+    for lanes in lanes {
+        sums = _mm_add_ps(sums, _mm512_extractf32x4_ps::<1>(lanes));
+    }
+    for lanes in lanes {
+        sums = _mm_add_ps(sums, _mm512_extractf32x4_ps::<2>(lanes));
+    }
+    for lanes in lanes {
+        sums = _mm_add_ps(sums, _mm512_extractf32x4_ps::<3>(lanes));
+    }
+    // SAFETY: both are four numbers.
+    unsafe { transmute::<__m128, [f32; REDUCED]>(sums) }
 }
 
 /// Whether a row sees all keys.
@@ -262,10 +331,10 @@ fn full((low, high): Span, keys: usize) -> bool {
     low == 0 && high >= keys
 }
 
-/// The largest of a row's scores, all or those of the span.
+/// The largest of a row's scores in each lane, of all or of those in the span.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
-fn largest<const ALL: bool>(scores: &[f32], (low, high): Span) -> f32 {
+fn maxima<const ALL: bool>(scores: &[f32], (low, high): Span) -> __m512 {
     let mut max = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
     for (pair, runs) in scores.chunks(2 * RUN).enumerate() {
         for (half, run) in runs.chunks_exact(RUN).enumerate() {
@@ -279,11 +348,11 @@ fn largest<const ALL: bool>(scores: &[f32], (low, high): Span) -> f32 {
             };
         }
     }
-    _mm512_reduce_max_ps(_mm512_max_ps(max[0], max[1]))
+    _mm512_max_ps(max[0], max[1])
 }
 
 /// Writes a row's probabilities, times a factor that is its largest one's inverse, and returns
-/// their sum.
+/// the sum of each lane.
 ///
 /// # Safety
 /// The CPU has AVX-512 with BF16; `rounded` is as long as `scores` if `HALF`.
@@ -294,7 +363,7 @@ unsafe fn exponentials<const ALL: bool, const HALF: bool>(
     rounded: &mut [u16],
     (log2, shift): (f32, f32),
     (low, high): Span,
-) -> f32 {
+) -> __m512 {
     let (log2, shift) = (_mm512_set1_ps(log2), _mm512_set1_ps(shift));
     let mut sums = _mm512_setzero_ps();
     for (r, run) in scores.chunks_exact_mut(RUN).enumerate() {
@@ -313,10 +382,7 @@ unsafe fn exponentials<const ALL: bool, const HALF: bool>(
             }
         }
     }
-    let mut lanes = [0.0f32; RUN];
-    // SAFETY: 16 lanes.
-    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sums) };
-    lanes.iter().sum()
+    sums
 }
 
 /// Lanes of a run starting at `first` that lie in `low..high`.

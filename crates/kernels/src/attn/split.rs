@@ -132,12 +132,12 @@ fn widen_body(rounded: &[u16], out: &mut [f32]) {
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) queries: Vec<f32>,
-    queries_bf16: Vec<u16>,
-    scores: Vec<f32>,
-    p_bf16: Vec<u16>,
-    weighted: Vec<f32>,
+    queries_bf16: Aligned<u16>,
+    scores: Aligned<f32>,
+    p_bf16: Aligned<u16>,
+    weighted: Aligned<f32>,
     /// Values of one split where they are parts of keys, in the order of V.
-    values: Option<Aligned<u8>>,
+    values: Aligned<u8>,
     /// Released between stretches.
     tiles: Halves,
     pub(super) state: State,
@@ -148,19 +148,20 @@ impl Scratch {
     pub(super) fn reset(&mut self, rows: usize, dim: usize, value_dim: usize) {
         self.queries.clear();
         self.queries.resize(rows * dim, 0.0);
-        self.queries_bf16.resize(rows * dim, 0);
-        self.scores.resize(MOST_ROWS * SPLIT, 0.0);
-        self.p_bf16.resize(MOST_ROWS * SPLIT, 0);
-        self.weighted.resize(MOST_ROWS * value_dim, 0.0);
+        self.queries_bf16.ensure(rows * dim);
+        self.scores.ensure(MOST_ROWS * SPLIT);
+        self.p_bf16.ensure(MOST_ROWS * SPLIT);
+        self.weighted.ensure(MOST_ROWS * value_dim);
         self.state.reset(rows, value_dim);
     }
 
     /// Rounds the queries as the keys were.
     pub(super) fn round_queries(&mut self, isa: Isa, dtype: KvType) {
         if dtype == KvType::Bf16 {
-            to_bf16(isa, &self.queries, &mut self.queries_bf16);
+            let rounded = &mut self.queries_bf16[..self.queries.len()];
+            to_bf16(isa, &self.queries, rounded);
             if isa.vectors() != Isa::Avx512 {
-                widen(isa, &self.queries_bf16, &mut self.queries);
+                widen(isa, rounded, &mut self.queries);
             }
         }
     }
@@ -181,7 +182,7 @@ impl Scratch {
         let (sequence, tokens) = (stretch.sequence, stretch.tokens.clone());
         call.kv
             .runs(sequence, tokens, call.layer, stretch.head, &mut runs);
-        let mut values = self.values.take().unwrap_or_else(|| Aligned::zeroed(0));
+        let mut values = std::mem::take(&mut self.values);
         let layout = call.kv.layout();
         if layout.latent.is_some() {
             latent::spread(call.isa, layout, &mut runs[..count], &mut values);
@@ -202,7 +203,7 @@ impl Scratch {
         }
         #[cfg(target_arch = "x86_64")]
         self.tiles.release();
-        self.values = Some(values);
+        self.values = values;
     }
 
     fn attend_rows(
