@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from penstock.plan.tables import fewest
 from tests.plan.conftest import FP8, R1, Model
 
 H100 = accelerator("h100-sxm-80gb")
+PAGE = (Path(__file__).parents[2] / "docs/plan.md").read_text()
 
 
 def planned(subject: Subject, cut: Cut, name: str = "vllm", **load: object) -> Memory:
@@ -43,6 +45,8 @@ def test_the_log_of_source_002(model: Model) -> None:
     assert pool * GIB / rank.growth == pytest.approx(381_804, rel=0.005)
     # Nothing of the log known: 2.7% more, for the weights' and the groups' differences.
     assert memory.kv_tokens == pytest.approx(381_804, rel=0.03)
+    assert f"| 40.33 GiB | {rank.weights / GIB:.2f} GiB |" in PAGE
+    assert f"| 381,804 | {memory.kv_tokens:,} | +2.7%" in PAGE
 
 
 def test_the_rules_of_sglang_on_the_free_memory_of_source_002s_log(model: Model) -> None:
@@ -60,6 +64,8 @@ def test_the_rules_of_sglang_on_the_free_memory_of_source_002s_log(model: Model)
     assert {line.name: line.bytes for line in kept}["communicators"] == groups
     assert memory.fullest.room / GIB == pytest.approx(24.99, rel=0.005)
     assert memory.kv_tokens == pytest.approx(381_804, rel=0.005)
+    assert f"| 24.99 GiB | {memory.fullest.room / GIB:.2f} GiB |" in PAGE
+    assert f"| 381,804 | {memory.kv_tokens:,} | +0.1%" in PAGE
     # The same rule without a log: 0.8% more free before the weights.
     usable = H100.usable - groups
     assert usable / GIB == pytest.approx(76.88, rel=0.01)
@@ -73,20 +79,22 @@ def test_two_stages_hold_twice_the_tokens_of_latent_attention(model: Model) -> N
     assert one.concurrency(8192) == 47
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "weights", "tokens", "kv", "counts"),
-    [
-        ("meta-llama/Meta-Llama-3.1-405B", {}, None, 131072, "bf16", (16, 15, 12)),
-        (R1, {"quantization_config": FP8}, None, 131072, "bf16", (16, 11, 11)),
-        ("Qwen/Qwen3-235B-A22B", {}, None, 262144, "bf16", (8, 8, 8)),
-        ("moonshotai/Kimi-K2-Instruct", {}, "fp8", 131072, "bf16", (32, 22, 16)),
-        ("openai/gpt-oss-120b", {}, "mxfp4", 131072, "bf16", (1, 1, 1)),
-        ("mistralai/Mixtral-8x22B-v0.1", {}, None, 65536, "bf16", (4, 4, 4)),
-        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, "fp8", 1 << 20, "bf16", (8, 7, 7)),
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, "fp8", 10 << 20, "bf16", (20, 16, 12)),
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, None, 10 << 20, "fp8", (8, 8, 8)),
-    ],
-)
+TABLE_2: list[tuple[str, dict[str, object], str | None, int, str, tuple[int, int, int]]] = [
+    ("meta-llama/Meta-Llama-3.1-405B", {}, None, 131072, "bf16", (16, 15, 12)),
+    (R1, {"quantization_config": FP8}, None, 131072, "bf16", (16, 11, 11)),
+    ("Qwen/Qwen3-235B-A22B", {}, None, 262144, "bf16", (8, 8, 8)),
+    ("moonshotai/Kimi-K2-Instruct", {}, "fp8", 131072, "bf16", (32, 22, 16)),
+    ("openai/gpt-oss-120b", {}, "mxfp4", 131072, "bf16", (1, 1, 1)),
+    ("mistralai/Mixtral-8x22B-v0.1", {}, None, 65536, "bf16", (4, 4, 4)),
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, "fp8", 1 << 20, "bf16", (8, 7, 7)),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, "fp8", 10 << 20, "bf16", (20, 16, 12)),
+    # Beside the rows, in the page's last column.
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, None, 1 << 20, "bf16", (20, 14, 13)),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, None, 10 << 20, "fp8", (8, 8, 8)),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "weights", "tokens", "kv", "counts"), TABLE_2)
 def test_table_2_of_source_002(
     model: Model,
     name: str,
@@ -100,6 +108,15 @@ def test_table_2_of_source_002(
     subject = model(name, weights, **keys)
     found = [fewest(subject, H100, tokens, kv, kind) for kind in ("divides", "tp", "any")]
     assert tuple(each[0] if each else 0 for each in found) == counts
+
+
+def test_the_page_has_the_counts_of_table_2() -> None:
+    (section,) = re.findall(r"^### What fits\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    rows = [line.split("|")[3:6] for line in section.splitlines() if line.startswith("| ")][1:]
+    found = [tuple(map(int, row)) for row in rows]
+    assert found == [row[-1] for row in TABLE_2[: len(found)]]
+    for *_, counts in TABLE_2[len(found) :]:
+        assert ", ".join(map(str, counts)) in section
 
 
 def test_a_head_on_two_ranks_is_paid_twice(model: Model) -> None:
