@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from penstock.core import PenstockError
-from penstock.model.sizing import whole
 from penstock.plan.cut import Cut
 from penstock.plan.engines import ENGINES, Load, engine, sglang_reserve
 from penstock.plan.hardware import GIB, OWN_SHARE, Accelerator, accelerator
@@ -174,40 +170,6 @@ def test_the_default_reserve_of_sglang() -> None:
     assert sglang_reserve(H100, Cut(1, 1), Load(chunk=2048, sequences=8)) == 10 * GIB
     small = accelerator("l4-24gb")
     assert sglang_reserve(small, Cut(1, 1), Load(chunk=2048, sequences=8)) < 4 * GIB
-
-
-LOADING = """
-import sys
-from pathlib import Path
-from penstock.backends import load_backend
-from penstock.config import resolve, Raw
-from penstock.model import load_model
-def resident():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if "VmRSS" in line)
-import penstock._native
-before = resident()
-config = resolve({"threads": Raw("test", ("1",))}, sys.argv[1], "m").engine
-backend = load_backend(config, load_model(Path(sys.argv[1])))
-print(before * 1024, resident() * 1024, backend.facts.weights_bytes)
-"""
-
-
-def test_resident_memory_after_loading(model_file: Path) -> None:
-    subject = read_subject(str(model_file))
-    weights = subject.weights.bytes(m for m in whole(subject.spec) if m.part != "vectors")
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING, str(model_file)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    before, after, loaded = json.loads(f"[{','.join(done.stdout.split())}]")
-    assert weights == loaded
-    rules, device = engine("penstock"), here()
-    lines = rules.rule(subject.spec, device, Cut(1, 1), Load(256, 64))
-    activations = sum(line.bytes for line in lines if line.name == "activations")
-    assert after == pytest.approx(before + weights + activations, rel=0.05)
 
 
 def test_ranks_of_this_machine_share_its_memory(model_file: Path) -> None:
