@@ -6,7 +6,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::files::{gguf, stored, written};
+use common::files::{gguf, row, stored, written};
 use common::ranks::{Cuts, Way, load_cut};
 use common::{
     Answer, BLOCKS, Compute, GREEDY, Request, Rng, Scratch, Stored, allocated, checkpoint, isas,
@@ -176,6 +176,45 @@ fn each_type_is_the_numbers_that_its_blocks_stand_for() {
             let rounded = off(&answer(&decoder, &set), &truth);
             println!("{dtype} as {named} on {isa}: off by {rounded:.4}");
             assert!(rounded < 0.2, "{dtype} on {isa}: off by {rounded}");
+        }
+    }
+}
+
+/// The scale of a row's last block is no number, or infinite.
+#[test]
+fn scales_that_are_no_numbers_are_found_to_the_row() {
+    let (tensor, at) = ("blk.1.ffn_down_exps.weight", 5 * HIDDEN + 7);
+    let (spec, weights) = width_spec();
+    for (dtype, scales, _) in TYPES {
+        let scratch = Scratch::new(&format!("scale-{dtype}"));
+        let [file, _] = written_twice(&scratch, dtype, scales);
+        let (good, damaged) = (std::fs::read(&file).unwrap(), row(&file, tensor, at));
+        let block = damaged.end - dtype.block_bytes();
+        let wrong: &[(usize, &[u8])] = match scales {
+            [] => &[(0, &[0xff])],
+            [(first, _)] => &[(*first, &[0x00, 0x7e]), (*first, &[0x00, 0x7c])],
+            [(first, _), (second, _), ..] => &[(*first, &[0x00, 0x7e]), (*second, &[0x00, 0xfc])],
+        };
+        for (place, value) in wrong {
+            let mut bytes = good.clone();
+            bytes[block + place..block + place + value.len()].copy_from_slice(value);
+            let file = written(&scratch, "damaged.gguf", &bytes);
+            for (numerics, kv) in common::NUMERICS {
+                let set = Options {
+                    numerics,
+                    kv,
+                    ..options(Isa::detect())
+                };
+                let loaded = Decoder::load(&spec.to_string(), &weights.to_string(), &file, &set);
+                let what = format!("{dtype}, {value:x?} at {place}, {numerics:?}");
+                let message = loaded.err().expect(&what).to_string();
+                let place = format!(" at byte {}", damaged.start);
+                let named = message.contains(tensor) && message.contains(&place);
+                assert!(
+                    named && message.contains(&format!("in row {at} ")),
+                    "{what}: {message}"
+                );
+            }
         }
     }
 }
