@@ -38,7 +38,7 @@ MIXTURE = {
     "torch_dtype": "bfloat16",
 }
 VALUE = b"\x00\x3c"
-"""Of all weights, in bfloat16."""
+"""Each weight, in bfloat16."""
 
 LOADING = """
 import sys
