@@ -39,5 +39,7 @@ GGUF_FAMILIES = (
     "mixtral.gguf",
     "phi3.gguf",
     "qwen2moe.gguf",
+    "qwen3.gguf",
     "qwen3moe.gguf",
+    "yarn.gguf",
 )

@@ -11,6 +11,8 @@ import pytest
 from penstock.cli.main import main
 from penstock.cli.model import spans
 
+from tests.model.test_published import READ, ROWS
+
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 QWEN3_30B = {
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -116,6 +118,17 @@ def test_what_is_not_supported_is_sized_and_said(
         False,
         "no backend runs NovelForCausalLM yet",
     )
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_published_model_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(ROWS[name]["config"]))
+    found = report(capsys, str(tmp_path), "-tp", "2", "-pp", "2", "--enable-expert-parallel")
+    assert (found["supported"], len(found["ranks"])) == (True, 4)
+    experts = [rank["weights_parts"].get("experts", 0) for rank in found["ranks"]]
+    assert sum(experts) == found["weights_parts"].get("experts", 0)
 
 
 def test_faults_are_named(capsys: pytest.CaptureFixture[str], directory: Path) -> None:

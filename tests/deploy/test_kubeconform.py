@@ -30,6 +30,12 @@ def test_all_objects_are_valid(
     assert findings(schemas, *written) == (len(files), [])
 
 
+def test_the_page_counts_the_deployments() -> None:
+    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
+    assert len(DEPLOYMENTS) == 20
+    assert "takes all objects of twenty deployments" in page
+
+
 @pytest.mark.parametrize("name", ["two-by-eight", "ray"])
 def test_the_pods_of_groups_are_valid(
     schemas: Path, deployed: Deployed, tmp_path: Path, name: str

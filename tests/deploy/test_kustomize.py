@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ EVERYTHING = (
     *("--kustomize", "--pod-monitor", "--autoscale-to", "4", "--pull", "org/name"),
     *("--gateway", "istio", "--gateway-image", "registry/penstock@sha256:1"),
 )
+DOCUMENT = Path(__file__).parents[2] / "docs/deploy.md"
 DIGEST = "sha256:" + "2" * 64
 
 
@@ -41,17 +43,12 @@ def test_it_renders_what_was_generated(written: Written, tmp_path: Path, kind: s
 
 
 def test_an_overlay_changes_image_replicas_and_namespace(written: Written, tmp_path: Path) -> None:
-    """As docs/deploy.md has it."""
+    """The overlay of docs/deploy.md as it stands there."""
     files = written(HERE, "--kustomize", "--gateway", "proxy")
     overlay = tmp_path / "overlay"
     overlay.mkdir()
-    changed = {
-        "resources": ["../manifests"],
-        "namespace": "models",
-        "images": [{"name": "registry/engine", "digest": DIGEST}],
-        "replicas": [{"name": "smollm2-135m", "count": 3}],
-    }
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(changed))
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    (overlay / "kustomization.yaml").write_text(example.replace("sha256:...", DIGEST))
     found = rendered(overlay)
     assert len(found) == len(files) - 1
     deployment = found["Deployment", "smollm2-135m"]

@@ -1,9 +1,10 @@
-"""Tiers behind a model whose layers have different windows: what is computed after a load is what
-an engine without tiers computes, bit for bit.
+"""Tiers behind each family, and thoroughly behind a model whose layers have different windows: what
+is computed after a load is what an engine without tiers computes, bit for bit.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.e2e.test_kv_tiers import (
     stats,
 )
 from tests.e2e.test_parallel import tiny
+from tests.families import FAMILIES
 
 PROMPTS = [
     prompt(110),
@@ -45,19 +47,21 @@ GRIDS: list[dict[str, Any]] = [
         for tp, pp in [(2, 1), (1, 2)]
     ),
 ]
-FAMILIES = ["alternating", "llama4", "mistral"]
-"""Windows beside full attention, chunks beside full attention, and windows only."""
+OTHERS = [name for name in FAMILIES if name not in ("alternating", "llama4", "mistral")]
 MANY = [prompt(110, seed) for seed in range(8)]
 
 
 @pytest.fixture
 def opened(repository: Path, tmp_path: Path) -> Iterator[Open]:
-    families = {name: tiny(repository, tmp_path, name)[0] for name in FAMILIES}
     made: list[LLM] = []
+
+    @functools.cache
+    def model(family: str) -> Path:
+        return tiny(repository, tmp_path, family)[0]
 
     def make(*tiers: str, family: str = "alternating", **options: Any) -> LLM:
         named = {"kv_tier": [tier.format(tmp_path / "kv") for tier in tiers]} if tiers else {}
-        made.append(LLM(str(families[family]), **{"dtype": "float32", **SIZES, **named, **options}))
+        made.append(LLM(str(model(family)), **{"dtype": "float32", **SIZES, **named, **options}))
         return made[-1]
 
     yield make
@@ -88,6 +92,17 @@ def test_hits_and_parts_of_hits_change_nothing(
 @pytest.mark.parametrize("family", ["mistral", "llama4"])
 def test_windows_only_and_chunks(opened: Open, tiers: list[str], family: str) -> None:
     check_hits(opened(family=family), opened(*tiers, family=family))
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_every_family(opened: Open, family: str) -> None:
+    check_hits(opened(family=family), opened(*TIERS[-1], family=family))
+
+
+@pytest.mark.parametrize("grid", GRIDS[1:])
+@pytest.mark.parametrize("family", ["deepseek3", "gptoss"])
+def test_latents_and_sinks_of_ranks(opened: Open, family: str, grid: dict[str, Any]) -> None:
+    check_hits(opened(family=family, **grid), opened(*TIERS[-1], family=family, **grid))
 
 
 def check_hits(plain: LLM, llm: LLM) -> None:

@@ -31,6 +31,8 @@ DIFFERENT = ("alternating", "deepseek3", "gptoss", "llama4moe", "qwen2")
 beside dense layers, biases. Each grid starts up to nine processes for each family, and
 crates/decoder/tests/parallel.rs has the logits of all families on all grids within one.
 """
+MIXTURES = ("deepseek2", "deepseek3", "glm4moe", "gptoss", "llama4moe", "mixed", "mixtral")
+MIXTURES += ("qwen2moe", "qwen3moe")
 
 Open = Callable[..., LLM]
 
@@ -105,10 +107,11 @@ def test_every_grid_gives_the_tokens_of_transformers(
             assert other.prompt_logprobs == answers[0].prompt_logprobs, family
 
 
+@pytest.mark.parametrize("family", MIXTURES)
 def test_ranks_with_whole_experts_give_the_tokens_of_transformers(
-    opened: Open, repository: Path, tmp_path: Path
+    opened: Open, repository: Path, tmp_path: Path, family: str
 ) -> None:
-    model, reference = tiny(repository, tmp_path, "qwen2moe")
+    model, reference = tiny(repository, tmp_path, family)
     llm = opened(model, 2, 1, dtype="float32", enable_expert_parallel=True)
     count = len(reference["greedy"])
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)

@@ -295,6 +295,22 @@ def test_a_gguf_file_has_the_spec_of_the_directory(load_hf: Any, load_gguf: Any)
     assert layer["q"] == Recipe("blk.0.attn_q_b.weight", interleaved=192, unrotated=128)
 
 
+def test_kimis_gguf_file_has_no_groups_of_experts(load_hf: Any, load_gguf: Any) -> None:
+    own: dict[str, object] = {
+        "attention__head_count": 64,
+        "leading_dense_block_count": 1,
+        "expert_count": 384,
+        "expert_weights_scale": 2.827,
+        "expert_group_count": None,
+        "expert_group_used_count": None,
+        "rope__freq_base": 50000.0,
+        "rope__scaling.factor": 32.0,
+        "rope__scaling.yarn_beta_fast": 1.0,
+    }
+    own_layers = load_gguf(keys(**own), SPLIT).spec.layers
+    assert own_layers == load_hf(KIMI).spec.layers
+
+
 def test_an_older_file_has_one_matrix_for_keys_and_values(load_gguf: Any) -> None:
     old = {"attention__key_length": 192, "attention__value_length": 128}
     new = {"attention__key_length_mla": None, "attention__value_length_mla": None}

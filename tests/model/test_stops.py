@@ -98,6 +98,43 @@ DIRECTORIES = {
         Directory("deepseek-ai/DeepSeek-V3", 1, 1, (1, "<｜end▁of▁sentence｜>")),
         {1},
     ),
+    "deepseek-v2": (
+        Directory("DeepSeek-V2-Lite", 100001, 100001, (100001, "<｜end▁of▁sentence｜>")),
+        {100001},
+    ),
+    "mixtral": (Directory("mistralai/Mixtral-8x7B-v0.1", 2, 2, (2, "</s>")), {2}),
+    "qwen1.5-moe": (
+        Directory("Qwen1.5-MoE-A2.7B", 151643, [151645, 151643], (151645, "<|im_end|>")),
+        {151643, 151645},
+    ),
+    "qwq": (
+        Directory("QwQ-32B", 151645, [151645, 151643], (151645, "<|im_end|>")),
+        {151643, 151645},
+    ),
+    # The tokenizer ends with <|endoftext|>, a turn with <|end|>.
+    "phi-3": (
+        Directory(
+            "Phi-3-mini-4k",
+            32000,
+            [32000, 32001, 32007],
+            (32000, "<|endoftext|>"),
+            {32001: "<|assistant|>", 32007: "<|end|>"},
+        ),
+        {32000, 32001, 32007},
+    ),
+    "phi-4": (
+        Directory(
+            "Phi-4", 100265, [100257, 100265], (100265, "<|im_end|>"), {100257: "<|endoftext|>"}
+        ),
+        {100257, 100265},
+    ),
+    "phi-4-mini": (
+        Directory(
+            "Phi-4-mini", 199999, [200020, 199999], (199999, "<|endoftext|>"), {200020: "<|end|>"}
+        ),
+        {199999, 200020},
+    ),
+    "gpt-2": (Directory("gpt2", 50256, 50256, (50256, "<|endoftext|>")), {50256}),
 }
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from penstock.core import PenstockError
-from penstock.model.sizing import whole
 from penstock.plan.cut import Cut
 from penstock.plan.engines import ENGINES, Load, engine, sglang_reserve
 from penstock.plan.hardware import GIB, OWN_SHARE, Accelerator, accelerator
@@ -22,6 +19,7 @@ from penstock.plan.tables import fewest
 from tests.plan.conftest import FP8, R1, Model
 
 H100 = accelerator("h100-sxm-80gb")
+PAGE = (Path(__file__).parents[2] / "docs/plan.md").read_text()
 
 
 def planned(subject: Subject, cut: Cut, name: str = "vllm", **load: object) -> Memory:
@@ -43,6 +41,8 @@ def test_the_log_of_source_002(model: Model) -> None:
     assert pool * GIB / rank.growth == pytest.approx(381_804, rel=0.005)
     # Nothing of the log known: 2.7% more, for the weights' and the groups' differences.
     assert memory.kv_tokens == pytest.approx(381_804, rel=0.03)
+    assert f"| 40.33 GiB | {rank.weights / GIB:.2f} GiB |" in PAGE
+    assert f"| 381,804 | {memory.kv_tokens:,} | +2.7%" in PAGE
 
 
 def test_the_rules_of_sglang_on_the_free_memory_of_source_002s_log(model: Model) -> None:
@@ -60,6 +60,8 @@ def test_the_rules_of_sglang_on_the_free_memory_of_source_002s_log(model: Model)
     assert {line.name: line.bytes for line in kept}["communicators"] == groups
     assert memory.fullest.room / GIB == pytest.approx(24.99, rel=0.005)
     assert memory.kv_tokens == pytest.approx(381_804, rel=0.005)
+    assert f"| 24.99 GiB | {memory.fullest.room / GIB:.2f} GiB |" in PAGE
+    assert f"| 381,804 | {memory.kv_tokens:,} | +0.1%" in PAGE
     # The same rule without a log: 0.8% more free before the weights.
     usable = H100.usable - groups
     assert usable / GIB == pytest.approx(76.88, rel=0.01)
@@ -73,20 +75,22 @@ def test_two_stages_hold_twice_the_tokens_of_latent_attention(model: Model) -> N
     assert one.concurrency(8192) == 47
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "weights", "tokens", "kv", "counts"),
-    [
-        ("meta-llama/Meta-Llama-3.1-405B", {}, None, 131072, "bf16", (16, 15, 12)),
-        (R1, {"quantization_config": FP8}, None, 131072, "bf16", (16, 11, 11)),
-        ("Qwen/Qwen3-235B-A22B", {}, None, 262144, "bf16", (8, 8, 8)),
-        ("moonshotai/Kimi-K2-Instruct", {}, "fp8", 131072, "bf16", (32, 22, 16)),
-        ("openai/gpt-oss-120b", {}, "mxfp4", 131072, "bf16", (1, 1, 1)),
-        ("mistralai/Mixtral-8x22B-v0.1", {}, None, 65536, "bf16", (4, 4, 4)),
-        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, "fp8", 1 << 20, "bf16", (8, 7, 7)),
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, "fp8", 10 << 20, "bf16", (20, 16, 12)),
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, None, 10 << 20, "fp8", (8, 8, 8)),
-    ],
-)
+TABLE_2: list[tuple[str, dict[str, object], str | None, int, str, tuple[int, int, int]]] = [
+    ("meta-llama/Meta-Llama-3.1-405B", {}, None, 131072, "bf16", (16, 15, 12)),
+    (R1, {"quantization_config": FP8}, None, 131072, "bf16", (16, 11, 11)),
+    ("Qwen/Qwen3-235B-A22B", {}, None, 262144, "bf16", (8, 8, 8)),
+    ("moonshotai/Kimi-K2-Instruct", {}, "fp8", 131072, "bf16", (32, 22, 16)),
+    ("openai/gpt-oss-120b", {}, "mxfp4", 131072, "bf16", (1, 1, 1)),
+    ("mistralai/Mixtral-8x22B-v0.1", {}, None, 65536, "bf16", (4, 4, 4)),
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, "fp8", 1 << 20, "bf16", (8, 7, 7)),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, "fp8", 10 << 20, "bf16", (20, 16, 12)),
+    # Beside the rows, in the page's last column.
+    ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", {}, None, 1 << 20, "bf16", (20, 14, 13)),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, None, 10 << 20, "fp8", (8, 8, 8)),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "weights", "tokens", "kv", "counts"), TABLE_2)
 def test_table_2_of_source_002(
     model: Model,
     name: str,
@@ -100,6 +104,15 @@ def test_table_2_of_source_002(
     subject = model(name, weights, **keys)
     found = [fewest(subject, H100, tokens, kv, kind) for kind in ("divides", "tp", "any")]
     assert tuple(each[0] if each else 0 for each in found) == counts
+
+
+def test_the_page_has_the_counts_of_table_2() -> None:
+    (section,) = re.findall(r"^### What fits\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    rows = [line.split("|")[3:6] for line in section.splitlines() if line.startswith("| ")][1:]
+    found = [tuple(map(int, row)) for row in rows]
+    assert found == [row[-1] for row in TABLE_2[: len(found)]]
+    for *_, counts in TABLE_2[len(found) :]:
+        assert ", ".join(map(str, counts)) in section
 
 
 def test_a_head_on_two_ranks_is_paid_twice(model: Model) -> None:
@@ -157,40 +170,6 @@ def test_the_default_reserve_of_sglang() -> None:
     assert sglang_reserve(H100, Cut(1, 1), Load(chunk=2048, sequences=8)) == 10 * GIB
     small = accelerator("l4-24gb")
     assert sglang_reserve(small, Cut(1, 1), Load(chunk=2048, sequences=8)) < 4 * GIB
-
-
-LOADING = """
-import sys
-from pathlib import Path
-from penstock.backends import load_backend
-from penstock.config import resolve, Raw
-from penstock.model import load_model
-def resident():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if "VmRSS" in line)
-import penstock._native
-before = resident()
-config = resolve({"threads": Raw("test", ("1",))}, sys.argv[1], "m").engine
-backend = load_backend(config, load_model(Path(sys.argv[1])))
-print(before * 1024, resident() * 1024, backend.facts.weights_bytes)
-"""
-
-
-def test_resident_memory_after_loading(model_file: Path) -> None:
-    subject = read_subject(str(model_file))
-    weights = subject.weights.bytes(m for m in whole(subject.spec) if m.part != "vectors")
-    done = subprocess.run(
-        [sys.executable, "-c", LOADING, str(model_file)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    before, after, loaded = json.loads(f"[{','.join(done.stdout.split())}]")
-    assert weights == loaded
-    rules, device = engine("penstock"), here()
-    lines = rules.rule(subject.spec, device, Cut(1, 1), Load(256, 64))
-    activations = sum(line.bytes for line in lines if line.name == "activations")
-    assert after == pytest.approx(before + weights + activations, rel=0.05)
 
 
 def test_ranks_of_this_machine_share_its_memory(model_file: Path) -> None:

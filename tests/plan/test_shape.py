@@ -29,6 +29,7 @@ from penstock.plan.shape import read_shape, text_part
 from tests.families import FAMILIES
 from tests.real_ranks import TINY
 
+PAGE = Path(__file__).parents[2] / "docs/plan.md"
 PUBLISHED: dict[str, dict[str, Any]] = {
     row["model"]: row for row in map(json.loads, (Path(__file__).parent / "published.jsonl").open())
 }
@@ -63,6 +64,8 @@ def test_sixty_models_of_ten_families_are_there() -> None:
     families = {row["config"]["model_type"] for row in PUBLISHED.values()}
     assert len(PUBLISHED) >= 60
     assert len(families) >= 10
+    words = " ".join(PAGE.read_text().split())
+    assert f"{len(PUBLISHED)} published models of {len(families)} architectures" in words
 
 
 @pytest.mark.parametrize("model", PUBLISHED)

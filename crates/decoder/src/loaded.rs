@@ -189,7 +189,8 @@ fn forms(model: &Model) -> String {
     let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
     names.sort_unstable();
     names.dedup();
-    let activations = if names.iter().any(|n| n.starts_with('w')) {
+    let rounded = names.iter().any(|&name| name != "f32" && name != "bf16");
+    let activations = if rounded {
         "int8"
     } else {
         // A stage without layers between the first and the last has no weights.

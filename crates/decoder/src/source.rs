@@ -237,7 +237,11 @@ impl<'a> TensorRows<'a> {
     pub(crate) fn check(&self) -> Result<(), DecoderError> {
         match self.not_finite.load(Ordering::Relaxed) {
             FINITE => Ok(()),
-            row => Err(not_finite(&self.view, self.damaged(row))),
+            // All codes of MXFP4 are numbers.
+            row => {
+                let view = self.scales.as_ref().unwrap_or(&self.view);
+                Err(not_finite(view, self.damaged(row)))
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::files::row;
 use common::ranks::{Cuts, load_ranks};
 use common::{
     Answer, Compute, GREEDY, NUMERICS, Reference, Request, Rng, Scratch, Stored, checkpoint, isas,
@@ -459,4 +460,18 @@ fn codes_that_do_not_fit_their_scales_are_named() {
     scratch.write(&good);
     let message = load_error(&spec, &plain, scratch.path());
     assert!(message.contains("stored as bytes"), "{message}");
+}
+
+#[test]
+fn scales_beside_codes_that_are_no_numbers_are_named() {
+    let (spec, [codes, _], mut stored) = microscaled_model();
+    let scratch = Scratch::new("no-number-scales");
+    let name = "layers.1.down_scales";
+    let scales = stored.iter_mut().find(|t| t.name == name).unwrap();
+    scales.bytes[37] = 0xff;
+    scratch.write(&stored);
+    let start = row(&scratch.path().join("model.safetensors"), name, 18).start;
+    let message = load_error(&spec, &codes, scratch.path());
+    let place = format!("tensor {name:?} at byte {start} has a value in row 18 that is");
+    assert!(message.contains(&place), "{message}");
 }

@@ -55,12 +55,12 @@ def impostor(file: Path) -> str | None:
 
 
 def tensor_names(directory: Path) -> set[str]:
-    """Names of the tensors in a directory's safetensors files."""
-    index = directory / "model.safetensors.index.json"
+    """Names of the tensors in a directory's safetensors files; none of one without weights."""
+    index, whole = (directory / f"model.safetensors{end}" for end in (".index.json", ""))
     if index.is_file():
         names = read_object(index).get("weight_map")
     else:
-        names = _safetensors_header(directory / "model.safetensors")
+        names = _safetensors_header(whole) if whole.exists() else None
     return set(names) - {"__metadata__"} if isinstance(names, dict) else set()
 
 

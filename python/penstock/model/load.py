@@ -18,7 +18,7 @@ from penstock.model.generation import (
     hf_tokens,
 )
 from penstock.model.gguf import GgufReader, native_reader, read_header
-from penstock.model.headless import BASES, as_stored
+from penstock.model.headless import BASES, Stored, as_stored
 from penstock.model.pooling import gguf_pooling, hf_pooling
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
@@ -118,13 +118,7 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
     for file in sorted(path.glob("model*.safetensors")):
         if file.stat().st_size and (what := impostor(file)):
             raise ModelError(file, what)
-    if (path / MODELOPT).is_file():
-        beside = Fields(path / MODELOPT, read_object(path / MODELOPT)).within("quantization")
-        if beside is not None and beside.get("quant_algo") is not None:
-            raise beside.refuse("quant_algo", "weights that config.json describes")
-    architecture = _hf_architecture(config)
-    spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
-    spec, weights, only = as_stored(config, architecture, spec, weights)
+    architecture, (spec, weights, only) = map_hf(config)
     pooler, pooling = hf_pooling(path, spec, only=only)
     return ModelInfo(
         name=path.resolve().name,
@@ -138,6 +132,20 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
         pooler=pooler,
         pooling=pooling,
     )
+
+
+def map_hf(config: Fields) -> tuple[str, Stored]:
+    """Architecture, spec and recipes of a config.json with what is beside it. Weights may be
+    missing: their names then are those of published files.
+    """
+    quantised = config.file.with_name(MODELOPT)
+    if quantised.is_file():
+        beside = Fields(quantised, read_object(quantised)).within("quantization")
+        if beside is not None and beside.get("quant_algo") is not None:
+            raise beside.refuse("quant_algo", "weights that config.json describes")
+    architecture = _hf_architecture(config)
+    spec, weights = HF_ARCHITECTURES[BASES.get(architecture, architecture)](config)
+    return architecture, as_stored(config, architecture, spec, weights)
 
 
 def _read_config(path: Path) -> dict[str, object]:

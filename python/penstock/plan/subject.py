@@ -19,7 +19,8 @@ from penstock.model.families import HF_ARCHITECTURES
 from penstock.model.fields import Fields
 from penstock.model.files import read_object, read_optional_object
 from penstock.model.gguf import TensorRow, native_reader
-from penstock.model.load import CONFIG, load_model
+from penstock.model.headless import BASES
+from penstock.model.load import CONFIG, load_model, map_hf
 from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
@@ -100,11 +101,11 @@ def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[Decode
     """The family's spec where one maps it, else the shape and the reason."""
     listed = raw.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
-    family = HF_ARCHITECTURES.get(name)
-    if family is None:
+    if BASES.get(name, name) not in HF_ARCHITECTURES:
         return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
     try:
-        return _shared(family(Fields(file, raw))[0]), ""
+        _, (spec, *_) = map_hf(Fields(file, raw))
+        return _shared(spec), ""
     except ModelError as error:
         return _shared(read_shape(config)), f"no backend runs it yet: {error}"
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use penstock_formats::{Checkpoint, DType};
+use penstock_formats::Checkpoint;
 
-use super::Scratch;
+use super::{Scratch, Stored};
 
 pub(crate) fn written(scratch: &Scratch, name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch.path().join(name);
@@ -27,33 +27,68 @@ pub(crate) fn parts(whole: &Path, count: u16) -> Vec<Vec<u8>> {
     names.reverse();
     let each = names.len().div_ceil(usize::from(count));
     let part = |(number, names): (usize, &[&str])| {
-        let mut file = b"GGUF".to_vec();
-        file.extend(3u32.to_le_bytes());
-        file.extend((names.len() as u64).to_le_bytes());
-        file.extend(2u64.to_le_bytes());
-        for (key, value) in [("split.no", number as u16), ("split.count", count)] {
-            file.extend([&text(key)[..], &2u32.to_le_bytes(), &value.to_le_bytes()].concat());
-        }
-        let mut data = Vec::new();
-        for name in names {
-            let view = checkpoint.tensor(name).unwrap();
-            let kind: u32 = match view.dtype {
-                DType::F32 => 0,
-                DType::F16 => 1,
-                other => panic!("{other}"),
-            };
-            file.extend([&text(name)[..], &(view.shape.len() as u32).to_le_bytes()].concat());
-            let shape = view.shape.iter().rev();
-            shape.for_each(|&n| file.extend((n as u64).to_le_bytes()));
-            file.extend(kind.to_le_bytes());
-            file.extend((data.len() as u64).to_le_bytes());
-            data.extend(view.data);
-            data.resize(data.len().next_multiple_of(32), 0);
-        }
-        file.resize(file.len().next_multiple_of(32), 0);
-        [file, data].concat()
+        let keys = [("split.no", number as u16), ("split.count", count)];
+        gguf(&stored(&checkpoint, names), &keys)
     };
     names.chunks(each).enumerate().map(part).collect()
+}
+
+/// Tensors of a checkpoint, their types as GGUF spells them.
+pub(crate) fn stored(checkpoint: &Checkpoint, names: &[&str]) -> Vec<Stored> {
+    let read = |name: &&str| {
+        let view = checkpoint.tensor(name).unwrap();
+        Stored {
+            name: (*name).to_owned(),
+            dtype: view.dtype.to_string(),
+            shape: view.shape.clone(),
+            bytes: view.data.to_vec(),
+        }
+    };
+    names.iter().map(read).collect()
+}
+
+/// A GGUF file of these tensors, with numbers of 16 bits as its metadata.
+pub(crate) fn gguf(tensors: &[Stored], keys: &[(&str, u16)]) -> Vec<u8> {
+    let mut file = b"GGUF".to_vec();
+    file.extend(3u32.to_le_bytes());
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend((keys.len() as u64).to_le_bytes());
+    for (key, value) in keys {
+        file.extend([&text(key)[..], &2u32.to_le_bytes(), &value.to_le_bytes()].concat());
+    }
+    let mut data = Vec::new();
+    for tensor in tensors {
+        let dims = (tensor.shape.len() as u32).to_le_bytes();
+        file.extend([&text(&tensor.name)[..], &dims].concat());
+        let shape = tensor.shape.iter().rev();
+        shape.for_each(|&n| file.extend((n as u64).to_le_bytes()));
+        file.extend(number_of(&tensor.dtype).to_le_bytes());
+        file.extend((data.len() as u64).to_le_bytes());
+        data.extend(&tensor.bytes);
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    file.resize(file.len().next_multiple_of(32), 0);
+    [file, data].concat()
+}
+
+/// GGUF's number of an element type.
+fn number_of(dtype: &str) -> u32 {
+    match dtype {
+        "F32" => 0,
+        "F16" => 1,
+        "Q4_0" => 2,
+        "Q4_1" => 3,
+        "Q5_0" => 6,
+        "Q5_1" => 7,
+        "Q8_0" => 8,
+        "Q4_K" => 12,
+        "Q5_K" => 13,
+        "Q6_K" => 14,
+        "IQ4_NL" => 20,
+        "BF16" => 30,
+        "MXFP4" => 39,
+        other => panic!("{other}"),
+    }
 }
 
 /// The parts as files; the path of the one that has `tensor`, after that of the first.

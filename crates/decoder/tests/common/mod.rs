@@ -17,7 +17,7 @@ use penstock_wire::{
 };
 use serde_json::Value;
 
-pub(crate) const FAMILIES: [&str; 36] = [
+pub(crate) const FAMILIES: [&str; 38] = [
     "alternating",
     "biased",
     "deepseek2",
@@ -51,9 +51,11 @@ pub(crate) const FAMILIES: [&str; 36] = [
     "qwen2moe",
     "qwen2moe.gguf",
     "qwen3",
+    "qwen3.gguf",
     "qwen3moe",
     "qwen3moe.gguf",
     "yarn",
+    "yarn.gguf",
 ];
 
 /// The forms a tiny checkpoint can take.

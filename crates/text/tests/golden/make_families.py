@@ -295,7 +295,10 @@ CASES = {
 }
 CALLED = [SYSTEM, USER, CALL, RESULT]
 LATER = [*CALLED, ASSISTANT, AGAIN]
+PLAIN = [(turns, None, {}) for turns in [*TURNS[:3], [USER, ASSISTANT]]]
 CASES_OF_FILES = {
+    "deepseek2": PLAIN,
+    "gemma2": [*PLAIN, ([USER, USER], None, {})],
     "gpt-oss": [
         *((turns, None, {}) for turns in [*TURNS[:2], [SYSTEM, USER, {**ASSISTANT}, AGAIN]]),
         ([SYSTEM, USER, THOUGHT, RESULT], MANY_TOOLS, {"reasoning_effort": "high"}),
@@ -334,6 +337,8 @@ CASES_OF_FILES = {
         *((turns, None, {}) for turns in TURNS[:3]),
         ([USER, USER], None, {}),
     ],
+    "phi4": PLAIN,
+    "qwen2-moe": PLAIN,
     "qwen3": [
         *((turns, None, {}) for turns in TURNS[:3]),
         ([USER], MANY_TOOLS, {"enable_thinking": False}),
