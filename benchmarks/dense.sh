@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM.
+# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside those of llama.cpp and vLLM that are
+# installed.
 #
 # usage: dense.sh [arguments of `penstock bench compare`, which win]
 #
@@ -59,8 +60,18 @@ HF_HUB_OFFLINE = "1"
 VLLM_NO_USAGE_STATS = "1"
 EOF
 
-"$PENSTOCK" bench compare --recipes "$WORK" --server "penstock=$WORK/penstock.toml" \
-    --server "llama=$WORK/llama.toml" --server "vllm=$WORK/vllm.toml" \
+servers=(--server "penstock=$WORK/penstock.toml")
+add() { # NAME PROGRAM: a peer that is installed
+    if [ -x "$2" ]; then
+        servers+=(--server "$1=$WORK/$1.toml")
+    else
+        echo "without $1: $2 is missing (peers/install_*.sh)"
+    fi
+}
+add llama "$PEERS/llama.cpp/build/bin/llama-server"
+add vllm "$PEERS/vllm/bin/vllm"
+
+"$PENSTOCK" bench compare --recipes "$WORK" "${servers[@]}" \
     --workloads "$HERE/peers/workloads.txt" --tokenizer smollm2 \
     --title "A dense Llama of a billion weights" \
     --result-dir "$HERE/results/dense-$(date +%F)" "$@"
