@@ -42,3 +42,14 @@ def test_a_request_that_has_begun_does_not_expire() -> None:
     assert world.scheduler.stats().preemptions > 0
     for request_id in (1, 2):
         assert world.endings[request_id].finish is FinishReason.LENGTH
+
+
+def test_a_request_that_waits_for_prompts_alone_does_not_expire() -> None:
+    """All have slots and blocks; their prompts take six times the longest wait."""
+    world = World(max_num_seqs=8, budget=8, prefix=False, max_wait=5.0)
+    for request_id in range(6):
+        world.add(make_request(request_id, PROMPT, 1, expires=True))
+    world.run()
+    assert world.now > 25
+    for request_id in range(6):
+        assert world.endings[request_id].finish is FinishReason.LENGTH

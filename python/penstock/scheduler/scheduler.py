@@ -131,7 +131,11 @@ class Scheduler:
         return self.limits.arrivals and self._step_seconds >= AHEAD_SECONDS
 
     def _expire(self) -> None:
-        """Refuse requests whose turn has not come in time; those that had one go on."""
+        """Refuse requests whose turn has not come in time; those that had one go on, and those that
+        wait for nothing but the prompts before them.
+        """
+        if not self._selection.blocked:
+            return
         oldest = self._clock() - self.limits.max_wait
         for seq in list(self._roster.waiting):
             request = seq.request

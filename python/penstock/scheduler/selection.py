@@ -50,6 +50,8 @@ class Selection:
         self._clock = clock
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
+        self.blocked = False
+        """Whether newcomers wait for slots or blocks, not for the prompts before them."""
 
     def next_step(self) -> Work:
         """A token for each decoding sequence, then prefill chunks, newcomers, and drafts."""
@@ -62,6 +64,7 @@ class Selection:
         prompts = self._prompt_budget(work, budget)
         left = self._continue_prompts(work, prompts)
         self._roster.sweep()
+        self.blocked = not self._roster.slots
         if self._roster.waiting and left and self._roster.slots:
             left = self._admit(work, left)
         if self._drafter.active:
@@ -165,12 +168,14 @@ class Selection:
         roster, admitted, stuck = self._roster, False, None
         for seq in roster.waiting:
             if not budget or not roster.slots:
+                self.blocked = not roster.slots
                 break
             hits = self._prefixes.find(seq)
             if hits is None:
                 continue
             known, spare = len(seq.tokens), len(roster.running)
             if not self._kv.admit(seq.table, seq.digests, hits, known, spare, seq.load.end):
+                self.blocked = True
                 if not (hung := self._prefixes.tiers.hung):
                     break
                 if hung > LONGEST_HANG and not roster.running:
