@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 from penstock.cli.main import main
 from penstock.core import PenstockError
+from penstock.plan.calibration import Band, shipped
+from penstock.plan.cut import Cut
 from penstock.plan.document import read
+from penstock.plan.engines import Load, engine
+from penstock.plan.hardware import Target
+from penstock.plan.here import here
 from penstock.plan.profile import SHORT, Profile, measure, measure_steps, settled
+from penstock.plan.search import Goal, Question, Speed, candidates, simulate
 from penstock.plan.serving import Extra
 from penstock.plan.subject import read_subject
+from penstock.plan.virtual import Arrival
 
 from tests.grammar import vocabulary
 from tests.real_ranks import TINY
@@ -54,6 +61,21 @@ def test_steps_settle_after_a_prompt() -> None:
     assert PROFILE.settling(4.5, 0) == pytest.approx(0.0013)
     assert PROFILE.settling(32, 0) == 0.0, "a line that falls ends at nothing"
     assert replace(PROFILE, after=()).settling(1, 0) == 0.0
+
+
+def test_a_simulated_replica_settles_as_the_profile_says() -> None:
+    subject, goal = read_subject(str(TINY / "llama")), Goal((Arrival(0.0, 16, 31),), ())
+
+    def simulated(profile: Profile) -> float:
+        speed = Speed(shipped()[0], Band(1.0, 1.0), "measured", profile=profile)
+        load, target = Load(chunk=256, sequences=4), Target(here(), 1)
+        cuts = [Cut(1, 1)]
+        question = Question(subject, target, engine("penstock"), load, goal, speed, cuts=cuts)
+        return simulate(candidates(question)[0][0], 1, goal, 2.0).served[0].tpot
+
+    quiet = simulated(replace(PROFILE, after=()))
+    slower = sum(0.002 * 0.75**step for step in range(17))  # The next would be less than 1%.
+    assert simulated(PROFILE) - quiet == pytest.approx(2.0 * slower / 30)
 
 
 def test_what_remains_of_a_prompt_is_a_share_of_the_step_before() -> None:
