@@ -16,7 +16,7 @@ from penstock.plan.document import read
 from penstock.plan.engines import Load, engine
 from penstock.plan.hardware import Target
 from penstock.plan.here import here
-from penstock.plan.profile import SHORT, Profile, measure, measure_steps, settled
+from penstock.plan.profile import SHORT, Profile, measure, measure_steps, medians, settled
 from penstock.plan.search import Goal, Question, Speed, candidates, simulate
 from penstock.plan.serving import Extra
 from penstock.plan.subject import read_subject
@@ -85,6 +85,12 @@ def test_what_remains_of_a_prompt_is_a_share_of_the_step_before() -> None:
     assert remains == pytest.approx(0.5, abs=0.01)
     assert settled((1,), ([0.02, 0.02, 0.03, 0.02],)) == (((1, 0.0),), 1.0)
     assert settled((), ()) == ((), 0.0)
+
+
+def test_a_slow_round_does_not_count() -> None:
+    slow = replace(PROFILE, decodes=((1, 0.02), (2, 0.003), (8, 0.009)), key=1e-5, pair=0.0)
+    slow = replace(slow, after=((1, 0.5), (8, 0.5)), chunks=((16, 0.001), (256, 0.9)))
+    assert medians([PROFILE, slow, PROFILE]) == PROFILE
 
 
 def test_a_server_adds_to_steps_with_decodes_only() -> None:

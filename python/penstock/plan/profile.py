@@ -33,14 +33,20 @@ BESIDE = (1, 4, 8)
 """Decodes that are measured beside a chunk, and after one."""
 MIXED = 32
 """Prompt tokens beside them: those that the scheduler puts together with decodes."""
-REPEATS, MOST_REPEATS = 3, 24
-"""Times of a plan, of which the median counts."""
+ROUNDS = 3
+"""Times that everything is measured. The medians count, so that what slows the machine for some
+seconds does not.
+"""
+MOST_REPEATS = 8
+"""Times of a plan in a round, of which the median counts, after one that does not."""
 SETTLING = 24
 """Decode steps after a prompt in which times settle: a small model's weights come back into the
 cache. They are measured apart, as what a prompt leaves behind.
 """
-SPAN = 0.3
-"""Seconds after which a plan is not repeated any more."""
+FEWEST = 4
+"""Of these, where a step takes long."""
+SPAN = 0.1
+"""Seconds of a round after which a plan is not repeated any more."""
 TIMEOUT = 120.0
 
 Curve = tuple[tuple[int, float], ...]
@@ -142,7 +148,7 @@ class _Bench:
         self._backend, self._said = backend, said
         self._groups = backend.kv_spec().groups
         self._size = config.cache.block_size
-        self._longest = min(LONG + CHUNKS[-1] + REPEATS + 1, info.spec.max_position)
+        self._longest = min(LONG + CHUNKS[-1] + 1, info.spec.max_position)
         self._blocks = -(-self._longest // self._size)
         self._vocab = info.spec.vocab
         self._step = 0
@@ -151,20 +157,24 @@ class _Bench:
         backend.allocate([self._blocks * self._slots] * len(self._groups))
 
     def profile(self) -> Profile:
+        rounds = []
+        for number in range(1, ROUNDS + 1):
+            self._said(f"timing steps, round {number} of {ROUNDS}")
+            rounds.append(self._round())
+        return medians(rounds)
+
+    def _round(self) -> Profile:
         chunk = longest_chunk(self._longest)
-        self._said("timing chunks of prompts")
         chunks = tuple(
             (count, self._median(partial(self._prompt, 0, 0, count)))
             for count in CHUNKS
             if count <= chunk
         )
         pair = self._pair(chunk)
-        self._said("timing decodes")
         counts = [count for count in DECODES if count <= self._slots]
         short = min(SHORT, self._longest // 2)
         decodes = tuple((count, self._decodes(count, short)) for count in counts)
         key = self._key(min(FAR, counts[-1]), short)
-        self._said("timing decodes beside prompts and after them")
         few = [count for count in BESIDE if count < self._slots]
         prefill = min(MIXED, chunk)
         beside = tuple((count, self._beside(count, short, prefill)) for count in few)
@@ -202,16 +212,14 @@ class _Bench:
         return max(both - prompt, 0.0)
 
     def _settling(self, count: int, short: int, chunk: int) -> list[float]:
-        """Seconds of the decode steps after a prompt; medians of a few times."""
+        """Seconds of the decode steps after a prompt."""
         for slot in range(count):
             self._fill(slot, short)
-        times: list[list[float]] = []
-        while len(times) < REPEATS and sum(map(sum, times)) < SPAN:
-            self._prompt(count, 0, chunk)
-            times.append([])
-            while len(times[-1]) < SETTLING and (len(times[-1]) < 4 or sum(times[-1]) < SPAN):
-                times[-1].append(self._decode(count, short))
-        return [median(each) for each in zip(*times, strict=False)]
+        self._prompt(count, 0, chunk)
+        times: list[float] = []
+        while len(times) < SETTLING and (len(times) < FEWEST or sum(times) < SETTLING * SPAN):
+            times.append(self._decode(count, short))
+        return times
 
     def _decodes(self, count: int, context: int) -> float:
         for slot in range(count):
@@ -280,7 +288,7 @@ class _Bench:
         for run in runs:
             run()
         times: list[list[float]] = []
-        while len(times) < REPEATS or (sum(map(sum, times)) < SPAN and len(times) < MOST_REPEATS):
+        while not times or (sum(map(sum, times)) < SPAN and len(times) < MOST_REPEATS):
             times.append([run() for run in runs])
         return [median(each) for each in zip(*times, strict=True)]
 
@@ -288,6 +296,27 @@ class _Bench:
 def longest_chunk(longest: int) -> int:
     """The longest measured chunk of a model with so many positions."""
     return max(count for count in CHUNKS if count <= max(longest // 2, CHUNKS[0]))
+
+
+def medians(rounds: Sequence[Profile]) -> Profile:
+    """Of each number of some profiles."""
+
+    def curve(name: str) -> Curve:
+        points = zip(*(getattr(each, name) for each in rounds), strict=True)
+        return tuple((each[0][0], median(seconds for _, seconds in each)) for each in points)
+
+    def number(name: str) -> float:
+        return float(median(getattr(each, name) for each in rounds))
+
+    return Profile(
+        decodes=curve("decodes"),
+        chunks=curve("chunks"),
+        key=number("key"),
+        pair=number("pair"),
+        beside=curve("beside"),
+        after=curve("after"),
+        remains=number("remains"),
+    )
 
 
 def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
