@@ -2,7 +2,7 @@
 
     python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--results DIR]
 
-Measures steps once, predicts six open loads, then sends them to `penstock serve`: four minutes.
+Measures steps once, predicts six open loads, then sends them to `penstock serve`: five minutes.
 Nothing else may run: both sides are slowed by what does, at different moments. The median of TPOT
 is to be within 15%, P99 TTFT within 30%.
 """
