@@ -2,7 +2,7 @@
 
     python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--results DIR]
 
-Measures steps once, predicts six open loads, then sends them to `penstock serve`: four minutes.
+Measures steps once, predicts six open loads, then sends them to `penstock serve`: five minutes.
 Nothing else may run: both sides are slowed by what does, at different moments. The median of TPOT
 is to be within 15%, P99 TTFT within 30%.
 """
@@ -53,9 +53,12 @@ def main() -> None:
     parsed = parser.parse_args()
     known = facts.gather(parsed.peers, (), sys.argv)
     subject = read_subject(parsed.model)
-    profile = measure(subject)
+    profile = measure(subject, print)
     print("decode ms", [(n, round(s * 1e3, 2)) for n, s in profile.decodes])
     print("chunk ms", [(n, round(s * 1e3, 2)) for n, s in profile.chunks])
+    print("beside ms", [(n, round(s * 1e3, 2)) for n, s in profile.beside])
+    print("after ms", [(n, round(s * 1e3, 2)) for n, s in profile.after], profile.remains)
+    print("a server's ms", profile.extra)
     speed = Speed(shipped()[0], MEASURED, "measured here", profile=profile, waiting=WAITING)
     with (
         tempfile.TemporaryDirectory() as scratch,

@@ -177,3 +177,21 @@ def test_percentiles_and_times_of_a_lone_request() -> None:
     assert outcome.percentile("tpot", 0.99) == pytest.approx(0.0107)
     assert outcome.busy == pytest.approx(0.020 + 4 * 0.0107)
     assert outcome.seconds == pytest.approx(outcome.busy)
+
+
+def test_steps_after_a_prompt_are_slower_until_they_settle() -> None:
+    """Each prompt token that is computed makes it begin again; less than 1% is left out."""
+
+    def settling(decodes: float, since: float) -> float:
+        return 0.008 / decodes * 0.5**since
+
+    def plain(decodes: float, context: float, prefill: float, pairs: float) -> float:
+        return 0.010 + 0.0001 * prefill
+
+    limits = Limits(4, 1000, 10_000)
+    alone = Replica(plain, limits, None, settling).run([Arrival(0.0, 100, 31)]).served[0]
+    slower = 0.008 * sum(0.5**step for step in range(7))
+    assert alone.end - alone.first == pytest.approx(30 * 0.010 + slower)
+    both = [Arrival(0.0, 100, 31), Arrival(alone.end - 0.095, 100, 1)]
+    first = Replica(plain, limits, None, settling).run(both).served[0]
+    assert first.end - alone.end == pytest.approx(0.100 * 0.1 + slower)

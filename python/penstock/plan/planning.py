@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def add_goal(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--measure",
         action="store_true",
-        help="with --on here: load the weights and time a few steps (seconds to a minute)",
+        help="with --on here: load the weights, time a few steps, and serve a few requests (half a "
+        "minute, more for a large model)",
     )
     group.add_argument(
         "--calibrate",
@@ -126,7 +128,8 @@ def _uncorrected(subject: Subject, target: Target, measured: bool) -> Speed:
         raise PenstockError("the speed of this machine is not known: add --measure")
     from penstock.plan.profile import measure
 
-    return Speed(constants, MEASURED, "measured here", profile=measure(subject), waiting=WAITING)
+    profile = measure(subject, lambda text: print(f"measuring: {text}", file=sys.stderr))
+    return Speed(constants, MEASURED, "measured here", profile=profile, waiting=WAITING)
 
 
 def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:

@@ -226,8 +226,12 @@ def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> 
     if candidate.stores is not None:
         slower = (replace(each, seconds=factor * each.seconds) for each in candidate.stores)
         prefixes = Prefixes(tuple(slower))
-    step = _slower(candidate.model, factor)
-    return Replica(step, limits, prefixes).run(goal.arrivals[::replicas])
+    step, model = _slower(candidate.model, factor), candidate.model
+
+    def settling(decodes: float, since: float) -> float:
+        return factor * model.settling(decodes, since)
+
+    return Replica(step, limits, prefixes, settling).run(goal.arrivals[::replicas])
 
 
 def statistic(outcome: Outcome, key: str) -> float:

@@ -71,6 +71,9 @@ class Steps(Protocol):
         so many pairs of a prompt token and a token before its chunk.
         """
 
+    def settling(self, decodes: float, since: float) -> float:
+        """What a decode step takes longer so many steps after one with prompt tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
@@ -124,6 +127,10 @@ class StepModel:
         decodes, prefill = decodes / shared, prefill / shared
         work = (decodes + prefill) * stage.each_token + decodes * context * stage.attended
         return work + (prefill * prefill / 2 + pairs / shared) * stage.attended
+
+    def settling(self, decodes: float, since: float) -> float:
+        """As `Steps` has it: weights of models for accelerators do not stay in caches."""
+        return 0.0
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0

@@ -22,6 +22,11 @@ GRAIN = 128
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
 of a prompt token and a token before its chunk."""
+Settling = Callable[[float, float], float]
+"""Seconds that a step of so many decodes takes longer, so many steps after one with prompt tokens:
+its weights come back into caches."""
+NOTICED = 0.01
+"""Share of a step below which that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,16 @@ def _fitting(fits: Callable[[int], bool], most: int, guess: int) -> int:
 class Replica:
     """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
-    def __init__(self, step: StepTime, limits: Limits, prefixes: Prefixes | None = None) -> None:
-        self._step, self._limits, self._prefixes = step, limits, prefixes
+    def __init__(
+        self,
+        step: StepTime,
+        limits: Limits,
+        prefixes: Prefixes | None = None,
+        settling: Settling = lambda _decodes, _since: 0.0,
+    ) -> None:
+        self._step, self._limits, self._prefixes, self._settling = step, limits, prefixes, settling
+        self._since = 0
+        """Steps since the last one with prompt tokens."""
         self._loading: list[tuple[float, int, _Prompt]] = []
         """Prompts whose prefix comes from a tier: when it is there, number, prompt."""
         self._loaded = 0.0
@@ -229,10 +242,16 @@ class Replica:
         steps = self._ends[0][0] - self._decoded
         average = self._context / decodes
         each = self._step(decodes, average, 0.0, 0.0)
+        late = self._settling(decodes, self._since)
+        if late > NOTICED * each:
+            self._since += 1
+            self._passed(each + late, 1, decodes)
+            return
         if until < math.inf:
             steps = min(steps, max(math.ceil((until - self._now) / each), 1))
         if steps > 1:
             each = self._step(decodes, average + steps / 2, 0.0, 0.0)
+        self._since += steps
         self._passed(steps * each, steps, decodes)
 
     def _mixed(self, decodes: int) -> None:
@@ -242,6 +261,7 @@ class Replica:
         seconds = self._seconds(decodes, average, shares)
         for prompt, share in zip(self._prompts, shares, strict=False):
             prompt.left -= share
+        self._since = 0
         self._passed(seconds, 1, decodes)
         while self._prompts and not self._prompts[0].left:
             self._begin(self._prompts.popleft())
