@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
-from penstock.backends.torch.kernels.experts import experts_grouped
+from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import Case, Maker
@@ -179,14 +179,10 @@ def made_case(build: Callable[[], Case], timing: Timing) -> Case:
 def correctness(results: Results, timing: Timing, share: Share) -> None:
     make = Maker(timing.dtype, timing.device)
     for name, build in share.of((tiny if timing.dry else odd)(make)):
-        if name.startswith(GROUPED) and not timing.dry and not _has_grouped():
-            results.row(ABSENT, item=name, reason="compute capability 9.0 is needed")
+        if name.startswith(GROUPED) and not timing.dry and not has_grouped(torch.device("cuda", 0)):
+            results.row(ABSENT, item=name, reason="compute capability 9.x or 10.x is needed")
             continue
         results.item(name, lambda name=name, build=build: _check(results, timing, name, build))
-
-
-def _has_grouped() -> bool:
-    return torch.cuda.get_device_capability() >= (9, 0)
 
 
 def _check(results: Results, timing: Timing, name: str, build: Callable[[], Case]) -> None:
@@ -249,7 +245,7 @@ def _speed(
     options: dict[str, Any] = {**case.options, **case.launch_options}
     seconds = timing.of(lambda: case.launch(*case.args, **options))
     _row(results, name, case, seconds, ceilings)
-    if case.name == "experts plain" and not timing.dry:
+    if case.name == "experts plain" and not timing.dry and has_grouped(torch.device("cuda", 0)):
         grouped = timing.of(lambda: experts(*case.args, **case.options))
         _row(results, f"{name}, grouped_mm", case, grouped, ceilings)
 

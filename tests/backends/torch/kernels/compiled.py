@@ -1,8 +1,9 @@
 """What the kernels need on real GPUs, compiled without one: a program of its own, so that a
 compiler's memory is given back.
 
-Usage: python compiled.py ARCHITECTURE quick|full. Prints JSON: [name, registers, bytes of a
-thread's stack, bytes of shared memory, products of matrices by the tensor cores].
+Usage: python compiled.py ARCHITECTURE SHARED latent|quick|full, with the bytes of shared memory that a
+program may have. Prints JSON: [name, registers, bytes of a thread's stack, bytes of shared memory,
+products of matrices by the tensor cores].
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ def attention(size: str) -> Iterator[Build]:
             yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
         constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
+
+
+def latents(room: int) -> Iterator[Build]:
     shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
-    sizes = latent.latent_sizes(128, 576, 512, 2)
+    sizes = latent.latent_sizes(128, 576, 512, 2, room)
     for splits in (1, 4):
         constants = {**shared, **sizes, "SPLITS": splits}
         yield Build(f"latent/{splits}", latent._attend_latent, constants)
@@ -152,10 +156,12 @@ def resources(build: Build, architecture: int) -> list[Any]:
     return [build.name, int(found[1]), int(found[2]), kernel.metadata.shared, products]
 
 
-def main(architecture: int, size: str) -> None:
-    builds = [*attention(size), *products(architecture, size), *others()]
+def main(architecture: int, room: int, size: str) -> None:
+    builds = [*latents(room)]
+    if size != "latent":
+        builds += [*attention(size), *products(architecture, size), *others()]
     print(json.dumps([resources(build, architecture) for build in builds]))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -20,6 +20,7 @@ from penstock.backends.torch.kernels.language import (
     jit_with_varying,
     launches,
     power,
+    shared_memory,
     tl,
 )
 from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
@@ -77,7 +78,8 @@ def attend_latent_triton(
     scratch: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
-    sizes = latent_sizes(hq, width, value_width, q.element_size())
+    room = shared_memory(q.device)
+    sizes = latent_sizes(hq, width, value_width, q.element_size(), room)
     tiles = ceiling(hq, sizes["BLOCK_H"])
     if splits is None:
         splits = split_count(rows * tiles, tables.shape[1] * tokens, q.device)
@@ -99,11 +101,13 @@ def attend_latent_triton(
     return merge_splits(parts, sums, None, out)
 
 
-def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, int]:
-    """Sizes of a program's tile: query heads that share the latents it reads, and tokens."""
+def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) -> dict[str, int]:
+    """Sizes of a program's tile: query heads that share the latents it reads, and tokens. `room` is
+    the shared memory of a program, of which 32 tokens take 112 KiB.
+    """
     return {
         "BLOCK_H": min(power(hq, 16), 64 if size == 2 else 16),
-        "BLOCK_N": 32 if size == 2 else 16,
+        "BLOCK_N": 32 if size == 2 and room >= 128 << 10 else 16,
         "BLOCK_V": power(value_width, 16),
         "BLOCK_R": power(width - value_width, 16),
         "num_warps": 8,
