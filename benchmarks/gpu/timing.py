@@ -16,6 +16,15 @@ class Timing:
         self.device = "cpu" if dry else "cuda"
         self.dtype = torch.float32 if dry else torch.bfloat16
 
+    @property
+    def cached(self) -> int:
+        """Bytes that the GPU may still have in its cache when a call begins again: twice the cache,
+        as part of what is read stays.
+        """
+        if self.dry:
+            return 0
+        return 2 * int(torch.cuda.get_device_properties(0).L2_cache_size)
+
     def wait(self) -> None:
         if not self.dry:
             torch.cuda.synchronize()

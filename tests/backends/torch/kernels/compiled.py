@@ -1,9 +1,9 @@
 """What the kernels need on real GPUs, compiled without one: a program of its own, so that a
 compiler's memory is given back.
 
-Usage: python compiled.py ARCHITECTURE SHARED latent|quick|full, with the bytes of shared memory that a
-program may have. Prints JSON: [name, registers, bytes of a thread's stack, bytes of shared memory,
-products of matrices by the tensor cores].
+Usage: python compiled.py ARCHITECTURE SHARED latent|quick|full, with the bytes of shared memory
+that a program may have. Prints JSON: [name, registers, bytes of a thread's stack, bytes of shared
+memory, products of matrices by the tensor cores].
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def attention(size: str) -> Iterator[Build]:
         shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
         for splits in (1, 4):
             sizes = decode.decode_sizes(group, d, d, 2)
-            constants = {**shared, "SPLITS": splits, **sizes}
+            constants = {**shared, "SPLIT": splits > 1, **sizes}
             yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
         constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
@@ -89,9 +89,7 @@ def attention(size: str) -> Iterator[Build]:
 def latents(room: int) -> Iterator[Build]:
     shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
     sizes = latent.latent_sizes(128, 576, 512, 2, room)
-    for splits in (1, 4):
-        constants = {**shared, **sizes, "SPLITS": splits}
-        yield Build(f"latent/{splits}", latent._attend_latent, constants)
+    yield Build("latent", latent._attend_latent, {**shared, **sizes})
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:
@@ -137,10 +135,11 @@ def resources(build: Build, architecture: int) -> list[Any]:
     options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
     signature = Build(build.name, build.function, constants, build.types).signature()
     # Pointers and strides are multiples of 16 in a pool.
+    varying = build.function.do_not_specialize
     whole = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
-        if kind.startswith("*") or "stride" in name
+        if (kind.startswith("*") or "stride" in name) and name not in varying
     }
     source = ASTSource(build.function, signature, constants, whole)
     target = GPUTarget("cuda", architecture, 32)

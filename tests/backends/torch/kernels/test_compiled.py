@@ -18,8 +18,8 @@ SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 <<
 # Bytes of spilled registers of a thread: some in the widest tiles of 8.0, which has no 8-bit floats
 # and keeps what it multiplies in registers.
 STACK = {80: 256, 89: 32, 90: 32, 100: 32, 120: 32}
-# Latent attention has all registers in use on 9.0.
-LATENT_STACK = {**STACK, 90: 40}
+# Latent attention has all registers in use on 9.0 and 12.0.
+LATENT_STACK = {**STACK, 90: 40, 120: 64}
 ALL_KERNELS = (80, 90, 100)
 MULTIPLY = ("decode", "prefill", "latent", "experts")
 

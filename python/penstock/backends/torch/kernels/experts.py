@@ -21,7 +21,6 @@ from penstock.backends.torch.kernels.route import (
     sort_by_expert_triton,
 )
 
-
 GROUPED = (9, 10)
 """Major compute capabilities for which torch has the grouped product. For others it takes the
 experts one by one after a wait for the device, which no graph holds.

@@ -33,8 +33,8 @@ def jit(function: Any) -> Any:
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
-    """`jit` of a function with numbers that differ from step to step: it is not compiled again for
-    those that 16 divides.
+    """`jit` of a function with numbers and addresses that differ from step to step: it is not
+    compiled again for those that 16 divides. So are addresses of single numbers.
     """
     if triton is None:
         return jit

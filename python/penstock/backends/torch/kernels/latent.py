@@ -95,7 +95,6 @@ def attend_latent_triton(
         WIDTH=width,
         VALUE=value_width,
         TOKENS=tokens,
-        SPLITS=splits,
         **sizes,
     )
     return merge_splits(parts, sums, None, out)
@@ -115,7 +114,7 @@ def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) ->
     }
 
 
-@jit_with_varying("stride_table")
+@jit_with_varying("tables", "positions", "sequences", "stride_table")
 def _attend_latent(
     q,
     pool,
@@ -134,7 +133,6 @@ def _attend_latent(
     WIDTH: tl.constexpr,
     VALUE: tl.constexpr,
     TOKENS: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -146,7 +144,7 @@ def _attend_latent(
     own = h < HQ
     length = tl.load(positions + row).to(tl.int32) + 1
     table = tables + tl.load(sequences + row).to(tl.int64) * stride_table
-    each = tl.cdiv(tl.cdiv(tl.maximum(length, 0), BLOCK_N), SPLITS) * BLOCK_N
+    each = tl.cdiv(tl.cdiv(tl.maximum(length, 0), BLOCK_N), tl.num_programs(2)) * BLOCK_N
     start = split * each
     end = tl.minimum(start + each, length)
     first = q + row * stride_row + h[:, None] * stride_head
@@ -177,7 +175,7 @@ def _attend_latent(
         acc = tl.dot(
             weights.to(queries.dtype), values, acc * factor[:, None], input_precision="ieee"
         )
-    place = (row * HQ + h) * SPLITS + split
+    place = (row * HQ + h) * tl.num_programs(2) + split
     acc = shares(acc, total, most, sums, h, own, False)
     to = parts + place[:, None] * VALUE + e[None, :]
     tl.store(to, acc, mask=own[:, None] & (e < VALUE)[None, :])

@@ -118,7 +118,7 @@ def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict
     }
 
 
-@jit_with_varying("stride_table")
+@jit_with_varying("tables", "starts", "offsets", "stride_table")
 def _attend_prefill(
     q,
     k,
