@@ -97,7 +97,7 @@ def products(architecture: int, size: str) -> Iterator[Build]:
     native = architecture >= 89
     forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*u8"}
     for form, codes in forms.items():
-        for places in (2048, 65536) if size == "full" or form == "fp8_block" else (2048,):
+        for places in (2048, 65536) if size == "full" or form != "plain" else (2048,):
             constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
             constants |= grouped.grouped_sizes(places, 128, form, 2)
             scales = "*u8" if form == "mxfp4" else "*fp32"

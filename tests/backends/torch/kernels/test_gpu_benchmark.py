@@ -22,7 +22,7 @@ from benchmarks.gpu.native import stand_in  # noqa: E402
 from benchmarks.gpu.report import report  # noqa: E402
 from benchmarks.gpu.shapes import SHAPES, TINY, write_checkpoint  # noqa: E402
 from benchmarks.gpu.shares import Share  # noqa: E402
-from benchmarks.gpu.timing import Timing  # noqa: E402
+from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -417,10 +417,26 @@ def test_goals_are_compared_with_what_was_found() -> None:
         "decode steps": [{"rows": 64, "of_copy": 0.72}, {"rows": 128, "ms": "no room"}],
         "prefill steps": [{"of_gemm": 0.5}],
         "offline": [{"of_ceiling": 0.61}],
-        "first token after s": 9.0,
+        "first token after s": 11.0,
+        "first token after s, kernels compiled before": 9.0,
     }
     part = {"state": "done", "seconds": 1.0, "error": "", "results": results}
     text = report({"Qwen3-8B": part}, dry=False)
     assert "decode steps of 64, share of the copy bandwidth|0.70|0.72|True|" in text
     assert "prefill, share of the rate of a product|0.60|0.50|False|" in text
-    assert "seconds to the first token|10.00|9.00|True|" in text
+    assert "seconds to the first token|10.00|11.00|False|" in text
+    assert "seconds to the first token, kernels compiled before|10.00|9.00|True|" in text
+
+
+def test_what_triton_compiles_is_told_from_what_its_cache_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    knobs = pytest.importorskip("triton", reason="Triton is not installed").knobs
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    compiler = Compiler()
+    times = knobs.CompileTimes(10_000, [("ttir", 500_000), ("cubin", 980_000)], 10_000)
+    for hit in (False, True):
+        knobs.compilation.listener(
+            src=None, metadata={}, metadata_group={}, times=times, cache_hit=hit
+        )
+    assert compiler.seconds == 1.5
