@@ -34,7 +34,7 @@ def jit(function: Any) -> Any:
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
     """`jit` of a function with numbers and addresses that differ from step to step: it is not
-    compiled again for those that 16 divides. So are addresses of single numbers.
+    compiled again for those that 16 divides. What lies at such addresses is read one by one.
     """
     if triton is None:
         return jit
