@@ -30,7 +30,7 @@ from benchmarks.gpu.items import Results
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import SHAPES, TINY, TINY_EXPERTS, Shape, write_checkpoint
-from benchmarks.gpu.timing import Timing
+from benchmarks.gpu.timing import Compiler, Timing
 
 CONTEXT = 1024
 """Tokens of each sequence in the tables of steps."""
@@ -61,7 +61,7 @@ def measure(
     results: Results, timing: Timing, name: str, ceilings: Ceilings, imported_s: float
 ) -> None:
     """All items of a model on one GPU, the most telling ones first."""
-    results.row("start-up", phase="import torch", seconds=imported_s)
+    results.row("start-up", phase="import torch", seconds=imported_s, compiler=0.0)
     with tempfile.TemporaryDirectory() as temporary:
         directory, shape = Path(temporary), shape_of(name, timing)
         write_checkpoint(directory, shape, (DRY if timing.dry else FULL).longest)
@@ -87,11 +87,13 @@ def start(
     """The phases of a start, to the first token and a decode step."""
     stand_in()
     shape, sizes = shape_of(name, timing), DRY if timing.dry else FULL
-    clock = time.perf_counter
+    clock, compiler = time.perf_counter, Compiler()
 
     def phase(title: str, began: float) -> None:
         timing.wait()
-        results.row("start-up", phase=title, seconds=clock() - began)
+        seconds, compiled = clock() - began, compiler.seconds
+        compiler.seconds = 0.0
+        results.row("start-up", phase=title, seconds=seconds, compiler=compiled)
 
     began = clock()
     torch.zeros(1, device=timing.device)
@@ -116,7 +118,10 @@ def start(
     prompt = sizes.budget // 4
     driver.run(requests([(prompt, 1)], shape.vocabulary), 1)
     phase(f"first prompt, of {prompt} tokens", began)
-    results.note("first token after s", sum(row["seconds"] for row in results.rows("start-up")))
+    rows = results.rows("start-up")
+    after, compiled = (sum(row[part] for row in rows) for part in ("seconds", "compiler"))
+    results.note("first token after s", after)
+    results.note("first token after s, kernels compiled before", after - compiled)
     began = clock()
     driver.run(requests([(1, 2)], shape.vocabulary), 1)
     phase("first decode step, captured", began)

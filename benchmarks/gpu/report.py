@@ -42,9 +42,13 @@ def goals(found: Parts) -> Iterator[dict[str, Any]]:
             shares = [
                 row["of_copy"]
                 for row in results.get("speeds", [])
-                if row["case"].startswith("decode 256") and row["of_copy"] is not None
+                if row["case"].startswith("decode 256")
+                and row["of_copy"] is not None
+                # The splits that are served.
+                and row["case"].endswith("splits None")
             ]
-            yield from _goal("decode attention, share of the copy bandwidth", 0.8, max, shares)
+            title = "decode attention, least share of the copy bandwidth"
+            yield from _goal(title, 0.8, min, shares)
         own = [
             row["of_copy"]
             for row in results.get("decode steps", [])
@@ -56,14 +60,11 @@ def goals(found: Parts) -> Iterator[dict[str, Any]]:
         yield from _goal(f"{name}: prefill, share of the rate of a product", 0.6, max, own)
         own = [row["of_ceiling"] for row in results.get("offline", []) if row["of_ceiling"]]
         yield from _goal(f"{name}: offline, share of its ceiling", 0.6, max, own)
-        if "first token after s" in results:
-            after = results["first token after s"]
-            yield {
-                "goal": f"{name}: seconds to the first token",
-                "wanted": 10.0,
-                "found": after,
-                "reached": after < 10,
-            }
+        for compiled in ("", ", kernels compiled before"):
+            after = results.get(f"first token after s{compiled}")
+            if after is not None:
+                goal = f"{name}: seconds to the first token{compiled}"
+                yield {"goal": goal, "wanted": 10.0, "found": after, "reached": after < 10}
 
 
 def _goal(title: str, wanted: float, best: Any, found: list[float]) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,17 @@ def main() -> int:
         found[name] = run_part(name, limit, options.out, options.dry)
         everything = {"dry": options.dry, "parts": found}
         write(options.out / "results.json", json.dumps(everything, indent=1))
-        write(options.out / "report.md", report(found, options.dry))
+        write(options.out / "report.md", reported(found, options.dry))
         print(f"{name}: {found[name]['state']}, {found[name]['seconds']:.0f} s", flush=True)
     return 0 if all(part["state"] == "done" for part in found.values()) else 1
+
+
+def reported(found: dict[str, Any], dry: bool) -> str:
+    """The report. An error in it ends no run: the parts to come are measured."""
+    try:
+        return report(found, dry)
+    except Exception:  # noqa: BLE001 - of any kind: what was found is in results.json
+        return f"The report failed; see results.json.\n\n```\n{traceback.format_exc()}```\n"
 
 
 def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
+
+
+class Compiler:
+    """Seconds that Triton compiles what its cache on the disk does not have: the first start of a
+    model on a machine, and no later one.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        try:
+            from triton import knobs
+        except ModuleNotFoundError:
+            return
+        knobs.compilation.listener = self.compiled
+
+    def compiled(self, *, times: Any, cache_hit: bool, **_: Any) -> None:
+        self.seconds += 0.0 if cache_hit else times.total / 1e6
 
 
 class Timing:
@@ -15,6 +33,15 @@ class Timing:
         self.dry = dry
         self.device = "cpu" if dry else "cuda"
         self.dtype = torch.float32 if dry else torch.bfloat16
+
+    @property
+    def cached(self) -> int:
+        """Bytes that the GPU may still have in its cache when a call begins again: twice the cache,
+        as part of what is read stays.
+        """
+        if self.dry:
+            return 0
+        return 2 * int(torch.cuda.get_device_properties(0).L2_cache_size)
 
     def wait(self) -> None:
         if not self.dry:

@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -34,10 +36,15 @@ class FakeCuda:
         self.error: Exception | None = None
         self.busy = False
         self.capability = (9, 0)
+        self.own = threading.local()
+        """`device` is a thread's GPU."""
+        self.touched: set[int] = set()
+        """GPUs that a thread was set to: CUDA makes a context on each."""
         fake = self
 
         class Event:
-            def __init__(self, **_: Any) -> None: ...
+            def __init__(self, device: torch.device | None = None, **_: Any) -> None:
+                self.device = device
 
             def record(self, _stream: object = None) -> None: ...
 
@@ -51,6 +58,14 @@ class FakeCuda:
             def elapsed_time(self, _other: object) -> float:
                 return 2.0
 
+        @contextlib.contextmanager
+        def stream(own: Event) -> Iterator[None]:
+            """As `torch.cuda.stream` does it."""
+            before = fake.device
+            fake.set_device(own.device)
+            yield
+            fake.set_device(before)
+
         own = types.SimpleNamespace(
             name="NVIDIA Fake", pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0
         )
@@ -60,11 +75,21 @@ class FakeCuda:
             "get_device_name": lambda _: own.name,
             "get_device_properties": lambda _: own,
             "get_device_capability": lambda _: self.capability,
-            "Stream": lambda _: Event(),
+            "Stream": Event,
             "Event": Event,
-            "stream": lambda _: contextlib.nullcontext(),
+            "stream": stream,
+            "set_device": self.set_device,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
+
+    @property
+    def device(self) -> torch.device:
+        return getattr(self.own, "device", torch.device("cuda", 0))
+
+    def set_device(self, device: torch.device) -> None:
+        if device != self.device:
+            self.touched.add(device.index)
+        self.own.device = device
 
 
 @pytest.fixture
@@ -118,6 +143,16 @@ def test_a_gpu_that_is_lost_in_a_copy_is_named(cuda: FakeCuda) -> None:
     cuda.error = RuntimeError(ILLEGAL)
     with pytest.raises(DeviceLostError, match=NAMED):
         copied.result()
+
+
+def test_a_rank_touches_no_gpu_but_its_own(cuda: FakeCuda) -> None:
+    """Neither where it was opened nor on threads of their own, such as those of the tiers."""
+    gpu = Cuda(1)
+    with ThreadPoolExecutor(1) as thread:
+        for submit in (thread.submit, lambda work: work()):
+            submit(lambda: gpu.start(lambda: None).result())
+            submit(lambda: gpu.copies.to_host([]).result())
+    assert cuda.touched == {1}
 
 
 def test_memory_that_is_short_is_no_loss(cuda: FakeCuda) -> None:

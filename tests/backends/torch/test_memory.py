@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch import attention
+from penstock.backends.torch import attention, feed_forward
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
-from penstock.backends.torch.kernels import Scoring, decode
+from penstock.backends.torch.kernels import Matrix, Scoring, attend_prefill, decode, experts
+from penstock.backends.torch.kernels.grouped import grouped_sizes
+from penstock.backends.torch.kernels.prefill import prefill_sizes
 from penstock.backends.torch.warm_up import warm_up
+from penstock.backends.torch.weights import HeadWeights, MixtureWeights
 from penstock.core import PenstockError
 from penstock.model.spec import Attention
 
@@ -140,6 +143,46 @@ def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
                     noted(q, pool, torch.empty(rows, blocks), *scoring)
         assert seen <= compiled
         assert {splits for _, splits in compiled} == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gptoss", "deepseek3"])
+def test_the_warm_up_meets_each_tile_of_a_prompt(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a kernel, which would be compiled under load."""
+    seen: set[tuple[object, ...]] = set()
+
+    def tiles(q: torch.Tensor, k: torch.Tensor, max_rows: int) -> None:
+        sizes = prefill_sizes(q.shape[1] // k.shape[1], 128, 128, 2, max_rows)
+        seen.add(("attention", *sizes.values()))
+
+    def products(places: int, inner: Matrix) -> None:
+        seen.add(("experts", *grouped_sizes(places, len(inner.codes), "mxfp4", 2).values()))
+
+    def attend(q: torch.Tensor, k: torch.Tensor, *more: Any, max_rows: int) -> torch.Tensor:
+        tiles(q, k, max_rows)
+        return attend_prefill(q, k, *more, max_rows=max_rows)
+
+    def mixture(x: torch.Tensor, indices: torch.Tensor, *more: Any, **rules: Any) -> torch.Tensor:
+        products(indices.numel(), more[1])
+        return experts(x, indices, *more, **rules)
+
+    monkeypatch.setattr(attention, "attend_prefill", attend)
+    monkeypatch.setattr(feed_forward, "experts", mixture)
+    with backend(family, max_num_batched_tokens=512) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        warm_up(loaded._model, loaded._on_device, loaded._limits)
+        compiled = set(seen)
+        seen.clear()
+        for layer in loaded._weights.layers:
+            for rows in range(2, loaded._limits.tokens + 1):
+                if isinstance(layer.mixer.projections, HeadWeights):
+                    own = layer.mixer.projections
+                    tiles(torch.empty(1, own.hq, 1), torch.empty(1, own.hk, 1), rows)
+                if isinstance(layer.feed_forward, MixtureWeights):
+                    products(rows * layer.feed_forward.chosen, layer.feed_forward.inner)
+        assert seen <= compiled
+        assert len(seen) > 1
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(2, 1), (2, 2)])

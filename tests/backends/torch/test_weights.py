@@ -13,7 +13,7 @@ from penstock.backends.torch.codes import Cut, kept_form, read_codes
 from penstock.backends.torch.dequant import BLOCKS, dequantize
 from penstock.backends.torch.kernels import Matrix
 from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.stored import Stored
+from penstock.backends.torch.stored import Checkpoint, Stored
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
 
@@ -194,3 +194,17 @@ def test_a_file_of_four_bits_goes_on_as_the_native_decoder_does(model_file: Path
     assert our_tokens == their_tokens
     assert [token for token, _ in ours[2]] == [token for token, _ in theirs[2]]
     assert [v for _, v in ours[2]] == pytest.approx([v for _, v in theirs[2]], abs=1e-3)
+
+
+def test_a_file_larger_than_the_hosts_memory_can_be_mapped(tmp_path: Path) -> None:
+    """As far as Linux is asked for no memory in which its pages could be written."""
+    shutil.copy(TINY / "llama" / "model.safetensors", tmp_path)
+    checkpoint = Checkpoint(tmp_path)
+    maps = Path("/proc/self/smaps").read_text().partition(str(tmp_path))[2]
+    flags = next(line for line in maps.splitlines() if line.startswith("VmFlags"))
+    assert "nr" in flags.split()
+    # A write stays in the process.
+    own = checkpoint["model.norm.weight"].data
+    before = own.clone()
+    own.fill_(7)
+    assert torch.equal(Checkpoint(tmp_path)["model.norm.weight"].data, before)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -89,7 +90,7 @@ class CudaCopies:
         return _CudaCopied(self._inward, pairs, self._gpu)
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
-        with losses(self._gpu), torch.cuda.stream(self._checksums):
+        with losses(self._gpu), on_stream(self._checksums):
             return crc64(memories)
 
 
@@ -97,7 +98,7 @@ class _CudaCopied:
     def __init__(self, stream: torch.cuda.Stream, pairs: Sequence[Pair], gpu: str) -> None:
         self._gpu = gpu
         self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with losses(gpu), torch.cuda.stream(stream):
+        with losses(gpu), on_stream(stream):
             self._began.record(stream)
             for target, source in pairs:
                 target.copy_(source, non_blocking=True)
@@ -110,6 +111,17 @@ class _CudaCopied:
                 what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
                 raise DeviceLostError(f"{what}. {REMEDY}")
             return float(self._began.elapsed_time(self._ended)) / 1e3
+
+
+@contextmanager
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Launch on `stream`. The calling thread stays on its GPU afterwards: torch sets the device of
+    before again, which is the first GPU on a new thread, and CUDA would give each rank a context of
+    half a gigabyte there.
+    """
+    torch.cuda.set_device(stream.device)
+    with torch.cuda.stream(stream):
+        yield
 
 
 def wait_for(ended: Callable[[], bool], seconds: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.copies import Copies, CudaCopies, wait_for
+from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_for
 from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.backends.torch.losses import label, losses
 from penstock.backends.torch.uploads import CudaStream, Uploads
@@ -157,6 +157,7 @@ class Cuda:
             )
         self.torch = torch.device("cuda", index)
         check_capability(self.torch)
+        torch.cuda.set_device(self.torch)
         self.name = torch.cuda.get_device_name(index)
         self._label = label(self.torch)
         self.reserve = CUDA_RESERVE
@@ -166,7 +167,7 @@ class Cuda:
 
     def start(self, work: Callable[[], None]) -> Done:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with losses(self._label), self._lock, torch.cuda.stream(self._stream):
+        with losses(self._label), self._lock, on_stream(self._stream):
             began.record(self._stream)
             work()
             ended.record(self._stream)

@@ -16,8 +16,8 @@ from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, La
 
 WIDE = 4
 """Bytes of f32."""
-MULTIPROCESSORS = 160
-"""Those of the largest GPU, rounded up."""
+MULTIPROCESSORS = 192
+"""Those of the largest GPU, an RTX PRO 6000 with 188, rounded up."""
 LATENT_HEADS = 64
 """Query heads of a program of latent attention, at most."""
 PLACE = 40

@@ -29,6 +29,8 @@ SAFETENSORS = {
 GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 DEFAULT_ALIGNMENT = 32
+NO_RESERVE = 0x4000
+"""MAP_NORESERVE of Linux, which the module `mmap` does not name before Python 3.13."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,15 @@ class Checkpoint:
 
 
 def _mapped(path: Path) -> torch.Tensor:
-    """All bytes of a file. Private pages: torch wants memory that it could write."""
+    """All bytes of a file. Private pages: torch wants memory that it could write. None are reserved
+    for that, or Linux would refuse a file larger than the host's memory.
+    """
     with path.open("rb") as file:
         if path.stat().st_size == 0:
             raise PenstockError(f"{path}: empty")
+        flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
         return torch.frombuffer(
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8
+            mmap.mmap(file.fileno(), 0, flags=flags, prot=access), dtype=torch.uint8
         )
 
 

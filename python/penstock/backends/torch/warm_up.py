@@ -1,9 +1,9 @@
 """Warm-up: steps before the first request, one of them maximal.
 
 Where `memory.step_bytes` counted too little, memory runs out here, with the flags to lower, and not
-under load. Kernels are compiled on the way: those of prefill by the maximal step, and those of
-decode, of which there is one for each number of splits, by steps of one row with wider and wider
-block tables.
+under load. Kernels are compiled on the way: those of prompts, whose tiles depend on the number of
+rows, by prompts of twice as many rows each; those of decode, of which there is a merge for each
+number of splits, by steps of one row with wider and wider block tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from penstock.backends.torch.kernels.decode import split_tokens
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.slots import DeviceSlots
+from penstock.backends.torch.weights import MixtureWeights
 from penstock.core import StepPlan
+
+LARGEST_TILE = 128
+"""Rows of a tile of attention, at most."""
 
 
 def warm_up(
@@ -35,6 +39,8 @@ def warm_up(
     """
     with torch.inference_mode():
         _step(model, slots, limits, flash, _lengths(limits), None)
+        for rows in _prompts(model, limits):
+            _step(model, slots, limits, flash, [rows], None)
         for tokens in split_tokens(limits.max_position):
             _step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
 
@@ -71,6 +77,16 @@ def _draw(logits: Tensor, slots: DeviceSlots) -> None:
     padding = torch.full((len(logits),), slots.padding, device=logits.device)
     positions = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
     sample(logits.clone(), *(*slots.sampling(padding), positions))
+
+
+def _prompts(model: Model, limits: Limits) -> list[int]:
+    """Rows of a prompt with which each size of a tile is met: of attention up to LARGEST_TILE rows,
+    of experts, which share the rows, up to those of a step.
+    """
+    mixture = any(isinstance(each.feed_forward, MixtureWeights) for each in model.weights.layers)
+    most = min(limits.tokens, limits.max_position)
+    most = most if mixture else min(most, LARGEST_TILE)
+    return [1 << power for power in range(1, most.bit_length())]
 
 
 def _lengths(limits: Limits) -> list[int]:

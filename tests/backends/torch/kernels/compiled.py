@@ -1,8 +1,9 @@
 """What the kernels need on real GPUs, compiled without one: a program of its own, so that a
 compiler's memory is given back.
 
-Usage: python compiled.py ARCHITECTURE quick|full. Prints JSON: [name, registers, bytes of a
-thread's stack, bytes of shared memory, products of matrices by the tensor cores].
+Usage: python compiled.py ARCHITECTURE SHARED latent|quick|full, with the bytes of shared memory
+that a program may have. Prints JSON: [name, registers, bytes of a thread's stack, bytes of shared
+memory, products of matrices by the tensor cores].
 """
 
 from __future__ import annotations
@@ -79,15 +80,16 @@ def attention(size: str) -> Iterator[Build]:
         shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
         for splits in (1, 4):
             sizes = decode.decode_sizes(group, d, d, 2)
-            constants = {**shared, "SPLITS": splits, **sizes}
+            constants = {**shared, "SPLIT": splits > 1, **sizes}
             yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
         constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
+
+
+def latents(room: int) -> Iterator[Build]:
     shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
-    sizes = latent.latent_sizes(128, 576, 512, 2)
-    for splits in (1, 4):
-        constants = {**shared, **sizes, "SPLITS": splits}
-        yield Build(f"latent/{splits}", latent._attend_latent, constants)
+    sizes = latent.latent_sizes(128, 576, 512, 2, room)
+    yield Build("latent", latent._attend_latent, {**shared, **sizes})
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:
@@ -95,7 +97,7 @@ def products(architecture: int, size: str) -> Iterator[Build]:
     native = architecture >= 89
     forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*u8"}
     for form, codes in forms.items():
-        for places in (2048, 65536) if size == "full" or form == "fp8_block" else (2048,):
+        for places in (2048, 65536) if size == "full" or form != "plain" else (2048,):
             constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
             constants |= grouped.grouped_sizes(places, 128, form, 2)
             scales = "*u8" if form == "mxfp4" else "*fp32"
@@ -133,10 +135,11 @@ def resources(build: Build, architecture: int) -> list[Any]:
     options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
     signature = Build(build.name, build.function, constants, build.types).signature()
     # Pointers and strides are multiples of 16 in a pool.
+    varying = build.function.do_not_specialize
     whole = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
-        if kind.startswith("*") or "stride" in name
+        if (kind.startswith("*") or "stride" in name) and name not in varying
     }
     source = ASTSource(build.function, signature, constants, whole)
     target = GPUTarget("cuda", architecture, 32)
@@ -152,10 +155,12 @@ def resources(build: Build, architecture: int) -> list[Any]:
     return [build.name, int(found[1]), int(found[2]), kernel.metadata.shared, products]
 
 
-def main(architecture: int, size: str) -> None:
-    builds = [*attention(size), *products(architecture, size), *others()]
+def main(architecture: int, room: int, size: str) -> None:
+    builds = [*latents(room)]
+    if size != "latent":
+        builds += [*attention(size), *products(architecture, size), *others()]
     print(json.dumps([resources(build, architecture) for build in builds]))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

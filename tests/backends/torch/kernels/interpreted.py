@@ -83,6 +83,7 @@ def products(make: Maker) -> Iterator[Case]:
         yield cases.mixtures(make, form, 19, 3, 4, 64, 32, bias=True, elsewhere=True)
         yield cases.dense(make, form, 5, 70, 160, bias=False)
     yield cases.mixtures(make, "fp8_block", 70, 2, 2, 160, 136)
+    yield cases.mixtures(make, "mxfp4", 70, 2, 2, 160, 96)
 
 
 def sampling(make: Maker) -> Iterator[Case]:

@@ -12,13 +12,15 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 REPOSITORY = Path(__file__).parents[4]
-# Bytes of shared memory that a program may have.
-SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+# Bytes of shared memory that a program may have. 8.9 and 12.0 are here for the kernels that are
+# larger than theirs elsewhere.
+SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 # Bytes of spilled registers of a thread: some in the widest tiles of 8.0, which has no 8-bit floats
 # and keeps what it multiplies in registers.
-STACK = {80: 256, 90: 32, 100: 32}
-# Latent attention has all registers in use on 9.0.
-LATENT_STACK = {**STACK, 90: 40}
+STACK = {80: 256, 89: 32, 90: 32, 100: 32, 120: 32}
+# Latent attention has all registers in use on 9.0 and 12.0.
+LATENT_STACK = {**STACK, 90: 40, 120: 64}
+ALL_KERNELS = (80, 90, 100)
 MULTIPLY = ("decode", "prefill", "latent", "experts")
 
 
@@ -28,7 +30,7 @@ def check(architecture: int, size: str, cache: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(cache)}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
-        [sys.executable, str(script), str(architecture), size],
+        [sys.executable, str(script), str(architecture), str(SHARED[architecture]), size],
         capture_output=True,
         text=True,
         check=False,
@@ -46,13 +48,21 @@ def check(architecture: int, size: str, cache: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("architecture", SHARED)
+@pytest.mark.parametrize("architecture", ALL_KERNELS)
 def test_kernels_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
     check(architecture, "quick", tmp_path)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("architecture", [89, 120])
+def test_latent_attention_fits_a_gpu_of_less_shared_memory(
+    architecture: int, tmp_path: Path
+) -> None:
+    check(architecture, "latent", tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("architecture", SHARED)
+@pytest.mark.parametrize("architecture", ALL_KERNELS)
 def test_other_shapes_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
     check(architecture, "full", tmp_path)

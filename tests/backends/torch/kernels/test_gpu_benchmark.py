@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from benchmarks.gpu import kernels, models, run, serving, several, tiers  # noqa: E402
+from benchmarks.gpu import cases, kernels, models, run, serving, several, tiers  # noqa: E402
 from benchmarks.gpu.driver import BLOCK, DRY, Driver, fill, open_backend, requests  # noqa: E402
 from benchmarks.gpu.items import ABSENT, FAILURES, LEFT_OUT, Results, problems  # noqa: E402
 from benchmarks.gpu.machine import Ceilings  # noqa: E402
@@ -22,7 +22,7 @@ from benchmarks.gpu.native import stand_in  # noqa: E402
 from benchmarks.gpu.report import report  # noqa: E402
 from benchmarks.gpu.shapes import SHAPES, TINY, write_checkpoint  # noqa: E402
 from benchmarks.gpu.shares import Share  # noqa: E402
-from benchmarks.gpu.timing import Timing  # noqa: E402
+from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -102,6 +102,19 @@ def test_time_that_a_part_leaves_goes_to_the_next_ones(
     assert run.main() == 0
     assert all(limits[name] >= own for name, own in run.PARTS)
     assert limits[run.PARTS[-1][0]] == 570 - run.KILL_SECONDS
+
+
+def test_a_report_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(*_: Any) -> dict[str, Any]:
+        results = {"decode steps": [{"ms": 1.0}]}
+        return {"state": "done", "seconds": 0.0, "error": "", "results": results}
+
+    monkeypatch.setattr(run, "run_part", part)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
+    assert run.main() == 0
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert list(parts) == [name for name, _ in run.PARTS]
+    assert "KeyError: 'rows'" in (tmp_path / "report.md").read_text()
 
 
 def test_imports_count_against_the_time_of_a_part(
@@ -209,6 +222,35 @@ def test_a_kernel_that_is_wrong_is_a_failure(
     monkeypatch.setattr(kernels, "same_in_a_graph", lambda _: False)
     kernels._check(results, wet, "norm", build)  # type: ignore[arg-type]
     assert "graph has other bits" in results.rows(FAILURES)[0]["error"]
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(0, True), (2, True), (3, False)])
+def test_a_few_draws_at_the_border_of_two_tokens_may_differ(wrong: int, right: bool) -> None:
+    case = cases.draws(cases.Maker(torch.float32), 100, 40)
+    assert case.may_differ == 0.0, "on the CPU all are the reference's"
+    case.may_differ = 0.02
+
+    def spoiled(*args: Any) -> torch.Tensor:
+        tokens = case.reference(*args)
+        tokens[:wrong] += 1
+        return tokens
+
+    case.launch = spoiled
+    assert (cases.error(case, torch.float32) == 0.0) is right
+
+
+def test_what_stays_in_the_cache_has_no_share_of_the_bandwidth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Results(tmp_path / "part.json", time.monotonic() + 60)
+    timing: Any = types.SimpleNamespace(dry=True, cached=1 << 20, of=lambda _: 1e-3)
+    make = cases.Maker(torch.float32)
+    for rows in (16, 4096):
+        build = lambda rows=rows: next(cases.norms(make, rows, 64))  # noqa: E731
+        kernels._speed(results, timing, Ceilings(1e9, 1e12), f"norm {rows}", build)
+    small, large = results.rows("speeds")
+    assert small["of_copy"] is None
+    assert large["of_copy"] == pytest.approx(2 * 4096 * 64 * 4 / 1e-3 / 1e9)
 
 
 def test_a_graph_that_draws_other_tokens_is_a_failure(
@@ -361,14 +403,40 @@ def test_only_a_missing_driver_of_kvikio_is_no_failure(
 
 
 def test_goals_are_compared_with_what_was_found() -> None:
+    speeds = [
+        {"case": "decode 256, 32/8, splits None", "of_copy": 0.81},
+        {"case": "decode 256, 32/4, splits None", "of_copy": 0.79},
+        # Not as they are served, or from the cache.
+        {"case": "decode 256, 32/8, splits 1", "of_copy": 0.95},
+        {"case": "decode 256, 16/8, splits None", "of_copy": None},
+    ]
+    part = {"state": "done", "seconds": 1.0, "error": "", "results": {"speeds": speeds}}
+    text = report({"kernels": part}, dry=False)
+    assert "decode attention, least share of the copy bandwidth|0.80|0.79|False|" in text
     results = {
         "decode steps": [{"rows": 64, "of_copy": 0.72}, {"rows": 128, "ms": "no room"}],
         "prefill steps": [{"of_gemm": 0.5}],
         "offline": [{"of_ceiling": 0.61}],
-        "first token after s": 9.0,
+        "first token after s": 11.0,
+        "first token after s, kernels compiled before": 9.0,
     }
     part = {"state": "done", "seconds": 1.0, "error": "", "results": results}
     text = report({"Qwen3-8B": part}, dry=False)
     assert "decode steps of 64, share of the copy bandwidth|0.70|0.72|True|" in text
     assert "prefill, share of the rate of a product|0.60|0.50|False|" in text
-    assert "seconds to the first token|10.00|9.00|True|" in text
+    assert "seconds to the first token|10.00|11.00|False|" in text
+    assert "seconds to the first token, kernels compiled before|10.00|9.00|True|" in text
+
+
+def test_what_triton_compiles_is_told_from_what_its_cache_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    knobs = pytest.importorskip("triton", reason="Triton is not installed").knobs
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    compiler = Compiler()
+    times = knobs.CompileTimes(10_000, [("ttir", 500_000), ("cubin", 980_000)], 10_000)
+    for hit in (False, True):
+        knobs.compilation.listener(
+            src=None, metadata={}, metadata_group={}, times=times, cache_hit=hit
+        )
+    assert compiler.seconds == 1.5

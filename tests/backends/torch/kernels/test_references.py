@@ -372,7 +372,10 @@ def test_the_grouped_product_is_taken_where_it_can_be(monkeypatch: pytest.Monkey
         return groups(x, *matrices)
 
     assert taken(64, 48)
+    assert taken(64, 48, (10, 3))
     assert not taken(64, 48, (8, 9))
+    # Workstations of Blackwell.
+    assert not taken(64, 48, (12, 0))
     # Rows of 60 and 36 numbers do not begin at multiples of 16 bytes.
     assert not taken(60, 48)
     assert not taken(64, 36)

@@ -14,7 +14,14 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
 
 POLYNOMIAL = 0x9A6C9329AC4BC9B5
 """Reflected."""
@@ -100,7 +107,7 @@ def _segments(out, data, tables, count, LANES: tl.constexpr, STEPS: tl.constexpr
     tl.store(out + tl.program_id(0), tl.xor_sum(state, 0))
 
 
-@jit
+@jit_with_varying("out")
 def _joined(out, parts, tables, count, FIRST: tl.constexpr, BITS: tl.constexpr):
     at = tl.arange(0, 1 << BITS)
     state = tl.load(parts + at, mask=at < count, other=0)

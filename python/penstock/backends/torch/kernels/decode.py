@@ -24,7 +24,7 @@ from penstock.backends.torch.kernels.language import (
 from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
 
 MOST_SPLITS = 32
-"""Splits of one row, at most. Their number is a power of two: each has a kernel of its own."""
+"""Splits of one row, at most. Their number is a power of two: each has a merge of its own."""
 FILLS = 4
 """Programs for each multiprocessor, at most."""
 SPLIT_TOKENS = 256
@@ -107,7 +107,7 @@ def attend_decode_triton(
         D=d,
         DV=dv,
         TOKENS=tokens,
-        SPLITS=splits,
+        SPLIT=splits > 1,
         WINDOW=scoring.window,
         CHUNK=scoring.chunk,
         SOFTCAP=scoring.softcap != 0,
@@ -132,7 +132,7 @@ def decode_sizes(group: int, d: int, dv: int, size: int) -> dict[str, int]:
     }
 
 
-@jit_with_varying("stride_table")
+@jit_with_varying("tables", "lengths", "stride_table")
 def _attend_decode(
     q,
     k,
@@ -159,7 +159,7 @@ def _attend_decode(
     D: tl.constexpr,
     DV: tl.constexpr,
     TOKENS: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -177,7 +177,7 @@ def _attend_decode(
     if CHUNK > 0:
         first = tl.maximum(length - 1, 0) // CHUNK * CHUNK
     begin = first // BLOCK_N * BLOCK_N
-    each = tl.cdiv(tl.cdiv(tl.maximum(length - begin, 0), BLOCK_N), SPLITS) * BLOCK_N
+    each = tl.cdiv(tl.cdiv(tl.maximum(length - begin, 0), BLOCK_N), tl.num_programs(2)) * BLOCK_N
     start = begin + split * each
     end = tl.minimum(start + each, length)
 
@@ -217,12 +217,12 @@ def _attend_decode(
 
     query_head = head * GROUP + g
     stored = own[:, None] & (e < DV)[None, :]
-    if SPLITS == 1:
+    if not SPLIT:
         acc = shares(acc, total, most, sinks, query_head, own, SINKS)
         to = out + (row * HQ + query_head)[:, None] * DV + e[None, :]
         tl.store(to, acc.to(out.dtype.element_ty), mask=stored)
     else:
-        place = (row * HQ + query_head) * SPLITS + split
+        place = (row * HQ + query_head) * tl.num_programs(2) + split
         acc = shares(acc, total, most, sinks, query_head, own, False)
         tl.store(parts + place[:, None] * DV + e[None, :], acc, mask=stored)
         tl.store(sums + place, most + tl.log2(total), mask=own)

@@ -21,6 +21,11 @@ from penstock.backends.torch.kernels.route import (
     sort_by_expert_triton,
 )
 
+GROUPED = (9, 10)
+"""Major compute capabilities for which torch has the grouped product. For others it takes the
+experts one by one after a wait for the device, which no graph holds.
+"""
+
 
 def linear(x: Tensor, matrix: Matrix) -> Tensor:
     """Product of rows [rows, inputs] with a dense matrix: [rows, outputs] in the type of `x`."""
@@ -79,7 +84,11 @@ def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
     plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
     matrices = (gate_up.codes, down.codes)
     aligned = all(m.shape[-1] * m.itemsize % 16 == 0 == m.data_ptr() % 16 for m in matrices)
-    return plain and aligned and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    return plain and aligned and has_grouped(x.device)
+
+
+def has_grouped(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] in GROUPED
 
 
 def experts_reference(

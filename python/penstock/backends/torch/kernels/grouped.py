@@ -71,10 +71,14 @@ def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, 
     """Sizes of a program's tile, by the rows that an expert has on average."""
     rows = power(min(ceiling(places, experts), 128), 16)
     wide = rows >= 64
+    inputs = 64 if size == 2 else 32
+    if form == "fp8_block" or (form == "mxfp4" and not wide):
+        inputs = BLOCK
     return {
         "BLOCK_M": rows,
         "BLOCK_N": 128 if wide and form == "plain" else 64,
-        "BLOCK_K": BLOCK if form != "plain" else 64 if size == 2 else 32,
+        # Twice as many of MXFP4 spill thousands of bytes of a thread in the widest tiles.
+        "BLOCK_K": inputs,
         "num_warps": 8 if wide else 4,
         "num_stages": 3,
     }

@@ -15,7 +15,16 @@ try:
 except ModuleNotFoundError:
     triton = tl = None
 
-__all__ = ["ceiling", "jit", "jit_with_varying", "launches", "multiprocessors", "power", "tl"]
+__all__ = [
+    "ceiling",
+    "jit",
+    "jit_with_varying",
+    "launches",
+    "multiprocessors",
+    "power",
+    "shared_memory",
+    "tl",
+]
 
 
 def jit(function: Any) -> Any:
@@ -24,8 +33,8 @@ def jit(function: Any) -> Any:
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
-    """`jit` of a function with numbers that differ from step to step: it is not compiled again for
-    those that 16 divides.
+    """`jit` of a function with numbers and addresses that differ from step to step: it is not
+    compiled again for those that 16 divides. What lies at such addresses is read one by one.
     """
     if triton is None:
         return jit
@@ -53,3 +62,11 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have: 163 KiB on 8.0, 227 on 9.0 and 10.0, 99 on 8.6, 8.9, 12.0."""
+    if device.type != "cuda":
+        return 163 << 10
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)

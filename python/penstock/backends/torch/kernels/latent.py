@@ -20,6 +20,7 @@ from penstock.backends.torch.kernels.language import (
     jit_with_varying,
     launches,
     power,
+    shared_memory,
     tl,
 )
 from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
@@ -77,7 +78,8 @@ def attend_latent_triton(
     scratch: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
-    sizes = latent_sizes(hq, width, value_width, q.element_size())
+    room = shared_memory(q.device)
+    sizes = latent_sizes(hq, width, value_width, q.element_size(), room)
     tiles = ceiling(hq, sizes["BLOCK_H"])
     if splits is None:
         splits = split_count(rows * tiles, tables.shape[1] * tokens, q.device)
@@ -93,17 +95,18 @@ def attend_latent_triton(
         WIDTH=width,
         VALUE=value_width,
         TOKENS=tokens,
-        SPLITS=splits,
         **sizes,
     )
     return merge_splits(parts, sums, None, out)
 
 
-def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, int]:
-    """Sizes of a program's tile: query heads that share the latents it reads, and tokens."""
+def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) -> dict[str, int]:
+    """Sizes of a program's tile: query heads that share the latents it reads, and tokens. `room` is
+    the shared memory of a program, of which 32 tokens take 112 KiB.
+    """
     return {
         "BLOCK_H": min(power(hq, 16), 64 if size == 2 else 16),
-        "BLOCK_N": 32 if size == 2 else 16,
+        "BLOCK_N": 32 if size == 2 and room >= 128 << 10 else 16,
         "BLOCK_V": power(value_width, 16),
         "BLOCK_R": power(width - value_width, 16),
         "num_warps": 8,
@@ -111,7 +114,7 @@ def latent_sizes(hq: int, width: int, value_width: int, size: int) -> dict[str, 
     }
 
 
-@jit_with_varying("stride_table")
+@jit_with_varying("tables", "positions", "sequences", "stride_table")
 def _attend_latent(
     q,
     pool,
@@ -130,7 +133,6 @@ def _attend_latent(
     WIDTH: tl.constexpr,
     VALUE: tl.constexpr,
     TOKENS: tl.constexpr,
-    SPLITS: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -142,7 +144,7 @@ def _attend_latent(
     own = h < HQ
     length = tl.load(positions + row).to(tl.int32) + 1
     table = tables + tl.load(sequences + row).to(tl.int64) * stride_table
-    each = tl.cdiv(tl.cdiv(tl.maximum(length, 0), BLOCK_N), SPLITS) * BLOCK_N
+    each = tl.cdiv(tl.cdiv(tl.maximum(length, 0), BLOCK_N), tl.num_programs(2)) * BLOCK_N
     start = split * each
     end = tl.minimum(start + each, length)
     first = q + row * stride_row + h[:, None] * stride_head
@@ -173,7 +175,7 @@ def _attend_latent(
         acc = tl.dot(
             weights.to(queries.dtype), values, acc * factor[:, None], input_precision="ieee"
         )
-    place = (row * HQ + h) * SPLITS + split
+    place = (row * HQ + h) * tl.num_programs(2) + split
     acc = shares(acc, total, most, sums, h, own, False)
     to = parts + place[:, None] * VALUE + e[None, :]
     tl.store(to, acc, mask=own[:, None] & (e < VALUE)[None, :])

@@ -106,11 +106,11 @@ def attend_prefill_triton(
 def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict[str, int]:
     """Sizes of a program's tile: rows of `group` query heads each, and tokens."""
     wide = max(power(d), power(dv)) * size
-    most = 128 if wide <= 256 else 64
+    most = 128 if wide <= 256 else 64 if wide <= 512 else 32
     rows = min(power(max_rows * group, 16), max(most, power(group)))
     return {
         "BLOCK_M": rows,
-        "BLOCK_N": 64 if wide <= 256 else 32,
+        "BLOCK_N": 64 if wide <= 256 else 32 if wide <= 512 else 16,
         "BLOCK_D": power(d, 16),
         "BLOCK_V": power(dv, 16),
         "num_warps": 8 if rows >= 128 else 4,
@@ -118,7 +118,7 @@ def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict
     }
 
 
-@jit_with_varying("stride_table")
+@jit_with_varying("tables", "starts", "offsets", "stride_table")
 def _attend_prefill(
     q,
     k,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import jit, launches, power, tl
+from penstock.backends.torch.kernels.language import jit, jit_with_varying, launches, power, tl
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _turned(x, y, position, cos, sin, at, HALF: tl.constexpr):
     return x * c + tl.where(at < HALF, -y, y) * s
 
 
-@jit
+@jit_with_varying("positions", "slots")
 def _rotate(
     qkv,
     bias,
@@ -354,7 +354,7 @@ def store_latent_triton(
         )
 
 
-@jit
+@jit_with_varying("positions", "slots")
 def _store_latent(
     latents,
     weight,

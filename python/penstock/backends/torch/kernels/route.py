@@ -8,7 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import ceiling, jit, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
 
 _COUNTED = 8192
 """Most places that a kernel sorts, comparing each with all."""
@@ -244,7 +251,7 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
     return order, ends
 
 
-@jit
+@jit_with_varying("count", "sorting")
 def _sort(
     indices, order, ends, count, experts, sorting, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr
 ):

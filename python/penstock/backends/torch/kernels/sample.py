@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import jit, launches, power, tl
+from penstock.backends.torch.kernels.language import jit, jit_with_varying, launches, power, tl
 
 _LOW = 0xFFFF_FFFF
 
@@ -297,7 +297,7 @@ def _logit(key):
     return bits.to(tl.int32).to(tl.float32, bitcast=True)
 
 
-@jit
+@jit_with_varying("positions")
 def _sample(
     logits,
     temperature,
