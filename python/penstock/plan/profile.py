@@ -44,7 +44,7 @@ SETTLING = 24
 cache. They are measured apart, as what a prompt leaves behind.
 """
 FEWEST = 4
-"""Of these, where a step takes long."""
+"""Fewest of these steps, where one takes long."""
 SPAN = 0.1
 """Seconds of a round after which a plan is not repeated any more."""
 TIMEOUT = 120.0
@@ -299,7 +299,7 @@ def longest_chunk(longest: int) -> int:
 
 
 def medians(rounds: Sequence[Profile]) -> Profile:
-    """Of each number of some profiles."""
+    """Profile whose numbers are the medians of those of `rounds`."""
 
     def curve(name: str) -> Curve:
         points = zip(*(getattr(each, name) for each in rounds), strict=True)
