@@ -130,7 +130,7 @@ run-tests: test-tools
 	$(BIN)/penstock pull smollm2; \
 	echo "building the Rust tests"; $(CARGO_TEST) --quiet --no-run || true; \
 	wait $$torch || echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; \
-	$(MAKE) --no-print-directory --keep-going tests-beside & beside=$$!; \
+	$(MAKE) --no-print-directory --keep-going tests-beside PYTEST_ARGS="$(PYTEST_ARGS)" & beside=$$!; \
 	$(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log || status=1; \
 	$(BIN)/python -m pytest $(SERVERS) --junitxml=$(LOGS)/pytest-servers.xml $(PYTEST_ARGS) || status=1; \
 	wait $$beside || status=1; cat $(LOGS)/pytest-*.log || true; \
