@@ -116,23 +116,37 @@ serve: install ## serve the default model on PORT (8000) until Ctrl-C
 		"    -d '{\"model\": \"smollm2\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"Tell me the capital of France.\"}]}'" ''
 	@exec $(BIN)/penstock serve smollm2 --port $(PORT)
 
-# All suites run even when one fails, so that one run shows everything; the summary decides the exit status. That of the
-# torch backend computes all the time and the others mostly wait for servers: it runs beside them, at a lower priority.
-run-tests: install test-tools
-	@$(BIN)/penstock pull smollm2
+# All suites run even when one fails, so that one run shows everything; the summary decides the exit status. Rust's tests
+# and those that start servers mostly wait: the others run beside them, at a lower priority. Tests that look for memory
+# that ranks left behind are all in SERVERS or the torch backend's, because another suite's ranks would be found too.
+SERVERS := tests/e2e tests/executor
+CARGO_TEST := cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native
+REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
+run-tests: test-tools
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@status=0; trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory torch-tools & torch=$$!; \
-	cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native -- --show-output $(CARGO_TEST_ARGS) 2>&1 \
-		| tee $(LOGS)/cargo.log || status=1; \
-	if wait $$torch; then \
-		OMP_NUM_THREADS=1 nice -n 5 env $(TORCH_PYTHON) -m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml \
-			$(PYTEST_ARGS) > $(LOGS)/pytest-torch.log 2>&1 & torch=$$!; \
-	else torch=; echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; fi; \
-	$(BIN)/python -m pytest --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) || status=1; \
-	if [ "$$torch" ]; then wait $$torch || status=1; cat $(LOGS)/pytest-torch.log; fi; \
-	$(BIN)/python scripts/test_summary.py $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-torch.xml || status=1; \
+	$(MAKE) --no-print-directory install; \
+	$(BIN)/penstock pull smollm2; \
+	echo "building the Rust tests"; $(CARGO_TEST) --quiet --no-run || true; \
+	wait $$torch || echo "SKIPPED: the tests of the torch backend: torch cannot be installed, see above"; \
+	$(MAKE) --no-print-directory --keep-going tests-beside PYTEST_ARGS="$(PYTEST_ARGS)" & beside=$$!; \
+	$(CARGO_TEST) -- --show-output $(CARGO_TEST_ARGS) 2>&1 | tee $(LOGS)/cargo.log || status=1; \
+	$(BIN)/python -m pytest $(SERVERS) --junitxml=$(LOGS)/pytest-servers.xml $(PYTEST_ARGS) || status=1; \
+	wait $$beside || status=1; cat $(LOGS)/pytest-*.log || true; \
+	$(MAKE) --no-print-directory --silent test-summary || status=1; \
 	exit $$status
+
+.PHONY: tests-beside torch-tests other-tests test-summary
+tests-beside: torch-tests other-tests
+torch-tests:
+	@[ ! -e $(TORCH)/.installed ] || OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TORCH) exec nice -n 5 $(BIN)/python \
+		-m pytest tests/backends/torch --junitxml=$(LOGS)/pytest-torch.xml $(PYTEST_ARGS) > $(LOGS)/pytest-torch.log 2>&1
+other-tests:
+	@exec nice -n 5 $(BIN)/python -m pytest $(SERVERS:%=--ignore=%) --junitxml=$(LOGS)/pytest.xml $(PYTEST_ARGS) \
+		> $(LOGS)/pytest-other.log 2>&1
+test-summary:
+	@$(BIN)/python scripts/test_summary.py $(REPORTS)
 
 test: run-tests ## all quick tests, Rust and Python, with counts
 
@@ -156,9 +170,14 @@ check-rust:
 check-python:
 	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick
 
-lint: test-tools ## formatting, clippy, ruff and mypy, all with warnings denied
+lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warnings denied
+
+.PHONY: lint-rust lint-python
+lint-rust: $(VENV)/.build-tools
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
+
+lint-python: test-tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

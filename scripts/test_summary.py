@@ -1,15 +1,15 @@
 """Add up the results of the Rust and the Python tests and print one closing line.
 
-usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML [MORE_XML...]
+usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML... [--group PYTEST_JUNIT_XML]...
 
 CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has
 no way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and
 the reasons are repeated here, and the end of what each failed test printed. A missing file counts
-as one failure: the tests that should have written it did not run. Further reports are of groups
-that cannot run everywhere; a missing one counts as one that was skipped. Exits 1 when anything
-failed.
+as one failure: the tests that should have written it did not run. Groups are tests that cannot run
+everywhere; the missing report of one counts as one that was skipped. Exits 1 when anything failed.
 """
 
+import argparse
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -101,18 +101,18 @@ def summed(*counts: Counts) -> Counts:
     return Counts(*(sum(column) for column in zip(*counts, strict=True)))
 
 
-def main(cargo_log: Path, junit: Path, *groups: Path) -> int:
+def main(cargo_log: Path, reports: list[Path], groups: list[Path]) -> int:
     """Print the two parts and their sum; the exit status."""
-    ran = [group for group in groups if group.exists()]
-    skipped = [GROUP_SKIPPED] * (len(groups) - len(ran))
+    ran = [*reports, *(group for group in groups if group.exists())]
+    skipped = [GROUP_SKIPPED] * (len(reports) + len(groups) - len(ran))
     rust = cargo_counts(cargo_log)
-    python = summed(pytest_counts(junit), *map(pytest_counts, ran), *skipped)
+    python = summed(*map(pytest_counts, ran), *skipped)
     total = summed(rust, python)
     reasons = cargo_skips(cargo_log.read_text(errors="replace")) if cargo_log.exists() else []
     for reason in sorted(set(reasons)):
         print(reason)
     failures = cargo_failures(cargo_log)
-    for report in (junit, *ran):
+    for report in ran:
         failures |= pytest_failures(report)
     for group in groups:
         if group not in ran:
@@ -125,4 +125,8 @@ def main(cargo_log: Path, junit: Path, *groups: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cargo_log", type=Path)
+    parser.add_argument("reports", type=Path, nargs="+")
+    parser.add_argument("--group", dest="groups", type=Path, action="append", default=[])
+    sys.exit(main(**vars(parser.parse_args())))

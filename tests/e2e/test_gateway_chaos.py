@@ -42,6 +42,8 @@ TOKENS = 40
 PROMPTS = 32
 GROUP = 10
 """Replicas of one process."""
+AFTERWARDS = 4 * CLIENTS
+"""Requests that must end after each trouble."""
 
 FLEET = {
     "slow_start_s": 0,
@@ -71,7 +73,8 @@ def body(number: int) -> dict[str, object]:
 async def undisturbed(sim: Sim) -> list[str]:
     """The texts of all prompts."""
     async with httpx.AsyncClient(base_url=sim.url, timeout=HANG) as client:
-        return [(await completion(client, body(number))).text for number in range(PROMPTS)]
+        asked = (completion(client, body(number)) for number in range(PROMPTS))
+        return [each.text for each in await asyncio.gather(*asked)]
 
 
 class Load:
@@ -221,6 +224,14 @@ def ready(client: httpx.Client) -> int:
     return len(re.findall(r"^penstock:gateway_replica_ready\{.*\} 1$", page, re.MULTILINE))
 
 
+def streams(client: httpx.Client, urls: list[str]) -> bool:
+    """Whether a request is under way on one of these replicas."""
+    page = client.get("/metrics").text
+    running = r'^penstock:gateway_replica_running\{.*replica="([^"]*)".*\} [1-9]'
+    names = {url.removeprefix("http://") for url in urls}
+    return not names.isdisjoint(re.findall(running, page, re.MULTILINE))
+
+
 def wait_for(client: httpx.Client, replicas: int) -> None:
     eventually(lambda: ready(client) == replicas, f"{replicas} replicas")
 
@@ -268,13 +279,13 @@ def test_fifty_replicas_in_trouble(tmp_path: Path) -> None:
         client = stack.enter_context(gateway.client())
         wait_for(client, 50)
         load = stack.enter_context(Load(gateway.url, expected))
-        load.more(300)
+        load.more(100)
 
         @contextmanager
-        def trouble(what: str) -> Iterator[None]:
+        def trouble(what: str, afterwards: int = AFTERWARDS) -> Iterator[None]:
             since, at = len(load.ends), time.monotonic()
             yield
-            load.more(150)
+            load.more(afterwards)
             print(f"{what}: {len(load.ends) - since} requests, {recovery(load, since, at)}")
 
         with trouble("ten replicas killed"):
@@ -286,6 +297,7 @@ def test_fifty_replicas_in_trouble(tmp_path: Path) -> None:
         # On a busy machine few streams are under way: on until some had to go on elsewhere.
         for flaps in count(1):
             with trouble("ten replicas killed and started at once"):
+                eventually(lambda: streams(client, flapping.urls), "streams on the ten")
                 flapping.kill()
                 flapping.start()
             if flaps >= 3 and metric(client, "penstock:gateway_failover_seconds_count") > 0:

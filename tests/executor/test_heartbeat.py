@@ -76,7 +76,7 @@ def test_an_agent_that_hangs_has_a_stale_heartbeat(tmp_path: Path, model_file: P
     flags = ["-pp", "2", "--nnodes", "2", "--node-rank", "1", "--master-addr", master]
 
     def probe() -> bool:
-        command = [*penstock, "node-health", "--max-age", "8"]
+        command = [*penstock, "node-health", "--max-age", "4"]
         done = subprocess.run(command, env=environment, capture_output=True, check=False)
         return done.returncode == 0
 

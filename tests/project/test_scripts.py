@@ -45,9 +45,9 @@ JUNIT = (
 BASIC_TOOLS = ("awk", "head", "sh", "sort", "uname")
 
 
-def summary(repository: Path, log: Path, report: Path) -> subprocess.CompletedProcess[str]:
+def summary(repository: Path, log: Path, *reports: Path) -> subprocess.CompletedProcess[str]:
     """Run scripts/test_summary.py."""
-    command = [sys.executable, str(repository / "scripts/test_summary.py"), str(log), str(report)]
+    command = [sys.executable, str(repository / "scripts/test_summary.py"), log, *reports]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -72,6 +72,10 @@ def test_summary_counts_tests_that_never_ran_as_a_failure(repository: Path, tmp_
     done = summary(repository, tmp_path / "cargo.log", tmp_path / "missing.xml")
     assert done.stdout.splitlines()[-1] == "0 passed, 2 failed, 0 skipped"
     assert done.returncode == 1
+    (tmp_path / "there.xml").write_text(JUNIT)
+    reports = (tmp_path / "there.xml", tmp_path / "missing.xml")
+    done = summary(repository, tmp_path / "cargo.log", *reports)
+    assert done.stdout.splitlines()[-1] == "6 passed, 4 failed, 2 skipped"
 
 
 def test_summary_counts_a_group_that_could_not_run_as_skipped(
@@ -80,7 +84,8 @@ def test_summary_counts_a_group_that_could_not_run_as_skipped(
     log, report, group = (tmp_path / name for name in ("cargo.log", "pytest.xml", "group.xml"))
     log.write_text(CARGO)
     report.write_text(JUNIT)
-    command = [sys.executable, str(repository / "scripts/test_summary.py"), log, report, group]
+    script = str(repository / "scripts/test_summary.py")
+    command = [sys.executable, script, log, report, "--group", group]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "13 passed, 4 failed, 5 skipped"
     assert "SKIPPED group: it did not run" in done.stdout

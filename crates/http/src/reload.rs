@@ -29,6 +29,14 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         files: Vec<PathBuf>,
         read: impl Fn() -> Result<T, String> + Send + 'static,
     ) -> Result<Arc<Self>, String> {
+        Self::start_every(TICK, files, read)
+    }
+
+    fn start_every(
+        tick: Duration,
+        files: Vec<PathBuf>,
+        read: impl Fn() -> Result<T, String> + Send + 'static,
+    ) -> Result<Arc<Self>, String> {
         let stamp = stamp(&files);
         let reloaded = Arc::new(Self {
             value: RwLock::new(Arc::new(read()?)),
@@ -37,7 +45,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         // Without a thread the files are simply not read again.
         let _ = std::thread::Builder::new()
             .name("reload".to_owned())
-            .spawn(move || watch(&weak, &files, stamp, read));
+            .spawn(move || watch(tick, &weak, &files, stamp, read));
         Ok(reloaded)
     }
 
@@ -48,13 +56,14 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
 }
 
 fn watch<T>(
+    tick: Duration,
     reloaded: &Weak<Reloaded<T>>,
     files: &[PathBuf],
     mut seen: Stamp,
     read: impl Fn() -> Result<T, String>,
 ) {
     loop {
-        std::thread::sleep(TICK);
+        std::thread::sleep(tick);
         let Some(reloaded) = reloaded.upgrade() else {
             return;
         };
@@ -120,15 +129,16 @@ mod tests {
             let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
             text.parse::<u32>().map_err(|e| e.to_string())
         };
-        let number = Reloaded::start(vec![file.clone()], read).unwrap();
+        let tick = Duration::from_millis(20);
+        let number = Reloaded::start_every(tick, vec![file.clone()], read).unwrap();
         assert_eq!(*number.current(), 1);
         fs::write(&file, "22").unwrap();
         eventually(|| *number.current() == 22);
         fs::write(&file, "bad").unwrap();
-        std::thread::sleep(TICK * 2);
+        std::thread::sleep(tick * 20);
         assert_eq!(*number.current(), 22);
         fs::remove_file(&file).unwrap();
-        std::thread::sleep(TICK * 2);
+        std::thread::sleep(tick * 20);
         assert_eq!(*number.current(), 22);
         fs::write(&file, "4444").unwrap();
         eventually(|| *number.current() == 4444);

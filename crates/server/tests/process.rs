@@ -305,8 +305,11 @@ async fn a_log_that_is_full_stops_nothing_and_says_later_what_it_lost() {
 async fn a_signal_to_the_process_group_drains_as_one_to_the_process() {
     for name in ["TERM", "INT", "HUP"] {
         let dir = SocketDir::new(&format!("group-{name}"));
-        // The process that the front door starts; the script speaks for it.
-        let mut server = Server::start(&config(&dir, json!(["sleep", "60"])));
+        // The process that the front door starts, until its file is gone; the script speaks for it.
+        let runs = dir.0.join("runs");
+        std::fs::write(&runs, "").expect("a file");
+        let engine = "while [ -e \"$0\" ]; do sleep 0.05; done";
+        let mut server = Server::start(&config(&dir, json!(["sh", "-c", engine, runs])));
         let script = Script::new(|_| tokens(&[97; 20], Duration::from_millis(20)));
         let mut fake = FakeEngine::connect(&dir.0.join("engine.sock"), script).await;
         let (mut server, mut client) = blocking(move || {
@@ -325,6 +328,7 @@ async fn a_signal_to_the_process_group_drains_as_one_to_the_process() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{name}: {answer}");
         fake.wait_log(|log| log.shutdown).await;
         server.signal_group(name);
+        std::fs::remove_file(&runs).expect("a file");
         server.exit();
     }
 }

@@ -1,8 +1,8 @@
 """Bytes of tensors alive at once in the largest step of tiny models, with kernels in Triton's
 interpreter: a program of its own, because Triton decides at its import what a kernel is.
 
-Usage: TRITON_INTERPRET=1 python live_bytes.py float32|bfloat16 FAMILY... Prints JSON: [family,
-alive, counted]. In bfloat16 experts are computed by torch's grouped product, as on a GPU.
+Usage: TRITON_INTERPRET=1 python live_bytes.py float32|bfloat16 TOKENS FAMILY... Prints JSON:
+[family, alive, counted]. In bfloat16 experts are computed by torch's grouped product, as on a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.model.spec import Experts
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tests.backends.torch.driving import TOKENS, Driver, Part, backend
+from tests.backends.torch.driving import Driver, Part, backend
 from tests.real_ranks import VOCAB
 
 SEQUENCES = 4
@@ -71,10 +71,10 @@ def launch_all() -> None:
             loaded.launches = lambda _: True
 
 
-def measure(dtype: str, families: list[str]) -> Iterator[tuple[str, int, int]]:
-    settings = {"dtype": "auto"} if dtype == "bfloat16" else {}
+def measure(dtype: str, tokens: int, families: list[str]) -> Iterator[tuple[str, int, int]]:
+    dtypes = {"dtype": "auto"} if dtype == "bfloat16" else {}
     for family in families:
-        with backend(family, **settings) as loaded:
+        with backend(family, max_num_batched_tokens=tokens, **dtypes) as loaded:
             assert isinstance(loaded, TorchBackend)
             assert str(loaded._dtype) == f"torch.{dtype}"
             alive, compute = Alive(), loaded._compute_rows
@@ -88,10 +88,10 @@ def measure(dtype: str, families: list[str]) -> Iterator[tuple[str, int, int]]:
             parts = []
             for slot in range(SEQUENCES):
                 driver.register(slot)
-                tokens = [(7 * slot + 3 * at) % VOCAB for at in range(TOKENS // SEQUENCES)]
-                parts.append(Part(slot, tokens))
+                prompt = [(7 * slot + 3 * at) % VOCAB for at in range(tokens // SEQUENCES)]
+                parts.append(Part(slot, prompt))
             loaded.submit(driver.plan(*parts)).result(600.0)
-            counted = step_bytes(loaded._spec, loaded._shard, TOKENS, loaded._dtype)
+            counted = step_bytes(loaded._spec, loaded._shard, tokens, loaded._dtype)
             yield family, alive.most, counted
             if dtype == "bfloat16" and has_experts(loaded):
                 assert GROUPED, "torch's grouped product was not taken"
@@ -121,4 +121,4 @@ def has_experts(loaded: TorchBackend) -> bool:
 if __name__ == "__main__":
     launch_all()
     take_grouped()
-    print(json.dumps(list(measure(sys.argv[1], sys.argv[2:]))))
+    print(json.dumps(list(measure(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))))
