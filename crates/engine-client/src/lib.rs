@@ -19,6 +19,7 @@ mod socket;
 mod socket_dir;
 mod state;
 mod supervisor;
+#[cfg(feature = "testing")]
 pub mod testing;
 
 pub use config::{EngineConfig, RestartBackoff, SocketPlace};
