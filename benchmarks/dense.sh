@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside those of llama.cpp and vLLM that are
-# installed.
+# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM,
+# where they are installed.
 #
 # usage: dense.sh [arguments of `penstock bench compare`, which win]
 #

@@ -1,10 +1,12 @@
 """Limits of cgroups, on directory trees that look like the kernel's."""
 
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
-from penstock.config.machine import available_memory, cpu_count
+from penstock.config.machine import available_memory, cpu_count, has_cuda
 
 GIB = 2**30
 
@@ -91,3 +93,19 @@ def test_a_quota_below_one_cpu_still_gives_one(tmp_path: Path) -> None:
 def test_this_machine_has_cpus_and_memory() -> None:
     assert cpu_count() >= 1
     assert available_memory() > 0
+
+
+@pytest.mark.parametrize("device", ["nvidiactl", "dxg"])
+def test_a_gpu_needs_a_device_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    (tmp_path / "torch.py").touch()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "torch")
+    assert not has_cuda(tmp_path)
+    write(tmp_path, {f"dev/{device}": ""})
+    assert has_cuda(tmp_path)
+    (tmp_path / "torch.py").unlink()
+    importlib.invalidate_caches()
+    assert not has_cuda(tmp_path)

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,5 +207,10 @@ def test_the_port_of_a_kubernetes_service_is_no_setting(
     assert gather({}, None, {"PENSTOCK_PORT": "7"})["port"].texts == ("7",)
 
 
-def test_an_automatic_device_is_the_cpu() -> None:
-    assert resolve({"device": Raw("--device", ("auto",))}, "m", "m").engine.compute.backend == "cpu"
+@pytest.mark.parametrize("given", [{}, {"device": Raw("--device", ("auto",))}])
+@pytest.mark.parametrize("there", [True, False])
+def test_an_automatic_device_is_a_gpu_where_one_is(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Raw], *, there: bool
+) -> None:
+    monkeypatch.setattr(sys.modules["penstock.config.resolve"], "has_cuda", lambda: there)
+    assert resolve(given, "m", "m").engine.compute.backend == ("cuda" if there else "cpu")

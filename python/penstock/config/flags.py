@@ -265,8 +265,9 @@ FLAGS: tuple[Flag, ...] = (
         "--device",
         "compute",
         Text(),
-        "cpu",
-        "backend that computes: cpu, cuda (docs/gpu.md), or a module (docs/adding-a-backend.md)",
+        "auto",
+        "backend that computes: cpu, cuda (docs/gpu.md), or a module (docs/adding-a-backend.md); "
+        "auto: cuda where torch is installed and an NVIDIA GPU is there",
     ),
     Flag(
         "--attention-backend",

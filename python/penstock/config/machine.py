@@ -6,6 +6,7 @@ processors are.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Iterator
@@ -33,6 +34,14 @@ def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
     """Values of a key of /proc/cpuinfo, one for each processor; none on other systems."""
     pairs = (line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines())
     return [value.strip() for name, _, value in pairs if name.strip() == key]
+
+
+def has_cuda(root: Path = ROOT) -> bool:
+    """Whether NVIDIA's driver shows a device (of its own, or of WSL) and torch is installed. Torch
+    is not imported for that.
+    """
+    shown = any((root / name).exists() for name in ("dev/nvidiactl", "dev/dxg"))
+    return shown and importlib.util.find_spec("torch") is not None
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

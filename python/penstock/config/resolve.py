@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.config.flags import FLAGS, Flag
 from penstock.config.kinds import Kind, PartError, Section
-from penstock.config.machine import cpu_count
+from penstock.config.machine import cpu_count, has_cuda
 from penstock.config.nodes import resolve_nodes
 from penstock.config.sections import (
     CacheConfig,
@@ -96,6 +96,8 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
 
 def _compute(values: Mapping[str, Any]) -> ComputeConfig:
     attention, device = values["attention_backend"], values["device"]
+    if device == "auto":
+        device = "cuda" if has_cuda() else "cpu"
     if attention != "triton" and device != "cuda":
         raise PenstockError(
             f"--attention-backend {attention} computes on GPUs: give --device cuda too, or leave "
@@ -104,7 +106,7 @@ def _compute(values: Mapping[str, Any]) -> ComputeConfig:
     return ComputeConfig(
         threads=values["threads"] or cpu_count(),
         isa=None if values["isa"] == "auto" else values["isa"],
-        backend="cpu" if device == "auto" else device,
+        backend=device,
         attention=attention,
     )
 

@@ -125,9 +125,11 @@ def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None
         )
     said("loading the weights")
     info = load_model(subject.path)
-    config = resolve(
-        {"max_num_seqs": Raw("--measure", ("64",))}, str(subject.path), subject.name
-    ).engine
+    raws = {
+        "max_num_seqs": Raw("--measure", ("64",)),
+        "device": Raw("--measure", ("cpu",)),
+    }
+    config = resolve(raws, str(subject.path), subject.name).engine
     backend = load_backend(config, info)
     try:
         return _Bench(backend, config, info, said).profile()

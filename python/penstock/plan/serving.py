@@ -122,8 +122,9 @@ def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
 
 
 def _server(subject: Subject, logs: Path) -> ServerUnderTest:
-    command = ["{penstock}", "serve", "{model}", "--port", "{port}", "--no-enable-prefix-caching"]
-    recipe = Recipe("penstock", [*command, "--host", "127.0.0.1"], ready_path="/health")
+    command = ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
+    command += ["--no-enable-prefix-caching", "--device", "cpu"]
+    recipe = Recipe("penstock", command, ready_path="/health")
     values = Values(
         port=free_port(),
         cpus=sorted(os.sched_getaffinity(0)),
