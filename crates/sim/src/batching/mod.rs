@@ -2,9 +2,9 @@
 //! step for step.
 //!
 //! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within
-//! a token budget and, beside decodes, within the bound of mixed steps. A sequence enters with the blocks of all it knows; growth beyond them may
-//! preempt the latest arrivals, which compute everything again. Requests that share a prefix with
-//! one that is being computed wait for it.
+//! a token budget and, beside decodes, within the bound of mixed steps. A sequence enters with the
+//! blocks of all it knows; growth beyond them may preempt the latest arrivals, which compute
+//! everything again. Requests that share a prefix with one that is being computed wait for it.
 //!
 //! Nothing here reads a clock: the caller gives the time at which a step begins,
 //! [`Batcher::schedule`] its duration.
