@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from penstock.core import StepPlan
+from penstock.plan import virtual
 from penstock.plan.engines import ENGINES, MIXED
 from penstock.plan.virtual import UNBOUNDED, Arrival, Limits, Outcome, Replica, StepTime, poisson
 from penstock.scheduler import mixed_steps
@@ -103,7 +104,10 @@ def test_a_replica_batches_as_the_scheduler_does(seed: int) -> None:
 
 
 def test_steps_have_the_bounds_of_the_scheduler() -> None:
-    assert (MIXED.stretch, MIXED.fewest) == (mixed_steps.STRETCH, mixed_steps.FEWEST)
+    rule = (mixed_steps.STRETCH, mixed_steps.FEWEST, mixed_steps.DEAREST)
+    assert (MIXED.stretch, MIXED.fewest, MIXED.dearest) == rule
+    learnt = (mixed_steps.FRESH, mixed_steps.COUNTED)
+    assert learnt == (virtual.FRESH, virtual.COUNTED)
     paced = {name for name, engine in ENGINES.items() if engine.mixed != UNBOUNDED}
     assert paced == {"penstock"}, "vLLM and SGLang fill their token budgets"
 
@@ -126,6 +130,34 @@ def test_a_replica_bounds_prompts_beside_decodes_as_the_scheduler_does(seed: int
     ]
     free = Replica(plain_step_time, replace(limits, mixed=UNBOUNDED)).run(arrivals)
     assert outcome.percentile("tpot", 0.99) < free.percentile("tpot", 0.99)
+
+
+def experts_step_time(decodes: float, context: float, prefill: float, pairs: float) -> float:
+    """Each token reads 8 of 128 experts, 64 tokens nearly all."""
+    read = 0.15 * (1 - (1 - 8 / 128) ** prefill)
+    return (0.010 if decodes else 0.0) + read + 0.0001 * prefill
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_replica_takes_more_tokens_where_few_of_them_are_dear(seed: int) -> None:
+    """As the scheduler does with experts, once that knows steps of up to five decodes, and a prompt
+    of the fewest tokens beside one.
+    """
+    draw = Random(seed)
+    warm = [(0.0, 128, osl) for osl in (20, 40, 60, 80)] + [(0.9, 32, 1)]
+    arrivals, now = [Arrival(*each) for each in warm], 5.0
+    for _ in range(25):
+        now += draw.expovariate(draw.choice([1, 5]))
+        arrivals.append(Arrival(now, 64 * draw.randint(1, 9), draw.choice([1, 2, 20, 60])))
+    limits = Limits(5, 512, 16 * 2000, MIXED)
+    real = on_the_scheduler(arrivals, limits, step_time=experts_step_time)
+    outcome = Replica(experts_step_time, limits).run(arrivals)
+    assert [(each.first, each.end) for each in outcome.served] == [
+        (pytest.approx(first), pytest.approx(end)) for first, end in real
+    ]
+    small = replace(limits, mixed=replace(MIXED, dearest=1.0))
+    without = Replica(experts_step_time, small).run(arrivals)
+    assert outcome.percentile("ttft", 0.5) < without.percentile("ttft", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
 from penstock.core import StepPlan
 from penstock.scheduler.mixed_steps import FEWEST, STRETCH, MixedSteps
 
+from tests.scheduler import mixed_cases
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 BUDGET = 256
@@ -97,6 +99,20 @@ def test_costs_that_change_are_followed() -> None:
     for _ in range(30):
         mixed.ran(4, 100, 2 * DECODE + 150 * TOKEN)
     assert mixed.prompt_budget(4, BUDGET) == pytest.approx(2 * BESIDE / 1.5, abs=1)
+
+
+def test_the_rule_is_that_of_its_second_statement() -> None:
+    """The simulated engine is held to the same file, `crates/sim/src/batching/mixed_steps.rs`."""
+    runs = json.loads(mixed_cases.PATH.read_text())
+    assert runs == [[list(case) for case in run] for run in mixed_cases.draw_all()]
+    for run in runs:
+        mixed = MixedSteps()
+        for decodes, prompts, nanos, asked, budget, answer in run:
+            mixed.ran(decodes, prompts, nanos / 1e9)
+            assert mixed.prompt_budget(asked, budget) == answer
+    answers = [case[5] for run in runs for case in run if case[4] > case[5]]
+    assert min(answers.count(FEWEST), answers.count(2 * FEWEST)) >= 5
+    assert sum(answer > 2 * FEWEST for answer in answers) > 20
 
 
 # Through the scheduler --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ cached tokens].
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -38,7 +39,28 @@ def draw_profile(draw: Random) -> dict[str, Any]:
         "prefix_caching": draw.random() < 0.8,
         "max_model_len": MAX_MODEL_LEN,
         "vocab_size": VOCAB,
+        "timing": draw_timing(draw),
     }
+
+
+def draw_timing(draw: Random) -> dict[str, Any]:
+    """Microseconds that depend on numbers of decodes and prompt tokens only: what is learnt from
+    them bounds the prompt tokens of mixed steps.
+    """
+    return {
+        "base_us": draw.choice([0, 900, 9000]),
+        "decode_us": [[1, draw.choice([0, 300, 4000])]],
+        "prompt_us_per_token": draw.choice([0, 170, 170, 2500]),
+        "decode_us_per_context_ktoken": 0,
+        "prompt_us_per_context_ktoken": 0,
+    }
+
+
+def step_seconds(timing: dict[str, Any], plan: StepPlan) -> float:
+    decodes = sum(length == 1 for length in plan.lengths)
+    prompts = len(plan.tokens) - decodes
+    micros = timing["base_us"] + timing["decode_us"][0][1] * decodes
+    return 1000 * (micros + timing["prompt_us_per_token"] * prompts) / 1e9
 
 
 def draw_request(draw: Random, request_id: int) -> dict[str, Any]:
@@ -78,6 +100,7 @@ def play(scenario: dict[str, Any]) -> list[list[Any]]:
         prefix=profile["prefix_caching"],
         max_model_len=MAX_MODEL_LEN,
         vocab=VOCAB,
+        step_seconds=partial(step_seconds, profile["timing"]),
     )
     steps: list[list[Any]] = []
     last = max(request["arrives"] for request in requests)

@@ -31,7 +31,7 @@ PROCESS = 100 * MIB
 49,152 tokens."""
 KEPT_FREE = 0.10
 """Share of this machine's free memory."""
-MIXED = MixedBound(stretch=3.0, fewest=32)
+MIXED = MixedBound(stretch=3.0, fewest=32, dearest=2.0)
 """Bounds of `penstock/scheduler/mixed_steps.py`, which a test compares."""
 
 

@@ -18,6 +18,10 @@ from penstock.plan.prefixes import Prefixes
 
 GRAIN = 128
 """Prompt tokens of a step are exact to one in so many: what the scheduler learns is no more so."""
+FRESH = 0.25
+"""Weight of the newest step in averages of what a prompt token costs."""
+COUNTED = 16
+"""Prompt tokens from which on a step says what one costs."""
 
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
@@ -49,6 +53,9 @@ class MixedBound:
     """Longest such step, in steps that only decode."""
     fewest: int = 1
     """Prompt tokens that are always allowed."""
+    dearest: float = 1.0
+    """Bound of the factor on `fewest`: what a token costs beside decodes over what it costs alone,
+    which is above 1 where few tokens read nearly all experts."""
 
 
 UNBOUNDED = MixedBound()
@@ -141,6 +148,10 @@ def _fitting(fits: Callable[[int], bool], most: int, guess: int) -> int:
     return least
 
 
+def _average(average: float, value: float) -> float:
+    return average + FRESH * (value - average) if average else value
+
+
 class Replica:
     """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
@@ -169,6 +180,8 @@ class Replica:
         self._now = self._busy = 0.0
         self._fitted = limits.chunk
         """Prompt tokens that fitted into the last step in which not all did."""
+        self._alone = self._beside = 0.0
+        """Averages of what a prompt token costs in a step of prompts alone, and beside decodes."""
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """All requests, to their ends. Those that the KV never holds do not end."""
@@ -259,6 +272,7 @@ class Replica:
         average = self._context / decodes if decodes else 0.0
         shares = self._shares(self._budget(decodes, average))
         seconds = self._seconds(decodes, average, shares)
+        self._learn(decodes, average, sum(shares), seconds)
         for prompt, share in zip(self._prompts, shares, strict=False):
             prompt.left -= share
         self._since = 0
@@ -266,9 +280,24 @@ class Replica:
         while self._prompts and not self._prompts[0].left:
             self._begin(self._prompts.popleft())
 
+    def _learn(self, decodes: int, average: float, prompts: int, seconds: float) -> None:
+        """Average what a prompt token costs, over the steps that the scheduler averages."""
+        if self._limits.mixed.dearest == 1.0 or prompts < COUNTED or seconds <= 0.0:
+            return
+        if not decodes:
+            self._alone = _average(self._alone, seconds / prompts)
+            return
+        rest = seconds - self._step(decodes, average, 0.0, 0.0)
+        self._beside = _average(self._beside, max(rest, 0.0) / prompts)
+
+    def _fewest(self) -> int:
+        mixed = self._limits.mixed
+        dearer = self._beside / self._alone if self._alone else 1.0
+        return int(mixed.fewest * min(max(dearer, 1.0), mixed.dearest))
+
     def _budget(self, decodes: int, average: float) -> int:
         """Prompt tokens that a step takes beside decodes that see `average` tokens each. The
-        scheduler learns what they cost; here it is known.
+        scheduler learns how many fit; here it is known.
         """
         most, mixed = max(self._limits.chunk - decodes, 1), self._limits.mixed
         if not decodes or mixed.stretch == math.inf:
@@ -282,7 +311,7 @@ class Replica:
         fitting = _fitting(fits, left, self._fitted)
         if fitting < left:
             self._fitted = fitting
-        return min(max(fitting, mixed.fewest), most)
+        return min(max(fitting, self._fewest()), most)
 
     def _shares(self, budget: int) -> list[int]:
         """Tokens of the first prompts, oldest first."""

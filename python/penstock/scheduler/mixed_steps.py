@@ -9,9 +9,10 @@ STRETCH = 3.0
 of running answers while prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 """
 FEWEST = 32
-"""Prompt tokens that are always allowed: fewer waste what a step costs whatever its tokens. Up to
-twice as many, where a token costs more beside decodes than in a step of prompts alone: few tokens
-read nearly all experts of a mixture.
+"""Prompt tokens that are always allowed: fewer waste what a step costs whatever its tokens."""
+DEAREST = 2.0
+"""Bound of the factor on `FEWEST` where a token costs more beside decodes than in a step of prompts
+alone: few tokens read nearly all experts of a mixture.
 """
 FRESH = 0.25
 """Weight of the newest step in all averages."""
@@ -66,7 +67,7 @@ class MixedSteps:
 
     def _fewest(self) -> int:
         dearer = self._beside / self._alone if self._alone else 1.0
-        return int(FEWEST * min(max(dearer, 1.0), 2.0))
+        return int(FEWEST * min(max(dearer, 1.0), DEAREST))
 
     def _decode_step(self, size: int) -> float:
         """Seconds of a decode step: as measured or guessed, or those of the next smaller one."""

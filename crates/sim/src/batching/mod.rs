@@ -2,14 +2,15 @@
 //! step for step.
 //!
 //! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within
-//! a token budget. A sequence enters with the blocks of all it knows; growth beyond them may
-//! preempt the latest arrivals, which compute everything again. Requests that share a prefix with
-//! one that is being computed wait for it.
+//! a token budget and, beside decodes, within the bound of mixed steps. A sequence enters with the
+//! blocks of all it knows; growth beyond them may preempt the latest arrivals, which compute
+//! everything again. Requests that share a prefix with one that is being computed wait for it.
 //!
 //! Nothing here reads a clock: the caller gives the time at which a step begins,
 //! [`Batcher::schedule`] its duration.
 
 mod kv;
+mod mixed_steps;
 mod pool;
 #[cfg(test)]
 mod properties;
@@ -27,6 +28,7 @@ use crate::answers::Answers;
 use crate::profile::Profile;
 use crate::timing::StepShape;
 use kv::{Found, Kv};
+pub(crate) use mixed_steps::MixedSteps;
 use sequence::{Bounds, Sequence};
 
 /// A request as the engine gets it.
@@ -62,6 +64,7 @@ pub(crate) struct Batcher {
     outputs: Vec<Output>,
     arrivals: u64,
     in_flight: bool,
+    mixed: MixedSteps,
     stats: StepStats,
 }
 
@@ -81,6 +84,7 @@ impl Batcher {
             outputs: Vec::new(),
             arrivals: 0,
             in_flight: false,
+            mixed: MixedSteps::default(),
             stats,
         }
     }
@@ -173,7 +177,8 @@ impl Batcher {
     pub(crate) fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
-        budget -= self.schedule_decodes();
+        let decodes = self.schedule_decodes();
+        budget = self.mixed.prompt_budget(decodes as u32, budget - decodes);
         budget -= self.schedule_chunks(budget);
         self.admit(budget, now);
         let shape = self.shape();
@@ -186,6 +191,7 @@ impl Batcher {
         let seed = self.answers.seed;
         let cost = self.profile.timing.cost(&shape, seed, self.stats.step);
         self.stats.step_ms = cost.as_secs_f32() * 1e3;
+        self.mixed.ran(shape.decodes, shape.prompt_tokens, cost);
         Some(cost)
     }
 
@@ -365,6 +371,11 @@ impl Batcher {
         };
         let running = self.running.iter().map(move |seq| of(seq, false));
         running.chain(self.waiting.iter().map(move |seq| of(seq, true)))
+    }
+
+    /// What the engine has learnt of mixed steps.
+    pub(crate) fn mixed(&self) -> &MixedSteps {
+        &self.mixed
     }
 
     /// Names of the full blocks of a prompt without a salt: equal engines have equal names.

@@ -165,6 +165,21 @@ fn the_budget_goes_to_decodes_first_and_then_in_order_of_arrival() {
 }
 
 #[test]
+fn a_prompt_beside_a_decode_is_bounded_by_what_steps_took() {
+    let mut profile = profile();
+    profile.timing.prompt_us_per_token = 90.0;
+    let mut run = Run::new(profile);
+    run.add(1, ask(1, 20, 5));
+    assert!(run.step() && run.step());
+    run.add(2, ask(200, 100, 1));
+    let records = run.finish();
+    // 20 tokens alone took 2.8 ms, 0.14 each, and a decode 2: twice that is 28, so 32 tokens, the
+    // fewest. They took 0.09 each: 44 then fit into three decode steps. 24 remain.
+    assert_eq!(millis(&records[&1].times), [2.8, 4.8, 9.68, 15.64, 19.8]);
+    assert_eq!(millis(&records[&2].times), [19.8]);
+}
+
+#[test]
 fn no_more_run_than_may_and_the_others_wait() {
     let mut run = Run::new(Profile {
         max_num_seqs: 1,

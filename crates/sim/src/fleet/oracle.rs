@@ -5,7 +5,9 @@
 //! It is greedy: it knows nothing of what arrives later, and nothing of what it makes a cache
 //! forget. So it is a yardstick, not a bound.
 
-use crate::batching::Inside;
+use std::time::Duration;
+
+use crate::batching::{Inside, MixedSteps};
 use crate::profile::Profile;
 use crate::timing::StepShape;
 
@@ -29,12 +31,18 @@ pub(super) fn best(outlooks: &[Outlook]) -> usize {
 /// Plays `inside` with and without `newcomer`, from `begins` seconds on.
 pub(super) fn outlook(
     profile: &Profile,
+    mixed: &MixedSteps,
     inside: &[Inside],
     newcomer: Inside,
     begins: f64,
 ) -> Outlook {
-    let without = play(profile, inside, begins);
-    let with = play(profile, &[inside, &[newcomer]].concat(), begins);
+    let without = play(profile, mixed.clone(), inside, begins);
+    let with = play(
+        profile,
+        mixed.clone(),
+        &[inside, &[newcomer]].concat(),
+        begins,
+    );
     let others = with.iter().zip(&without).map(|(a, b)| a.end - b.end).sum();
     let own = with[inside.len()];
     Outlook {
@@ -51,14 +59,14 @@ struct Times {
 }
 
 /// Steps as the batcher makes them, without blocks; steps that only decode are taken together.
-fn play(profile: &Profile, inside: &[Inside], begins: f64) -> Vec<Times> {
+fn play(profile: &Profile, mut mixed: MixedSteps, inside: &[Inside], begins: f64) -> Vec<Times> {
     let mut left: Vec<(usize, Inside)> = inside.iter().copied().enumerate().collect();
     left.retain(|(_, one)| one.prompt_left + one.outputs_left > 0);
     let mut times = vec![Times::default(); inside.len()];
     let mut now = begins;
     while !left.is_empty() {
         admit(profile, &mut left);
-        let work = works(profile, &left);
+        let work = works(profile, &mixed, &left);
         let decodes = |(one, work): (&(usize, Inside), &usize)| {
             (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
         };
@@ -70,7 +78,10 @@ fn play(profile: &Profile, inside: &[Inside], begins: f64) -> Vec<Times> {
         } else {
             shortest.unwrap_or(1).max(1)
         };
-        now += steps as f64 * step_s(profile, &left, &work, &decoding, steps);
+        let took = step(profile, &left, &work, &decoding, steps);
+        let prompts: usize = work.iter().sum();
+        mixed.ran(decoding.len() as u32, prompts as u32, took);
+        now += steps as f64 * took.as_secs_f64();
         for ((id, one), work) in left.iter_mut().zip(work) {
             if one.waiting {
                 continue;
@@ -116,11 +127,13 @@ fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
 }
 
 /// Prompt tokens of each in the next step.
-fn works(profile: &Profile, left: &[(usize, Inside)]) -> Vec<usize> {
+fn works(profile: &Profile, mixed: &MixedSteps, left: &[(usize, Inside)]) -> Vec<usize> {
     let decodes = left
         .iter()
-        .filter(|(_, one)| !one.waiting && one.prompt_left == 0);
-    let mut budget = (profile.max_num_batched_tokens as usize).saturating_sub(decodes.count());
+        .filter(|(_, one)| !one.waiting && one.prompt_left == 0)
+        .count();
+    let budget = (profile.max_num_batched_tokens as usize).saturating_sub(decodes);
+    let mut budget = mixed.prompt_budget(decodes as u32, budget);
     let work = left.iter().map(|(_, one)| {
         let work = if one.waiting { 0 } else { one.prompt_left };
         let work = work.min(budget);
@@ -130,14 +143,14 @@ fn works(profile: &Profile, left: &[(usize, Inside)]) -> Vec<usize> {
     work.collect()
 }
 
-/// Seconds of one of `steps` steps.
-fn step_s(
+/// Time of one of `steps` steps.
+fn step(
     profile: &Profile,
     left: &[(usize, Inside)],
     work: &[usize],
     decoding: &[Inside],
     steps: usize,
-) -> f64 {
+) -> Duration {
     let mut shape = StepShape {
         decodes: decoding.len() as u32,
         decode_context: decoding
@@ -151,5 +164,5 @@ fn step_s(
         shape.prompt_tokens += work as u32;
         shape.prompt_context += work * context + work * (work + 1) / 2;
     }
-    profile.timing.cost(&shape, 0, 0).as_secs_f64()
+    profile.timing.cost(&shape, 0, 0)
 }

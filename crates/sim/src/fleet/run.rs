@@ -300,7 +300,14 @@ fn outlooks(nodes: &[Node], prompt: &[u32], arrival: &Arrival, now: Duration) ->
         };
         let inside: Vec<Inside> = node.batcher.inside().collect();
         let begins = node.busy.map_or(Duration::ZERO, |end| end - now);
-        oracle::outlook(&node.profile, &inside, newcomer, begins.as_secs_f64())
+        let begins = begins.as_secs_f64();
+        oracle::outlook(
+            &node.profile,
+            node.batcher.mixed(),
+            &inside,
+            newcomer,
+            begins,
+        )
     };
     nodes.iter().map(outlook).collect()
 }
