@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM,
+# A dense Llama of a billion random weights in Q4_0, W1 to W5: Penstock beside llama.cpp and vLLM
 # where they are installed.
 #
 # usage: dense.sh [arguments of `penstock bench compare`, which win]
