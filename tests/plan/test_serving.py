@@ -80,3 +80,15 @@ def test_slow_models_and_short_contexts_stream_fewer_tokens(each: float, counted
 
     extra(lambda _decodes, _context: each, load, 300 + SKIPPED)
     assert sorted(set(asked)) == [(streams, SKIPPED + counted) for streams in STREAMS]
+
+
+def test_a_load_without_a_moment_of_all_streams_is_left_out() -> None:
+    """Of eight streams one ends before another begins: what one stream adds still counts."""
+    apart = [stepping(0.0, 0.011, 30), stepping(9.0, 0.011, 30)]
+    assert step_seconds(apart) is None
+
+    def load(streams: int, tokens: int) -> list[Outcome]:
+        return apart if streams > 1 else [stepping(0.0, 0.011, tokens)]
+
+    found = extra(lambda _decodes, _context: 0.010, load, 300)
+    assert (found.step, found.row) == (pytest.approx(0.001), 0.0)
