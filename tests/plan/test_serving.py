@@ -83,7 +83,7 @@ def test_slow_models_and_short_contexts_stream_fewer_tokens(each: float, counted
 
 
 def test_a_load_without_a_moment_of_all_streams_is_left_out() -> None:
-    """Of eight streams one ends before another begins: what one stream adds still counts."""
+    """What one stream adds still counts, where of eight one ends before another begins."""
     apart = [stepping(0.0, 0.011, 30), stepping(9.0, 0.011, 30)]
     assert step_seconds(apart) is None
 
