@@ -113,8 +113,11 @@ def test_steps_of_a_model_are_measured(family: str) -> None:
 
 
 def test_a_plan_of_this_machine_knows_the_first_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever the environment sets for servers."""
+    monkeypatch.setenv("PENSTOCK_API_KEY", "secret")
+    monkeypatch.setenv("PENSTOCK_CONFIG", "/nowhere.yaml")
     model, output = tmp_path / "llama", tmp_path / "plan.yaml"
     shutil.copytree(TINY / "llama", model)
     vocabulary.write_tokenizer(model, {})

@@ -21,6 +21,7 @@ from penstock.bench.compare.servers import Entry
 from penstock.bench.progress import Silent
 from penstock.bench.request import Outcome, Request
 from penstock.bench.target import Address, Target, Wanted, discover
+from penstock.config import FLAGS
 from penstock.core import PenstockError
 from penstock.plan.subject import Subject
 
@@ -126,7 +127,10 @@ def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
 
 
 def _server(subject: Subject, logs: Path) -> ServerUnderTest:
-    command = ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
+    # What the environment sets for a server, such as keys, is not what is planned.
+    settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
+    command = ["env", *(f"--unset={name}" for name in settings)]
+    command += ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
     command += ["--no-enable-prefix-caching", "--device", "cpu"]
     recipe = Recipe("penstock", command, ready_path="/health")
     values = Values(

@@ -64,9 +64,10 @@ class Selection:
         prompts = self._prompt_budget(work, budget)
         left = self._continue_prompts(work, prompts)
         self._roster.sweep()
-        self.blocked = not self._roster.slots
+        self.blocked = False
         if self._roster.waiting and left and self._roster.slots:
             left = self._admit(work, left)
+        self.blocked |= not self._roster.slots
         if self._drafter.active:
             append_drafts(work, budget - (prompts - left), self._drafter, self._kv)
         return work
@@ -168,7 +169,6 @@ class Selection:
         roster, admitted, stuck = self._roster, False, None
         for seq in roster.waiting:
             if not budget or not roster.slots:
-                self.blocked = not roster.slots
                 break
             hits = self._prefixes.find(seq)
             if hits is None:
