@@ -12,9 +12,10 @@ use super::Tile;
 use super::panels::{PANELS, store};
 use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
 use crate::packed::PANEL;
+use crate::tasks;
 
-/// Stripes of [`HEIGHT`] rows taken at a time.
-const STRIPES: usize = 6;
+/// Stripes of [`HEIGHT`] rows taken at a time: those of a task.
+const STRIPES: usize = tasks::ROWS / HEIGHT;
 /// Groups of inputs taken at a time.
 const GROUPS: usize = 8;
 
