@@ -81,6 +81,8 @@ struct Faulty {
     /// Tokens before the fault.
     sent: u32,
     struck: bool,
+    /// Its end was kept back.
+    ended: bool,
 }
 
 impl<T: Timer> Driver<T> {
@@ -151,18 +153,29 @@ impl<T: Timer> Driver<T> {
                 }
                 Order::Cancel(ids) => {
                     for id in ids {
-                        // A stalled request ends like any other when it is cancelled.
-                        if self.faulty.get(&id).is_some_and(Faulty::stalls) {
-                            self.faulty.remove(&id);
-                        }
+                        self.release(id);
                         self.batcher.cancel(id);
                     }
                 }
                 Order::Shutdown => {
+                    for id in self.faulty.keys().copied().collect::<Vec<_>>() {
+                        self.release(id);
+                    }
                     self.batcher.cancel_all();
                     self.ending = true;
                 }
             }
+        }
+    }
+
+    /// Ends the stall of a request that is cancelled: it ends like any other, also when its tokens
+    /// are all computed and the batcher has it no more.
+    fn release(&mut self, id: u64) {
+        if !self.faulty.get(&id).is_some_and(Faulty::stalls) {
+            return;
+        }
+        if self.faulty.remove(&id).is_some_and(|faulty| faulty.ended) {
+            self.batcher.answer(instead(id, Finish::Cancelled, None));
         }
     }
 
@@ -213,7 +226,9 @@ impl<T: Timer> Driver<T> {
             if goes_on && ends {
                 self.batcher.cancel(id);
             }
-            if !goes_on {
+            if !goes_on && passed.is_none() && faulty.stalls() {
+                faulty.ended = true;
+            } else if !goes_on {
                 self.faulty.remove(&id);
             }
             step.outputs.extend(passed);
@@ -245,6 +260,7 @@ impl Faulty {
             fault,
             sent: 0,
             struck: false,
+            ended: false,
         }
     }
 
@@ -257,16 +273,11 @@ impl Faulty {
         if self.struck {
             return None;
         }
-        let instead = |finish, error: Option<&str>| Output {
-            id: output.id,
-            finish,
-            error: error.map(str::to_owned),
-            ..Output::default()
-        };
+        let id = output.id;
         let ending = match self.fault {
-            FaultKind::Refuse => Some(instead(Finish::Rejected, None)),
+            FaultKind::Refuse => Some(instead(id, Finish::Rejected, None)),
             FaultKind::ErrorEvent(after) if self.sent >= after => {
-                Some(instead(Finish::Error, Some("a fault on purpose")))
+                Some(instead(id, Finish::Error, Some("a fault on purpose")))
             }
             FaultKind::Stall(after) if self.sent >= after => None,
             _ => {
@@ -279,12 +290,22 @@ impl Faulty {
     }
 }
 
+fn instead(id: u64, finish: Finish, error: Option<&str>) -> Output {
+    Output {
+        id,
+        finish,
+        error: error.map(str::to_owned),
+        ..Output::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use penstock_engine_client::OutgoingFrame;
     use penstock_wire::{FrameReader, TokenRequest};
-    use tokio::sync::mpsc::unbounded_channel;
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+    use tokio::task::JoinHandle;
 
     use super::*;
     use crate::answers::Answers;
@@ -310,14 +331,19 @@ mod tests {
         heartbeats: u32,
     }
 
+    fn step_of(frame: OutgoingFrame) -> Step {
+        let mut frames = FrameReader::new();
+        frames.spare().extend(frame.take().unwrap());
+        let Some(EngineFrame::Step(step)) = frames.next_frame().unwrap() else {
+            panic!("not a STEP")
+        };
+        step
+    }
+
     async fn watch(clock: Clock, mut sent: UnboundedReceiver<OutgoingFrame>) -> Seen {
         let mut seen = Seen::default();
         while let Some(frame) = sent.recv().await {
-            let mut frames = FrameReader::new();
-            frames.spare().extend(frame.take().unwrap());
-            let Some(EngineFrame::Step(step)) = frames.next_frame().unwrap() else {
-                panic!("not a STEP")
-            };
+            let step = step_of(frame);
             let now = clock.now().as_millis();
             let tokens = step.outputs.iter().flat_map(|output| &output.tokens);
             seen.tokens_ms.extend(tokens.map(|_| now));
@@ -326,54 +352,107 @@ mod tests {
         seen
     }
 
-    /// One request of `tokens` tokens at steps of a millisecond, with a timer that is this late.
+    /// A running driver with request 1.
+    struct Rig {
+        clock: Clock,
+        commands: UnboundedSender<Command>,
+        sent: UnboundedReceiver<OutgoingFrame>,
+        counters: Arc<Counters>,
+        driver: JoinHandle<()>,
+    }
+
+    impl Rig {
+        /// The request has `tokens` tokens at steps of a millisecond, the timer is this late.
+        fn new(late_ms: u64, tokens: u32, fault: Option<FaultKind>) -> Self {
+            let profile = Profile {
+                timing: Timing {
+                    base_us: 1000.0,
+                    ..Timing::instant()
+                },
+                ..Profile::default()
+            };
+            let answers = Answers {
+                words: (1..9).collect(),
+                eos: 0,
+                seed: 0,
+                lengths: None,
+            };
+            let clock = Clock::new();
+            let (commands, inbox) = unbounded_channel();
+            let (outbox, sent) = unbounded_channel();
+            let counters = Arc::new(Counters::default());
+            let batcher = Batcher::new(profile, answers);
+            let timer = LateTimer(Duration::from_millis(late_ms));
+            let driver = Driver::new(batcher, inbox, outbox, clock, timer, counters.clone());
+            let rig = Self {
+                clock,
+                commands,
+                sent,
+                counters,
+                driver: tokio::spawn(driver.run()),
+            };
+            let request = TokenRequest {
+                prompt: vec![1],
+                max_tokens: tokens,
+                ignore_eos: true,
+                ..TokenRequest::default()
+            };
+            let ask = Box::new(Ask {
+                request,
+                ..Ask::default()
+            });
+            rig.order(Order::Add { id: 1, ask, fault });
+            rig
+        }
+
+        fn order(&self, order: Order) {
+            let at = self.clock.now();
+            assert!(self.commands.send(Command { at, order }).is_ok());
+        }
+    }
+
     async fn run(late_ms: u64, tokens: u32) -> Seen {
-        let profile = Profile {
-            timing: Timing {
-                base_us: 1000.0,
-                ..Timing::instant()
-            },
-            ..Profile::default()
-        };
-        let answers = Answers {
-            words: (1..9).collect(),
-            eos: 0,
-            seed: 0,
-            lengths: None,
-        };
-        let clock = Clock::new();
-        let (commands, inbox) = unbounded_channel();
-        let (outbox, sent) = unbounded_channel();
-        let seen = tokio::spawn(watch(clock, sent));
-        let counters = Arc::new(Counters::default());
-        let batcher = Batcher::new(profile, answers);
-        let timer = LateTimer(Duration::from_millis(late_ms));
-        let request = TokenRequest {
-            prompt: vec![1],
-            max_tokens: tokens,
-            ignore_eos: true,
-            ..TokenRequest::default()
-        };
-        let ask = Ask {
-            request,
-            ..Ask::default()
-        };
-        let order = Order::Add {
-            id: 1,
-            ask: Box::new(ask),
-            fault: None,
-        };
-        let at = clock.now();
-        assert!(commands.send(Command { at, order }).is_ok());
-        let driver = Driver::new(batcher, inbox, outbox, clock, timer, counters.clone());
-        let driver = tokio::spawn(driver.run());
+        let rig = Rig::new(late_ms, tokens, None);
+        let seen = tokio::spawn(watch(rig.clock, rig.sent));
         tokio::time::sleep(Duration::from_millis(5500)).await;
-        drop(commands);
-        driver.await.unwrap();
+        drop(rig.commands);
+        rig.driver.await.unwrap();
         Seen {
-            slips: counters.slips(),
-            slipped_ms: (counters.slipped_seconds() * 1e3).round() as u128,
+            slips: rig.counters.slips(),
+            slipped_ms: (rig.counters.slipped_seconds() * 1e3).round() as u128,
             ..seen.await.unwrap()
+        }
+    }
+
+    /// Tokens and finish of each output of a request that stalls after its first token; `order`
+    /// comes at 20 ms.
+    async fn stalled(tokens: u32, order: Order) -> Vec<(usize, Finish)> {
+        let mut rig = Rig::new(0, tokens, Some(FaultKind::Stall(1)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        rig.order(order);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        drop(rig.commands);
+        rig.driver.await.unwrap();
+        let mut outputs = Vec::new();
+        while let Some(frame) = rig.sent.recv().await {
+            let each = |output: Output| (output.tokens.len(), output.finish);
+            outputs.extend(step_of(frame).outputs.into_iter().map(each));
+        }
+        outputs
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_request_ends_when_it_is_cancelled() {
+        // Tokens left to compute, and none: the batcher has ended the second one.
+        for tokens in [1000, 5] {
+            for order in [Order::Cancel(vec![1]), Order::Shutdown] {
+                let outputs = stalled(tokens, order).await;
+                assert_eq!(
+                    outputs,
+                    [(1, Finish::None), (0, Finish::Cancelled)],
+                    "{tokens}"
+                );
+            }
         }
     }
 

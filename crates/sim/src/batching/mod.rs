@@ -388,6 +388,11 @@ impl Batcher {
         self.kv.cached(names, prompt_len)
     }
 
+    /// Says an output of a request that is not here with the next step.
+    pub(crate) fn answer(&mut self, output: Output) {
+        self.outputs.push(output);
+    }
+
     /// Whether something has ended without a step.
     pub(crate) fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
