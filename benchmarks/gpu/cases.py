@@ -39,7 +39,6 @@ from penstock.backends.torch.kernels.route import (
     sort_by_expert_reference,
     sort_by_expert_triton,
 )
-from penstock.backends.torch.kernels.sample import sample_reference, sample_triton
 from torch import Tensor
 
 # Largest error of an output as a share of its largest number.
@@ -446,32 +445,3 @@ def checksums(make: Maker, *counts: int) -> Case:
     words = [make.integers(-(2**31), 2**31 - 1, 2 * count) for count in counts]
     pair = (remainders_triton, remainders_reference)
     return Case("checksum", *pair, (tuple(words),), bytes=8 * sum(counts))
-
-
-RULES = ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (9, 0.8, 0.05), (1, 1.0, 0.0))
-
-
-def draws(make: Maker, rows: int, vocabulary: int, *, rules: Sequence[Any] = RULES) -> Case:
-    """Rows of all `rules` (top-k, top-p, min-p), every seventh greedy, with some equal logits and
-    some that are minus infinity or not a number.
-    """
-    logits = (make.wide(rows, vocabulary) * 8).round() / 4
-    logits[:, 3::11] = -math.inf
-    logits[::3, 5::17] = math.nan
-    each = [rules[i % len(rules)] for i in range(rows)]
-    heat = [0.0 if i % 7 == 6 else 0.5 + i % 3 for i in range(rows)]
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=make.device)
-
-    seeds = make.integers(-(2**31), 2**31 - 1, rows).long() * 0x12345677
-    args = (
-        *(logits, column(heat), make.index([k for k, _, _ in each])),
-        *(column([p for _, p, _ in each]), column([m for _, _, m in each])),
-        *(seeds, make.integers(0, 3, rows), make.integers(0, 100000, rows)),
-    )
-    # A GPU's exponential is rounded otherwise than torch's, so that a random number at the border
-    # of two tokens may draw either: about one row in a hundred, of 10,000 likely tokens.
-    may = 0.0 if make.device == "cpu" else 0.03
-    pair = (sample_triton, sample_reference)
-    return Case("sampling", *pair, args, bytes=logits.nbytes, may_differ=may)

@@ -11,7 +11,7 @@ import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
@@ -68,7 +68,7 @@ def real(make: Maker) -> Iterator[Named]:
     for name, rule in (("greedy", [(1, 1.0, 0.0)]), ("all", [(0, 1.0, 0.0)]), ("top-p", TOP_P)):
         yield (
             f"sampling 256x151936, {name}",
-            lambda rule=rule: cases.draws(make, 256, 151936, rules=rule),
+            lambda rule=rule: step_cases.draws(make, 256, 151936, rules=rule),
         )
 
 
@@ -157,7 +157,9 @@ def odd(make: Maker) -> Iterator[Named]:
             )
     yield "routing", lambda: cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
     yield "order by expert", lambda: cases.sorts(make, 129, 3, 70)
-    yield "sampling", lambda: cases.draws(make, 210, 50000)
+    yield "sampling", lambda: step_cases.draws(make, 210, 50000)
+    yield "sampling, soft cap", lambda: step_cases.draws(make, 42, 50000, softcap=9.0)
+    yield "rows", lambda: step_cases.rows(make, [3, 1, 5, 200], 3, 16)
     yield "checksum", lambda: cases.checksums(make, 65536, 1, 0, 70001, 4096)
 
 
@@ -194,7 +196,7 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
     yield GROUPED, lambda: cases.mixtures(make, "plain", 9, 2, 3, 32, 32, grouped=True)
     yield "routing", lambda: cases.routes(make, 2, 8, 2, ROUTER)
-    yield "sampling", lambda: cases.draws(make, 7, 40)
+    yield "sampling", lambda: step_cases.draws(make, 7, 40)
     yield "checksum", lambda: cases.checksums(make, 3, 300)
 
 

@@ -7,12 +7,15 @@ Usage: TRITON_INTERPRET=1 python interpreted.py f32|f16 quick|full. Prints JSON:
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import pytest
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
@@ -87,8 +90,22 @@ def products(make: Maker) -> Iterator[Case]:
 
 
 def sampling(make: Maker) -> Iterator[Case]:
-    yield cases.draws(make, 42, 50)
-    yield cases.draws(make, 13, 1500)
+    yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
+    yield step_cases.draws(make, 42, 50)
+    yield step_cases.draws(make, 13, 1500, softcap=9.0)
+    # Peaked and flat, with room for less than all parts and all likely ones.
+    for spread in (0.3, 2.0, 9.0):
+        case = step_cases.draws(make, 28, 1500, spread=spread)
+        case.launch = partial(with_room_for, 4, 60, case.launch)
+        yield case
+
+
+def with_room_for(parts: int, logits: int, launch: Callable[..., Any], *args: Any) -> Any:
+    module = sys.modules[launch.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PICKED", parts)
+        patch.setattr(module, "_CANDIDATES", logits)
+        return launch(*args)
 
 
 def checksums(make: Maker) -> Iterator[Case]:

@@ -396,16 +396,16 @@ def draws(logits: torch.Tensor, count: int, **rules: float) -> torch.Tensor:
     def column(name: str, default: float, kind: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.full((count,), rules.get(name, default), dtype=kind)
 
-    tokens = kernels.sample(
-        rows,
+    parameters = (
         column("temperature", 1.0),
         column("top_k", 0, torch.int32),
         column("top_p", 1.0),
         column("min_p", 0.0),
         torch.full((count,), -3, dtype=torch.int64),
         torch.zeros(count, dtype=torch.int32),
-        torch.arange(count, dtype=torch.int32),
     )
+    positions = torch.arange(count, dtype=torch.int32)
+    tokens = kernels.sample(rows, parameters, positions, positions)
     return torch.bincount(tokens, minlength=len(logits)) / count
 
 

@@ -20,6 +20,7 @@ from penstock.backends.torch.kernels.rotation import (
     store_latent,
 )
 from penstock.backends.torch.kernels.route import Rule, route, sort_by_expert
+from penstock.backends.torch.kernels.rows import find_rows
 from penstock.backends.torch.kernels.sample import sample
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "attend_prefill",
     "crc64",
     "experts",
+    "find_rows",
     "linear",
     "rms_norm",
     "rotate",
