@@ -139,6 +139,11 @@ def norms(make: Maker, rows: int, width: int) -> Iterator[Case]:
     yield Case("norm", *pair, (x, weight, 1e-5), bytes=2 * size)
     residual = {"residual": make.numbers(rows, width)}
     yield Case("norm of a sum", *pair, (x, weight, 1e-5), residual, bytes=4 * size)
+    after = {**residual, "after": (make.wide(width), 1e-6)}
+    yield Case("norm of a sum with a norm", *pair, (x, weight, 1e-5), after, bytes=4 * size)
+    pair = (norm.layer_norm_triton, norm.layer_norm_reference)
+    for bias in (None, make.wide(width)):
+        yield Case("layer norm", *pair, (x, weight, bias, 1e-5), residual, bytes=4 * size)
 
 
 def activation(make: Maker, rows: int, width: int, rule: Activation) -> Case:

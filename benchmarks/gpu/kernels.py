@@ -90,9 +90,9 @@ def _products(make: Maker) -> Iterator[Named]:
 def odd(make: Maker) -> Iterator[Named]:
     """Small shapes, where each rule and border is met, of all kernels."""
     for rows, width in ((3, 48), (17, 5000)):
-        for at in range(2):
+        for at in range(5):
             yield (
-                f"norm {rows}x{width}, {'sum' if at else 'alone'}",
+                f"norm {rows}x{width}, form {at}",
                 lambda rows=rows, width=width, at=at: list(cases.norms(make, rows, width))[at],
             )
     yield "merge", lambda: cases.merges(make, 3, 5, 5, 128, sinks=True)

@@ -42,7 +42,7 @@ KERNELS = {
     ),
     feed_forward: ("activate", "experts", "linear", "route"),
     graphs: ("sample",),
-    model: ("find_rows", "rms_norm"),
+    model: ("find_rows", "layer_norm", "rms_norm"),
 }
 """Functions that are kernels on a GPU: what their references do inside is not recorded."""
 

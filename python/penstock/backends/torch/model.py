@@ -14,7 +14,7 @@ from torch.nn import functional
 from penstock.backends.torch.attention import attend_heads, attend_latent_rows
 from penstock.backends.torch.feed_forward import feed_forward
 from penstock.backends.torch.inputs import Inputs
-from penstock.backends.torch.kernels import find_rows, rms_norm
+from penstock.backends.torch.kernels import find_rows, layer_norm, rms_norm
 from penstock.backends.torch.pool import Pool
 from penstock.backends.torch.ranks import Ranks
 from penstock.backends.torch.shard import Shard
@@ -49,15 +49,15 @@ class Model:
         tokens, places = find_rows(*rows, last, tables, self.pools[0].layout.block_size)
         x = self._first(inputs, tokens)
         branch: Tensor | None = None
+        after: NormWeights | None = None
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
-            normed, x = norm(x, layer.mixer_norm, branch)
+            normed, x = norm(x, layer.mixer_norm, branch, after)
             branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
-            branch = _after(branch, layer.mixer_after)
-            normed, x = norm(x, layer.feed_forward_norm, branch)
-            branch = self._feed_forward(layer, normed)
-            branch = _after(branch, layer.feed_forward_after)
-        x = x if branch is None else x + branch
+            normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
+            branch, after = self._feed_forward(layer, normed), layer.feed_forward_after
+        if branch is not None:
+            x = x + (branch if after is None else norm(branch, after)[0])
         self.ranks.send(x)
         return x
 
@@ -75,12 +75,12 @@ class Model:
         """`logits` without the soft cap, in the type of `x`."""
         head = self.weights.head
         assert head is not None
-        normed, _ = norm(x, self.weights.final_norm, None)
+        normed, _ = norm(x, self.weights.final_norm)
         return self.ranks.gather(functional.linear(normed, head), self.shard)
 
     def final(self, x: Tensor) -> Tensor:
         """Rows after the final norm, in f32."""
-        return norm(x.float(), self.weights.final_norm, None)[0]
+        return norm(x.float(), self.weights.final_norm)[0]
 
     def _first(self, inputs: Inputs, tokens: Tensor) -> Tensor:
         """Embeddings, or what the stage before sends."""
@@ -118,15 +118,16 @@ class Model:
         return self.ranks.sum(feed_forward(layer.feed_forward, x))
 
 
-def norm(x: Tensor, weights: NormWeights, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum."""
-    if weights.kind == "rms":
-        return rms_norm(x, weights.weight, weights.eps, residual=branch)
-    total = x if branch is None else x + branch
-    shape = (x.shape[1],)
-    normed = functional.layer_norm(total.float(), shape, weights.weight, weights.bias, weights.eps)
-    return normed.to(x.dtype), total
-
-
-def _after(branch: Tensor, weights: NormWeights | None) -> Tensor:
-    return branch if weights is None else norm(branch, weights, None)[0]
+def norm(
+    x: Tensor,
+    weights: NormWeights,
+    branch: Tensor | None = None,
+    after: NormWeights | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The norm of `x + branch`, and that sum; `after` norms the branch before."""
+    if branch is not None and after is not None and (weights.kind, after.kind) != ("rms", "rms"):
+        branch, after = norm(branch, after)[0], None
+    if weights.kind != "rms":
+        return layer_norm(x, weights.weight, weights.bias, weights.eps, residual=branch)
+    of_branch = None if after is None else (after.weight, after.eps)
+    return rms_norm(x, weights.weight, weights.eps, residual=branch, after=of_branch)

@@ -106,7 +106,9 @@ def products(architecture: int, size: str) -> Iterator[Build]:
 
 
 def others() -> Iterator[Build]:
-    yield Build("norm", norm._rms_norm, {"SUM": True, "BLOCK": 4096, "num_warps": 8})
+    rules = {"SUM": True, "AFTER": True, "CENTRED": False, "BIAS": False}
+    types = {"bias": "*fp32", "after": "*fp32", "after_eps": "fp32"}
+    yield Build("norm", norm._norm, {**rules, "BLOCK": 4096, "num_warps": 8}, types)
     kind = {"KIND": "silu", "BLOCK": 1024, "num_warps": 4}
     yield Build("activation", activation._activate, kind, {"out": "*bf16"})
     heads = {"HQ": 32, "HK": 8, "D": 128, "DV": 128, "HALF": 64, "TOKENS": 64, "NORM": "before"}

@@ -11,7 +11,7 @@ from penstock.backends.torch.kernels.decode import attend_decode
 from penstock.backends.torch.kernels.experts import experts, linear
 from penstock.backends.torch.kernels.latent import attend_latent
 from penstock.backends.torch.kernels.matrix import Matrix
-from penstock.backends.torch.kernels.norm import rms_norm
+from penstock.backends.torch.kernels.norm import layer_norm, rms_norm
 from penstock.backends.torch.kernels.prefill import attend_prefill
 from penstock.backends.torch.kernels.rotation import (
     Heads,
@@ -36,6 +36,7 @@ __all__ = [
     "crc64",
     "experts",
     "find_rows",
+    "layer_norm",
     "linear",
     "rms_norm",
     "rotate",
