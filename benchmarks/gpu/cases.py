@@ -15,7 +15,6 @@ from penstock.backends.torch.kernels import (
     Activation,
     Heads,
     Matrix,
-    Rule,
     Scoring,
     decode,
     latent,
@@ -32,12 +31,6 @@ from penstock.backends.torch.kernels.experts import (
     experts_triton,
     linear_reference,
     linear_triton,
-)
-from penstock.backends.torch.kernels.route import (
-    route_reference,
-    route_triton,
-    sort_by_expert_reference,
-    sort_by_expert_triton,
 )
 from torch import Tensor
 
@@ -195,11 +188,17 @@ def heads(
 
 
 def rotated(make: Maker, rows: int, count: int, d: int, rotary: int) -> Case:
+    """Part of each head, written to a part of another."""
     cos, sin = _angles(make, 50, rotary // 2)
-    x = make.numbers(rows, count, d + 8)[..., 8:]
-    args = (x, make.integers(0, 50, rows), cos, sin)
-    pair = (rotation.rotate_triton, rotation.rotate_reference)
-    return Case("rotation", *pair, args, bytes=2 * rows * count * d * make.dtype.itemsize)
+    x, out = make.numbers(2, rows, count, d + 8)[..., 8:]
+    args = (x, make.integers(0, 50, rows), cos, sin, out)
+    pair = (rotation.rotate_triton, _rotated)
+    size = 2 * rows * count * d * make.dtype.itemsize
+    return Case("rotation", *pair, args, written=(4,), bytes=size)
+
+
+def _rotated(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    out.copy_(rotation.rotate_reference(x, positions, cos, sin))
 
 
 def latents(make: Maker, rows: int, rank: int, rope: int, tokens: int = 16) -> Case:
@@ -354,22 +353,6 @@ def merges(make: Maker, rows: int, hq: int, splits: int, width: int, *, sinks: b
     return Case("merge", *pair, args, written=(3,), bytes=parts.nbytes)
 
 
-def routes(
-    make: Maker, rows: int, experts: int, k: int, rule: Rule, *, corrected: bool = False
-) -> Case:
-    correction = make.wide(experts) * 0.2 if corrected else None
-    args = (make.wide(rows, experts), rule, k, correction)
-    size = rows * experts * 4
-    return Case("routing", route_triton, route_reference, args, bytes=size)
-
-
-def sorts(make: Maker, rows: int, k: int, experts: int) -> Case:
-    """Experts beyond the middle get few rows."""
-    indices = torch.minimum(make.integers(0, experts, rows, k), make.integers(0, experts, rows, k))
-    pair = (sort_by_expert_triton, sort_by_expert_reference)
-    return Case("order by expert", *pair, (indices, experts), bytes=rows * k * 8)
-
-
 def matrix(
     make: Maker, form: str, experts: int, outputs: int, inputs: int, *, bias: bool
 ) -> Matrix:
@@ -421,7 +404,7 @@ def mixtures(
         experts_grouped if grouped else experts_triton,
         experts_reference,
         (*args, rule or Activation("silu")),
-        {"weight_on_input": on_input, "elsewhere": elsewhere},
+        {"weight_on_input": on_input},
         bytes=int(read),
         operations=2 * rows * k * 3 * hidden * width,
     )

@@ -40,7 +40,7 @@ KERNELS = {
         "rotate_and_store",
         "store_latent",
     ),
-    feed_forward: ("activate", "experts", "linear", "route"),
+    feed_forward: ("activate", "experts", "linear", "linear_wide", "route"),
     graphs: ("sample",),
     model: ("find_rows", "layer_norm", "rms_norm"),
 }

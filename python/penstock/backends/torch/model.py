@@ -111,8 +111,7 @@ class Model:
             attended = attend_heads(mixer, x, inputs, table, places, pool, at)
         else:
             attended = attend_latent_rows(mixer, x, inputs, table, places, pool, at)
-        bias = None if mixer.out_bias is None else mixer.out_bias.to(x.dtype)
-        return self.ranks.sum(functional.linear(attended, mixer.out, bias))
+        return self.ranks.sum(functional.linear(attended, mixer.out, mixer.out_bias))
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
         return self.ranks.sum(feed_forward(layer.feed_forward, x))

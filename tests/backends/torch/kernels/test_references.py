@@ -263,7 +263,8 @@ def test_equal_choices_go_to_the_lower_expert() -> None:
 
 def test_rows_in_the_order_of_experts() -> None:
     indices = torch.tensor([[2, 0], [2, 3], [0, 2]], dtype=torch.int32)
-    order, ends = kernels.sort_by_expert(indices, 5)
+    order, ends, inverse = kernels.sort_by_expert(indices, 5)
+    assert order[inverse.long()].tolist() == list(range(6))
     assert order.tolist() == [1, 4, 0, 2, 5, 3]
     assert ends.tolist() == [2, 2, 5, 6, 6]
 
@@ -302,7 +303,7 @@ def test_mxfp4_codes_have_their_exponents() -> None:
 
 def test_places_of_experts_elsewhere_come_last() -> None:
     indices = torch.tensor([[3, 0], [1, 3], [0, 2]], dtype=torch.int32)
-    order, ends = kernels.sort_by_expert(indices, 3)
+    order, ends, _ = kernels.sort_by_expert(indices, 3)
     assert order.tolist() == [1, 4, 2, 5, 0, 3]
     assert ends.tolist() == [2, 3, 4]
 

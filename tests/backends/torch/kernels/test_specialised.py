@@ -15,7 +15,7 @@ from penstock.backends.torch.kernels import Scoring  # noqa: E402
 from triton._C.libtriton import native_specialize_impl  # noqa: E402
 from triton.backends.compiler import BaseBackend  # noqa: E402
 
-from benchmarks.gpu import cases, step_cases  # noqa: E402
+from benchmarks.gpu import cases, routing_cases, step_cases  # noqa: E402
 from benchmarks.gpu.cases import Case, Maker  # noqa: E402
 
 
@@ -82,7 +82,7 @@ def test_an_index_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatc
 
 def test_any_number_of_rows_is_sorted_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ((1, 1), (1, 3), (16, 8), (130, 8))
-    made = [cases.sorts(MAKE, rows, k, 40) for rows, k in sizes]
+    made = [routing_cases.sorts(MAKE, rows, k, 40) for rows, k in sizes]
     launches = Launches(made[0], "_sort", monkeypatch)
     for case in made:
         call(case)

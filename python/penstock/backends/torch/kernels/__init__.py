@@ -8,7 +8,8 @@ from penstock.backends.torch.kernels.activation import Activation, activate
 from penstock.backends.torch.kernels.attention import Scoring
 from penstock.backends.torch.kernels.checksum import crc64
 from penstock.backends.torch.kernels.decode import attend_decode
-from penstock.backends.torch.kernels.experts import experts, linear
+from penstock.backends.torch.kernels.experts import experts, linear, linear_wide
+from penstock.backends.torch.kernels.gather import Beside
 from penstock.backends.torch.kernels.latent import attend_latent
 from penstock.backends.torch.kernels.matrix import Matrix
 from penstock.backends.torch.kernels.norm import layer_norm, rms_norm
@@ -25,6 +26,7 @@ from penstock.backends.torch.kernels.sample import sample
 
 __all__ = [
     "Activation",
+    "Beside",
     "Heads",
     "Matrix",
     "Rule",
@@ -38,6 +40,7 @@ __all__ = [
     "find_rows",
     "layer_norm",
     "linear",
+    "linear_wide",
     "rms_norm",
     "rotate",
     "rotate_and_store",
