@@ -15,7 +15,6 @@ from penstock.backends.torch.kernels import (
     Activation,
     Heads,
     Matrix,
-    Rule,
     Scoring,
     decode,
     latent,
@@ -33,13 +32,6 @@ from penstock.backends.torch.kernels.experts import (
     linear_reference,
     linear_triton,
 )
-from penstock.backends.torch.kernels.route import (
-    route_reference,
-    route_triton,
-    sort_by_expert_reference,
-    sort_by_expert_triton,
-)
-from penstock.backends.torch.kernels.sample import sample_reference, sample_triton
 from torch import Tensor
 
 # Largest error of an output as a share of its largest number.
@@ -140,6 +132,11 @@ def norms(make: Maker, rows: int, width: int) -> Iterator[Case]:
     yield Case("norm", *pair, (x, weight, 1e-5), bytes=2 * size)
     residual = {"residual": make.numbers(rows, width)}
     yield Case("norm of a sum", *pair, (x, weight, 1e-5), residual, bytes=4 * size)
+    after = {**residual, "after": (make.wide(width), 1e-6)}
+    yield Case("norm of a sum with a norm", *pair, (x, weight, 1e-5), after, bytes=4 * size)
+    pair = (norm.layer_norm_triton, norm.layer_norm_reference)
+    for bias in (None, make.wide(width)):
+        yield Case("layer norm", *pair, (x, weight, bias, 1e-5), residual, bytes=4 * size)
 
 
 def activation(make: Maker, rows: int, width: int, rule: Activation) -> Case:
@@ -191,11 +188,17 @@ def heads(
 
 
 def rotated(make: Maker, rows: int, count: int, d: int, rotary: int) -> Case:
+    """Part of each head, written to a part of another."""
     cos, sin = _angles(make, 50, rotary // 2)
-    x = make.numbers(rows, count, d + 8)[..., 8:]
-    args = (x, make.integers(0, 50, rows), cos, sin)
-    pair = (rotation.rotate_triton, rotation.rotate_reference)
-    return Case("rotation", *pair, args, bytes=2 * rows * count * d * make.dtype.itemsize)
+    x, out = make.numbers(2, rows, count, d + 8)[..., 8:]
+    args = (x, make.integers(0, 50, rows), cos, sin, out)
+    pair = (rotation.rotate_triton, _rotated)
+    size = 2 * rows * count * d * make.dtype.itemsize
+    return Case("rotation", *pair, args, written=(4,), bytes=size)
+
+
+def _rotated(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    out.copy_(rotation.rotate_reference(x, positions, cos, sin))
 
 
 def latents(make: Maker, rows: int, rank: int, rope: int, tokens: int = 16) -> Case:
@@ -350,22 +353,6 @@ def merges(make: Maker, rows: int, hq: int, splits: int, width: int, *, sinks: b
     return Case("merge", *pair, args, written=(3,), bytes=parts.nbytes)
 
 
-def routes(
-    make: Maker, rows: int, experts: int, k: int, rule: Rule, *, corrected: bool = False
-) -> Case:
-    correction = make.wide(experts) * 0.2 if corrected else None
-    args = (make.wide(rows, experts), rule, k, correction)
-    size = rows * experts * 4
-    return Case("routing", route_triton, route_reference, args, bytes=size)
-
-
-def sorts(make: Maker, rows: int, k: int, experts: int) -> Case:
-    """Experts beyond the middle get few rows."""
-    indices = torch.minimum(make.integers(0, experts, rows, k), make.integers(0, experts, rows, k))
-    pair = (sort_by_expert_triton, sort_by_expert_reference)
-    return Case("order by expert", *pair, (indices, experts), bytes=rows * k * 8)
-
-
 def matrix(
     make: Maker, form: str, experts: int, outputs: int, inputs: int, *, bias: bool
 ) -> Matrix:
@@ -417,7 +404,7 @@ def mixtures(
         experts_grouped if grouped else experts_triton,
         experts_reference,
         (*args, rule or Activation("silu")),
-        {"weight_on_input": on_input, "elsewhere": elsewhere},
+        {"weight_on_input": on_input},
         bytes=int(read),
         operations=2 * rows * k * 3 * hidden * width,
     )
@@ -446,32 +433,3 @@ def checksums(make: Maker, *counts: int) -> Case:
     words = [make.integers(-(2**31), 2**31 - 1, 2 * count) for count in counts]
     pair = (remainders_triton, remainders_reference)
     return Case("checksum", *pair, (tuple(words),), bytes=8 * sum(counts))
-
-
-RULES = ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (9, 0.8, 0.05), (1, 1.0, 0.0))
-
-
-def draws(make: Maker, rows: int, vocabulary: int, *, rules: Sequence[Any] = RULES) -> Case:
-    """Rows of all `rules` (top-k, top-p, min-p), every seventh greedy, with some equal logits and
-    some that are minus infinity or not a number.
-    """
-    logits = (make.wide(rows, vocabulary) * 8).round() / 4
-    logits[:, 3::11] = -math.inf
-    logits[::3, 5::17] = math.nan
-    each = [rules[i % len(rules)] for i in range(rows)]
-    heat = [0.0 if i % 7 == 6 else 0.5 + i % 3 for i in range(rows)]
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=make.device)
-
-    seeds = make.integers(-(2**31), 2**31 - 1, rows).long() * 0x12345677
-    args = (
-        *(logits, column(heat), make.index([k for k, _, _ in each])),
-        *(column([p for _, p, _ in each]), column([m for _, _, m in each])),
-        *(seeds, make.integers(0, 3, rows), make.integers(0, 100000, rows)),
-    )
-    # A GPU's exponential is rounded otherwise than torch's, so that a random number at the border
-    # of two tokens may draw either: about one row in a hundred, of 10,000 likely tokens.
-    may = 0.0 if make.device == "cpu" else 0.03
-    pair = (sample_triton, sample_reference)
-    return Case("sampling", *pair, args, bytes=logits.nbytes, may_differ=may)

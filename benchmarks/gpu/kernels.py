@@ -11,7 +11,7 @@ import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, routing_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
@@ -61,14 +61,16 @@ def real(make: Maker) -> Iterator[Named]:
         lambda: cases.latent_rows(make, [(4095, 1)] * 64, 128, 512, 64, tokens=64),
     )
     yield from _products(make)
-    yield "routing 256x128", lambda: cases.routes(make, 256, 128, 8, ROUTER)
-    yield "routing 256x256, groups", lambda: cases.routes(make, 256, 256, 8, DEEPSEEK)
-    yield "order by expert 256x8", lambda: cases.sorts(make, 256, 8, 128)
+    yield "routing 256x128", lambda: routing_cases.routes(make, 256, 128, 8, ROUTER)
+    yield "routing 256x256, groups", lambda: routing_cases.routes(make, 256, 256, 8, DEEPSEEK)
+    yield "gathered rows 256x8", lambda: routing_cases.gathers(make, 256, 8, 2048)
+    yield "sum of experts 256x8", lambda: routing_cases.combines(make, 256, 8, 2048)
+    yield "order by expert 256x8", lambda: routing_cases.sorts(make, 256, 8, 128)
     yield "checksum of 8 blocks of 512 KiB", lambda: cases.checksums(make, *[65536] * 8)
     for name, rule in (("greedy", [(1, 1.0, 0.0)]), ("all", [(0, 1.0, 0.0)]), ("top-p", TOP_P)):
         yield (
             f"sampling 256x151936, {name}",
-            lambda rule=rule: cases.draws(make, 256, 151936, rules=rule),
+            lambda rule=rule: step_cases.draws(make, 256, 151936, rules=rule),
         )
 
 
@@ -90,9 +92,9 @@ def _products(make: Maker) -> Iterator[Named]:
 def odd(make: Maker) -> Iterator[Named]:
     """Small shapes, where each rule and border is met, of all kernels."""
     for rows, width in ((3, 48), (17, 5000)):
-        for at in range(2):
+        for at in range(5):
             yield (
-                f"norm {rows}x{width}, {'sum' if at else 'alone'}",
+                f"norm {rows}x{width}, form {at}",
                 lambda rows=rows, width=width, at=at: list(cases.norms(make, rows, width))[at],
             )
     yield "merge", lambda: cases.merges(make, 3, 5, 5, 128, sinks=True)
@@ -155,10 +157,32 @@ def odd(make: Maker) -> Iterator[Named]:
                     grouped=True,
                 ),
             )
-    yield "routing", lambda: cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
-    yield "order by expert", lambda: cases.sorts(make, 129, 3, 70)
-    yield "sampling", lambda: cases.draws(make, 210, 50000)
+    yield from _routing(make)
+    yield "sampling", lambda: step_cases.draws(make, 210, 50000)
+    yield "sampling, soft cap", lambda: step_cases.draws(make, 42, 50000, softcap=9.0)
+    yield "rows", lambda: step_cases.rows(make, [3, 1, 5, 200], 3, 16)
     yield "checksum", lambda: cases.checksums(make, 65536, 1, 0, 70001, 4096)
+
+
+def _routing(make: Maker) -> Iterator[Named]:
+    yield "routing", lambda: routing_cases.routes(make, 37, 256, 8, DEEPSEEK, corrected=True)
+    yield (
+        "routing, bias, own",
+        lambda: routing_cases.routes(
+            *(make, 37, 128, 4, Rule("softmax", after_choice=True)), bias=True, own=range(40, 80)
+        ),
+    )
+    for factors in (False, True):
+        yield (
+            f"gathered rows, factors {factors}",
+            lambda factors=factors: routing_cases.gathers(make, 37, 3, 1100, factors=factors),
+        )
+    for gate in (None, False, True):
+        yield (
+            f"sum of experts, gate {gate}",
+            lambda gate=gate: routing_cases.combines(make, 37, 3, 1100, bias=True, gate=gate),
+        )
+    yield "order by expert", lambda: routing_cases.sorts(make, 129, 3, 70)
 
 
 def _heads(make: Maker, borders: Sequence[int], rows: Sequence[tuple[int, int]]) -> Iterator[Named]:
@@ -193,8 +217,8 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "latent", lambda: cases.latent_rows(make, [(3, 1)], 2, 16, 8)
     yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
     yield GROUPED, lambda: cases.mixtures(make, "plain", 9, 2, 3, 32, 32, grouped=True)
-    yield "routing", lambda: cases.routes(make, 2, 8, 2, ROUTER)
-    yield "sampling", lambda: cases.draws(make, 7, 40)
+    yield "routing", lambda: routing_cases.routes(make, 2, 8, 2, ROUTER)
+    yield "sampling", lambda: step_cases.draws(make, 7, 40)
     yield "checksum", lambda: cases.checksums(make, 3, 300)
 
 

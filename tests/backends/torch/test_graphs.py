@@ -40,9 +40,9 @@ KERNELS = {
         "rotate_and_store",
         "store_latent",
     ),
-    feed_forward: ("activate", "experts", "linear", "route"),
+    feed_forward: ("activate", "experts", "linear", "linear_wide", "route"),
     graphs: ("sample",),
-    model: ("rms_norm",),
+    model: ("find_rows", "layer_norm", "rms_norm"),
 }
 """Functions that are kernels on a GPU: what their references do inside is not recorded."""
 
@@ -338,9 +338,10 @@ def test_a_state_that_is_not_finite_is_a_token_of_its_own() -> None:
         state = loaded._model, loaded._on_device  # type: ignore[attr-defined]
         x = torch.zeros(3, state[0].spec.hidden)
         x[1, 5] = torch.nan
-        columns = torch.tensor([[0, 0, 0], [4, 2, 0], [9, 9, 9]], dtype=torch.int32)
+        rows = [[0, 0, 0], [4, 2, 0], [9, 9, 9], [10, 10, 10]]
+        columns = torch.tensor(rows, dtype=torch.int32)
         offsets = torch.arange(4, dtype=torch.int32)
-        inputs = graphs.decode_inputs(columns, offsets, state[1].padding)
+        inputs = graphs.decode_inputs(columns, offsets)
         drawn = graphs.draw_all(*state, x, inputs)
         assert drawn[1] == NOT_FINITE
         assert (drawn[[0, 2]] >= 0).all()

@@ -163,17 +163,16 @@ def test_a_registration_is_one_copy_to_the_device(monkeypatch: pytest.MonkeyPatc
     registered = [
         (slot, {**common, "temperature": 0.1 * slot, "seed": seed}) for slot, seed in seeds.items()
     ]
-    tables = [(array("i", [0, 7]), array("i", [5, 6])), (array("i"), array("i"))]
     monkeypatch.setattr(slots_module, "to_device", counted)
     monkeypatch.setattr(torch, "tensor", never)
-    device.apply(Updates(tables, registered))
+    device.apply(Updates(array("i", [0, 13]), array("i", [5, 6]), registered))
     monkeypatch.undo()
     assert len(copies) == 1
-    heat, top_k, top_p, min_p, seed, choice = device.sampling(torch.tensor([3, 0, 1]))
+    heat, top_k, top_p, min_p, seed, choice = (column[[3, 0, 1]] for column in device.sampling)
     assert [each % (1 << 64) for each in seed.tolist()] == list(seeds.values())
     assert heat.tolist() == pytest.approx([0.3, 0.0, 0.1])
     assert (top_k.tolist(), choice.tolist()) == ([7] * 3, [2] * 3)
     assert (top_p.unique().item(), min_p.unique().item()) == pytest.approx((0.3, 0.05))
-    assert device.sampling(torch.tensor([2]))[4].tolist() == [0]
-    found = device.tables(torch.tensor([0, 2]), None)[0]
+    assert device.sampling[4][2] == 0
+    found = device.tables(torch.tensor([0, 2]), None)[:, 0]
     assert found.tolist() == [[5, 0, 0], [0, 6, 0]]

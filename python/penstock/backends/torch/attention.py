@@ -100,9 +100,10 @@ def attend_latent_rows(
     store_latent(latents, norm.weight, norm.eps, inputs.positions, at.cos, at.sin, places, view)
     heads = queries.reshape(rows, -1, a.plain_dim + a.rope_dim)
     plain, turned = heads.split([a.plain_dim, a.rope_dim], dim=2)
-    turned = rotate(turned.contiguous(), inputs.positions, at.cos, at.sin)
-    absorbed = torch.bmm(plain.transpose(0, 1), own.k_b).transpose(0, 1)
-    q = torch.cat([absorbed, turned], dim=2)
+    q = x.new_empty(rows, heads.shape[1], kept)
+    absorbed, rotated = q.split([a.kv_rank, a.rope_dim], dim=2)
+    torch.bmm(plain.transpose(0, 1), own.k_b, out=absorbed.transpose(0, 1))
+    rotate(turned, inputs.positions, at.cos, at.sin, rotated)
     context = attend_latent(
         q,
         view,
@@ -113,4 +114,6 @@ def attend_latent_rows(
         scale=(a.plain_dim + a.rope_dim) ** -0.5 if a.scale is None else a.scale,
         scratch=inputs.scratch,
     )
-    return torch.bmm(context.transpose(0, 1), own.v_b).transpose(0, 1).reshape(rows, -1)
+    out = x.new_empty(rows, heads.shape[1], a.value_dim)
+    torch.bmm(context.transpose(0, 1), own.v_b, out=out.transpose(0, 1))
+    return out.flatten(1)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.backends.torch.kernels import activate, experts, linear, route
+from penstock.backends.torch.kernels import (
+    Beside,
+    activate,
+    experts,
+    linear,
+    linear_wide,
+    route,
+)
 from penstock.backends.torch.weights import MixtureWeights, MlpWeights
 
 
@@ -29,14 +35,16 @@ def _mlp(weights: MlpWeights, x: Tensor) -> Tensor:
 
 def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
     # In f32, because a small error would choose another expert.
-    logits = functional.linear(x.float(), weights.router, weights.router_bias)
+    logits = linear_wide(x, weights.router)
     routed = logits.shape[1] - weights.shared_gate
-    indices, factors = route(logits[:, :routed], weights.rule, weights.chosen, weights.correction)
-    partial = len(weights.own) < routed
-    if partial:
-        elsewhere = (indices < weights.own.start) | (indices >= weights.own.stop)
-        indices = (indices - weights.own.start).masked_fill(elsewhere, len(weights.own))
-    out = experts(
+    own = weights.own if len(weights.own) < routed else None
+    rules = (weights.rule, weights.chosen, weights.correction, weights.router_bias, own)
+    indices, factors = route(logits[:, :routed], *rules)
+    beside = None
+    if weights.shared is not None:
+        gate = logits[:, routed] if weights.shared_gate else None
+        beside = Beside(_mlp(weights.shared, x), gate)
+    return experts(
         x,
         indices,
         factors,
@@ -44,11 +52,5 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
         weights.down,
         weights.activation,
         weight_on_input=weights.weight_on_input,
-        elsewhere=partial,
+        beside=beside,
     )
-    if weights.shared is None:
-        return out
-    beside = _mlp(weights.shared, x)
-    if weights.shared_gate:
-        beside = beside * torch.sigmoid(logits[:, routed:]).to(x.dtype)
-    return out + beside

@@ -172,13 +172,13 @@ def planned(
     inputs: Inputs,
     plan: StepPlan,
     order: Sequence[int],
-    tables: Sequence[Tensor],
+    tables: Tensor,
 ) -> Inputs:
     """The inputs of a step outside of graphs, with its attention where that is FlashInfer's."""
     if flash is None:
         return inputs
     starts, counts = ([column[i] for i in order] for column in (plan.starts, plan.lengths))
-    return replace(inputs, planned=flash.plan(starts, counts, tables))
+    return replace(inputs, planned=flash.plan(starts, counts, tables.unbind(1)))
 
 
 def _staying(rows: int, table: Tensor) -> dict[str, Any]:

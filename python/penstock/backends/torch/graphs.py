@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.inputs import Inputs, to_device
+from penstock.backends.torch.inputs import Inputs, write
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
@@ -41,7 +41,7 @@ class Capture(Protocol):
 @dataclass(frozen=True, slots=True)
 class Graph:
     columns: Tensor
-    """[3, rows] int32: tokens, slots and positions."""
+    """[4, rows] int32: tokens, slots, positions and lengths."""
     work: Callable[[], Tensor]
     """What was recorded. It refers to all tensors that the graph reads and did not make."""
     replay: Callable[[], Tensor]
@@ -90,31 +90,31 @@ class DecodeGraphs:
         joined = array("i", plan.tokens) + array("i", [0]) * padding
         joined += plan.slots + array("i", [self._slots.padding]) * padding
         joined += plan.starts + array("i", [0]) * padding
-        device = self._slots.last.device
-        (columns,) = to_device([joined], device)
+        joined += array("i", [start + 1 for start in plan.starts]) + array("i", [0]) * padding
         if (rows, draws) not in self._graphs:
             self._graphs[rows, draws] = self._captured(rows, draws=draws)
         graph = self._graphs[rows, draws]
-        graph.columns.view(-1).copy_(columns)
+        write(joined, graph.columns)
         if graph.planned is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
-            graph.planned.plan(starts, counts, self._slots.tables(graph.columns[1], None))
+            tables = self._slots.tables(graph.columns[1], None)
+            graph.planned.plan(starts, counts, tables.unbind(1))
         return graph.replay()[:count]
 
     def _captured(self, rows: int, *, draws: bool) -> Graph:
         # Rows of padding: a capture computes too, and must not keep a token for a sequence.
-        columns = torch.zeros(3, rows, dtype=torch.int32, device=self._slots.last.device)
+        columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
         columns[1] = self._slots.padding
         # Made before the capture: sizes are the graph's, not the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
         planned = None
         if self._flash is not None:
-            tables = self._slots.tables(columns[1], None)
+            tables = self._slots.tables(columns[1], None).unbind(1)
             planned = self._flash.of_graph(rows, tables)
             planned.plan([0] * rows, [0] * rows, tables)
 
         def work() -> Tensor:
-            inputs = decode_inputs(columns, offsets, self._slots.padding)
+            inputs = decode_inputs(columns, offsets)
             inputs = replace(inputs, planned=planned, scratch=self._scratch)
             tables = self._slots.tables(inputs.slots, None)
             x = self._model.forward(inputs, tables, self._slots.last)
@@ -123,16 +123,16 @@ class DecodeGraphs:
         return Graph(columns, work, self._capture(work), planned)
 
 
-def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
-    """The inputs of one row for each sequence; the length of a sequence in slot `padding` is 0."""
-    tokens, slots, positions = columns.unbind(0)
+def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
+    """The inputs of one row for each sequence; the length of one of padding is 0."""
+    tokens, slots, positions, lengths = columns.unbind(0)
     return Inputs(
         tokens=tokens,
         positions=positions,
         sequences=offsets[:-1],
         slots=slots,
         starts=positions,
-        lengths=torch.where(slots == padding, 0, positions + 1),
+        lengths=lengths,
         offsets=offsets,
         decodes=len(tokens),
         most_rows=1,
@@ -142,12 +142,15 @@ def decode_inputs(columns: Tensor, offsets: Tensor, padding: int) -> Inputs:
 
 def draw_all(model: Model, device: DeviceSlots, x: Tensor, inputs: Inputs) -> Tensor:
     """A token of each row, by the parameters of its slot alone; on the device, and kept there."""
-    logits, drawn = model.logits(x), torch.empty_like(inputs.tokens)
+    logits, drawn = model.raw_logits(x), torch.empty_like(inputs.tokens)
     if logits is not None:
-        drawn = sample(logits, *(*device.sampling(inputs.slots), inputs.positions + 1))
-        drawn = drawn.masked_fill(~x.isfinite().all(1), NOT_FINITE)
-    drawn = model.ranks.share(drawn)
-    device.last.index_copy_(0, inputs.slots.long(), drawn)
+        # A length is the position of the token that follows.
+        rows = (device.sampling, inputs.slots, inputs.lengths)
+        kept = {"states": x, "instead": NOT_FINITE, "last": device.last}
+        drawn = sample(logits, *rows, softcap=model.spec.final_softcap or 0.0, **kept)
+    if model.ranks.group is not None:
+        drawn = model.ranks.share(drawn)
+        device.last.index_copy_(0, inputs.slots.long(), drawn)
     return drawn
 
 

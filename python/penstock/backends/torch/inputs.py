@@ -102,6 +102,16 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
     return torch.repeat_interleave(index, counts, output_size=total)
 
 
+def write(column: array[int], target: Tensor) -> None:
+    """Write 32-bit integers to a tensor behind the work launched so far, without a wait."""
+    target.view(-1).copy_(_pinned(column, target.device), non_blocking=True)
+
+
+def _pinned(column: array[int], device: torch.device) -> Tensor:
+    host = torch.frombuffer(column, dtype=torch.int32)
+    return host.pin_memory() if device.type == "cuda" else host
+
+
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     """Columns of 32-bit integers on the device, by one copy behind the work launched so far. Unlike
     that of `torch.tensor`, it does not wait for that work.
@@ -112,7 +122,5 @@ def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Te
     sizes = [len(column) for column in columns]
     if not joined:
         return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]
-    host = torch.frombuffer(joined, dtype=torch.int32)
-    if device.type == "cuda":
-        host = host.pin_memory()
+    host = _pinned(joined, device)
     return list(host.to(device, non_blocking=True, copy=True).split(sizes))

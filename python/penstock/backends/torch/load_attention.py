@@ -30,12 +30,14 @@ def load_mixer(loader: Loader, index: int, layer: Layer, roles: Roles) -> MixerW
     else:
         raise PenstockError(f"the torch backend has no {mixer.kind} attention of this form yet")
     adds_bias = isinstance(mixer, Attention) and mixer.out_bias and loader.shard.rank == 0
-    hidden = loader.spec.hidden
+    out_bias, hidden = None, loader.spec.hidden
+    if adds_bias:
+        out_bias = loader.source.vector(needed(roles, "o_bias"), hidden).to(loader.source.dtype)
     return MixerWeights(
         spec=mixer,
         projections=projections,
         out=out,
-        out_bias=loader.source.vector(needed(roles, "o_bias"), hidden) if adds_bias else None,
+        out_bias=out_bias,
         sinks=_sinks(loader, mixer, roles),
         rotation=loader.ropes.index(mixer.rope) if mixer.rope else None,
         kv_group=_group_of(loader, index),

@@ -29,9 +29,10 @@ def _mlp(loader: Loader, form: Mlp, roles: Roles, prefix: str) -> MlpWeights:
     bias = out_bias = None
     if form.bias:
         parts = (loader.source.vector(needed(roles, f"{prefix}{n}_bias"), width) for n in names)
-        bias = torch.cat([part[own.start : own.stop] for part in parts])
+        bias = torch.cat([part[own.start : own.stop] for part in parts]).to(loader.source.dtype)
         if shard.rank == 0:
             out_bias = loader.source.vector(needed(roles, f"{prefix}down_bias"), hidden)
+            out_bias = out_bias.to(loader.source.dtype)
     down = loader.source.matrix(needed(roles, prefix + "down"), hidden, width, cols=own)
     return MlpWeights(
         inner=Matrix(inner, bias=bias),
@@ -81,11 +82,10 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
     ]
     if moe.shared_gate:
         router.append(source.vector(needed(roles, "shared_factor"), hidden).unsqueeze(0))
-        router_bias = None if router_bias is None else torch.cat([router_bias, router_bias[:1] * 0])
     inner = _stacked(loader, moe, roles, ("gate", "up"), columns)
     down = _stacked_down(loader, moe, roles, columns, adds_bias)
     return MixtureWeights(
-        router=torch.cat(router),
+        router=_narrowed(torch.cat(router), source.dtype),
         router_bias=router_bias,
         rule=rule(moe.router),
         chosen=moe.experts_per_token,
@@ -98,6 +98,12 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
         shared=None if moe.shared is None else _mlp(loader, moe.shared, roles, "shared_"),
         shared_gate=moe.shared_gate,
     )
+
+
+def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
+    """The router's weights in the type of the rows, where that has all of their digits."""
+    narrow = router.to(dtype)
+    return narrow if torch.equal(narrow.float(), router) else router
 
 
 def _stacked(

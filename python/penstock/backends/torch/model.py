@@ -14,7 +14,7 @@ from torch.nn import functional
 from penstock.backends.torch.attention import attend_heads, attend_latent_rows
 from penstock.backends.torch.feed_forward import feed_forward
 from penstock.backends.torch.inputs import Inputs
-from penstock.backends.torch.kernels import rms_norm
+from penstock.backends.torch.kernels import find_rows, layer_norm, rms_norm
 from penstock.backends.torch.pool import Pool
 from penstock.backends.torch.ranks import Ranks
 from penstock.backends.torch.shard import Shard
@@ -39,26 +39,25 @@ class Model:
     ranks: Ranks
     dtype: torch.dtype
 
-    def forward(self, inputs: Inputs, tables: tuple[Tensor, ...], last: Tensor) -> Tensor:
+    def forward(self, inputs: Inputs, tables: Tensor, last: Tensor) -> Tensor:
         """The residual stream [rows, hidden] after this rank's last layer.
 
-        `tables` has the block tables [sequences, blocks] of each KV group, `last` [slots] the token
-        that each slot sampled last.
+        `tables` has the block tables [sequences, KV groups, blocks], `last` [slots] the token that
+        each slot sampled last.
         """
-        x = self._first(inputs, last)
-        places = tuple(
-            _places(table, inputs, pool) for table, pool in zip(tables, self.pools, strict=True)
-        )
+        rows = (inputs.tokens, inputs.positions, inputs.sequences, inputs.slots, inputs.lengths)
+        tokens, places = find_rows(*rows, last, tables, self.pools[0].layout.block_size)
+        x = self._first(inputs, tokens)
         branch: Tensor | None = None
+        after: NormWeights | None = None
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
-            normed, x = norm(x, layer.mixer_norm, branch)
-            branch = self._attend(layer.mixer, normed, inputs, tables[group], places[group])
-            branch = _after(branch, layer.mixer_after)
-            normed, x = norm(x, layer.feed_forward_norm, branch)
-            branch = self._feed_forward(layer, normed)
-            branch = _after(branch, layer.feed_forward_after)
-        x = x if branch is None else x + branch
+            normed, x = norm(x, layer.mixer_norm, branch, after)
+            branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
+            normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
+            branch, after = self._feed_forward(layer, normed), layer.feed_forward_after
+        if branch is not None:
+            x = x + (branch if after is None else norm(branch, after)[0])
         self.ranks.send(x)
         return x
 
@@ -66,28 +65,30 @@ class Model:
         """Logits [rows, vocabulary] in f32 of rows of the residual stream; None on ranks that do
         not sample.
         """
-        head = self.weights.head
-        assert head is not None
-        normed, _ = norm(x, self.weights.final_norm, None)
-        logits = self.ranks.gather(functional.linear(normed, head), self.shard)
+        logits = self.raw_logits(x)
         if logits is None:
             return None
         cap, logits = self.spec.final_softcap, logits.float()
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
+    def raw_logits(self, x: Tensor) -> Tensor | None:
+        """`logits` without the soft cap, in the type of `x`."""
+        head = self.weights.head
+        assert head is not None
+        normed, _ = norm(x, self.weights.final_norm)
+        return self.ranks.gather(functional.linear(normed, head), self.shard)
+
     def final(self, x: Tensor) -> Tensor:
         """Rows after the final norm, in f32."""
-        return norm(x.float(), self.weights.final_norm, None)[0]
+        return norm(x.float(), self.weights.final_norm)[0]
 
-    def _first(self, inputs: Inputs, last: Tensor) -> Tensor:
+    def _first(self, inputs: Inputs, tokens: Tensor) -> Tensor:
         """Embeddings, or what the stage before sends."""
         weights, own = self.weights, self.shard.vocab
         if not self.shard.embeds or weights.embed is None:
             like = weights.final_norm.weight
             rows = self.ranks.receive(len(inputs.tokens), like)
             return rows.to(self.dtype)
-        sampled = last[inputs.slots[inputs.sequences]].clamp(min=0)
-        tokens = torch.where(inputs.tokens < 0, sampled, inputs.tokens)
         if self.shard.ranks == 1:
             x = functional.embedding(tokens, weights.embed)
         else:
@@ -97,7 +98,7 @@ class Model:
         if self.spec.embed_scale is not None:
             x = x * self.spec.embed_scale
         if weights.positions is not None:
-            x = x + weights.positions[inputs.positions]
+            x = x + functional.embedding(inputs.positions, weights.positions)
         return x
 
     def _attend(
@@ -110,30 +111,22 @@ class Model:
             attended = attend_heads(mixer, x, inputs, table, places, pool, at)
         else:
             attended = attend_latent_rows(mixer, x, inputs, table, places, pool, at)
-        bias = None if mixer.out_bias is None else mixer.out_bias.to(x.dtype)
-        return self.ranks.sum(functional.linear(attended, mixer.out, bias))
+        return self.ranks.sum(functional.linear(attended, mixer.out, mixer.out_bias))
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
         return self.ranks.sum(feed_forward(layer.feed_forward, x))
 
 
-def norm(x: Tensor, weights: NormWeights, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum."""
-    if weights.kind == "rms":
-        return rms_norm(x, weights.weight, weights.eps, residual=branch)
-    total = x if branch is None else x + branch
-    shape = (x.shape[1],)
-    normed = functional.layer_norm(total.float(), shape, weights.weight, weights.bias, weights.eps)
-    return normed.to(x.dtype), total
-
-
-def _after(branch: Tensor, weights: NormWeights | None) -> Tensor:
-    return branch if weights is None else norm(branch, weights, None)[0]
-
-
-def _places(table: Tensor, inputs: Inputs, pool: Pool) -> Tensor:
-    """Where each row's key goes: block * tokens of a block + token; -1 for rows of padding."""
-    size = pool.layout.block_size
-    blocks = table[inputs.sequences, inputs.positions // size]
-    places = blocks * size + inputs.positions % size
-    return torch.where(inputs.lengths[inputs.sequences] > 0, places, -1)
+def norm(
+    x: Tensor,
+    weights: NormWeights,
+    branch: Tensor | None = None,
+    after: NormWeights | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The norm of `x + branch`, and that sum; `after` norms the branch before."""
+    if branch is not None and after is not None and (weights.kind, after.kind) != ("rms", "rms"):
+        branch, after = norm(branch, after)[0], None
+    if weights.kind != "rms":
+        return layer_norm(x, weights.weight, weights.bias, weights.eps, residual=branch)
+    of_branch = None if after is None else (after.weight, after.eps)
+    return rms_norm(x, weights.weight, weights.eps, residual=branch, after=of_branch)

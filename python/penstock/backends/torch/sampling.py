@@ -158,7 +158,7 @@ def draw(
             rule.apply(logits[at - part.start], draws.positions[at], before)
     own = slice(part.start, part.stop)
     slots, positions = to_device([draws.slots[own], draws.positions[own]], logits.device)
-    tokens = sample(logits, *(*device.sampling(slots), positions))
+    tokens = sample(logits, device.sampling, slots, positions)
     if allowed is not None:
         tokens = within(allowed, tokens)
     tokens = replaced(tokens, masks.instead, part).masked_fill(~finite, NOT_FINITE)

@@ -47,8 +47,9 @@ class Slot:
 class Updates:
     """Changes of the device's tables that a plan makes."""
 
-    tables: list[tuple[array[int], array[int]]]
-    """By KV group: flat places in the table, and blocks."""
+    places: array[int]
+    """In the tables of all slots, flat."""
+    blocks: array[int]
     registered: list[tuple[int, Mapping[str, Any]]]
     """Slots with their sampling parameters."""
 
@@ -71,8 +72,7 @@ class Slots:
 
     def apply(self, plan: StepPlan) -> Updates:
         """Take a checked plan in: registrations, changes of block tables."""
-        groups = len(self._limits.groups)
-        updates = Updates([(array("i"), array("i")) for _ in range(groups)], [])
+        updates = Updates(array("i"), array("i"), [])
         try:
             for registration in plan.registrations:
                 slot = self._new(registration, plan.grammars)
@@ -122,11 +122,10 @@ class Slots:
             except ValueError as error:
                 raise ValueError(f"sequence {i}, KV group {g}: {error}") from None
             # Blocks after the longest sequence that this backend computes are not read.
-            at, blocks = updates.tables[g]
             added = added[: max(0, self._width - kept)]
-            start = plan.slots[i] * self._width + kept
-            at.extend(range(start, start + len(added)))
-            blocks.extend(added)
+            start = (plan.slots[i] * groups + g) * self._width + kept
+            updates.places.extend(range(start, start + len(added)))
+            updates.blocks.extend(added)
         if slot.pooling == Pooling.MEAN and slot.pooled != plan.starts[i]:
             raise ValueError(
                 f"sequence {i}: a mean over {slot.pooled} tokens goes on at {plan.starts[i]}"
@@ -184,9 +183,7 @@ class DeviceSlots:
         self.padding = slots
         """A slot for rows that belong to no sequence."""
         slots += 1
-        self._tables = tuple(
-            torch.zeros(slots, width, dtype=torch.int32, device=device) for _ in range(groups)
-        )
+        self._tables = torch.zeros(slots, groups, width, dtype=torch.int32, device=device)
         self._sampling = {
             name: torch.zeros(slots, dtype=kind, device=device) for name, kind in SAMPLING
         }
@@ -194,14 +191,12 @@ class DeviceSlots:
 
     def apply(self, updates: Updates) -> None:
         """In the order of the plans, by one copy to the device."""
-        tables: list[Sequence[int]] = [each for pair in updates.tables for each in pair]
-        columns = to_device([*tables, *_registered(updates)], self._device)
-        for g, table in enumerate(self._tables):
-            at, blocks = columns[2 * g : 2 * g + 2]
-            table.view(-1)[at.long()] = blocks
+        given: list[Sequence[int]] = [updates.places, updates.blocks, *_registered(updates)]
+        at, blocks, slots, *words = to_device(given, self._device)
+        if updates.blocks:
+            self._tables.view(-1)[at.long()] = blocks
         if not updates.registered:
             return
-        slots, *words = columns[len(tables) :]
         for name, kind in SAMPLING:
             if kind == torch.int64:
                 low, high = words.pop(0), words.pop(0)
@@ -210,13 +205,14 @@ class DeviceSlots:
                 values = words.pop(0).view(kind)
             self._sampling[name][slots.long()] = values
 
-    def tables(self, slots: Tensor, blocks: int | None) -> tuple[Tensor, ...]:
-        """[sequences, blocks] of each KV group, or whole ones."""
-        return tuple(table[slots, :blocks] for table in self._tables)
+    def tables(self, slots: Tensor, blocks: int | None) -> Tensor:
+        """[sequences, KV groups, blocks], or whole ones."""
+        return self._tables[:, :, :blocks].index_select(0, slots)
 
-    def sampling(self, slots: Tensor) -> tuple[Tensor, ...]:
-        """Parameters of the rows of `slots`, in the order of SAMPLING."""
-        return tuple(column[slots] for column in self._sampling.values())
+    @property
+    def sampling(self) -> tuple[Tensor, ...]:
+        """Parameters by slot, in the order of SAMPLING."""
+        return tuple(self._sampling.values())
 
 
 def _registered(updates: Updates) -> list[array[int]]:

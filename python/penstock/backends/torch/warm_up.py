@@ -74,9 +74,8 @@ def _step(
 
 def _draw(logits: Tensor, slots: DeviceSlots) -> None:
     """Draw from a copy, as with rules that change the logits."""
-    padding = torch.full((len(logits),), slots.padding, device=logits.device)
-    positions = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
-    sample(logits.clone(), *(*slots.sampling(padding), positions))
+    padding = torch.full((len(logits),), slots.padding, dtype=torch.int32, device=logits.device)
+    sample(logits.clone(), slots.sampling, padding, torch.zeros_like(padding))
 
 
 def _prompts(model: Model, limits: Limits) -> list[int]:

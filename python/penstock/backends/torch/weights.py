@@ -97,7 +97,8 @@ class MlpWeights:
 @dataclass(frozen=True, slots=True)
 class MixtureWeights:
     router: Tensor
-    """[experts, hidden] f32; the last row is the gate of the shared expert, if it has one."""
+    """[experts, hidden], in f32 or as exact in the type of the rows; the last row is the gate of
+    the shared expert, if it has one."""
     router_bias: Tensor | None
     rule: Rule
     chosen: int

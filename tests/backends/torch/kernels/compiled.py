@@ -31,7 +31,7 @@ from penstock.backends.torch.kernels import (
     rotation,
 )
 from penstock.backends.torch.kernels.route import _route, _sort
-from penstock.backends.torch.kernels.sample import _sample
+from penstock.backends.torch.kernels.sample import _draw_rows, _scan
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -106,7 +106,9 @@ def products(architecture: int, size: str) -> Iterator[Build]:
 
 
 def others() -> Iterator[Build]:
-    yield Build("norm", norm._rms_norm, {"SUM": True, "BLOCK": 4096, "num_warps": 8})
+    rules = {"SUM": True, "AFTER": True, "CENTRED": False, "BIAS": False}
+    types = {"bias": "*fp32", "after": "*fp32", "after_eps": "fp32"}
+    yield Build("norm", norm._norm, {**rules, "BLOCK": 4096, "num_warps": 8}, types)
     kind = {"KIND": "silu", "BLOCK": 1024, "num_warps": 4}
     yield Build("activation", activation._activate, kind, {"out": "*bf16"})
     heads = {"HQ": 32, "HK": 8, "D": 128, "DV": 128, "HALF": 64, "TOKENS": 64, "NORM": "before"}
@@ -127,7 +129,19 @@ def others() -> Iterator[Build]:
     yield Build("checksum of segments", checksum._segments, sizes, words)
     sizes = {"FIRST": 12, "BITS": 6, "num_warps": 4}
     yield Build("checksum", checksum._joined, sizes, words)
-    yield Build("sampling", _sample, {"BLOCK": 1024, "num_warps": 8}, {"seeds": "*i64"})
+    yield from sampling()
+
+
+def sampling() -> Iterator[Build]:
+    """Of 151,936 tokens in 1187 parts, and of 262,144 with a soft cap."""
+    for cap in (False, True):
+        name, shared = "capped " * cap, {"CAP": cap, "PART": 128, "num_warps": 8}
+        types = {"logits": "*bf16", "maxima": "*fp32", "sums": "*fp32", "parts": "i32"}
+        yield Build(f"{name}parts of logits", _scan, {**shared, "EACH": 32}, types)
+        shared |= {"WIDTH": 4096, "LAST": True, "BLOCK": 1024, "BLOCK_P": 2048, "BLOCK_W": 4096}
+        types |= {"seeds": "*i64", "found": "*bf16", "states": "*bf16", "instead": "i32"}
+        constants = {**shared, "PICKED": 256, "CANDIDATES": 1024}
+        yield Build(f"{name}sampling", _draw_rows, constants, types)
 
 
 def resources(build: Build, architecture: int) -> list[Any]:

@@ -7,12 +7,15 @@ Usage: TRITON_INTERPRET=1 python interpreted.py f32|f16 quick|full. Prints JSON:
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import pytest
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring
 
-from benchmarks.gpu import cases
+from benchmarks.gpu import cases, routing_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
@@ -65,14 +68,20 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
 
 
 def routing(make: Maker) -> Iterator[Case]:
-    yield cases.routes(make, 5, 40, 3, Rule("softmax", epsilon=0.0))
-    yield cases.routes(make, 3, 16, 4, Rule("softmax", after_choice=True))
-    yield cases.routes(make, 3, 16, 1, Rule("sigmoid", after_choice=True, scale=2.0))
+    yield routing_cases.routes(make, 5, 40, 3, Rule("softmax", epsilon=0.0))
+    yield routing_cases.routes(make, 3, 16, 4, Rule("softmax", after_choice=True))
+    yield routing_cases.routes(make, 3, 16, 1, Rule("sigmoid", after_choice=True, scale=2.0))
     grouped = Rule("sigmoid", groups=4, keep=2, best=2, epsilon=1e-20, scale=2.5)
-    yield cases.routes(make, 4, 20, 3, grouped, corrected=True)
-    yield cases.routes(make, 4, 20, 3, Rule("softmax", groups=5, keep=3, scale=16.0))
+    yield routing_cases.routes(make, 4, 20, 3, grouped, corrected=True)
+    yield routing_cases.routes(make, 4, 20, 3, Rule("softmax", groups=5, keep=3, scale=16.0))
+    yield routing_cases.routes(make, 5, 40, 3, Rule("softmax"), bias=True, own=range(7, 29))
+    yield routing_cases.gathers(make, 5, 3, 40)
+    yield routing_cases.gathers(make, 3, 2, 1100, factors=True)
+    yield routing_cases.combines(make, 5, 3, 40)
+    yield routing_cases.combines(make, 3, 2, 1100, bias=True, gate=True)
+    yield routing_cases.combines(make, 5, 3, 40, sorted_=False, gate=False)
     for rows, k, experts in ((1, 1, 3), (40, 3, 70), (129, 1, 5)):
-        yield cases.sorts(make, rows, k, experts)
+        yield routing_cases.sorts(make, rows, k, experts)
 
 
 def products(make: Maker) -> Iterator[Case]:
@@ -87,8 +96,22 @@ def products(make: Maker) -> Iterator[Case]:
 
 
 def sampling(make: Maker) -> Iterator[Case]:
-    yield cases.draws(make, 42, 50)
-    yield cases.draws(make, 13, 1500)
+    yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
+    yield step_cases.draws(make, 42, 50)
+    yield step_cases.draws(make, 13, 1500, softcap=9.0)
+    # Peaked and flat, with room for less than all parts and all likely ones.
+    for spread in (0.3, 2.0, 9.0):
+        case = step_cases.draws(make, 28, 1500, spread=spread)
+        case.launch = partial(with_room_for, 4, 60, case.launch)
+        yield case
+
+
+def with_room_for(parts: int, logits: int, launch: Callable[..., Any], *args: Any) -> Any:
+    module = sys.modules[launch.__module__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PICKED", parts)
+        patch.setattr(module, "_CANDIDATES", logits)
+        return launch(*args)
 
 
 def checksums(make: Maker) -> Iterator[Case]:

@@ -14,7 +14,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from benchmarks.gpu import cases, kernels, models, run, serving, several, tiers  # noqa: E402
+from benchmarks.gpu import (  # noqa: E402
+    cases,
+    kernels,
+    models,
+    run,
+    serving,
+    several,
+    step_cases,
+    tiers,
+)
 from benchmarks.gpu.driver import BLOCK, DRY, Driver, fill, open_backend, requests  # noqa: E402
 from benchmarks.gpu.items import ABSENT, FAILURES, LEFT_OUT, Results, problems  # noqa: E402
 from benchmarks.gpu.machine import Ceilings  # noqa: E402
@@ -226,7 +235,7 @@ def test_a_kernel_that_is_wrong_is_a_failure(
 
 @pytest.mark.parametrize(("wrong", "right"), [(0, True), (2, True), (3, False)])
 def test_a_few_draws_at_the_border_of_two_tokens_may_differ(wrong: int, right: bool) -> None:
-    case = cases.draws(cases.Maker(torch.float32), 100, 40)
+    case = step_cases.draws(cases.Maker(torch.float32), 100, 40)
     assert case.may_differ == 0.0, "on the CPU all are the reference's"
     case.may_differ = 0.02
 

@@ -263,7 +263,8 @@ def test_equal_choices_go_to_the_lower_expert() -> None:
 
 def test_rows_in_the_order_of_experts() -> None:
     indices = torch.tensor([[2, 0], [2, 3], [0, 2]], dtype=torch.int32)
-    order, ends = kernels.sort_by_expert(indices, 5)
+    order, ends, inverse = kernels.sort_by_expert(indices, 5)
+    assert order[inverse.long()].tolist() == list(range(6))
     assert order.tolist() == [1, 4, 0, 2, 5, 3]
     assert ends.tolist() == [2, 2, 5, 6, 6]
 
@@ -302,7 +303,7 @@ def test_mxfp4_codes_have_their_exponents() -> None:
 
 def test_places_of_experts_elsewhere_come_last() -> None:
     indices = torch.tensor([[3, 0], [1, 3], [0, 2]], dtype=torch.int32)
-    order, ends = kernels.sort_by_expert(indices, 3)
+    order, ends, _ = kernels.sort_by_expert(indices, 3)
     assert order.tolist() == [1, 4, 2, 5, 0, 3]
     assert ends.tolist() == [2, 3, 4]
 
@@ -396,16 +397,16 @@ def draws(logits: torch.Tensor, count: int, **rules: float) -> torch.Tensor:
     def column(name: str, default: float, kind: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.full((count,), rules.get(name, default), dtype=kind)
 
-    tokens = kernels.sample(
-        rows,
+    parameters = (
         column("temperature", 1.0),
         column("top_k", 0, torch.int32),
         column("top_p", 1.0),
         column("min_p", 0.0),
         torch.full((count,), -3, dtype=torch.int64),
         torch.zeros(count, dtype=torch.int32),
-        torch.arange(count, dtype=torch.int32),
     )
+    positions = torch.arange(count, dtype=torch.int32)
+    tokens = kernels.sample(rows, parameters, positions, positions)
     return torch.bincount(tokens, minlength=len(logits)) / count
 
 

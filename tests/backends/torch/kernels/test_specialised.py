@@ -15,7 +15,7 @@ from penstock.backends.torch.kernels import Scoring  # noqa: E402
 from triton._C.libtriton import native_specialize_impl  # noqa: E402
 from triton.backends.compiler import BaseBackend  # noqa: E402
 
-from benchmarks.gpu import cases  # noqa: E402
+from benchmarks.gpu import cases, routing_cases, step_cases  # noqa: E402
 from benchmarks.gpu.cases import Case, Maker  # noqa: E402
 
 
@@ -61,13 +61,16 @@ INDICES: dict[str, tuple[Case, tuple[int, ...]]] = {
     "_rotate": (cases.heads(MAKE, 5, 2, 1, 16, rotary=16), (2, 5)),
     "_store_latent": (cases.latents(MAKE, 5, 16, 8), (3, 6)),
     # Positions are behind the slots of the rows in one copy: those of one row by 4 bytes.
-    "_sample": (cases.draws(MAKE, 3, 40), (7,)),
+    "_draw_rows": (step_cases.draws(MAKE, 3, 40), (2, 3)),
+    "_find_rows": (step_cases.rows(MAKE, [3, 2], 2, 16), (0, 1, 2, 3, 4)),
 }
 
 
 @pytest.mark.parametrize("kernel", INDICES)
 def test_an_index_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, places = INDICES[kernel]
+    if kernel == "_draw_rows":
+        Launches(case, "_scan", monkeypatch)
     launches = Launches(case, kernel, monkeypatch)
     if kernel == "_attend_latent":
         monkeypatch.setattr(sys.modules[case.launch.__module__], "merge_splits", lambda *_: None)
@@ -79,7 +82,7 @@ def test_an_index_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatc
 
 def test_any_number_of_rows_is_sorted_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ((1, 1), (1, 3), (16, 8), (130, 8))
-    made = [cases.sorts(MAKE, rows, k, 40) for rows, k in sizes]
+    made = [routing_cases.sorts(MAKE, rows, k, 40) for rows, k in sizes]
     launches = Launches(made[0], "_sort", monkeypatch)
     for case in made:
         call(case)

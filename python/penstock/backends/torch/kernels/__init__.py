@@ -8,10 +8,11 @@ from penstock.backends.torch.kernels.activation import Activation, activate
 from penstock.backends.torch.kernels.attention import Scoring
 from penstock.backends.torch.kernels.checksum import crc64
 from penstock.backends.torch.kernels.decode import attend_decode
-from penstock.backends.torch.kernels.experts import experts, linear
+from penstock.backends.torch.kernels.experts import experts, linear, linear_wide
+from penstock.backends.torch.kernels.gather import Beside
 from penstock.backends.torch.kernels.latent import attend_latent
 from penstock.backends.torch.kernels.matrix import Matrix
-from penstock.backends.torch.kernels.norm import rms_norm
+from penstock.backends.torch.kernels.norm import layer_norm, rms_norm
 from penstock.backends.torch.kernels.prefill import attend_prefill
 from penstock.backends.torch.kernels.rotation import (
     Heads,
@@ -20,10 +21,12 @@ from penstock.backends.torch.kernels.rotation import (
     store_latent,
 )
 from penstock.backends.torch.kernels.route import Rule, route, sort_by_expert
+from penstock.backends.torch.kernels.rows import find_rows
 from penstock.backends.torch.kernels.sample import sample
 
 __all__ = [
     "Activation",
+    "Beside",
     "Heads",
     "Matrix",
     "Rule",
@@ -34,7 +37,10 @@ __all__ = [
     "attend_prefill",
     "crc64",
     "experts",
+    "find_rows",
+    "layer_norm",
     "linear",
+    "linear_wide",
     "rms_norm",
     "rotate",
     "rotate_and_store",

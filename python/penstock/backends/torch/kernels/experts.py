@@ -12,6 +12,13 @@ from penstock.backends.torch.kernels.activation import (
     activate_reference,
     activate_triton,
 )
+from penstock.backends.torch.kernels.gather import (
+    Beside,
+    add_beside,
+    combine,
+    combine_triton,
+    gather,
+)
 from penstock.backends.torch.kernels.grouped import grouped_product
 from penstock.backends.torch.kernels.language import launches
 from penstock.backends.torch.kernels.matrix import Matrix
@@ -39,6 +46,16 @@ def linear_reference(x: Tensor, matrix: Matrix) -> Tensor:
     return functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
 
 
+def linear_wide(x: Tensor, weight: Tensor) -> Tensor:
+    """Products in f32 of rows [rows, inputs] with `weight` [outputs, inputs], of the type of `x` or
+    in f32.
+    """
+    if weight.dtype == x.dtype != torch.float32 and launches(x):
+        # The products are exact, and their sums in f32.
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+    return functional.linear(x.float(), weight.float())
+
+
 def linear_triton(x: Tensor, matrix: Matrix) -> Tensor:
     """A product with one expert that has all rows."""
     scales, bias = matrix.scales, matrix.bias
@@ -61,20 +78,20 @@ def experts(
     activation: Activation,
     *,
     weight_on_input: bool = False,
-    elsewhere: bool = False,
+    beside: Beside | None = None,
 ) -> Tensor:
     """Weighted sum of the outputs of each row's experts: [rows, hidden] in the type of `x`.
 
     `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 of `route`;
     `gate_up` has matrices [2 * width, hidden], the gate's outputs first, `down` [hidden, width].
-    `weight_on_input`: the weight multiplies the expert's input. `elsewhere`: an index behind the
-    last matrix is an expert of another rank, which is not computed.
+    `weight_on_input`: the weight multiplies the expert's input. An index behind the last matrix is
+    an expert of another rank, which is not computed. What is `beside` is added.
     """
     compute = experts_reference
     if launches(x):
         compute = experts_grouped if groups(x, gate_up, down) else experts_triton
-    rules = {"weight_on_input": weight_on_input, "elsewhere": elsewhere}
-    return compute(x, indices, weights, gate_up, down, activation, **rules)
+    given = (x, indices, weights, gate_up, down, activation)
+    return compute(*given, weight_on_input=weight_on_input, beside=beside)
 
 
 def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
@@ -100,11 +117,11 @@ def experts_reference(
     activation: Activation,
     *,
     weight_on_input: bool = False,
-    elsewhere: bool = False,
+    beside: Beside | None = None,
 ) -> Tensor:
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in indices.unique().tolist():
-        if elsewhere and expert == len(gate_up.codes):
+        if expert == len(gate_up.codes):
             continue
         rows, column = (indices == expert).nonzero(as_tuple=True)
         factor = weights[rows, column].unsqueeze(1)
@@ -113,7 +130,7 @@ def experts_reference(
         inner = activate_reference(inner, activation)
         outputs = linear_reference(inner, _one(down, expert)).float()
         out.index_add_(0, rows, outputs if weight_on_input else outputs * factor)
-    return out.to(x.dtype)
+    return add_beside(out, beside).to(x.dtype)
 
 
 def _one(matrix: Matrix, expert: int) -> Matrix:
@@ -135,40 +152,32 @@ def experts_grouped(
     activation: Activation,
     *,
     weight_on_input: bool = False,
-    elsewhere: bool = False,
+    beside: Beside | None = None,
 ) -> Tensor:
     """By torch's grouped product, whose matrices are plain. What lies behind the last end is not
     computed, and holds anything.
     """
     count = len(gate_up.codes)
-    order, ends = sort_by_expert(indices, count)
-    places = order.long()
-    chosen = indices.flatten()[places].long()
-    skipped = (chosen == count).unsqueeze(1) if elsewhere else None
-    chosen = chosen.clamp(max=count - 1) if elsewhere else chosen
-    inputs = x[places // indices.shape[1]]
-    if weight_on_input:
-        factor = weights.flatten()[places].unsqueeze(1)
-        inputs = inputs.float().mul_(factor).to(x.dtype)
+    order, ends, inverse = sort_by_expert(indices, count)
+    on_input = weights.flatten() if weight_on_input else None
+    inputs = gather(x, order, indices.shape[1], on_input)
     inner = functional.grouped_mm(inputs, gate_up.codes.transpose(1, 2), offs=ends)
     del inputs
     if gate_up.bias is not None:
-        inner += gate_up.bias[chosen]
+        chosen = indices.flatten().index_select(0, order).clamp_(max=count - 1)
+        inner += gate_up.bias.index_select(0, chosen)
     inner = activate(inner, activation)
     outputs = functional.grouped_mm(inner, down.codes.transpose(1, 2), offs=ends)
     del inner
-    if down.bias is not None:
-        outputs += down.bias[chosen]
-    if skipped is not None:
-        outputs.masked_fill_(skipped, 0.0)
-    out = torch.empty(outputs.shape, dtype=outputs.dtype, device=x.device)
-    out[places] = outputs
-    del outputs
-    wide = out.view(*indices.shape, -1).float()
-    del out
-    if not weight_on_input:
-        wide *= weights.unsqueeze(2)
-    return wide.sum(1).to(x.dtype)
+    return combine(
+        outputs,
+        indices,
+        count,
+        inverse=inverse,
+        factors=None if weight_on_input else weights,
+        bias=down.bias,
+        beside=beside,
+    )
 
 
 def experts_triton(
@@ -180,12 +189,12 @@ def experts_triton(
     activation: Activation,
     *,
     weight_on_input: bool = False,
-    elsewhere: bool = False,
+    beside: Beside | None = None,
 ) -> Tensor:
     """By the kernel that reads quantised matrices."""
     count, factors = len(gate_up.codes), weights.flatten()
     small = indices.numel() <= 8192
-    order, ends = (sort_by_expert_triton if small else sort_by_expert_reference)(indices, count)
+    order, ends, _ = (sort_by_expert_triton if small else sort_by_expert_reference)(indices, count)
     inner = grouped_product(
         x,
         gate_up,
@@ -197,11 +206,6 @@ def experts_triton(
     )
     inner = activate_triton(inner, activation)
     outputs = grouped_product(
-        inner,
-        down,
-        ends,
-        order=order,
-        factors=None if weight_on_input else factors,
-        partial=elsewhere,
+        inner, down, ends, order=order, factors=None if weight_on_input else factors
     )
-    return outputs.view(*indices.shape, -1).sum(1, dtype=torch.float32).to(x.dtype)
+    return combine_triton(outputs, indices, count, beside=beside)

@@ -22,19 +22,17 @@ def grouped_product(
     each: int = 1,
     factors: Tensor | None = None,
     on_input: bool = False,
-    partial: bool = False,
 ) -> Tensor:
     """Product of row `order[i] // each` of `x` with the matrix of the expert that `ends` [experts]
     gives place i, times `factors[order[i]]`, as row `order[i]`: [places, outputs]. `on_input`: the
-    factor is one of the input, and not of the bias. `partial`: rows of places behind the last end
-    are zeros, and anything otherwise.
+    factor is one of the input, and not of the bias. Rows of places behind the last end are
+    anything.
 
     `order` None: 0, 1, ... The products are f32 sums, rounded to the type of `x`.
     """
     experts, outputs, inputs = len(matrix.codes), matrix.codes.shape[1], x.shape[1]
     places = len(x) if order is None else len(order)
-    make = torch.zeros if partial else torch.empty
-    out = make(places, outputs, dtype=x.dtype, device=x.device)
+    out = torch.empty(places, outputs, dtype=x.dtype, device=x.device)
     if places == 0:
         return out
     sizes = grouped_sizes(places, experts, matrix.form, x.element_size())

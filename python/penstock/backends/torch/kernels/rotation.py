@@ -92,11 +92,14 @@ def _norm_heads(turned: Tensor, heads: Heads) -> Tensor:
     return _norm(turned, heads.eps) * torch.cat([queries, keys]).float()
 
 
-def rotate(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` [rows, heads, width] with the first 2 * half numbers of each head rotated, contiguous."""
+def rotate(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    """Write `x` [rows, heads, width] to `out` with the first 2 * half numbers of each head rotated.
+    The heads of both may lie apart.
+    """
     if launches(x):
-        return rotate_triton(x, positions, cos, sin)
-    return rotate_reference(x, positions, cos, sin)
+        rotate_triton(x, positions, cos, sin, out)
+    else:
+        out.copy_(rotate_reference(x, positions, cos, sin))
 
 
 def rotate_reference(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -182,6 +185,7 @@ def rotate_and_store_triton(
             v,
             qkv.stride(0),
             d,
+            *queries.stride()[:2],
             *k.stride()[:3],
             *v.stride()[:3],
             heads.eps,
@@ -201,13 +205,12 @@ def rotate_and_store_triton(
     return queries
 
 
-def rotate_triton(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_triton(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
     rows, heads, d = x.shape
-    out = torch.empty(rows, heads, d, dtype=x.dtype, device=x.device)
     if rows:
         _rotate[(rows, heads)](
             *(x, x, x, x, positions, cos, sin, positions, x, out, x, x),
-            *(x.stride(0), x.stride(1), 0, 0, 0, 0, 0, 0, 0.0),
+            *(*x.stride()[:2], *out.stride()[:2], 0, 0, 0, 0, 0, 0, 0.0),
             HQ=heads,
             HK=0,
             D=d,
@@ -221,7 +224,6 @@ def rotate_triton(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Ten
             BLOCK_V=power(d),
             num_warps=1,
         )
-    return out
 
 
 @jit
@@ -272,6 +274,8 @@ def _rotate(
     v,
     stride_row,
     stride_head,
+    stride_qr,
+    stride_qh,
     stride_kb,
     stride_kh,
     stride_kt,
@@ -312,7 +316,7 @@ def _rotate(
             x = x * tl.rsqrt(tl.sum(x * x, 0) / D + eps) * weight
         if FACTORS:
             x *= tl.where(head < HQ, tl.load(factors + row).to(tl.float32), 1.0)
-        first = queries + (row * HQ + tl.minimum(head, HQ - 1)) * D
+        first = queries + row * stride_qr + tl.minimum(head, HQ - 1) * stride_qh
         tl.store(first + at, x.to(queries.dtype.element_ty), mask=_under(at, D, head < HQ))
         place = block * stride_kb + tl.maximum(head - HQ, 0) * stride_kh + offset * stride_kt
         stored = _under(at, D, (head >= HQ) & (slot >= 0))

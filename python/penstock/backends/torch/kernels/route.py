@@ -45,21 +45,32 @@ class Rule:
 
 
 def route(
-    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+    logits: Tensor,
+    rule: Rule,
+    k: int,
+    correction: Tensor | None = None,
+    bias: Tensor | None = None,
+    own: range | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Experts [rows, k] int32, the highest choice first, of equals the lower index, and their
     weights [rows, k] f32, of `logits` [rows, experts] f32.
 
-    `correction` [experts] f32 counts in the choice and not in the weight.
+    `bias` [experts] f32 is added to the logits; `correction` [experts] f32 counts in the choice and
+    not in the weight. With `own` an expert is its place among those, or `len(own)` if it is none.
     """
     compute = route_triton if launches(logits) else route_reference
-    return compute(logits, rule, k, correction)
+    return compute(logits, rule, k, correction, bias, own)
 
 
 def route_reference(
-    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+    logits: Tensor,
+    rule: Rule,
+    k: int,
+    correction: Tensor | None = None,
+    bias: Tensor | None = None,
+    own: range | None = None,
 ) -> tuple[Tensor, Tensor]:
-    logits = logits.float()
+    logits = logits.float() if bias is None else logits.float() + bias
     scores = logits if rule.after_choice else _scores(logits, rule)
     choice = logits if rule.orders_logits and correction is None else scores
     if correction is not None:
@@ -72,6 +83,9 @@ def route_reference(
         weights = _scores(weights, rule)
     if rule.epsilon is not None:
         weights = weights / (weights.sum(1, keepdim=True) + rule.epsilon)
+    if own is not None:
+        elsewhere = (chosen < own.start) | (chosen >= own.stop)
+        chosen = (chosen - own.start).masked_fill(elsewhere, len(own))
     return chosen.int(), weights * rule.scale
 
 
@@ -97,38 +111,49 @@ def _mask(choice: Tensor, rule: Rule) -> Tensor:
     return grouped.masked_fill(~keep.unsqueeze(2), -torch.inf).view(rows, experts)
 
 
-def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Places [rows * k] int32 of `indices` [rows, k] in the order of their experts, equals as they
-    were, and the end of each expert's range of them, [experts] int32. Places with the index
-    `experts`, which is of no expert here, come behind the last end.
+    were; the end of each expert's range of them, [experts] int32; and where each place has come
+    to, [rows * k] int32. Places with the index `experts`, which is of no expert here, come behind
+    the last end.
     """
     if launches(indices) and indices.numel() <= _COUNTED:
         return sort_by_expert_triton(indices, experts)
     return sort_by_expert_reference(indices, experts)
 
 
-def sort_by_expert_reference(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def sort_by_expert_reference(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     ordered, order = torch.sort(indices.flatten(), stable=True)
     each = torch.arange(experts, device=indices.device, dtype=ordered.dtype)
     ends = torch.searchsorted(ordered, each, right=True)
-    return order.int(), ends.int()
+    places = torch.arange(len(order), device=indices.device, dtype=torch.int32)
+    return order.int(), ends.int(), torch.empty_like(places).index_copy_(0, order, places)
 
 
 def route_triton(
-    logits: Tensor, rule: Rule, k: int, correction: Tensor | None = None
+    logits: Tensor,
+    rule: Rule,
+    k: int,
+    correction: Tensor | None = None,
+    bias: Tensor | None = None,
+    own: range | None = None,
 ) -> tuple[Tensor, Tensor]:
     rows, experts = logits.shape
     indices = torch.empty(rows, k, dtype=torch.int32, device=logits.device)
     weights = torch.empty(rows, k, dtype=torch.float32, device=logits.device)
     if rows:
         _route[(rows,)](
-            *(logits, logits if correction is None else correction, indices, weights),
+            *(logits, logits if correction is None else correction),
+            *(logits if bias is None else bias, indices, weights),
             *(logits.stride(0), 0.0 if rule.epsilon is None else rule.epsilon, rule.scale),
             EXPERTS=experts,
             K=k,
             SCORE=rule.score,
             AFTER=rule.after_choice,
             CORRECTED=correction is not None,
+            BIAS=bias is not None,
+            FIRST=0 if own is None else own.start,
+            OWN=experts if own is None else len(own),
             BY_LOGIT=rule.orders_logits and correction is None,
             GROUPS=rule.groups,
             KEEP=rule.keep,
@@ -184,6 +209,7 @@ def _kept(
 def _route(
     logits,
     correction,
+    bias,
     indices,
     weights,
     stride,
@@ -194,6 +220,9 @@ def _route(
     SCORE: tl.constexpr,
     AFTER: tl.constexpr,
     CORRECTED: tl.constexpr,
+    BIAS: tl.constexpr,
+    FIRST: tl.constexpr,
+    OWN: tl.constexpr,
     BY_LOGIT: tl.constexpr,
     GROUPS: tl.constexpr,
     KEEP: tl.constexpr,
@@ -207,6 +236,8 @@ def _route(
     e, at = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
     own = e < EXPERTS
     logit = tl.load(logits + row * stride + e, mask=own, other=float("-inf")).to(tl.float32)
+    if BIAS:
+        logit += tl.load(bias + e, mask=own, other=0.0).to(tl.float32)
     scores = logit
     if not AFTER:
         scores = _scored(logit, own, SCORE)
@@ -232,28 +263,38 @@ def _route(
     weight = tl.where(at < K, weight, 0.0)
     if NORMALISED:
         weight = weight / (tl.sum(weight, 0) + epsilon)
+    chosen -= FIRST
+    chosen = tl.where((chosen >= 0) & (chosen < OWN), chosen, OWN)
     tl.store(indices + row * K + at, chosen, mask=at < K)
     tl.store(weights + row * K + at, weight * scale, mask=at < K)
 
 
-def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     count, device = indices.numel(), indices.device
-    order = torch.empty(count, dtype=torch.int32, device=device)
+    order, inverse = torch.empty(2, count, dtype=torch.int32, device=device)
     ends = torch.empty(experts, dtype=torch.int32, device=device)
     each = 64
     programs = ceiling(count, each) + ceiling(experts, each)
     _sort[(programs,)](
-        *(indices.contiguous(), order, ends, count, experts, ceiling(count, each)),
+        *(indices.contiguous(), order, inverse, ends, count, experts, ceiling(count, each)),
         BLOCK=each,
         BLOCK_N=128,
         num_warps=4,
     )
-    return order, ends
+    return order, ends, inverse
 
 
-@jit_with_varying("count", "sorting")
+@jit_with_varying("inverse", "count", "sorting")
 def _sort(
-    indices, order, ends, count, experts, sorting, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr
+    indices,
+    order,
+    inverse,
+    ends,
+    count,
+    experts,
+    sorting,
+    BLOCK: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     """Programs below `sorting` put places where as many others go before them; the others count."""
     program, n = tl.program_id(0), tl.arange(0, BLOCK_N)
@@ -268,6 +309,7 @@ def _sort(
             )
             before += tl.sum(first.to(tl.int32), 1)
         tl.store(order + before, own, mask=own < count)
+        tl.store(inverse + own, before, mask=own < count)
     else:
         own = (program - sorting) * BLOCK + tl.arange(0, BLOCK)
         for at in range(0, count, BLOCK_N):

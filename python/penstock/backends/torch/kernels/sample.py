@@ -4,55 +4,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import jit, jit_with_varying, launches, power, tl
+from penstock.backends.torch.kernels.language import (
+    ceiling,
+    jit,
+    jit_with_varying,
+    launches,
+    power,
+    tl,
+)
+from penstock.backends.torch.kernels.search import (
+    draw_kept,
+    key_of,
+    least_of,
+    read_logits,
+    search,
+    weight_of,
+)
 
 _LOW = 0xFFFF_FFFF
+_PARTS = 2048
+"""Parts of a row, at most: the kernel that draws has the largest logit of each in registers."""
+_PICKED = 256
+"""Parts that are read again for a row with a cut, at most."""
+_CANDIDATES = 1024
+"""Logits that are kept of those, at most."""
 
 
 def sample(
     logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    choices: Tensor,
+    parameters: Sequence[Tensor],
+    slots: Tensor,
     positions: Tensor,
+    *,
+    softcap: float = 0.0,
+    states: Tensor | None = None,
+    instead: int = -1,
+    last: Tensor | None = None,
 ) -> Tensor:
-    """Tokens [rows] int32 drawn from `logits` [rows, vocabulary] f32.
+    """Tokens [rows] int32 drawn from `logits` [rows, vocabulary], of which a `softcap` c makes
+    `c * tanh(logit / c)`.
 
-    `temperature`, `top_p`, `min_p` [rows] f32; `top_k` [rows] int32; 0, 1, 0 and 0 for greedy and
-    no cut. `seeds` [rows] int64 with the bits of an unsigned number, `choices` and `positions`
-    [rows] int32: a row's random number depends on these three only. Minus infinity is not drawn,
-    unless all are; what is not a number counts as minus infinity.
+    `parameters` are columns by slot: temperature f32, top-k int32, top-p and min-p f32, a seed in
+    int64 with the bits of an unsigned number, a choice in int32; 0, 0, 1 and 0 for greedy and no
+    cut. A row's random number depends on seed, choice and position alone. Minus infinity is not
+    drawn, unless all are; what is not a number counts as minus infinity. A row whose state in
+    `states` [rows, width] is not finite gets `instead`. Tokens are kept in `last` [slots], too.
     """
     compute = sample_triton if launches(logits) else sample_reference
-    return compute(logits, temperature, top_k, top_p, min_p, seeds, choices, positions)
+    return compute(logits, parameters, slots, positions, softcap, states, instead, last)
 
 
 def sample_reference(
     logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    choices: Tensor,
+    parameters: Sequence[Tensor],
+    slots: Tensor,
     positions: Tensor,
+    softcap: float = 0.0,
+    states: Tensor | None = None,
+    instead: int = -1,
+    last: Tensor | None = None,
 ) -> Tensor:
+    own = slots.long()
+    temperature, top_k, top_p, min_p, seeds, choices = (column[own] for column in parameters)
     logits = logits.float()
     logits = logits.masked_fill(logits.isnan(), -torch.inf)
     tokens = logits.argmax(1)
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
     scales = 1 / temperature.float()
     drawn = (temperature > 0) & (top_k != 1) & scales.isfinite()
     for row in drawn.nonzero().flatten().tolist():
         u = uniform(int(seeds[row]), int(positions[row]), int(choices[row]))
         cuts = (int(top_k[row]), float(top_p[row]), float(min_p[row]))
         tokens[row] = _draw(logits[row], scales[row], cuts, u)
-    return tokens.int()
+    tokens = tokens.int()
+    if states is not None:
+        tokens = tokens.masked_fill(~states.isfinite().all(1), instead)
+    if last is not None:
+        last.index_copy_(0, own, tokens)
+    return tokens
 
 
 def _draw(logits: Tensor, scale: Tensor, cuts: tuple[int, float, float], u: float) -> Tensor:
@@ -98,24 +133,51 @@ def philox(c: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int
 
 def sample_triton(
     logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    choices: Tensor,
+    parameters: Sequence[Tensor],
+    slots: Tensor,
     positions: Tensor,
+    softcap: float = 0.0,
+    states: Tensor | None = None,
+    instead: int = -1,
+    last: Tensor | None = None,
 ) -> Tensor:
-    """Without a sort: what a sorted order would find is searched for by bits of the logits."""
-    rows, vocabulary = logits.shape
-    tokens = torch.empty(rows, dtype=torch.int32, device=logits.device)
-    if rows:
-        _sample[(rows,)](
-            *(logits, temperature, top_k, top_p, min_p, seeds, choices, positions, tokens),
-            *(logits.stride(0), vocabulary),
-            BLOCK=min(1024, power(vocabulary, 16)),
-            num_warps=8,
-        )
+    """All logits are read once, by as many programs as fill the GPU, which leave the largest of
+    each part and the sum of its weights. A program for each row finds the part of its token, or of
+    a row with a cut the parts with the likely ones, and reads those again.
+    """
+    (rows, vocabulary), device = logits.shape, logits.device
+    tokens = torch.empty(rows, dtype=torch.int32, device=device)
+    if rows == 0:
+        return tokens
+    part = max(128, power(ceiling(vocabulary, _PARTS)))
+    parts, each = ceiling(vocabulary, part), max(1, 4096 // part)
+    maxima, sums = torch.empty(2, rows, parts, dtype=torch.float32, device=device)
+    places = torch.empty(rows, _PICKED + _CANDIDATES, dtype=torch.int32, device=device)
+    found = torch.empty(rows, _CANDIDATES, dtype=logits.dtype, device=device)
+    temperature, *others = parameters
+    shared = {"CAP": softcap != 0, "PART": part}
+    _scan[(rows, ceiling(parts, each))](
+        *(logits, temperature, slots, maxima, sums),
+        *(logits.stride(0), vocabulary, parts, softcap),
+        EACH=min(each, power(parts)),
+        num_warps=8,
+        **shared,
+    )
+    _draw_rows[(rows,)](
+        *(logits, temperature, *others, slots, positions, maxima, sums, places, found),
+        *(logits if states is None else states, tokens if last is None else last, tokens),
+        *(logits.stride(0), vocabulary, parts, softcap, instead),
+        0 if states is None else states.stride(0),
+        WIDTH=0 if states is None else states.shape[1],
+        LAST=last is not None,
+        BLOCK=min(1024, power(vocabulary, 16)),
+        BLOCK_P=power(parts, 16),
+        BLOCK_W=1 if states is None else power(states.shape[1]),
+        PICKED=_PICKED,
+        CANDIDATES=_CANDIDATES,
+        num_warps=8,
+        **shared,
+    )
     return tokens
 
 
@@ -135,170 +197,115 @@ def _philox(seed, position, choice):
     return bits.to(tl.int64).to(tl.float64) * 1.1102230246251565e-16
 
 
-@jit
-def _read(row, at, vocabulary, BLOCK: tl.constexpr):
-    """Logits, and minus infinity for what is none."""
-    token = at + tl.arange(0, BLOCK)
-    logit = tl.load(row + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
-    return tl.where(logit == logit, logit, float("-inf")), token
-
-
-@jit
-def _key(logit):
-    """Whole numbers in the order of the logits: zero and minus zero are one."""
-    bits = (logit + 0.0).to(tl.int32, bitcast=True).to(tl.int64)
-    return tl.where(bits < 0, 0x7FFFFFFF - (bits & 0x7FFFFFFF), bits + 0x80000000)
-
-
-@jit
-def _weight(logit, most, scale):
-    weight = tl.exp((logit - most) * scale)
-    return tl.where(logit > float("-inf"), weight, 0.0)
-
-
-@jit
-def _above(row, least, most, scale, vocabulary, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum of the weights, or number, of the tokens whose keys are at least each of `least`."""
-    sums = tl.zeros([16], tl.float64)
-    for at in range(0, vocabulary, BLOCK):
-        logit, token = _read(row, at, vocabulary, BLOCK)
-        each = (token < vocabulary).to(tl.float32)
-        if not COUNT:
-            each = _weight(logit, most, scale)
-        reached = _key(logit)[:, None] >= least[None, :]
-        sums += tl.sum(tl.where(reached, each[:, None], 0.0), 0).to(tl.float64)
-    return sums
-
-
-@jit
-def _search(
-    row,
-    wanted,
-    most,
-    scale,
+@jit_with_varying("slots")
+def _scan(
+    logits,
+    temperature,
+    slots,
+    maxima,
+    sums,
+    stride,
     vocabulary,
-    STRICT: tl.constexpr,
-    COUNT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    parts,
+    softcap,
+    CAP: tl.constexpr,
+    PART: tl.constexpr,
+    EACH: tl.constexpr,
 ):
-    """The largest key from which on the sum is at least `wanted`, or above it where STRICT; the sum
-    of those above that key, and the sum from it on.
-    """
-    key, step = wanted.to(tl.int64) * 0, wanted.to(tl.int64) * 0 + (1 << 28)
-    j = tl.arange(0, 16)
-    above = wanted * 0.0
-    reached = above
-    for _ in range(8):
-        sums = _above(row, key + j * step, most, scale, vocabulary, COUNT, BLOCK)
-        enough = sums >= wanted
-        if STRICT:
-            enough = sums > wanted
-        # The sums fall: the last that is enough, and none above the first that is not.
-        last = tl.maximum(tl.sum(enough.to(tl.int32), 0) - 1, 0)
-        reached = tl.sum(tl.where(j == last, sums, 0.0), 0)
-        above = tl.where(last < 15, tl.sum(tl.where(j == last + 1, sums, 0.0), 0), above)
-        key += last * step
-        step = step >> 4
-    return key, above, reached
+    """The largest logit of each part of a row, and the sum of the weights next to that."""
+    own = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1) * EACH + tl.arange(0, EACH)
+    token = part[:, None] * PART + tl.arange(0, PART)[None, :]
+    logit = read_logits(logits + own * stride, token, token < vocabulary)
+    most = tl.max(logit, 1)
+    tl.store(maxima + own * parts + part, most, mask=part < parts)
+    heat = tl.load(temperature + tl.load(slots + own))
+    if heat > 0:
+        base = tl.where(most > float("-inf"), most, 0.0)
+        weight = weight_of(logit, base[:, None], 1.0 / heat, softcap, CAP)
+        tl.store(sums + own * parts + part, tl.sum(weight, 1), mask=part < parts)
 
 
 @jit
-def _token_of(row, key, nth, vocabulary, BLOCK: tl.constexpr):
-    """The token that is number `nth` among those with this key, or the last of them."""
-    found, passed = nth * 0 - 1, nth * 0
-    last = found
-    for at in range(0, vocabulary, BLOCK):
-        logit, token = _read(row, at, vocabulary, BLOCK)
-        equal = (_key(logit) == key) & (token < vocabulary)
-        count = equal.to(tl.int32)
-        place = passed + tl.cumsum(count, 0) - count
-        found = tl.maximum(found, tl.max(tl.where(equal & (place == nth), token, -1), 0))
-        last = tl.maximum(last, tl.max(tl.where(equal, token, -1), 0))
-        passed += tl.sum(count, 0)
-    return tl.maximum(tl.where(found < 0, last, found), 0)
+def _first_equal(row, part, most, vocabulary, PART: tl.constexpr):
+    token = part * PART + tl.arange(0, PART)
+    logit = read_logits(row, token, token < vocabulary)
+    return tl.min(tl.where((logit == most) & (token < vocabulary), token, 2147483647), 0)
 
 
 @jit
-def _first_most(row, vocabulary, BLOCK: tl.constexpr):
-    """The largest logit and the first token that has it."""
-    most, first = float("-inf"), 0
-    for at in range(0, vocabulary, BLOCK):
-        logit, _ = _read(row, at, vocabulary, BLOCK)
-        largest = tl.max(logit, 0)
-        first = tl.where(largest > most, at + tl.argmax(logit, 0), first)
-        most = tl.maximum(most, largest)
-    return most, first
-
-
-@jit
-def _draw_any(row, u, most, scale, vocabulary, BLOCK: tl.constexpr):
+def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.constexpr, PARTS):
     """The token at `u` of the cumulative weights of all tokens, in the order of their numbers."""
-    total = u * 0.0
-    for at in range(0, vocabulary, BLOCK):
-        logit, token = _read(row, at, vocabulary, BLOCK)
-        total += tl.sum(_weight(logit, most, scale).to(tl.float64), 0)
-    target, reached = u * total, u * 0.0
-    last = tl.full([], -1, tl.int32)
-    found = tl.full([], -1, tl.int32)
-    for at in range(0, vocabulary, BLOCK):
-        logit, token = _read(row, at, vocabulary, BLOCK)
-        weight = _weight(logit, most, scale).to(tl.float64)
-        passed = (reached + tl.cumsum(weight, 0) > target) & (weight > 0)
-        here = tl.min(tl.where(passed, token, 2147483647), 0)
-        found = tl.where((found < 0) & (here < 2147483647), here, found)
-        last = tl.maximum(last, tl.max(tl.where(weight > 0, token, -1), 0))
-        reached += tl.sum(weight, 0)
+    most, scale, softcap = rule
+    p = tl.arange(0, PARTS)
+    target, reached = u * tl.sum(weights, 0), tl.cumsum(weights, 0)
     # By rounding the last may not be passed.
-    return tl.maximum(tl.where(found < 0, last, found), 0)
+    end = tl.max(tl.where(weights > 0, p, 0), 0)
+    part = tl.minimum(tl.min(tl.where((reached > target) & (weights > 0), p, PARTS), 0), end)
+    before = tl.sum(tl.where(p == part, reached - weights, 0.0), 0)
+    token = part * PART + tl.arange(0, PART)
+    logit = read_logits(row, token, token < vocabulary)
+    weight = weight_of(logit, most, scale, softcap, CAP).to(tl.float64)
+    passed = (before + tl.cumsum(weight, 0) > target) & (weight > 0)
+    last = tl.max(tl.where(weight > 0, token, 0), 0)
+    return tl.minimum(tl.min(tl.where(passed, token, 2147483647), 0), last)
 
 
 @jit
-def _draw_kept(row, u, top_k, top_p, min_p, most, scale, vocabulary, BLOCK: tl.constexpr):
-    """The token at `u` of the cumulative weights of those that are kept, by falling logits.
-
-    What is kept are the tokens above a key, and the first ones of those that have it.
+def _gathered(
+    row,
+    largest,
+    level,
+    places,
+    found,
+    rule,
+    vocabulary,
+    CAP: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    PICKED: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Leave the logits from the key `level` on in `found`, in the order of their tokens, which are
+    in `places` behind the parts; how many there are, and the sum of their weights. Too many are
+    counted only.
     """
-    one = u * 0.0 + 1.0
-    # Key 0 is that of no number.
-    key, equals = (one * 0.0).to(tl.int64), one * vocabulary
-    if (top_k > 0) & (top_k < vocabulary):
-        wanted = one * top_k
-        key, above, _ = _search(row, wanted, most, scale, vocabulary, False, True, BLOCK)
-        equals = wanted - above
-    if min_p > 0:
-        floor = most + tl.log(min_p) / scale
-        least = _key(tl.minimum(floor, most))
-        equals = tl.where(least > key, one * vocabulary, equals)
-        key = tl.maximum(key, least)
-    sums = _above(row, key + tl.arange(0, 16), most, scale, vocabulary, False, BLOCK)
-    from_on = tl.sum(tl.where(tl.arange(0, 16) == 0, sums, 0.0), 0)
-    above = tl.sum(tl.where(tl.arange(0, 16) == 1, sums, 0.0), 0)
-    each = tl.exp((_logit(key) - most) * scale).to(tl.float64)
-    # Where no token has the key, none of them is left out.
-    total = tl.where(above < from_on, tl.minimum(from_on, above + equals * each), from_on)
-    if top_p < 1:
-        wanted = tl.maximum(total * top_p, 1e-30)
-        end, above, reached = _search(row, wanted, most, scale, vocabulary, False, False, BLOCK)
-        each = tl.exp((_logit(end) - most) * scale).to(tl.float64)
-        needed = tl.maximum(tl.ceil((wanted - above) / each), 1.0)
-        total = tl.minimum(tl.minimum(reached, above + needed * each), total)
-    target = u * total
-    key, above, _ = _search(row, target, most, scale, vocabulary, True, False, BLOCK)
-    each = tl.exp((_logit(key) - most) * scale).to(tl.float64)
-    nth = tl.floor((target - above) / each)
-    # By rounding the next one may lie behind those that are kept.
-    nth = tl.minimum(nth, tl.maximum(tl.ceil((total - above) / each - 1e-3) - 1.0, 0.0))
-    return _token_of(row, key, tl.maximum(nth, 0.0).to(tl.int32), vocabulary, BLOCK)
+    most, scale, softcap = rule
+    picked = (key_of(largest) >= level) & (largest > float("-inf"))
+    number = tl.cumsum(picked.to(tl.int32), 0)
+    count = tl.sum(picked.to(tl.int32), 0)
+    known = picked & (number <= PICKED)
+    tl.store(places + number - 1, tl.arange(0, PARTS), mask=known)
+    # The threads read what others have written.
+    tl.debug_barrier()
+    kept, mass = count * 0, (most * 0.0).to(tl.float64)
+    EACH: tl.constexpr = 4096 // PART if PART < 4096 else 1
+    if count <= PICKED:
+        i = tl.arange(0, EACH)
+        for at in range(0, count, EACH):
+            part = tl.load(places + at + i, mask=at + i < count, other=0)
+            token = part[:, None] * PART + tl.arange(0, PART)[None, :]
+            inside = (at + i < count)[:, None] & (token < vocabulary)
+            logit = read_logits(row, token, inside)
+            taken = inside & (key_of(logit) >= level) & (logit > float("-inf"))
+            weight = tl.where(taken, weight_of(logit, most, scale, softcap, CAP), 0.0)
+            mass += tl.sum(tl.sum(weight, 1).to(tl.float64), 0)
+            # Those of the parts before, and those before it in its part.
+            each = tl.sum(taken.to(tl.int32), 1)
+            place = (kept + tl.cumsum(each, 0) - each)[:, None]
+            place += tl.cumsum(taken.to(tl.int32), 1) - 1
+            room = taken & (place < CANDIDATES)
+            tl.store(found + place, logit.to(found.dtype.element_ty), mask=room)
+            tl.store(places + PICKED + place, token, mask=room)
+            kept += tl.sum(each, 0)
+        tl.debug_barrier()
+    else:
+        kept += CANDIDATES + 1
+    return kept, mass
 
 
-@jit
-def _logit(key):
-    bits = tl.where(key >= 0x80000000, key - 0x80000000, -1 - key)
-    return bits.to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@jit_with_varying("positions")
-def _sample(
+@jit_with_varying("slots", "positions", "instead")
+def _draw_rows(
     logits,
     temperature,
     top_k,
@@ -306,28 +313,82 @@ def _sample(
     min_p,
     seeds,
     choices,
+    slots,
     positions,
+    maxima,
+    sums,
+    places,
+    found,
+    states,
+    last,
     tokens,
     stride,
     vocabulary,
+    parts,
+    softcap,
+    instead,
+    stride_state,
+    CAP: tl.constexpr,
+    PART: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LAST: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    PICKED: tl.constexpr,
+    CANDIDATES: tl.constexpr,
 ):
-    own = tl.program_id(0).to(tl.int64)
-    row = logits + own * stride
-    heat, k = tl.load(temperature + own), tl.load(top_k + own)
-    p, floor = tl.load(top_p + own), tl.load(min_p + own)
-    most, token = _first_most(row, vocabulary, BLOCK)
+    own, p = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_P)
+    slot, row = tl.load(slots + own), logits + own * stride
+    heat, k = tl.load(temperature + slot), tl.load(top_k + slot)
+    share, floor = tl.load(top_p + slot), tl.load(min_p + slot)
+    largest = tl.load(maxima + own * parts + p, mask=p < parts, other=float("-inf"))
+    most = tl.max(largest, 0)
+    first = tl.min(tl.where(largest == most, p, BLOCK_P), 0)
+    token = _first_equal(row, first, most, vocabulary, PART)
     scale = 1.0 / tl.where(heat > 0, heat, 1.0)
     # A temperature so small that its inverse overflows is greedy too.
     drawn = (heat > 0) & (k != 1) & (scale < float("inf")) & (most > float("-inf"))
     if drawn:
         u = _philox(
-            tl.load(seeds + own).to(tl.int64),
+            tl.load(seeds + slot).to(tl.int64),
             tl.load(positions + own).to(tl.int64),
-            tl.load(choices + own).to(tl.int64),
+            tl.load(choices + slot).to(tl.int64),
         )
-        if ((k > 0) & (k < vocabulary)) | (p < 1) | (floor > 0):
-            token = _draw_kept(row, u, k, p, floor, most, scale, vocabulary, BLOCK)
+        rule = (most, scale, softcap)
+        weights = tl.load(sums + own * parts + p, mask=p < parts, other=0.0)
+        weights *= weight_of(largest, most, scale, softcap, CAP)
+        weights = weights.to(tl.float64)
+        by_k = (k > 0) & (k < vocabulary)
+        if by_k | (share < 1) | (floor > 0):
+            # The logits from the largest one of so many parts on: as many at least.
+            wanted = u * 0.0 + tl.where(by_k & (k < PICKED), k, PICKED)
+            level, _, _ = search(maxima + own * parts, wanted, rule, parts, False, True, CAP, BLOCK)
+            listed = places + own * (PICKED + CANDIDATES)
+            kept, mass = _gathered(
+                *(row, largest, level, listed, found + own * CANDIDATES, rule, vocabulary),
+                *(CAP, PART, BLOCK_P, PICKED, CANDIDATES),
+            )
+            total = tl.sum(weights, 0)
+            least = key_of(least_of(tl.maximum(floor, 1e-37), most, scale, softcap, CAP))
+            # At or below the key of minus infinity it is all of them.
+            enough = (level <= 0x007FFFFF) | (by_k & (k <= kept))
+            enough = enough | ((floor > 0) & (least >= level))
+            enough = enough | ((k <= 0) & (floor <= 0) & (mass >= total * share))
+            enough = enough & (kept <= CANDIDATES)
+            source, count = row, vocabulary
+            if enough:
+                source, count = found + own * CANDIDATES, kept
+            token = draw_kept(source, u, total, k, share, floor, rule, count, CAP, BLOCK)
+            if enough:
+                token = tl.load(listed + PICKED + token)
         else:
-            token = _draw_any(row, u, most, scale, vocabulary, BLOCK)
+            token = _draw_any(row, u, weights, rule, vocabulary, CAP, PART, BLOCK_P)
+    if WIDTH > 0:
+        w = tl.arange(0, BLOCK_W)
+        state = tl.load(states + own * stride_state + w, mask=w < WIDTH, other=0.0).to(tl.float32)
+        wrong = tl.sum(((state != state) | (tl.abs(state) == float("inf"))).to(tl.int32), 0)
+        token = tl.where(wrong > 0, instead, token)
     tl.store(tokens + own, token)
+    if LAST:
+        tl.store(last + slot, token)

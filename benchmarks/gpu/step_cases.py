@@ -1,0 +1,75 @@
+"""Calls of the kernels that begin and end a step: its rows, and the tokens that are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from penstock.backends.torch.kernels.rows import find_rows_reference, find_rows_triton
+from penstock.backends.torch.kernels.sample import sample_reference, sample_triton
+from torch import Tensor
+
+from benchmarks.gpu.cases import Case, Maker
+
+RULES = ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (9, 0.8, 0.05), (1, 1.0, 0.0))
+
+
+def draws(
+    make: Maker,
+    rows: int,
+    vocabulary: int,
+    *,
+    rules: Sequence[Any] = RULES,
+    softcap: float = 0.0,
+    spread: float = 2.0,
+) -> Case:
+    """Rows of all `rules` (top-k, top-p, min-p), every seventh greedy, with some equal logits and
+    some that are minus infinity or not a number.
+    """
+    logits = ((make.wide(rows, vocabulary) * 4 * spread).round() / 4).to(make.dtype)
+    logits[:, 3::11] = -math.inf
+    logits[::3, 5::17] = math.nan
+    each = [rules[i % len(rules)] for i in range(rows)]
+    heat = [0.0 if i % 7 == 6 else 0.5 + i % 3 for i in range(rows)]
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=make.device)
+
+    seeds = make.integers(-(2**31), 2**31 - 1, rows).long() * 0x12345677
+    by_row = (
+        *(column(heat), make.index([k for k, _, _ in each])),
+        *(column([p for _, p, _ in each]), column([m for _, _, m in each])),
+        *(seeds, make.integers(0, 3, rows)),
+    )
+    slots = torch.randperm(rows, generator=make.generator, device=make.device)
+    parameters = tuple(torch.empty_like(own).index_copy_(0, slots, own) for own in by_row)
+    states = make.numbers(rows, 40)
+    states[2::5, 7] = math.inf
+    states[4::9, 39] = math.nan
+    last = torch.zeros(rows, dtype=torch.int32, device=make.device)
+    at = (slots.int(), make.integers(0, 100000, rows))
+    args = (logits, parameters, *at, softcap, states, -1, last)
+    # A GPU's exponential is rounded otherwise than torch's, so that a random number at the border
+    # of two tokens may draw either: about one row in a hundred, of 10,000 likely tokens.
+    may = 0.0 if make.device == "cpu" else 0.03
+    pair = (sample_triton, sample_reference)
+    size = logits.nbytes
+    return Case("sampling", *pair, args, written=(7,), bytes=size, may_differ=may)
+
+
+def rows(make: Maker, counts: Sequence[int], groups: int, size: int) -> Case:
+    """Sequences of so many rows, the first of them padding, some tokens being those drawn last."""
+    sequences = [s for s, count in enumerate(counts) for _ in range(count)]
+    starts = [37 * s for s in range(len(counts))]
+    positions = [start + i for start, n in zip(starts, counts, strict=True) for i in range(n)]
+    lengths = [0, *(start + n for start, n in zip(starts[1:], counts[1:], strict=True))]
+    blocks = max(positions) // size + 2
+    args = (
+        *(make.integers(-1, 9, len(sequences)), make.index(positions), make.index(sequences)),
+        make.integers(0, 9, len(counts)),
+        *(make.index(lengths), make.integers(-3, 9, 9)),
+        *(make.integers(0, 99, len(counts), groups, blocks + 3)[:, :, :blocks], size),
+    )
+    return Case("rows", find_rows_triton, find_rows_reference, args, bytes=20 * len(sequences))

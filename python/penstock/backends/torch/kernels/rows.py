@@ -1,0 +1,107 @@
+"""What each row of a step begins with: its token, and where its keys go."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.kernels.language import ceiling, jit_with_varying, launches, tl
+
+_ROWS = 128
+
+
+def find_rows(
+    tokens: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    last: Tensor,
+    tables: Tensor,
+    size: int,
+) -> tuple[Tensor, Tensor]:
+    """Tokens [rows] and places [groups, rows], int32.
+
+    A token below zero is the one in `last` of the row's slot. A place is block * `size` + token in
+    it, of the block that `tables` [sequences, groups, blocks] has for the row's position; -1 where
+    the sequence has no length. `slots` and `lengths` are by sequence, the others by row.
+    """
+    compute = find_rows_triton if launches(tokens) else find_rows_reference
+    return compute(tokens, positions, sequences, slots, lengths, last, tables, size)
+
+
+def find_rows_reference(
+    tokens: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    last: Tensor,
+    tables: Tensor,
+    size: int,
+) -> tuple[Tensor, Tensor]:
+    of = sequences.long()
+    found = torch.where(tokens < 0, last[slots.long()[of]].clamp(min=0), tokens)
+    at = positions.long()
+    places = tables[of, :, at // size].mT * size + positions % size
+    return found, torch.where(lengths[of] > 0, places, -1)
+
+
+def find_rows_triton(
+    tokens: Tensor,
+    positions: Tensor,
+    sequences: Tensor,
+    slots: Tensor,
+    lengths: Tensor,
+    last: Tensor,
+    tables: Tensor,
+    size: int,
+) -> tuple[Tensor, Tensor]:
+    rows, groups = len(tokens), tables.shape[1]
+    found = torch.empty(rows, dtype=torch.int32, device=tokens.device)
+    places = torch.empty(groups, rows, dtype=torch.int32, device=tokens.device)
+    if rows:
+        _find_rows[(ceiling(rows, _ROWS),)](
+            *(tokens, positions, sequences, slots, lengths, last, tables, found, places),
+            *(tables.stride(0), tables.stride(1), rows),
+            GROUPS=groups,
+            SIZE=size,
+            BLOCK=_ROWS,
+            num_warps=4,
+        )
+    return found, places
+
+
+@jit_with_varying(
+    "tokens", "positions", "sequences", "slots", "lengths", "stride_table", "stride_group", "rows"
+)
+def _find_rows(
+    tokens,
+    positions,
+    sequences,
+    slots,
+    lengths,
+    last,
+    tables,
+    found,
+    places,
+    stride_table,
+    stride_group,
+    rows,
+    GROUPS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = row < rows
+    sequence = tl.load(sequences + row, mask=own, other=0)
+    token = tl.load(tokens + row, mask=own, other=0)
+    sampled = tl.load(last + tl.load(slots + sequence, mask=own, other=0), mask=own, other=0)
+    tl.store(found + row, tl.where(token < 0, tl.maximum(sampled, 0), token), mask=own)
+    position = tl.load(positions + row, mask=own, other=0)
+    length = tl.load(lengths + sequence, mask=own, other=0)
+    first = tables + sequence.to(tl.int64) * stride_table + position // SIZE
+    for group in tl.static_range(GROUPS):
+        block = tl.load(first + group * stride_group, mask=own & (length > 0), other=0)
+        place = tl.where(length > 0, block * SIZE + position % SIZE, -1)
+        tl.store(places + group * rows + row, place, mask=own)
