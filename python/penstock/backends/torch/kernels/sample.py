@@ -160,12 +160,14 @@ def _weight(logit, most, scale):
 def _above(row, least, most, scale, vocabulary, COUNT: tl.constexpr, BLOCK: tl.constexpr):
     """Sum of the weights, or number, of the tokens whose keys are at least each of `least`."""
     sums = tl.zeros([16], tl.float64)
+    # A key has 32 bits: a comparison in 64 takes twice the registers, of which there are too few.
+    least = least.to(tl.uint32)
     for at in range(0, vocabulary, BLOCK):
         logit, token = _read(row, at, vocabulary, BLOCK)
         each = (token < vocabulary).to(tl.float32)
         if not COUNT:
             each = _weight(logit, most, scale)
-        reached = _key(logit)[:, None] >= least[None, :]
+        reached = _key(logit).to(tl.uint32)[:, None] >= least[None, :]
         sums += tl.sum(tl.where(reached, each[:, None], 0.0), 0).to(tl.float64)
     return sums
 
