@@ -22,7 +22,10 @@ GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cu
 # a directory that only these tests have on their path. What else torch imports is among the tools for tests.
 TORCH := $(VENV)/torch
 TORCH_TOOLS := torch fsspec mpmath networkx nvidia-cuda-cupti nvidia-cuda-runtime sympy triton
-TORCH_PYTHON = PYTHONPATH=$(CURDIR)/$(TORCH) $(BIN)/python
+# The oldest torch, Triton and NumPy that the extra takes, apart from make test: another 2 GB, and the same tests again.
+# With the real libcufile, because this torch loads its own before kvikio can.
+OLDEST := $(VENV)/torch-oldest
+OLDEST_TOOLS := $(TORCH_TOOLS) numpy nvidia-cufile
 
 # maturin sets these for its own cargo; setting them for every cargo keeps one set of compiled artefacts in target/
 # instead of rebuilding pyo3 each time the two take turns.
@@ -34,7 +37,7 @@ export PYO3_ENVIRONMENT_SIGNATURE := $(shell $(PYTHON) -c 'import struct, sys; p
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
-.PHONY: help prerequisites image demo serve test test-full test-clients lint bench clean
+.PHONY: help prerequisites image demo serve test test-full test-torch-oldest test-clients lint bench clean
 .PHONY: install test-tools torch-tools run-tests
 
 help: ## list the targets
@@ -60,12 +63,16 @@ $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
 
-$(TORCH)/.installed: constraints.txt scripts/cuda_stubs.py $(VENV)/.test-tools
-	@echo "installing torch and Triton into $(TORCH) (830 MB to download)"
-	@rm -rf $(TORCH)
-	@$(PIP) install -c constraints.txt --no-deps --target $(TORCH) $(TORCH_TOOLS)
-	@$(BIN)/python scripts/cuda_stubs.py $(TORCH)
-	@$(TORCH_PYTHON) -c 'import torch'
+$(TORCH)/.installed: constraints.txt
+$(TORCH)/.installed: TORCH_WHEELS = -c constraints.txt $(TORCH_TOOLS)
+$(OLDEST)/.installed: constraints-oldest.txt
+$(OLDEST)/.installed: TORCH_WHEELS = -c constraints-oldest.txt $(OLDEST_TOOLS)
+$(TORCH)/.installed $(OLDEST)/.installed: scripts/cuda_stubs.py $(VENV)/.test-tools
+	@echo "installing torch and Triton into $(@D) (750 to 850 MB to download)"
+	@rm -rf $(@D)
+	@$(PIP) install --only-binary :all: --no-deps --target $(@D) $(TORCH_WHEELS)
+	@$(BIN)/python scripts/cuda_stubs.py $(@D)
+	@PYTHONPATH=$(CURDIR)/$(@D) $(BIN)/python -c 'import torch'
 	@touch $@
 
 # Rewritten only when a source file appears or goes away, which no file time shows.
@@ -184,6 +191,9 @@ lint-python: test-tools
 
 BENCH_SERVERS := penstock penstock-inprocess llama-q4_1 llama-q4_0 vllm openvino
 BENCH_DIR := build/bench/peers-$(shell date +%F-%H%M)
+
+test-torch-oldest: install $(OLDEST)/.installed ## the tests of the torch backend with the oldest versions that it takes; PYTHON is 3.12 at most
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/python -m pytest tests/backends/torch $(PYTEST_ARGS)
 
 test-clients: install test-tools ## clients of other projects against a server; CLIENTS=NAME,... chooses; writes docs/clients.md
 	@$(BIN)/penstock pull smollm2

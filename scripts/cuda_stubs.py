@@ -5,7 +5,8 @@ usage: cuda_stubs.py SITE_DIRECTORY
 PyPI has torch for Linux on x86-64 only with CUDA, whose libraries are another 4 GB. Its CPU device
 calls none of them, but the dynamic loader wants each library and each symbol. A stub has the
 symbols that torch's libraries ask for; a function returns 1, which is an error in all of CUDA.
-libcudart and libcupti are small and stay real. Needs cc and readelf.
+Libraries that are installed in the directory, as the small ones are, stay real. Needs cc and
+readelf.
 """
 
 import re
@@ -16,8 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 
 CUDA = re.compile(r"lib(cu|nv|nccl)")
-REAL = re.compile(r"libcudart|libcupti|libcuda\.|libcusolver")
-"""Installed, part of the driver, or loaded only when it is first used."""
+ELSEWHERE = re.compile(r"libcuda\.|libcusolver")
+"""Part of the driver, or loaded only when it is first used."""
 PREFIXES = {
     "libnccl.": "nccl",
     "libcufile.": "cuFile",
@@ -39,11 +40,11 @@ def output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def missing_libraries(files: list[Path]) -> set[str]:
-    """CUDA libraries that `files` are linked to and that are not among them."""
-    have = {file.name for file in files}
+def missing_libraries(files: list[Path], installed: set[str]) -> set[str]:
+    """CUDA libraries that `files` are linked to and that are neither among them nor `installed`."""
+    have = {file.name for file in files} | installed
     needed = {name for file in files for name in NEEDED.findall(output("readelf", "-Wd", file))}
-    return {name for name in needed - have if CUDA.match(name) and not REAL.match(name)}
+    return {name for name in needed - have if CUDA.match(name) and not ELSEWHERE.match(name)}
 
 
 def wanted_symbols(files: list[Path], libraries: set[str]) -> dict[str, Symbols]:
@@ -100,7 +101,9 @@ def main() -> int:
     if not files:
         print(f"cuda_stubs.py: no libraries in {directory}")
         return 1
-    for library, symbols in sorted(wanted_symbols(files, missing_libraries(files)).items()):
+    installed = {file.name for file in Path(sys.argv[1], "nvidia").rglob("lib*.so*")}
+    missing = missing_libraries(files, installed)
+    for library, symbols in sorted(wanted_symbols(files, missing).items()):
         write_stub(directory / library, symbols)
     return 0
 

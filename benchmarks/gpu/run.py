@@ -1,6 +1,7 @@
 """Everything that there is to measure on a GPU, in one command of ten minutes at most.
 
-Needs torch and Triton, no network, and nothing built: it runs from the source tree.
+Needs torch with Triton, NumPy and PyYAML, no network, and nothing built: it runs from the source
+tree.
 
     python benchmarks/gpu/run.py --out build/gpu
 

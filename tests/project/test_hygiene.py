@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.project import tree
 
 # Crates with `unsafe`, and what they need it for. Clippy checks the SAFETY comments.
@@ -94,8 +96,9 @@ def test_nothing_is_left_unfinished() -> None:
     assert not [name for name, text in sources.items() if UNFINISHED.search(text)]
 
 
-def test_constraints_are_exact_and_name_no_index() -> None:
-    lines = (tree.REPOSITORY / "constraints.txt").read_text().splitlines()
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_constraints_are_exact_and_name_no_index(name: str) -> None:
+    lines = (tree.REPOSITORY / name).read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert pins
     assert not [
