@@ -56,6 +56,8 @@ from benchmarks.support import facts  # noqa: E402
 
 BLOCK, BUDGET, SEQUENCES, LONGEST, CONTEXT = 64, 8192, 256, 2048, 1024
 BLOCKS = SEQUENCES * LONGEST // BLOCK
+DISTINCT = 16
+"""Tokens of which prompts are made: penalties of more would be computed, by this device too."""
 SHAPE = Shape(1, 32, 2, 1, 64, vocabulary=256, d=32)
 PARAMETERS: dict[str, dict[str, Any]] = {
     "plain": {"temperature": 0.8, "top_p": 0.95, "seed": 1},
@@ -67,6 +69,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (backend_module, "check", "check"),
     (Slots, "apply", "slots"),
     (backend_module, "wanted_draws", "wanted"),
+    (backend_module, "plain_draws", "wanted"),
     (backend_module, "wanted_scores", "wanted"),
     (backend_module, "wanted_vectors", "wanted"),
     (DeviceSlots, "apply", "tables"),
@@ -143,7 +146,7 @@ class Operations(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Laps:
-    """Seconds of each part, without those of the parts that it calls."""
+    """Processor time of each part, without those of the parts that it calls."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)
@@ -152,11 +155,11 @@ class Laps:
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             self._inner.append(0.0)
-            began = time.perf_counter()
+            began = time.thread_time()
             try:
                 return call(*args, **kwargs)
             finally:
-                seconds = time.perf_counter() - began
+                seconds = time.thread_time() - began
                 self.parts[part] += seconds - self._inner.pop()
                 self._inner[-1] += seconds
 
@@ -194,7 +197,7 @@ class Recorded(InlineExecutor):
         InlineExecutor.__init__(self, self.backend)
 
     def submit(self, plan: StepPlan) -> Any:
-        self.times.append(time.perf_counter())
+        self.times.append(time.thread_time())
         self.plans.append((len(plan.tokens), len(plan.slots), not plan.registrations))
         self.parts.append(self.laps.take())
         return super().submit(plan)
@@ -249,7 +252,7 @@ def requests(count: int, prompt: int, output: int, kind: str) -> list[Request]:
     return [
         Request(
             number,
-            array("i", [drawn.randrange(3, SHAPE.vocabulary) for _ in range(prompt)]),
+            array("i", [*divmod(number, 256), *drawn.choices(range(DISTINCT), k=prompt - 2)]),
             GenerationParams(max_tokens=output, ignore_eos=True),
             time.monotonic(),
             sampling=sampling,
@@ -340,7 +343,9 @@ def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats:
     }
 
 
-def operations(device: Null, once: Callable[[Laps], tuple[Recorded, list[int]]]) -> dict[str, float]:
+def operations(
+    device: Null, once: Callable[[Laps], tuple[Recorded, list[int]]]
+) -> dict[str, float]:
     """Median numbers of operations of a step, outside of graphs."""
     seen: list[Counter[str]] = []
 
@@ -401,8 +406,8 @@ def lines(found: Sequence[Any], about: dict[str, Any], steps: int, repeats: int)
         "",
         *(line.strip() for line in (__doc__ or "").splitlines()[5:]),
         "",
-        "Microseconds. `cycle` is the time from one plan to the next; parts are measured in runs of",
-        "their own. A step is so many decodes behind contexts of 1024 tokens, or prompts.",
+        "Microseconds. `cycle` is the time from one plan to the next; parts are measured in runs",
+        "of their own. A step is so many decodes behind contexts of 1024 tokens, or prompts.",
         "`operations` are torch's outside of the graph, less those that make views.",
         "",
         *facts.table(columns, map(row, found)),

@@ -60,8 +60,8 @@ INDICES: dict[str, tuple[Case, tuple[int, ...]]] = {
     "_attend_latent": (cases.latent_rows(MAKE, [(0, 4)], 2, 16, 8), (2, 3, 4)),
     "_rotate": (cases.heads(MAKE, 5, 2, 1, 16, rotary=16), (2, 5)),
     "_store_latent": (cases.latents(MAKE, 5, 16, 8), (3, 6)),
-    # Positions are behind the slots of the rows in one copy: those of one row by 4 bytes.
-    "_sample": (cases.draws(MAKE, 3, 40), (7,)),
+    # Parts of one copy, or of one gather: those of one row are 4 bytes apart.
+    "_sample": (cases.draws(MAKE, 3, 40), (1, 2, 3, 4, 6, 7)),
 }
 
 

@@ -297,7 +297,7 @@ def _logit(key):
     return bits.to(tl.int32).to(tl.float32, bitcast=True)
 
 
-@jit_with_varying("positions")
+@jit_with_varying("temperature", "top_k", "top_p", "min_p", "choices", "positions")
 def _sample(
     logits,
     temperature,
