@@ -1,5 +1,5 @@
-"""What `make test-torch-oldest` installs is what pyproject.toml promises. That run takes long and is
-no part of `make test`.
+"""What `make test-torch-oldest` installs is what pyproject.toml promises. That run takes long and
+is no part of `make test`.
 """
 
 import re

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend, config_of
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_steps import Late
+from tests.real_ranks import VOCAB
 
 KERNELS = {
     attention: (
@@ -313,7 +314,7 @@ def test_a_grammar_on_another_rank_keeps_the_draw_outside() -> None:
     assert not draws.only_tokens(3), "a row that is not drawn"
     draws.constrained = True
     assert not draws.only_tokens(2)
-    slot = new_slot(Registration(0, encode_sampling(), grammar=1), 1)
+    slot = new_slot(Registration(0, encode_sampling(), grammar=1), 1, VOCAB)
     assert (slot.has_grammar, slot.constraint) == (True, None)
 
 

@@ -49,6 +49,7 @@ from penstock.backends.torch.sampling import (
     Scores,
     draw,
     note_last,
+    plain_draws,
     result_of,
     score,
     wanted_draws,
@@ -219,9 +220,12 @@ class TorchBackend:
         step, order = Step(plan, self._last_step, self._grammars), order_of(plan)
         # Before the work, which may run when the slots have other sequences.
         firsts = first_rows(plan, order)
-        step.draws = wanted_draws(plan, self._slots, firsts)
-        step.scores = wanted_scores(plan, self._slots, firsts)
-        step.pooled = wanted_vectors(plan, self._slots, firsts)
+        if updates.plain and not any(plan.drafts):
+            step.draws = plain_draws(plan, firsts)
+        else:
+            step.draws = wanted_draws(plan, self._slots, firsts)
+            step.scores = wanted_scores(plan, self._slots, firsts)
+            step.pooled = wanted_vectors(plan, self._slots, firsts)
         step.start(self._device, lambda: self._compute(step, order, updates))
         self._last_step = step
         return step
@@ -295,6 +299,8 @@ class TorchBackend:
 
     def _masks(self, step: Step) -> RowMasks:
         """The masks of the rows. The device computes while the steps before are taken in."""
+        if not (step.draws.masked or step.draws.reads_output):
+            return RowMasks()
         computed = self._device.mark()
         if step.draws.reads_output:
             step.settle_before()
@@ -304,15 +310,19 @@ class TorchBackend:
         draws = step.draws
         if not draws.rows or not self._shard.has_head:
             return
-        tokens, scored = [], []
-        for part in _parts(len(draws.rows)):
-            (rows,) = to_device([draws.rows[part.start : part.stop]], x.device)
-            states = x[rows]
+        tokens, scored, parts = [], [], _parts(len(draws.rows))
+        # A row of each sequence, and all in one part.
+        whole = len(x) == len(draws.rows) == len(step.plan.slots) and len(parts) == 1
+        for part in parts:
+            own = slice(part.start, part.stop)
+            columns = [draws.rows[own], draws.slots[own], draws.positions[own]]
+            rows, slots, positions = to_device(columns, x.device)
+            states = x if whole else x[rows]
             logits = self._model.logits(states)
             drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
             if logits is not None:
                 finite = states.isfinite().all(1)
-                drawn = draw(logits, finite, draws, part, self._on_device, masks)
+                drawn = draw(logits, finite, draws, part, slots, positions, self._on_device, masks)
             drawn = self._ranks.share(drawn)
             tokens.append(drawn)
             if logits is not None and draws.logprobs >= 0:

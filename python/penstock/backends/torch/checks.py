@@ -5,9 +5,10 @@ The rules are those of `crates/decoder/src/step.rs`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import add
 
 from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
@@ -41,28 +42,28 @@ class Limits:
 
 
 def check(plan: StepPlan, limits: Limits) -> None:
-    """All that does not depend on what the slots hold."""
+    """All that does not depend on what the slots hold. Whole columns are looked at first: sequence
+    after sequence only to name what is wrong.
+    """
     _columns(plan, limits)
-    row = 0
-    for i, length in enumerate(plan.lengths):
-        _sequence(plan, i, limits)
-        known = plan.tokens[row + (plan.tokens[row] == LAST_SAMPLED) : row + length]
-        _range("token id", known, limits.vocab)
-        row += length
-    _range("target token id", (t for t in plan.targets if t != -1), limits.vocab)
+    _range("slot", plan.slots, limits.slots)
+    distinct("slot", plan.slots)
+    ends = map(add, plan.starts, plan.lengths)
+    if min(plan.starts) < 0 or max(ends) > limits.max_position or any(plan.drafts):
+        for i in range(len(plan.slots)):
+            _sequence(plan, i, limits)
+    _tokens(plan, limits.vocab)
+    if plan.targets and (min(plan.targets) < -1 or max(plan.targets) >= limits.vocab):
+        _range("target token id", array("i", (t for t in plan.targets if t != -1)), limits.vocab)
     for registration in plan.registrations:
         _registration(registration, len(plan.grammars), limits)
     _added(plan, limits)
-    _range("slot", plan.slots, limits.slots)
-    distinct("slot", plan.slots)
 
 
-def distinct(what: str, values: Iterable[int]) -> None:
-    seen: set[int] = set()
-    for value in values:
-        if value in seen:
-            raise ValueError(f"{what} {value} appears twice")
-        seen.add(value)
+def distinct(what: str, values: Sequence[int]) -> None:
+    if len(set(values)) < len(values):
+        twice = next(value for at, value in enumerate(values) if value in values[:at])
+        raise ValueError(f"{what} {twice} appears twice")
 
 
 def drafts(plan: StepPlan, i: int) -> int:
@@ -74,7 +75,7 @@ def _columns(plan: StepPlan, limits: Limits) -> None:
     n, tokens = len(plan.slots), len(plan.tokens)
     equal = len(plan.starts) == len(plan.lengths) == len(plan.sample) == n
     equal = equal and len(plan.drafts) in (0, n)
-    if not equal or any(length < 1 for length in plan.lengths) or sum(plan.lengths) != tokens:
+    if not equal or min(plan.lengths, default=1) < 1 or sum(plan.lengths) != tokens:
         raise ValueError(f"columns of {n} sequences and {tokens} tokens differ in length")
     entries = n * len(limits.groups)
     if len(plan.kept) != entries or len(plan.added_offsets) != entries + 1:
@@ -95,6 +96,18 @@ def _sequence(plan: StepPlan, i: int, limits: Limits) -> None:
         raise ValueError(f"sequence {i}: {drafts(plan, i)} drafts, not in 0..={most}")
 
 
+def _tokens(plan: StepPlan, vocab: int) -> None:
+    """LAST_SAMPLED may stand only first in a sequence."""
+    tokens = plan.tokens
+    first_only = len(tokens) == len(plan.lengths)
+    if min(tokens) >= (LAST_SAMPLED if first_only else 0) and max(tokens) < vocab:
+        return
+    row = 0
+    for length in plan.lengths:
+        _range("token id", tokens[row + (tokens[row] == LAST_SAMPLED) : row + length], vocab)
+        row += length
+
+
 def _registration(registration: Registration, grammars: int, limits: Limits) -> None:
     wanted, problem = registration.prompt_logprobs, ""
     if not 0 <= registration.slot < limits.slots:
@@ -111,16 +124,19 @@ def _registration(registration: Registration, grammars: int, limits: Limits) -> 
 
 def _added(plan: StepPlan, limits: Limits) -> None:
     offsets, count = plan.added_offsets, len(plan.added)
-    ascending = all(a <= b for a, b in pairwise(offsets))
-    if not ascending or offsets[0] != 0 or offsets[-1] != count:
+    ascending = offsets[0] == 0 and list(offsets) == sorted(offsets)
+    if not ascending or offsets[-1] != count:
         raise ValueError(f"offsets of {count} added blocks do not ascend from 0 to {count}")
+    least = min((group.blocks for group in limits.groups), default=0)
+    if not count or (min(plan.added) >= NO_BLOCK and max(plan.added) < least):
+        return
     for entry in range(len(offsets) - 1):
         group = limits.groups[entry % len(limits.groups)]
         blocks = plan.added[offsets[entry] : offsets[entry + 1]]
-        _range("block", (block for block in blocks if block != NO_BLOCK), group.blocks)
+        _range("block", array("i", (b for b in blocks if b != NO_BLOCK)), group.blocks)
 
 
-def _range(what: str, values: Iterable[int], limit: int) -> None:
-    for value in values:
-        if not 0 <= value < limit:
-            raise ValueError(f"{what} {value} is not in 0..{limit}")
+def _range(what: str, values: array[int], limit: int) -> None:
+    if values and (min(values) < 0 or max(values) >= limit):
+        wrong = next(value for value in values if not 0 <= value < limit)
+        raise ValueError(f"{what} {wrong} is not in 0..{limit}")

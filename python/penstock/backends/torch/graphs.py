@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.inputs import Inputs, write
+from penstock.backends.torch.inputs import Inputs, upload
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
@@ -79,22 +79,23 @@ class DecodeGraphs:
         return self._replayed(plan, draws=False)
 
     def draw(self, plan: StepPlan) -> Tensor:
-        """Tokens [sequences] int32, kept as those sampled last."""
-        # Copied: the next step's go to the same memory.
-        return self._replayed(plan, draws=True).clone()
+        """Tokens [sequences] int32, kept as those sampled last, in memory of the graph: they are
+        copied to the host before the next step is launched.
+        """
+        return self._replayed(plan, draws=True)
 
     def _replayed(self, plan: StepPlan, *, draws: bool) -> Tensor:
         count = len(plan.slots)
         rows = next(bucket for bucket in BUCKETS if bucket >= count)
         padding = rows - count
-        joined = array("i", plan.tokens) + array("i", [0]) * padding
-        joined += plan.slots + array("i", [self._slots.padding]) * padding
-        joined += plan.starts + array("i", [0]) * padding
-        joined += array("i", [start + 1 for start in plan.starts]) + array("i", [0]) * padding
+        zeros = array("i", [0]) * padding
+        unused = array("i", [self._slots.padding]) * padding
+        lengths = array("i", [start + 1 for start in plan.starts])
+        joined = plan.tokens + zeros + plan.slots + unused + plan.starts + zeros + lengths + zeros
         if (rows, draws) not in self._graphs:
             self._graphs[rows, draws] = self._captured(rows, draws=draws)
         graph = self._graphs[rows, draws]
-        write(joined, graph.columns)
+        upload(joined, graph.columns.view(-1))
         if graph.planned is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
             tables = self._slots.tables(graph.columns[1], None)

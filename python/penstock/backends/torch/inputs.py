@@ -54,11 +54,15 @@ class Inputs:
 def order_of(plan: StepPlan) -> list[int]:
     """Indices of the plan's sequences, those of one row first."""
     count = range(len(plan.slots))
+    if len(plan.tokens) == len(count):
+        return list(count)
     return [i for i in count if plan.lengths[i] == 1] + [i for i in count if plan.lengths[i] != 1]
 
 
 def first_rows(plan: StepPlan, order: Sequence[int]) -> list[int]:
     """The first row of each sequence on the device, by index in the plan."""
+    if len(plan.tokens) == len(order):
+        return list(order)
     firsts, at = [0] * len(order), 0
     for i in order:
         firsts[i] = at
@@ -102,16 +106,6 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
     return torch.repeat_interleave(index, counts, output_size=total)
 
 
-def write(column: array[int], target: Tensor) -> None:
-    """Write 32-bit integers to a tensor behind the work launched so far, without a wait."""
-    target.view(-1).copy_(_pinned(column, target.device), non_blocking=True)
-
-
-def _pinned(column: array[int], device: torch.device) -> Tensor:
-    host = torch.frombuffer(column, dtype=torch.int32)
-    return host.pin_memory() if device.type == "cuda" else host
-
-
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
     """Columns of 32-bit integers on the device, by one copy behind the work launched so far. Unlike
     that of `torch.tensor`, it does not wait for that work.
@@ -122,5 +116,17 @@ def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Te
     sizes = [len(column) for column in columns]
     if not joined:
         return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]
-    host = _pinned(joined, device)
-    return list(host.to(device, non_blocking=True, copy=True).split(sizes))
+    return list(_host(joined, device).to(device, non_blocking=True, copy=True).split(sizes))
+
+
+def upload(numbers: array[int], target: Tensor) -> None:
+    """Copy 32-bit integers into a tensor of the device, as `to_device`."""
+    target.copy_(_host(numbers, target.device), non_blocking=True)
+
+
+def _host(numbers: array[int], device: torch.device) -> Tensor:
+    """Memory that a copy to `device` may read while the host goes on: torch gives pinned memory to
+    no one else before the copy from it has ended.
+    """
+    host = torch.frombuffer(numbers, dtype=torch.int32)
+    return host.pin_memory() if device.type == "cuda" else host

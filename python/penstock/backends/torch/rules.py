@@ -1,88 +1,212 @@
-"""Rules of one sequence that change logits before the draw, as `crates/decoder/src/sampler.rs`."""
+"""Rules that change logits before the draw, as `crates/decoder/src/sampler.rs`.
+
+The rules of a sequence keep the columns that the device reads. Those of all rows go to it in one
+copy, and change all logits at once: operations do not grow with the number of rows.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from penstock.backends.torch.grammars import NEVER
+from penstock.backends.torch.inputs import to_device
+
+NOTHING = array("i")
 
 
 class Rules:
     """`history` has `prompt_len` tokens of the prompt and the output so far, where rules need
-    them; `accept` takes more in.
+    them; `accept` takes more in. Ids that are not below `vocab` have no logits.
     """
 
-    def __init__(self, params: Mapping[str, Any], history: Sequence[int], prompt_len: int) -> None:
-        self._params = params
-        self._prompt = set(history[:prompt_len])
-        self._output = list(history[prompt_len:])
+    def __init__(
+        self, params: Mapping[str, Any], history: Sequence[int], prompt_len: int, vocab: int
+    ) -> None:
+        self.repetition: float = params["repetition_penalty"]
+        self._presence: float = params["presence_penalty"]
+        self._frequency: float = params["frequency_penalty"]
+        self._banned = [array("i", run) for run in params["banned"]]
+        self._suppressed = _known(params["suppressed"], vocab)
+        self._suppressed_until: int = params["suppressed_until"]
+        self._vocab = vocab
+        self.restricts = bool(params["allowed"])
+        """Whether `allowed` are the only tokens that may be drawn."""
+        self.allowed = _known(params["allowed"], vocab)
+        bias = [(token, value) for token, value in params["bias"] if token < vocab]
+        self.biased = array("i", [token for token, _ in bias])
+        self.biases = array("f", [value for _, value in bias])
+        self.penalises = self._presence != 0.0 or self._frequency != 0.0
         self.needs_history = (
-            params["repetition_penalty"] != 1.0
-            or params["presence_penalty"] != 0.0
-            or params["frequency_penalty"] != 0.0
-            or any(len(run) > 1 for run in params["banned"])
+            self.repetition != 1.0 or self.penalises or any(len(run) > 1 for run in self._banned)
         )
+        self.any = bool(
+            self.needs_history
+            or self.restricts
+            or params["bias"]
+            or self._banned
+            or (self._suppressed and self._suppressed_until)
+        )
+        """Whether logits change at any position."""
+        self.seen = array("i")
+        """Tokens of prompt and output, each once, where repetition counts."""
+        self.drawn, self.penalties = array("i"), array("f")
+        """Tokens of the output, each once, and what is taken from their logits."""
+        self._seen: set[int] = set()
+        self._counts: dict[int, int] = {}
+        self._places: dict[int, int] = {}
+        self._output: list[int] = []
+        if self.repetition != 1.0:
+            self._see(history[:prompt_len])
+        self.accept(history[prompt_len:])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        if self.needs_history:
-            self._output.extend(tokens)
+        """Take in tokens of the output."""
+        if not self.needs_history:
+            return
+        self._output.extend(tokens)
+        if self.repetition != 1.0:
+            self._see(tokens)
+        if self.penalises:
+            self._count(tokens)
+
+    def _see(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            if token not in self._seen and 0 <= token < self._vocab:
+                self._seen.add(token)
+                self.seen.append(token)
+
+    def _count(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            if not 0 <= token < self._vocab:
+                continue
+            count = self._counts[token] = self._counts.get(token, 0) + 1
+            penalty = self._frequency * count + self._presence
+            if count > 1:
+                self.penalties[self._places[token]] = penalty
+            else:
+                self._places[token] = len(self.drawn)
+                self.drawn.append(token)
+                self.penalties.append(penalty)
+
+    def after(self, drafts: Sequence[int]) -> Rules:
+        """These rules with drafts taken in as output; the same object without any."""
+        if not drafts or not self.needs_history:
+            return self
+        own = Rules.__new__(Rules)
+        own.__dict__ = {name: copy(value) for name, value in self.__dict__.items()}
+        own.accept(drafts)
+        return own
 
     def change(self, position: int) -> bool:
         """Whether anything changes logits at `position`."""
-        p = self._params
-        return bool(
+        return self.any and (
             self.needs_history
-            or p["bias"]
-            or p["allowed"]
-            or p["banned"]
-            or (p["suppressed"] and position < p["suppressed_until"])
+            or self.restricts
+            or bool(self.biased or self._banned)
+            or position < self._suppressed_until
         )
 
-    def apply(self, logits: Tensor, position: int, drafts: Sequence[int]) -> None:
-        """Change a row of logits in place. `drafts` are the tokens between output and row."""
-        before = logits.clone()
-        self._mask(logits, before, position, drafts)
-        for token, bias in self._params["bias"]:
-            if token < len(logits):
-                logits[token] += bias
-        self._penalise(logits, drafts)
-        # Rules that leave nothing are void: a token has to be drawn.
-        logits.copy_(torch.where((logits == NEVER).all(), before, logits))
+    def never(self, position: int) -> array[int]:
+        """Tokens that are not drawn at `position`."""
+        if not self._banned and position >= self._suppressed_until:
+            return NOTHING
+        found = array("i")
+        for run in self._banned:
+            start, last = run[:-1].tolist(), run[-1]
+            if last < self._vocab and (not start or self._output[-len(start) :] == start):
+                found.append(last)
+        if position < self._suppressed_until:
+            found.extend(self._suppressed)
+        return found
 
-    def _mask(self, logits: Tensor, before: Tensor, position: int, drafts: Sequence[int]) -> None:
-        p = self._params
-        if p["allowed"]:
-            allowed = self._ids(logits, p["allowed"])
-            logits.fill_(NEVER)
-            logits[allowed] = before[allowed]
-        output = [*self._output, *drafts]
-        for run in p["banned"]:
-            start, last = list(run[:-1]), run[-1]
-            if (not start or output[-len(start) :] == start) and last < len(logits):
-                logits[last] = NEVER
-        if p["suppressed"] and position < p["suppressed_until"]:
-            logits[self._ids(logits, p["suppressed"])] = NEVER
 
-    def _penalise(self, logits: Tensor, drafts: Sequence[int]) -> None:
-        p = self._params
-        counts = Counter([*self._output, *drafts])
-        repetition = p["repetition_penalty"]
-        if repetition != 1.0:
-            ids = self._ids(logits, sorted(self._prompt | set(counts)))
-            chosen = logits[ids]
-            logits[ids] = torch.where(chosen > 0.0, chosen / repetition, chosen * repetition)
-        frequency, presence = p["frequency_penalty"], p["presence_penalty"]
-        if counts and (frequency or presence):
-            ids = self._ids(logits, list(counts))
-            each = [frequency * counts[token] + presence for token in ids.tolist()]
-            logits[ids] -= torch.tensor(each, dtype=logits.dtype, device=logits.device)
+def _known(tokens: Iterable[int], vocab: int) -> array[int]:
+    return array("i", [token for token in tokens if token < vocab])
 
-    @staticmethod
-    def _ids(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-        known = [token for token in tokens if token < len(logits)]
-        return torch.tensor(known, dtype=torch.long, device=logits.device)
+
+@dataclass(frozen=True, slots=True)
+class RuledRow:
+    """A row whose logits are changed."""
+
+    row: int
+    """Index among the rows that are drawn."""
+    rules: Rules
+    position: int
+    drafts: Sequence[int]
+    """Tokens between the output and the row."""
+
+
+def _entries(tokens: list[array[int]], values: Sequence[array[float]] = ()) -> list[array[int]]:
+    """Columns of places in the logits of several rows: how many each row has, their tokens, and
+    the bits of a number for each token, or none at all.
+    """
+    return [array("i", map(len, tokens)), _joined(tokens), _joined(values)]
+
+
+def _joined(columns: Sequence[array[int] | array[float]]) -> array[int]:
+    return array("i", b"".join(columns))
+
+
+def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
+    """Logits [rows, vocabulary], changed where there are rules. The first of the rows is number
+    `first`. Rules that leave nothing are void: a token has to be drawn.
+    """
+    each = [one.rules.after(one.drafts) for one in ruled]
+    columns: list[Sequence[int]] = [
+        array("i", [one.row - first for one in ruled]),
+        array("i", [at for at, rules in enumerate(each) if rules.restricts]),
+        _joined([array("f", [rules.repetition for rules in each])]),
+        *_entries([own.never(one.position) for own, one in zip(each, ruled, strict=True)]),
+        *_entries([rules.allowed for rules in each]),
+        *_entries([rules.biased for rules in each], [rules.biases for rules in each]),
+        *_entries([rules.seen for rules in each]),
+        *_entries([rules.drawn for rules in each], [rules.penalties for rules in each]),
+    ]
+    uploaded = to_device(columns, logits.device)
+    rows, restricted, repetition = uploaded[:3]
+    places = [_places(*uploaded[at : at + 2]) for at in range(3, len(uploaded), 3)]
+    numbers = [column.view(torch.float32) for column in (repetition, *uploaded[5::3])]
+    found = logits.clone() if len(ruled) == len(logits) else logits[rows]
+    _mask(found, places[0], places[1], restricted)
+    if at := places[2]:
+        found.index_put_(at, numbers[3], accumulate=True)
+    if at := places[3]:
+        chosen, factor = found[at], numbers[0][at[0]]
+        found[at] = torch.where(chosen > 0.0, chosen / factor, chosen * factor)
+    if at := places[4]:
+        found[at] -= numbers[5]
+    void = (found == NEVER).all(1, keepdim=True)
+    if len(ruled) == len(logits):
+        return torch.where(void, logits, found, out=found)
+    return logits.index_copy(0, rows.long(), torch.where(void, logits[rows], found, out=found))
+
+
+def _places(counts: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Rows and tokens of entries; None where there are none."""
+    if not len(tokens):
+        return None
+    index = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
+    return torch.repeat_interleave(index, counts, output_size=len(tokens)), tokens
+
+
+Places = tuple[Tensor, Tensor] | None
+
+
+def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) -> None:
+    """Leave nothing but the allowed tokens in the rows `restricted`, and none of those at `never`
+    in any.
+    """
+    if len(restricted):
+        kept = None if allowed is None else logits[allowed]
+        logits[restricted] = NEVER
+        if allowed is not None:
+            logits[allowed] = kept
+    if never is not None:
+        logits[never] = NEVER

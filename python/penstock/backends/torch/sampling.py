@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.checks import drafts
 from penstock.backends.torch.grammars import (
     NEVER,
     Constraint,
@@ -20,7 +21,7 @@ from penstock.backends.torch.grammars import (
 )
 from penstock.backends.torch.inputs import to_device
 from penstock.backends.torch.kernels import sample
-from penstock.backends.torch.rules import Rules
+from penstock.backends.torch.rules import RuledRow, changed
 from penstock.backends.torch.slots import DeviceSlots, Slot, Slots
 from penstock.core import LogprobRow, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE
@@ -34,17 +35,17 @@ HEAD_ROWS = 256
 class Draws:
     """Rows whose tokens are drawn, in plan order; rows of a sequence stand together."""
 
-    rows: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
+    rows: Sequence[int] = ()
+    slots: Sequence[int] = ()
+    positions: Sequence[int] = ()
     """Where the drawn tokens go in their sequences."""
-    sequences: list[int] = field(default_factory=list)
+    sequences: Sequence[int] = ()
     """Index in the plan."""
-    drafts: list[int] = field(default_factory=list)
-    """The token planned there; -1 behind the last draft."""
-    owners: list[Slot] = field(default_factory=list)
-    rules: list[tuple[int, Rules, list[int]]] = field(default_factory=list)
-    """Rows whose logits are changed: which of `rows`, by what, after which drafts."""
+    drafts: Sequence[int] = ()
+    """The token planned there; -1 behind the last draft. Empty where there is no draft."""
+    owners: Sequence[Slot] = ()
+    """Empty where all are plain."""
+    rules: list[RuledRow] = field(default_factory=list)
     masked: list[MaskedRow] = field(default_factory=list)
     expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
     """Drafts of sequences with a grammar."""
@@ -87,40 +88,81 @@ class Found:
     vectors: list[Tensor] = field(default_factory=list)
 
 
+def plain_draws(plan: StepPlan, firsts: Sequence[int]) -> Draws:
+    """Those of a plan of plain sequences, without drafts. `firsts` has the first row of each
+    sequence on the device.
+    """
+    count = len(plan.slots)
+    ends = array("i", map(add, plan.starts, plan.lengths))
+    if len(plan.tokens) == count == sum(plan.sample):
+        return Draws(rows=range(count), slots=plan.slots, positions=ends, sequences=range(count))
+    drawn = [i for i in range(count) if plan.sample[i]]
+    return Draws(
+        rows=[firsts[i] + plan.lengths[i] - 1 for i in drawn],
+        slots=[plan.slots[i] for i in drawn],
+        positions=[ends[i] for i in drawn],
+        sequences=drawn,
+    )
+
+
 def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
-    """`firsts` has the first row of each sequence on the device."""
-    draws, at = Draws(), 0
-    for i, number in enumerate(plan.slots):
-        slot, length = slots[number], plan.lengths[i]
-        at += length
+    """Those of any plan. `firsts` has the first row of each sequence on the device."""
+    rows: list[int] = []
+    numbers: list[int] = []
+    positions: list[int] = []
+    sequences: list[int] = []
+    planned: list[int] = []
+    owners: list[Slot] = []
+    draws, row = Draws(rows, numbers, positions, sequences, planned, owners), 0
+    drafting = any(plan.drafts)
+    for i, (number, length, start) in enumerate(
+        zip(plan.slots, plan.lengths, plan.starts, strict=True)
+    ):
+        slot, first = slots[number], row
+        row += length
         if not plan.sample[i] or slot.pooling != Pooling.NONE:
             continue
-        drafted = plan.tokens[at - drafts(plan, i) : at].tolist()
-        ahead = plan.tokens[at - length] == LAST_SAMPLED
-        draws.constrained |= slot.has_grammar
-        draws.reads_output |= slot.rules.needs_history or slot.constraint is not None
-        if drafted and slot.constraint is not None:
-            draws.expected.append((slot.constraint, drafted))
+        drafted = plan.tokens[row - plan.drafts[i] : row].tolist() if drafting else []
+        if slot.has_grammar or slot.constraint is not None:
+            ahead = plan.tokens[first] == LAST_SAMPLED
+            _constrain(draws, slot, drafted, ahead)
+        draws.reads_output |= slot.rules.needs_history
         if slot.logprobs is not None:
             draws.logprobs = max(draws.logprobs, slot.logprobs)
         for j in range(len(drafted) + 1):
             inside = length - len(drafted) - 1 + j
-            position = plan.starts[i] + inside + 1
+            position = start + inside + 1
             if slot.rules.change(position):
-                draws.rules.append((len(draws.rows), slot.rules, drafted[:j]))
-            if slot.constraint is not None:
-                draws.masked.append(MaskedRow(len(draws.rows), slot.constraint, j, ahead))
-            draws.rows.append(firsts[i] + inside)
-            draws.slots.append(number)
-            draws.positions.append(position)
-            draws.sequences.append(i)
-            draws.owners.append(slot)
-            draws.drafts.append(drafted[j] if j < len(drafted) else -1)
+                draws.rules.append(RuledRow(len(rows), slot.rules, position, drafted[:j]))
+            rows.append(firsts[i] + inside)
+            numbers.append(number)
+            positions.append(position)
+            sequences.append(i)
+            owners.append(slot)
+            planned.append(drafted[j] if j < len(drafted) else -1)
+    if not drafting:
+        draws.drafts = ()
     return draws
+
+
+def _constrain(draws: Draws, slot: Slot, drafted: list[int], ahead: bool) -> None:
+    """The rows of a sequence with a grammar, which come next. `ahead`: its first token is not known
+    to the host.
+    """
+    draws.constrained |= slot.has_grammar
+    if slot.constraint is None:
+        return
+    draws.reads_output = True
+    if drafted:
+        draws.expected.append((slot.constraint, drafted))
+    for j in range(len(drafted) + 1):
+        draws.masked.append(MaskedRow(len(draws.rows) + j, slot.constraint, j, ahead))
 
 
 def wanted_scores(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Scores:
     scores, at = Scores(), 0
+    if not plan.targets:
+        return scores
     for i, number in enumerate(plan.slots):
         alternatives, length = slots[number].prompt_logprobs, plan.lengths[i]
         targets = plan.targets[at : at + length]
@@ -141,23 +183,21 @@ def draw(
     finite: Tensor,
     draws: Draws,
     part: range,
+    slots: Tensor,
+    positions: Tensor,
     device: DeviceSlots,
     masks: RowMasks,
 ) -> Tensor:
-    """Tokens [rows] int32 of `part` of the draws; NOT_FINITE where the state is not finite,
-    LATE_MASK and NO_TOKEN as `masks` says. Where the rules leave none of the tokens that a mask
-    allows, the mask alone counts.
+    """Tokens [rows] int32 of `part` of the draws, which are of `slots` and go to `positions`;
+    NOT_FINITE where the state is not finite, LATE_MASK and NO_TOKEN as `masks` says. Where the
+    rules leave none of the tokens that a mask allows, the mask alone counts.
     """
-    rules = [rule for rule in draws.rules if rule[0] in part]
+    rules = [each for each in draws.rules if each.row in part]
     allowed = allowed_tokens(masks, part, logits)
     if allowed is not None:
         logits = logits.masked_fill(~allowed, NEVER)
     if rules:
-        logits = logits.clone()
-        for at, rule, before in rules:
-            rule.apply(logits[at - part.start], draws.positions[at], before)
-    own = slice(part.start, part.stop)
-    slots, positions = to_device([draws.slots[own], draws.positions[own]], logits.device)
+        logits = changed(logits, rules, part.start)
     tokens = sample(logits, device.sampling, slots, positions)
     if allowed is not None:
         tokens = within(allowed, tokens)
@@ -167,6 +207,10 @@ def draw(
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
     """Keep the token that each slot sampled last: the one behind the accepted drafts."""
+    if not draws.drafts:
+        (slots,) = to_device([draws.slots], tokens.device)
+        device.last[slots] = tokens
+        return
     ends: dict[int, int] = {}
     starts: dict[int, int] = {}
     for row, slot in enumerate(draws.slots):
@@ -200,10 +244,14 @@ def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> Ste
     drawn.
     """
     result = StepResult()
-    result.counts.extend([0] * len(plan.slots))
+    result.counts.frombytes(bytes(4 * len(plan.slots)))
     if found.tokens is not None:
         rows = None if found.drawn is None else _rows(found.drawn)
-        _take_draws(draws, found.tokens.tolist(), rows, result)
+        tokens = array("i", found.tokens.tolist())
+        if draws.drafts:
+            _take_drafted(draws, tokens, rows, result)
+        else:
+            _take(draws, tokens, rows, result)
     if found.scored is not None:
         rows = _rows(found.scored)
         for i, row, wanted in zip(scores.sequences, rows, scores.alternatives, strict=True):
@@ -211,8 +259,35 @@ def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> Ste
     return result
 
 
-def _take_draws(
-    draws: Draws, tokens: list[int], logprobs: list[LogprobRow] | None, result: StepResult
+def _take(
+    draws: Draws, tokens: array[int], logprobs: list[LogprobRow] | None, result: StepResult
+) -> None:
+    """A token of each sequence that draws."""
+    result.tokens = tokens
+    if len(tokens) == len(result.counts):
+        result.counts = array("i", [1]) * len(tokens)
+    else:
+        for i in draws.sequences:
+            result.counts[i] = 1
+    for row, owner in enumerate(draws.owners):
+        token = tokens[row]
+        if owner.constraint is not None:
+            owner.constraint.undrawn |= token == LATE_MASK
+        if token < 0:
+            continue
+        if logprobs is not None and owner.logprobs is not None:
+            result.logprobs[draws.sequences[row]] = [_cut(logprobs[row], owner.logprobs)]
+        _accept(owner, [token])
+
+
+def _accept(owner: Slot, tokens: list[int]) -> None:
+    owner.rules.accept(tokens)
+    if owner.constraint is not None:
+        owner.constraint.accept(tokens)
+
+
+def _take_drafted(
+    draws: Draws, tokens: array[int], logprobs: list[LogprobRow] | None, result: StepResult
 ) -> None:
     closed: set[int] = set()
     taken: dict[int, tuple[Slot, list[int]]] = {}
@@ -234,9 +309,7 @@ def _take_draws(
         if logprobs is not None and owner.logprobs is not None and token >= 0:
             result.logprobs.setdefault(i, []).append(_cut(logprobs[row], owner.logprobs))
     for owner, drawn in taken.values():
-        owner.rules.accept(drawn)
-        if owner.constraint is not None:
-            owner.constraint.accept(drawn)
+        _accept(owner, drawn)
 
 
 def _rows(scored: Scored) -> list[LogprobRow]:

@@ -31,6 +31,10 @@ class Slot:
     pooling: int
     tables: list[array[int]]
     """Blocks by KV group; NO_BLOCK behind a window."""
+    whole: list[int]
+    """By KV group: the first entry of its table from which on all have a block."""
+    plain: bool
+    """Whether all that it ever wants of a row is a token, drawn from the logits as they are."""
     sampled: bool = False
     """Whether a token was sampled, or will have been when the steps in flight are done."""
     pooled: int = 0
@@ -47,11 +51,17 @@ class Slot:
 class Updates:
     """Changes of the device's tables that a plan makes."""
 
-    places: array[int]
+    places: array[int] = field(default_factory=lambda: array("i"))
     """In the tables of all slots, flat."""
-    blocks: array[int]
-    registered: list[tuple[int, Mapping[str, Any]]]
+    blocks: array[int] = field(default_factory=lambda: array("i"))
+    registered: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     """Slots with their sampling parameters."""
+    plain: bool = True
+    """Whether all sequences of the plan are."""
+
+    def __bool__(self) -> bool:
+        """Whether anything changes on the device."""
+        return bool(self.registered or self.blocks)
 
 
 class Slots:
@@ -72,17 +82,23 @@ class Slots:
 
     def apply(self, plan: StepPlan) -> Updates:
         """Take a checked plan in: registrations, changes of block tables."""
-        updates = Updates(array("i"), array("i"), [])
+        updates, groups = Updates(), range(len(self._limits.groups))
+        written: list[list[int]] = [[] for _ in groups]
         try:
             for registration in plan.registrations:
                 slot = self._new(registration, plan.grammars)
                 self._slots[registration.slot] = slot
                 updates.registered.append((registration.slot, slot.params))
             row = 0
-            for i in range(len(plan.slots)):
-                self._sequence(plan, i, row, updates)
-                row += plan.lengths[i]
-            self._check_written(plan)
+            for i, length in enumerate(plan.lengths):
+                slot = self[plan.slots[i]]
+                for g in groups:
+                    self._blocks(plan, i, g, slot, updates, written[g])
+                self._tokens(plan, i, slot, plan.tokens[row])
+                updates.plain = updates.plain and slot.plain
+                row += length
+            for blocks in written:
+                distinct("block to be written", blocks)
         except ValueError:
             self.fail(plan)
             raise
@@ -94,85 +110,95 @@ class Slots:
             self._slots[slot] = None
 
     def _new(self, registration: Registration, grammars: list[bytes]) -> Slot:
-        slot = new_slot(registration, len(self._limits.groups))
+        slot = new_slot(registration, len(self._limits.groups), self._limits.vocab)
         if registration.grammar and self._grammars is not None:
             grammar = grammars[registration.grammar - 1]
             ends = slot.params["suppressed"]
             slot.constraint = self._grammars.start(grammar, registration, ends)
         return slot
 
-    def _sequence(self, plan: StepPlan, i: int, row: int, updates: Updates) -> None:
-        slot, limits = self[plan.slots[i]], self._limits
-        groups = len(limits.groups)
-        for g, group in enumerate(limits.groups):
-            entry = i * groups + g
-            kept, table = plan.kept[entry], slot.tables[g]
-            added = plan.added[plan.added_offsets[entry] : plan.added_offsets[entry + 1]]
-            try:
-                if not 0 <= kept <= len(table):
-                    raise ValueError(f"keeps {kept} of {len(table)} blocks")
-                del table[kept:]
-                table.extend(added)
-                first = group.first_seen(plan.starts[i]) // limits.block_size
-                needed = -(-(plan.starts[i] + plan.lengths[i]) // limits.block_size)
-                if len(table) < needed:
-                    raise ValueError(f"{len(table)} blocks where {needed} are needed")
-                if NO_BLOCK in table[first:needed]:
-                    raise ValueError(f"no block for a part of {first}..{needed}")
-            except ValueError as error:
-                raise ValueError(f"sequence {i}, KV group {g}: {error}") from None
-            # Blocks after the longest sequence that this backend computes are not read.
-            added = added[: max(0, self._width - kept)]
-            start = (plan.slots[i] * groups + g) * self._width + kept
-            updates.places.extend(range(start, start + len(added)))
-            updates.blocks.extend(added)
+    def _blocks(
+        self, plan: StepPlan, i: int, g: int, slot: Slot, updates: Updates, written: list[int]
+    ) -> None:
+        """Change the block table of a sequence in a KV group; to `written` come the blocks that its
+        rows are written to.
+        """
+        group, size, table = self._limits.groups[g], self._limits.block_size, slot.tables[g]
+        entry, start = i * len(self._limits.groups) + g, plan.starts[i]
+        offsets = plan.added_offsets
+        if plan.kept[entry] != len(table) or offsets[entry] < offsets[entry + 1]:
+            self._change(plan, i, g, slot, updates)
+        first = group.first_seen(start) // size
+        needed = -(-(start + plan.lengths[i]) // size)
+        if len(table) < needed:
+            reason = f"{len(table)} blocks where {needed} are needed"
+            raise ValueError(f"sequence {i}, KV group {g}: {reason}")
+        if first < slot.whole[g] and NO_BLOCK in table[first:needed]:
+            reason = f"no block for a part of {first}..{needed}"
+            raise ValueError(f"sequence {i}, KV group {g}: {reason}")
+        written.extend(table[start // size : needed])
+
+    def _change(self, plan: StepPlan, i: int, g: int, slot: Slot, updates: Updates) -> None:
+        entry, table = i * len(self._limits.groups) + g, slot.tables[g]
+        kept = plan.kept[entry]
+        added = plan.added[plan.added_offsets[entry] : plan.added_offsets[entry + 1]]
+        if not 0 <= kept <= len(table):
+            raise ValueError(f"sequence {i}, KV group {g}: keeps {kept} of {len(table)} blocks")
+        del table[kept:]
+        table.extend(added)
+        slot.whole[g] = min(slot.whole[g], kept)
+        if NO_BLOCK in added:
+            slot.whole[g] = len(table) - added[::-1].index(NO_BLOCK)
+        # Blocks after the longest sequence that this backend computes are not read.
+        added = added[: max(0, self._width - kept)]
+        groups = len(self._limits.groups)
+        first = (plan.slots[i] * groups + g) * self._width + kept
+        updates.places.extend(range(first, first + len(added)))
+        updates.blocks.extend(added)
+
+    def _tokens(self, plan: StepPlan, i: int, slot: Slot, first: int) -> None:
+        """What the sequence has computed and sampled; `first` is its first token."""
         if slot.pooling == Pooling.MEAN and slot.pooled != plan.starts[i]:
             raise ValueError(
                 f"sequence {i}: a mean over {slot.pooled} tokens goes on at {plan.starts[i]}"
             )
         slot.pooled += plan.lengths[i]
-        if plan.tokens[row] == LAST_SAMPLED:
-            if not limits.last_sampled:
+        if first == LAST_SAMPLED:
+            if not self._limits.last_sampled:
                 raise ValueError("LAST_SAMPLED with several pipeline stages")
             if not slot.sampled:
                 raise ValueError(f"slot {plan.slots[i]} has no last token")
         slot.sampled = slot.sampled or bool(plan.sample[i])
 
-    def _check_written(self, plan: StepPlan) -> None:
-        size = self._limits.block_size
-        for g in range(len(self._limits.groups)):
-            written: list[int] = []
-            for i, slot in enumerate(plan.slots):
-                start = plan.starts[i]
-                end = -(-(start + plan.lengths[i]) // size)
-                written.extend(self[slot].tables[g][start // size : end])
-            distinct("block to be written", written)
 
-
-def new_slot(registration: Registration, groups: int) -> Slot:
+def new_slot(registration: Registration, groups: int, vocab: int) -> Slot:
     from penstock._native import decode_sampling
 
     params = decode_sampling(registration.sampling)
     prompt = registration.prompt_logprobs
+    rules = Rules(params, registration.history, registration.prompt_len, vocab)
+    only_tokens = params["logprobs"] is None and prompt < 0 and not rules.any
     return Slot(
-        rules=Rules(params, registration.history, registration.prompt_len),
+        rules=rules,
         logprobs=params["logprobs"],  # type: ignore[arg-type]
         prompt_logprobs=None if prompt < 0 else prompt,
         pooling=registration.pooling,
         tables=[array("i") for _ in range(groups)],
+        whole=[0] * groups,
+        plain=only_tokens and registration.pooling == Pooling.NONE and not registration.grammar,
         params=params,
         has_grammar=registration.grammar != 0,
     )
 
 
-SAMPLING = (
+WORDS = (
     ("temperature", torch.float32),
     ("top_k", torch.int32),
     ("top_p", torch.float32),
     ("min_p", torch.float32),
-    ("seed", torch.int64),
     ("choice", torch.int32),
 )
+"""Sampling parameters of 32 bits. They are kept as integers, so that they are written at once."""
 
 
 class DeviceSlots:
@@ -184,26 +210,21 @@ class DeviceSlots:
         """A slot for rows that belong to no sequence."""
         slots += 1
         self._tables = torch.zeros(slots, groups, width, dtype=torch.int32, device=device)
-        self._sampling = {
-            name: torch.zeros(slots, dtype=kind, device=device) for name, kind in SAMPLING
-        }
+        self._words = torch.zeros(len(WORDS), slots, dtype=torch.int32, device=device)
+        self._seeds = torch.zeros(slots, dtype=torch.int64, device=device)
         self.last = torch.zeros(slots, dtype=torch.int32, device=device)
 
     def apply(self, updates: Updates) -> None:
         """In the order of the plans, by one copy to the device."""
-        given: list[Sequence[int]] = [updates.places, updates.blocks, *_registered(updates)]
-        at, blocks, slots, *words = to_device(given, self._device)
-        if updates.blocks:
-            self._tables.view(-1)[at.long()] = blocks
-        if not updates.registered:
+        if not updates:
             return
-        for name, kind in SAMPLING:
-            if kind == torch.int64:
-                low, high = words.pop(0), words.pop(0)
-                values = (high.long() << 32) | (low.long() & 0xFFFF_FFFF)
-            else:
-                values = words.pop(0).view(kind)
-            self._sampling[name][slots.long()] = values
+        given: list[Sequence[int]] = [updates.places, updates.blocks, *_registered(updates)]
+        at, blocks, slots, low, high, *words = to_device(given, self._device)
+        if updates.blocks:
+            self._tables.view(-1)[at] = blocks
+        if updates.registered:
+            self._words[:, slots] = torch.stack(words)
+            self._seeds[slots] = (high.long() << 32) | (low.long() & 0xFFFF_FFFF)
 
     def tables(self, slots: Tensor, blocks: int | None) -> Tensor:
         """[sequences, KV groups, blocks], or whole ones."""
@@ -211,21 +232,21 @@ class DeviceSlots:
 
     @property
     def sampling(self) -> tuple[Tensor, ...]:
-        """Parameters by slot, in the order of SAMPLING."""
-        return tuple(self._sampling.values())
+        """Columns of parameters by slot, as `kernels.sample` takes them."""
+        heat, top_k, top_p, min_p, choice = (
+            word.view(kind) for word, (_, kind) in zip(self._words, WORDS, strict=True)
+        )
+        return heat, top_k, top_p, min_p, self._seeds, choice
 
 
 def _registered(updates: Updates) -> list[array[int]]:
-    """Slots and their sampling parameters, columns of the 32-bit words that they are stored as."""
+    """Slots, the low and high words of their seeds, and columns of WORDS."""
     registered = updates.registered
-    columns = [array("i", [slot for slot, _ in registered])]
-    for name, kind in SAMPLING:
+    seeds = [params["seed"] for _, params in registered]
+    halves = array("i", struct.pack(f"<{len(seeds)}Q", *seeds))
+    columns = [array("i", [slot for slot, _ in registered]), halves[::2], halves[1::2]]
+    for name, kind in WORDS:
         values = [params[name] for _, params in registered]
-        if kind == torch.int64:
-            # 64 bits without a sign, low word first.
-            words = array("i", struct.pack(f"<{len(values)}Q", *values))
-            columns += [words[::2], words[1::2]]
-        else:
-            form = "f" if kind == torch.float32 else "i"
-            columns.append(array("i", struct.pack(f"{len(values)}{form}", *values)))
+        form = "f" if kind == torch.float32 else "i"
+        columns.append(array("i", struct.pack(f"{len(values)}{form}", *values)))
     return columns

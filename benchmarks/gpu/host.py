@@ -1,0 +1,450 @@
+"""Host time of a step of the torch backend, by part, on a device that computes nothing.
+
+    python benchmarks/gpu/host.py [--batches 1 8 32 64 128 256] [--steps 200] [--repeats 3]
+
+The engine's loop, its scheduler, the backend and the wire are the product's, on one core; the model
+and the head give tensors that were made before, and the replay of a graph does nothing. What is
+left out is what only CUDA does: pinned memory, events, launches. The operations that are launched
+outside of graphs are counted instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from penstock._native import encode_sampling, hash_chain, hash_root  # noqa: E402
+from penstock.backends.torch import backend as backend_module  # noqa: E402
+from penstock.backends.torch import sampling  # noqa: E402
+from penstock.backends.torch.backend import Step, TorchBackend  # noqa: E402
+from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
+from penstock.backends.torch.model import Model  # noqa: E402
+from penstock.backends.torch.slots import DeviceSlots, Slots  # noqa: E402
+from penstock.config import Raw, resolve  # noqa: E402
+from penstock.core import GenerationParams, Request, StepPlan  # noqa: E402
+from penstock.engine import Engine  # noqa: E402
+from penstock.engine.admin import KvAdmin  # noqa: E402
+from penstock.engine.frontend import Connection, Shutdown  # noqa: E402
+from penstock.engine.tiers import OpenedTiers  # noqa: E402
+from penstock.executor.inline import InlineExecutor  # noqa: E402
+from penstock.kv import BlockHasher, KvCache  # noqa: E402
+from penstock.model import load_model  # noqa: E402
+from penstock.scheduler import Limits, Scheduler  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from benchmarks.gpu.shapes import Shape, write_checkpoint  # noqa: E402
+from benchmarks.support import facts  # noqa: E402
+
+BLOCK, BUDGET, SEQUENCES, LONGEST, CONTEXT = 64, 8192, 256, 2048, 1024
+BLOCKS = SEQUENCES * LONGEST // BLOCK
+DISTINCT = 16
+"""Tokens of which prompts are made: penalties of more would be computed, by this device too."""
+SHAPE = Shape(1, 32, 2, 1, 64, vocabulary=256, d=32)
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "plain": {"temperature": 0.8, "top_p": 0.95, "seed": 1},
+    "penalties": {"temperature": 0.8, "presence_penalty": 0.5, "repetition_penalty": 1.1},
+}
+PARTS: tuple[tuple[object, str, str], ...] = (
+    (Connection, "poll", "poll"),
+    (Scheduler, "schedule", "schedule"),
+    (backend_module, "check", "check"),
+    (Slots, "apply", "slots"),
+    (backend_module, "wanted_draws", "wanted"),
+    (backend_module, "plain_draws", "wanted"),
+    (backend_module, "wanted_scores", "wanted"),
+    (backend_module, "wanted_vectors", "wanted"),
+    (DeviceSlots, "apply", "tables"),
+    (backend_module, "pack", "pack"),
+    (DecodeGraphs, "draw", "graph"),
+    (DecodeGraphs, "run", "graph"),
+    (TorchBackend, "_draw", "draw"),
+    (backend_module, "result_of", "result"),
+    (TorchBackend, "submit", "submit, rest"),
+    (Step, "result", "result"),
+    (Scheduler, "apply", "apply"),
+    (Engine, "_publish", "publish"),
+)
+"""Functions and the part of a step that they are, less those that they call."""
+COLUMNS = (*dict.fromkeys(part for _, _, part in PARTS), "rest")
+VIEWS = ("view", "split", "select", "slice", "unbind", "expand", "alias", "detach", "as_strided")
+
+
+class Done:
+    seconds = 0.0
+
+    def result(self, timeout: float | None = None) -> None:
+        """Nothing was left to compute."""
+
+
+class Null:
+    """A device whose work is done when it is launched."""
+
+    def __init__(self) -> None:
+        self.torch = torch.device("cpu")
+        self.name = "null"
+        self.reserve = 0
+        self.copies = None
+        self.count: Operations | None = None
+
+    def start(self, work: Callable[[], None]) -> Done:
+        if self.count is None:
+            work()
+        else:
+            with self.count:
+                work()
+        return Done()
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+    def mark(self) -> Callable[[], bool]:
+        return lambda: True
+
+    def capture(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        result = work()
+        return lambda: result
+
+    def free_memory(self) -> int:
+        return 1 << 34
+
+    def synchronize(self) -> None: ...
+
+    def uploads(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Operations(TorchDispatchMode):  # type: ignore[misc]
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Laps:
+    """Processor time of each part, without those of the parts that it calls."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = defaultdict(float)
+        self._inner = [0.0]
+
+    def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            began = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                seconds = time.thread_time() - began
+                self.parts[part] += seconds - self._inner.pop()
+                self._inner[-1] += seconds
+
+        return run
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in PARTS]
+        for owner, name, part in PARTS:
+            setattr(owner, name, self.timed(part, getattr(owner, name)))
+        try:
+            yield
+        finally:
+            for owner, name, call in before:
+                setattr(owner, name, call)
+
+    def take(self) -> dict[str, float]:
+        taken = dict(self.parts)
+        self.parts.clear()
+        return taken
+
+
+@dataclass
+class Recorded(InlineExecutor):
+    """Notes when each plan comes, what it has, and the parts of the time since the one before."""
+
+    backend: TorchBackend
+    laps: Laps
+    times: list[float] = field(default_factory=list)
+    plans: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Tokens, sequences, and whether they decode."""
+    parts: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        InlineExecutor.__init__(self, self.backend)
+
+    def submit(self, plan: StepPlan) -> Any:
+        self.times.append(time.thread_time())
+        self.plans.append((len(plan.tokens), len(plan.slots), not plan.registrations))
+        self.parts.append(self.laps.take())
+        return super().submit(plan)
+
+
+class FrontDoor:
+    """The connection to a process that reads, with all requests at the first poll, and the end
+    when they have ended.
+    """
+
+    def __init__(self, path: str, requests: list[Request]) -> None:
+        self.connection = Connection(path)
+        self.send = self.connection.send
+        self.scheduler: Scheduler | None = None
+        self._requests = requests
+
+    def poll(self, timeout: float) -> list[Any]:
+        frames: list[Any] = self.connection.poll(0.0)
+        if self._requests:
+            frames, self._requests = [*frames, *self._requests], []
+        elif self.scheduler is not None and not self.scheduler.has_requests():
+            frames = [*frames, Shutdown()]
+        return frames
+
+
+def null_backend(directory: Path) -> tuple[TorchBackend, Null]:
+    write_checkpoint(directory, SHAPE, LONGEST)
+    settings = {
+        "dtype": "float32",
+        "block_size": BLOCK,
+        "max_num_batched_tokens": BUDGET,
+        "max_num_seqs": SEQUENCES,
+    }
+    raw = {name: Raw("benchmark", (str(value),)) for name, value in settings.items()}
+    config = resolve(raw, str(directory), "random").engine
+    device = Null()
+    backend = TorchBackend(config, load_model(directory), None, device)  # type: ignore[arg-type]
+    backend.allocate([BLOCKS])
+    states = torch.zeros(BUDGET, SHAPE.hidden)
+    logits = torch.zeros(SEQUENCES, SHAPE.vocabulary)
+    null: Any = Model
+    null.forward = lambda model, inputs, tables, last: states[: len(inputs.tokens)]
+    null.logits = lambda model, x: logits[: len(x)]
+    drawn = torch.full((SEQUENCES,), 7, dtype=torch.int32)
+    sampling.sample = lambda logits, *columns: drawn[: len(logits)]
+    return backend, device
+
+
+def requests(count: int, prompt: int, output: int, kind: str) -> list[Request]:
+    drawn = random.Random(1)
+    sampling = encode_sampling(**PARAMETERS[kind])
+    return [
+        Request(
+            number,
+            array("i", [*divmod(number, 256), *drawn.choices(range(DISTINCT), k=prompt - 2)]),
+            GenerationParams(max_tokens=output, ignore_eos=True),
+            time.monotonic(),
+            sampling=sampling,
+            needs_history=kind == "penalties",
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, depth: int) -> Recorded:
+    """Serve the requests by the engine's own loop."""
+    kv = KvCache(BLOCK, [BLOCKS], hasher=BlockHasher(BLOCK, bytes(32), hash_chain, hash_root))
+    limits = Limits(SEQUENCES, BUDGET, LONGEST, 1000, SHAPE.vocabulary, frozenset({2}))
+    front, executor = FrontDoor(path, given), Recorded(backend, laps)
+    executor.depth = depth
+    front.scheduler = scheduler = Scheduler(limits, kv, time.monotonic)
+    try:
+        gc.collect()
+        Engine(front, scheduler, executor, KvAdmin(kv, OpenedTiers(), list)).run()
+    finally:
+        front.connection.close()
+    return executor
+
+
+def steps_of(found: Recorded, rows: int, prompts: bool) -> list[int]:
+    """Indices of the steps that are to be measured, whose successor is alike."""
+
+    def wanted(at: int) -> bool:
+        tokens, sequences, decodes = found.plans[at]
+        if prompts:
+            return tokens > BUDGET // 2 and not decodes
+        return tokens == sequences == rows and decodes
+
+    count = len(found.plans)
+    return [at for at in range(1, count - 1) if all(map(wanted, (at - 1, at, at + 1)))]
+
+
+@dataclass(frozen=True)
+class Case:
+    title: str
+    rows: int
+    prompt: int
+    output: int
+    requests: int
+    kind: str = "plain"
+    depth: int = 2
+    """1: no plan is made ahead."""
+    prompts: bool = False
+
+
+def cases(batches: Sequence[int], steps: int) -> Iterator[Case]:
+    for kind in PARAMETERS:
+        for rows in batches:
+            late = -(-rows * CONTEXT // BUDGET)
+            yield Case(f"{rows}, {kind}", rows, CONTEXT, steps + late, rows, kind)
+    for rows in (batches[0], batches[-1]):
+        late = -(-rows * CONTEXT // BUDGET)
+        title = f"{rows}, plain, not ahead"
+        yield Case(title, rows, CONTEXT, steps + late, rows, depth=1)
+    for prompt in (128, 1024):
+        title = f"prompts of {prompt}, {BUDGET} tokens"
+        yield Case(title, BUDGET // prompt, prompt, 1, 20 * BUDGET // prompt, prompts=True)
+
+
+def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats: int) -> Any:
+    def once(laps: Laps) -> tuple[Recorded, list[int]]:
+        given = requests(case.requests, case.prompt, case.output, case.kind)
+        found = run(backend, path, given, laps, case.depth)
+        return found, steps_of(found, case.rows, case.prompts)
+
+    cycles, parts = [], []
+    for _ in range(repeats):
+        found, at = once(Laps())
+        times = found.times
+        cycles.append(statistics.median(times[i + 1] - times[i] for i in at))
+        laps = Laps()
+        with laps.running():
+            found, at = once(laps)
+        each = [found.parts[i + 1] for i in at]
+        parts.append({p: statistics.median(one.get(p, 0.0) for one in each) for p in COLUMNS})
+    least = {part: min(one[part] for one in parts) for part in COLUMNS}
+    least["rest"] = max(min(cycles) - sum(least.values()), 0.0)
+    return {
+        "case": case.title,
+        "cycle_us": round(min(cycles) * 1e6, 1),
+        "parts_us": {part: round(seconds * 1e6, 1) for part, seconds in least.items()},
+        "operations": operations(device, once),
+    }
+
+
+def operations(
+    device: Null, once: Callable[[Laps], tuple[Recorded, list[int]]]
+) -> dict[str, float]:
+    """Median numbers of operations of a step, outside of graphs."""
+    seen: list[Counter[str]] = []
+
+    class Each(Laps):
+        def take(self) -> dict[str, float]:
+            seen.append(Counter())
+            device.count = Operations()
+            device.count.names = seen[-1]
+            return {}
+
+    try:
+        _, at = once(Each())
+    finally:
+        device.count = None
+    names = {name for i in at for name in seen[i]}
+    medians = {name: statistics.median(seen[i][name] for i in at) for name in sorted(names)}
+    return {name: count for name, count in medians.items() if count}
+
+
+def launched(found: dict[str, float]) -> float:
+    """Those that are no views."""
+    return sum(n for name, n in found.items() if not name.strip("_").startswith(VIEWS))
+
+
+@contextmanager
+def reader(directory: Path) -> Iterator[str]:
+    """A process on another core that reads what engines send."""
+    path = str(directory / "door")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen()
+    child = os.fork()
+    if not child:
+        while True:
+            connection, _ = listener.accept()
+            while connection.recv(1 << 20):
+                pass
+    try:
+        yield path
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def lines(found: Sequence[Any], about: dict[str, Any], steps: int, repeats: int) -> list[str]:
+    def row(one: Any) -> list[object]:
+        parts = [f"{one['parts_us'][part]:.0f}" for part in COLUMNS]
+        each = one["operations"]
+        views = sum(each.values()) - launched(each)
+        return [one["case"], f"{one['cycle_us']:.0f}", *parts, f"{launched(each):g}", f"{views:g}"]
+
+    columns = ("step", "cycle", *COLUMNS, "operations", "views")
+    return [
+        "# Host time of a step of the torch backend",
+        "",
+        *facts.said(about),
+        f"* {repeats} repeats of {steps} steps: medians, and the least of the repeats",
+        "",
+        *(line.strip() for line in (__doc__ or "").splitlines()[5:]),
+        "",
+        "Microseconds. `cycle` is the time from one plan to the next; parts are measured in runs",
+        "of their own. A step is so many decodes behind contexts of 1024 tokens, or prompts.",
+        "`operations` are torch's outside of the graph, less those that make views.",
+        "",
+        *facts.table(columns, map(row, found)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 64, 128, 256])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default="", help="cases whose title begins with it")
+    parser.add_argument("--results", type=Path, help="directory; default: no file is written")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    gc.disable()
+    found = []
+    with tempfile.TemporaryDirectory() as temporary, reader(Path(temporary)) as path:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        backend, device = null_backend(Path(temporary))
+        for case in cases(options.batches, options.steps):
+            if not case.title.startswith(options.only):
+                continue
+            one = measure(backend, device, path, case, options.repeats)
+            found.append(one)
+            parts = " ".join(f"{part}={us:.0f}" for part, us in one["parts_us"].items())
+            print(f"{case.title}: {one['cycle_us']:.0f} us; {parts}", flush=True)
+            print(f"    {launched(one['operations']):g}: {one['operations']}", flush=True)
+    if options.results:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        about = facts.gather(Path(), (), sys.argv)
+        about["versions"]["torch"] = torch.__version__
+        texts = lines(found, about, options.steps, options.repeats)
+        facts.write(facts.stem("gpu-host", options.results), texts, {**about, "steps": found})
+
+
+if __name__ == "__main__":
+    main()
