@@ -94,23 +94,23 @@ class Selection:
                 continue
             if not seq.in_flight:
                 return []
-            known = len(seq.tokens) + seq.sampling
-            if known >= seq.length_limit:
+            if seq.limit_in_flight():
                 if roster.waiting:
                     return []
-            elif known - seq.scheduled > 1:
+            elif seq.remaining() > 1:
                 return []
             else:
                 work.append((seq, 1))
         # Blocks that this takes in vain are those of the next step.
-        for seq, _ in work:
-            if seq.table.capacity <= seq.scheduled and not self._kv.grow(
-                seq.table, seq.scheduled + 1
-            ):
-                return []
+        if not all(self._has_room(seq) for seq, _ in work):
+            return []
         for seq, _ in work:
             seq.in_flight += 1
         return work
+
+    def _has_room(self, seq: Sequence) -> bool:
+        end = seq.scheduled + 1
+        return seq.table.capacity >= end or self._kv.grow(seq.table, end)
 
     # Decodes --------------------------------------------------------------------------------------
 
