@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from penstock.core import Numerics, PenstockError, WorkerFacts
 from penstock.core.codec import plan_bytes
 from penstock.engine import sizing
 from penstock.engine.facts import cache_identity, join_facts, join_numerics
+from penstock.engine.startup import build_limits
 from penstock.model import DecoderSpec, ModelInfo
 from penstock.model.sharding import plan_grid
+from penstock.scheduler.limits import AHEAD_SECONDS
 
 from tests.fakes import models
 
@@ -81,6 +84,12 @@ def test_facts_of_ranks_add_up() -> None:
     assert join_facts([FACTS]) == FACTS
     with pytest.raises(PenstockError, match="rank 1 opened another checkpoint"):
         join_facts([FACTS, replace(FACTS, fingerprint=bytes([1]) * 32)])
+
+
+def test_plans_are_made_ahead_behind_all_steps_of_a_gpu() -> None:
+    kv = sizing.KvPlan((8,), 256, 0, 0, 0, 0, "")
+    for facts, expected in ((FACTS, AHEAD_SECONDS), (replace(FACTS, own_memory=True), math.inf)):
+        assert build_limits(config(), model_info(), kv, facts).ahead_seconds == expected
 
 
 def test_whatever_changes_the_values_of_a_block_changes_its_name_and_cuts_do_not() -> None:

@@ -13,6 +13,7 @@ from penstock.core import FinishReason, GenerationParams, Pooling, Request, Step
 from penstock.kv import BlockHasher, KvCache, KvEvents
 from penstock.kv_tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
+from penstock.scheduler.limits import AHEAD_SECONDS
 
 from tests.fakes.executor import (
     FakeExecutor,
@@ -128,6 +129,7 @@ class World:
         late: Callable[[], bool] = lambda: False,
         max_wait: float = math.inf,
         arrivals: bool = True,
+        ahead_seconds: float = AHEAD_SECONDS,
         step_seconds: Callable[[StepPlan], float] = lambda plan: 0.0,
         events: KvEvents | None = None,
     ) -> None:
@@ -146,6 +148,7 @@ class World:
             pooling,
             max_wait,
             arrivals,
+            ahead_seconds,
         )
         self.executor = self.make_executor(
             num_blocks=num_blocks,

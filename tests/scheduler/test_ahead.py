@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import pytest
 from penstock.core import FinishReason, Request, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 
@@ -94,14 +96,20 @@ def test_nothing_is_planned_ahead_of_a_newcomer_that_could_enter() -> None:
     check(world, [long_answer(1, [1], 4), long_answer(2, [2], 30), long_answer(3, [3])])
 
 
-def test_nothing_is_planned_ahead_of_long_steps_unless_nobody_arrives() -> None:
-    for arrivals in (True, False):
-        world = ahead(step_seconds=lambda plan: 0.05, arrivals=arrivals)
-        request = long_answer(1, [1], 20)
-        world.add(request)
-        world.run()
-        check(world, [request])
-        assert sum(map(is_ahead, world.plans)) == (1 if arrivals else 19)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 1), ({"arrivals": False}, 19), ({"ahead_seconds": math.inf}, 19)],
+    ids=["server", "batch", "gpu"],
+)
+def test_nothing_is_planned_ahead_of_long_steps_of_a_cpu_that_serves(
+    options: dict[str, object], expected: int
+) -> None:
+    world = ahead(step_seconds=lambda plan: 0.05, **options)
+    request = long_answer(1, [1], 20)
+    world.add(request)
+    world.run()
+    check(world, [request])
+    assert sum(map(is_ahead, world.plans)) == expected
 
 
 def test_a_full_house_is_planned_ahead_though_others_wait() -> None:

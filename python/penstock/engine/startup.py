@@ -22,6 +22,7 @@ from penstock.kv import BlockHasher, KvCache, KvEvents
 from penstock.model import ModelInfo, load_model
 from penstock.model.sharding import Grid, plan_grid
 from penstock.scheduler import Limits, Scheduler
+from penstock.scheduler.limits import AHEAD_SECONDS
 
 log = logging.getLogger("penstock.engine")
 
@@ -165,6 +166,8 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: Worke
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
+        # A GPU waits for Python between two steps: a few hundredths of any decode step.
+        ahead_seconds=math.inf if facts.own_memory else AHEAD_SECONDS,
     )
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, Pooling
 
+AHEAD_SECONDS = 0.01
+"""On CPUs the gap between two steps that take so long is less than a hundredth of a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -33,6 +36,12 @@ class Limits:
     arrivals: bool = True
     """Whether requests come while others run. None comes into a batch that is complete, so all its
     decode steps are planned ahead.
+    """
+    ahead_seconds: float = AHEAD_SECONDS
+    """Where requests come, no plan is made ahead behind steps that take so long. A request that
+    arrives would wait for it too, once; without it, each step of an answer waits for the host. On
+    GPUs it is infinite: their gaps are a few hundredths of a step, so that answers of more than
+    some fifty tokens end earlier.
     """
 
     def __post_init__(self) -> None:

@@ -36,10 +36,6 @@ from penstock.scheduler.selection import Selection
 
 AHEAD = 2
 """Plans in flight at most, where a sequence can be in several of them."""
-AHEAD_SECONDS = 0.01
-"""Longest step behind which a plan is made ahead: a request that arrives waits for both, while the
-gap between two steps is a fraction of a millisecond.
-"""
 
 
 class Scheduler:
@@ -128,7 +124,7 @@ class Scheduler:
 
     def _keeps_waiting(self) -> bool:
         """Whether a request that arrives would wait long for a plan made ahead."""
-        return self.limits.arrivals and self._step_seconds >= AHEAD_SECONDS
+        return self.limits.arrivals and self._step_seconds >= self.limits.ahead_seconds
 
     def _expire(self) -> None:
         """Refuse requests whose turn has not come in time; those that had one go on, and those that

@@ -334,6 +334,23 @@ def test_tokens_of_a_step_stay_when_the_next_one_is_replayed(recorder: Recorder)
     assert found == expected
 
 
+def test_a_plain_decode_step_is_a_graph_and_a_copy_each_way(kernels: None) -> None:
+    """Each operation more is time of the host, and of the device between two steps."""
+    with recorded("llama", Forgetful()) as loaded:
+        driver = Driver(loaded)
+        for slot in range(2):
+            driver.register(slot, encode_sampling(**DRAWN[slot]))
+            driver.run(Part(slot, PROMPT[:20]))
+        decodes = [Part(slot, [LAST_SAMPLED]) for slot in range(2)]
+        driver.run(*decodes)
+        with Log() as log:
+            driver.run(*decodes)
+    names = [str(name).split(".")[1] for name, *_ in log.entries]  # type: ignore[misc]
+    # Views, and what `tolist` does on the host.
+    free = ("view", "slice", "resolve_conj", "resolve_neg")
+    assert [name for name in names if name not in free] == ["copy_", "clone"]
+
+
 def test_a_state_that_is_not_finite_is_a_token_of_its_own() -> None:
     with backend("llama") as loaded:
         state = loaded._model, loaded._on_device  # type: ignore[attr-defined]

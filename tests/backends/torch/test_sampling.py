@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from penstock._native import encode_sampling
+from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import slots as slots_module
+from penstock.backends.torch.rules import RuledRow, Rules, changed
 from penstock.backends.torch.slots import DeviceSlots, Updates
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend
 from tests.backends.torch.test_families import PROMPT
+from tests.real_ranks import VOCAB
 
 STEPS = 12
 DRAWN: list[dict[str, object]] = [
@@ -37,6 +41,16 @@ CHANGED: list[dict[str, object]] = [
     {"allowed": [7], "banned": [[7]]},
     {"repetition_penalty": 0.5, "temperature": 1.0, "logprobs": 3},
 ]
+
+
+class Operations(TorchDispatchMode):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
 
 
 def run(device: str, parameters: list[dict[str, object]]) -> list[StepResult]:
@@ -91,6 +105,36 @@ def test_drafts_are_drawn_with_the_rules_of_those_before_them() -> None:
             found[device] = (result.counts.tolist(), result.tokens.tolist())
             assert result.tokens[2] != greedy[3]
     assert found["torch"] == found["cpu"]
+
+
+def rules_of(fields: dict[str, object], output: Sequence[int] = ()) -> Rules:
+    params = decode_sampling(encode_sampling(**fields))
+    return Rules(params, [*PROMPT, *output], len(PROMPT), VOCAB)
+
+
+def test_rules_of_more_rows_are_no_more_operations() -> None:
+    rules = rules_of({"repetition_penalty": 1.8, "presence_penalty": 0.5, "bias": [(5, 1.0)]}, [7])
+    logits = torch.randn(6, VOCAB)
+    counts = []
+    for rows in (range(2, 4), range(1, 6)):
+        ruled = [RuledRow(row, rules, 99, []) for row in rows]
+        with Operations() as operations:
+            found = changed(logits, ruled, 0)
+        counts.append(operations.count)
+        same = (found == logits).all(1)
+        assert same.tolist() == [row not in rows for row in range(6)]
+    assert counts[0] == counts[1]
+
+
+def test_rules_behind_drafts_are_those_of_an_output_with_them() -> None:
+    fields = {"repetition_penalty": 1.8, "frequency_penalty": 0.7, "banned": [[7, 8, 9]]}
+    rules, logits = rules_of(fields, [5, 7]), torch.randn(2, VOCAB)
+    ruled = [RuledRow(0, rules, 99, [5, 7, 8]), RuledRow(1, rules, 99, [])]
+    found = changed(logits, ruled, 0)
+    for row, output in enumerate(([5, 7, 5, 7, 8], [5, 7])):
+        alone = changed(logits[row : row + 1], [RuledRow(0, rules_of(fields, output), 99, [])], 0)
+        assert found[row].tolist() == alone[0].tolist()
+    assert found[0, 9] == -torch.inf
 
 
 def test_history_goes_on_after_a_preemption() -> None:

@@ -302,7 +302,9 @@ def plan_of(driver: Driver, **changes: object) -> StepPlan:
     [
         ({"starts": array("i", [120])}, r"positions 120\.\.140 are outside 0\.\.128"),
         ({"tokens": array("i", [256] * 20)}, r"token id 256 is not in 0\.\.256"),
+        ({"tokens": array("i", [-1, -1] * 10)}, r"token id -1 is not in 0\.\.256"),
         ({"lengths": array("i", [21])}, "differ in length"),
+        ({"added_offsets": array("i", [1, 2])}, "do not ascend from 0 to 2"),
         ({"drafts": array("i", [20])}, r"20 drafts, not in 0\.\.=19"),
         ({"slots": array("i", [8])}, r"slot 8 is not in 0\.\.8"),
         ({"slots": array("i", [3])}, "slot 3 was never registered"),

@@ -127,11 +127,13 @@ class Rules:
         return found
 
 
-def _known(tokens: Iterable[int], vocab: int) -> array[int]:
+def _known(tokens: Sequence[int], vocab: int) -> array[int]:
+    if not tokens:
+        return NOTHING
     return array("i", [token for token in tokens if token < vocab])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RuledRow:
     """A row whose logits are changed."""
 

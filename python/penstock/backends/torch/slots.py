@@ -123,19 +123,19 @@ class Slots:
         """Change the block table of a sequence in a KV group; to `written` come the blocks that its
         rows are written to.
         """
-        group, size, table = self._limits.groups[g], self._limits.block_size, slot.tables[g]
-        entry, start = i * len(self._limits.groups) + g, plan.starts[i]
-        offsets = plan.added_offsets
+        size, table, start = self._limits.block_size, slot.tables[g], plan.starts[i]
+        entry, offsets = i * len(self._limits.groups) + g, plan.added_offsets
         if plan.kept[entry] != len(table) or offsets[entry] < offsets[entry + 1]:
             self._change(plan, i, g, slot, updates)
-        first = group.first_seen(start) // size
         needed = -(-(start + plan.lengths[i]) // size)
         if len(table) < needed:
             reason = f"{len(table)} blocks where {needed} are needed"
             raise ValueError(f"sequence {i}, KV group {g}: {reason}")
-        if first < slot.whole[g] and NO_BLOCK in table[first:needed]:
-            reason = f"no block for a part of {first}..{needed}"
-            raise ValueError(f"sequence {i}, KV group {g}: {reason}")
+        if slot.whole[g]:
+            first = self._limits.groups[g].first_seen(start) // size
+            if first < slot.whole[g] and NO_BLOCK in table[first:needed]:
+                reason = f"no block for a part of {first}..{needed}"
+                raise ValueError(f"sequence {i}, KV group {g}: {reason}")
         written.extend(table[start // size : needed])
 
     def _change(self, plan: StepPlan, i: int, g: int, slot: Slot, updates: Updates) -> None:
