@@ -161,7 +161,7 @@ def test_the_warm_up_meets_each_tile_of_a_prompt(
     seen: set[tuple[object, ...]] = set()
 
     def tiles(q: torch.Tensor, k: torch.Tensor, max_rows: int) -> None:
-        sizes = prefill_sizes(q.shape[1] // k.shape[1], 128, 128, 2, max_rows)
+        sizes = prefill_sizes(q.shape[1] // k.shape[1], 128, 128, 2, max_rows, 227 << 10)
         seen.add(("attention", *sizes.values()))
 
     def products(places: int, inner: Matrix) -> None:

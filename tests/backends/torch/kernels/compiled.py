@@ -2,19 +2,19 @@
 compiler's memory is given back.
 
 Usage: python compiled.py ARCHITECTURE SHARED latent|quick|full, with the bytes of shared memory
-that a program may have. Prints JSON: [name, registers, bytes of a thread's stack, bytes of shared
-memory, products of matrices by the tensor cores].
+that a program may have. Prints JSON of `Compiled`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from penstock.backends.torch.kernels.sample import _draw_rows, _scan
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 NUMBERS = ("q", "k", "v", "out", "pool", "x", "residual", "normed", "total", "gate_up", "qkv")
 NUMBERS += ("bias", "queries", "latents")
 WIDE = ("sinks", "parts", "sums", "weight", "weights", "logits", "correction", "factors", "cos")
@@ -71,25 +71,44 @@ class Build:
         )
 
 
-def attention(size: str) -> Iterator[Build]:
-    shapes = [(4, 128, 64), (8, 64, 16)]
+@dataclass
+class Compiled:
+    name: str
+    registers: int
+    stack: int
+    """Bytes of a thread's: registers that were spilled."""
+    shared: int
+    """Bytes of shared memory."""
+    products: list[str]
+    """Instructions of PTX by which the tensor cores multiply matrices."""
+    loop: int
+    """Machine instructions of the innermost loop with such a product."""
+    copies: int
+    """Those of them that copy 16 bytes to shared memory beside the computation."""
+    awaited: int
+    """Groups of copies that may be under way when a tile is computed, at most."""
+
+
+def attention(size: str, room: int) -> Iterator[Build]:
+    shapes = [(4, 128, 32), (8, 64, 16)]
     if size == "full":
-        shapes += [(2, 128, 64), (4, 256, 64), (1, 128, 64), (16, 128, 16)]
+        shapes += [(2, 128, 64), (4, 128, 64), (4, 256, 64), (1, 128, 64), (16, 128, 16)]
     for group, d, tokens in shapes:
         rule = {"WINDOW": 0, "CHUNK": 0, "SOFTCAP": False, "SINKS": group == 8}
         shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
         for splits in (1, 4):
-            sizes = decode.decode_sizes(group, d, d, 2)
+            sizes = decode.decode_sizes(group, d, d, 2, room)
             constants = {**shared, "SPLIT": splits > 1, **sizes}
             yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
-        constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096)}
+        constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096, room)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
 
 
 def latents(room: int) -> Iterator[Build]:
-    shared = {"HQ": 128, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
-    sizes = latent.latent_sizes(128, 576, 512, 2, room)
-    yield Build("latent", latent._attend_latent, {**shared, **sizes})
+    for heads in (128, 16):
+        shared = {"HQ": heads, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
+        sizes = latent.latent_sizes(heads, 576, 512, 2, room)
+        yield Build(f"latent {heads}", latent._attend_latent, {**shared, **sizes})
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:
@@ -144,7 +163,7 @@ def sampling() -> Iterator[Build]:
         yield Build(f"{name}sampling", _draw_rows, constants, types)
 
 
-def resources(build: Build, architecture: int) -> list[Any]:
+def compiled(build: Build, architecture: int) -> Compiled:
     constants = dict(build.constants)
     options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
     signature = Build(build.name, build.function, constants, build.types).signature()
@@ -161,19 +180,51 @@ def resources(build: Build, architecture: int) -> list[Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        usage, code = (_shown(file.name, what) for what in ("--dump-resource-usage", "-sass"))
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found, usage
-    products = len(re.findall(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync", kernel.asm["ptx"]))
-    return [build.name, int(found[1]), int(found[2]), kernel.metadata.shared, products]
+    ptx, loop = kernel.asm["ptx"], _loop(code)
+    return Compiled(
+        build.name,
+        registers=int(found[1]),
+        stack=int(found[2]),
+        shared=kernel.metadata.shared,
+        products=sorted(set(re.findall(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync", ptx))),
+        loop=len(loop),
+        copies=sum("LDGSTS" in each and ".128" in each for each in loop),
+        awaited=max(map(int, re.findall(r"cp\.async\.wait_group\s+(\d+)", ptx)), default=0),
+    )
+
+
+def _shown(path: str, what: str) -> str:
+    """What the tool says of a compiled kernel. It looks for its disassembler in the path."""
+    paths = os.pathsep.join([str(TOOLS), os.environ.get("PATH", "")])
+    command = [str(TOOLS / "cuobjdump"), what, path]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PATH": paths}
+    )
+    return done.stdout
+
+
+def _loop(code: str) -> list[str]:
+    """The shortest backward branch over a product of matrices, with what is in it."""
+    lines = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;", code, re.MULTILINE)
+    instructions = [(int(address, 16), text) for address, text in lines]
+    loops = []
+    for end, text in instructions:
+        target = re.search(r"\bBRA\b.*\b0x([0-9a-f]+)", text)
+        if target and int(target[1], 16) < end:
+            inside = [each for at, each in instructions if int(target[1], 16) <= at <= end]
+            if any(re.search(r"H(G?)MMA|UTC\w*MMA", each) for each in inside):
+                loops.append(inside)
+    return min(loops, key=len, default=[])
 
 
 def main(architecture: int, room: int, size: str) -> None:
     builds = [*latents(room)]
     if size != "latent":
-        builds += [*attention(size), *products(architecture, size), *others()]
-    print(json.dumps([resources(build, architecture) for build in builds]))
+        builds += [*attention(size, room), *products(architecture, size), *others()]
+    print(json.dumps([asdict(compiled(build, architecture)) for build in builds]))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,12 @@ class Scoring:
     """`c` of `c * tanh(score / c)`; 0: none."""
     sinks: Tensor | None = None
     """[hq] f32: a logit of each query head that takes part in the softmax and has no value."""
+
+    def in_powers(self) -> tuple[float, float]:
+        """What kernels compute with: the factor that makes powers of two of products, and the soft
+        cap of a product before it.
+        """
+        return self.scale * math.log2(math.e), self.softcap / self.scale
 
 
 def attend_reference(
@@ -94,16 +101,18 @@ def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
 
 
 @jit
-def places(table, at, known, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Block, and token in it, of the tokens from `at` on; `known` is where there are tokens."""
+def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Block, and token in it, of the tokens of a tile, which begins at `at`. A block is looked up
+    once: the addresses of a look-up for each token were a third of a tile's instructions.
+    """
     n = tl.arange(0, BLOCK_N)
+    block = tl.load(table + at // TOKENS)
     if TOKENS % BLOCK_N == 0:
-        block = tl.load(table + at // TOKENS).to(tl.int64)
-        offset = at % TOKENS + n
-    else:
-        block = tl.load(table + (at + n) // TOKENS, mask=known, other=0).to(tl.int64)
-        offset = (at + n) % TOKENS
-    return block, offset
+        return block.to(tl.int64), at % TOKENS + n
+    for i in tl.static_range(1, BLOCK_N // TOKENS):
+        other = tl.load(table + at // TOKENS + i, mask=at + i * TOKENS < end, other=0)
+        block = tl.where(n // TOKENS == i, other, block)
+    return block.to(tl.int64), n % TOKENS
 
 
 @jit
@@ -113,15 +122,14 @@ def capped(scores, softcap):
 
 
 @jit
-def weigh(scores, seen, most):
-    """The largest score so far in powers of two, weights of a tile, and the factor of those of the
-    tiles before it.
+def weigh(scores, scale, most):
+    """The largest logit so far in powers of two, weights of a tile, and the factor of those of the
+    tiles before it. The scale meets the scores in one multiplication and addition.
     """
-    scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
-    new = tl.maximum(most, tl.max(scores, 1))
+    new = tl.maximum(most, tl.max(scores, 1) * scale)
     # A row may see nothing in the first tiles.
     base = tl.where(new == float("-inf"), 0.0, new)
-    return new, tl.exp2(scores - base[:, None]), tl.exp2(most - base)
+    return new, tl.exp2(scores * scale - base[:, None]), tl.exp2(most - base)
 
 
 @jit

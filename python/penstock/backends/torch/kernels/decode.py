@@ -19,6 +19,7 @@ from penstock.backends.torch.kernels.language import (
     launches,
     multiprocessors,
     power,
+    shared_memory,
     tl,
 )
 from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
@@ -101,7 +102,7 @@ def attend_decode_triton(
         *(q, k, v, tables, lengths, sums if sinks is None else sinks, out, parts, sums),
         *(q.stride(0), q.stride(1), tables.stride(0)),
         *(*k.stride()[:3], *v.stride()[:3]),
-        *(scoring.scale, scoring.softcap),
+        *scoring.in_powers(),
         HQ=hq,
         GROUP=hq // hk,
         D=d,
@@ -112,23 +113,28 @@ def attend_decode_triton(
         CHUNK=scoring.chunk,
         SOFTCAP=scoring.softcap != 0,
         SINKS=sinks is not None,
-        **decode_sizes(hq // hk, d, dv, q.element_size()),
+        **decode_sizes(hq // hk, d, dv, q.element_size(), shared_memory(q.device)),
     )
     if splits > 1:
         merge_splits(parts, sums, sinks, out)
     return out
 
 
-def decode_sizes(group: int, d: int, dv: int, size: int) -> dict[str, int]:
-    """Sizes of a program's tile: what fits a multiprocessor of 8.0, 9.0 and 10.0 twice."""
+def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str, int]:
+    """Sizes of a program's tile, of 32 KiB: it fits a multiprocessor of 8.0 twice, and one of 9.0
+    and 10.0 three times. `room` is the shared memory of a program.
+
+    Stages are divided between the numbers of blocks and what is in them, which is read a stage
+    later. With five, a tile is read while the one before it is computed; with three or four, after.
+    """
     wide = max(power(d), power(dv)) * size
     return {
         "BLOCK_G": power(group, 16),
-        "BLOCK_N": 64 if wide <= 256 else 32,
+        "BLOCK_N": max(16, min(64, (16 << 10) // wide)),
         "BLOCK_D": power(d, 16),
         "BLOCK_V": power(dv, 16),
         "num_warps": 4,
-        "num_stages": 3 if wide <= 256 else 2,
+        "num_stages": 5 if room >= 160 << 10 else 3,
     }
 
 
@@ -195,7 +201,7 @@ def _attend_decode(
     for at in range(start, end, BLOCK_N):
         token = at + n
         seen = (token >= first) & (token < end)
-        block, offset = places(tables + row * stride_table, at, seen, TOKENS, BLOCK_N)
+        block, offset = places(tables + row * stride_table, at, end, TOKENS, BLOCK_N)
         from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
         from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
         # What is not a number in an unused row must not meet a weight of zero.
@@ -205,10 +211,11 @@ def _attend_decode(
         values = tl.load(
             from_v[:, None] + e[None, :], mask=seen[:, None] & (e < DV)[None, :], other=0.0
         )
-        scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee") * scale
+        scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee")
         if SOFTCAP:
             scores = capped(scores, softcap)
-        most, weights, factor = weigh(scores, seen[None, :], most)
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        most, weights, factor = weigh(scores, scale, most)
         total = total * factor + tl.sum(weights, 1)
         acc = acc * factor[:, None]
         acc = tl.dot(

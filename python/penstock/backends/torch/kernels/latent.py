@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -90,7 +92,8 @@ def attend_latent_triton(
     parts, sums = room_for_parts((rows, hq, splits, value_width), q.device, scratch)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
-        *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1), scale),
+        *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1)),
+        scale * math.log2(math.e),
         HQ=hq,
         WIDTH=width,
         VALUE=value_width,
@@ -102,15 +105,19 @@ def attend_latent_triton(
 
 def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) -> dict[str, int]:
     """Sizes of a program's tile: query heads that share the latents it reads, and tokens. `room` is
-    the shared memory of a program, of which 32 tokens take 112 KiB.
+    the shared memory of a program, of which 32 tokens and 64 heads take 112 KiB.
+
+    Five stages are those of `decode_sizes`; with 64 heads they would take more than 10.0 has. Eight
+    warps would compute each score of 16 heads twice.
     """
+    heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {
-        "BLOCK_H": min(power(hq, 16), 64 if size == 2 else 16),
+        "BLOCK_H": heads,
         "BLOCK_N": 32 if size == 2 and room >= 128 << 10 else 16,
         "BLOCK_V": power(value_width, 16),
         "BLOCK_R": power(width - value_width, 16),
-        "num_warps": 8,
-        "num_stages": 2,
+        "num_warps": 4 if heads == 16 else 8,
+        "num_stages": 5 if heads <= 32 and room >= 200 << 10 else 2,
     }
 
 
@@ -158,7 +165,7 @@ def _attend_latent(
     for at in range(start, end, BLOCK_N):
         token = at + n
         seen = token < end
-        block, offset = places(table, at, seen, TOKENS, BLOCK_N)
+        block, offset = places(table, at, end, TOKENS, BLOCK_N)
         at_key = pool + block * stride_block + offset * stride_token
         values = tl.load(
             at_key[:, None] + e[None, :], mask=seen[:, None] & (e < VALUE)[None, :], other=0.0
@@ -170,7 +177,8 @@ def _attend_latent(
         ).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(values), input_precision="ieee")
         scores = tl.dot(queries_r, tl.trans(keys_r), scores, input_precision="ieee")
-        most, weights, factor = weigh(scores * scale, seen[None, :], most)
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        most, weights, factor = weigh(scores, scale, most)
         total = total * factor + tl.sum(weights, 1)
         acc = tl.dot(
             weights.to(queries.dtype), values, acc * factor[:, None], input_precision="ieee"

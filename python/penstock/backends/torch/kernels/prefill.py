@@ -18,6 +18,7 @@ from penstock.backends.torch.kernels.language import (
     jit_with_varying,
     launches,
     power,
+    shared_memory,
     tl,
 )
 
@@ -81,14 +82,15 @@ def attend_prefill_triton(
     out = torch.zeros(rows, hq, dv, dtype=q.dtype, device=q.device)
     if rows == 0 or max_rows == 0:
         return out
-    sizes = prefill_sizes(hq // hk, d, dv, q.element_size(), max_rows)
+    room = shared_memory(q.device)
+    sizes = prefill_sizes(hq // hk, d, dv, q.element_size(), max_rows, room)
     tiles = ceiling(max_rows, sizes["BLOCK_M"] // (hq // hk))
     _attend_prefill[(tiles, hk, len(starts))](
         *(q, k, v, tables, starts, offsets),
         *(q if scoring.sinks is None else scoring.sinks, out),
         *(q.stride(0), q.stride(1), tables.stride(0)),
         *(*k.stride()[:3], *v.stride()[:3]),
-        *(scoring.scale, scoring.softcap),
+        *scoring.in_powers(),
         HQ=hq,
         GROUP=hq // hk,
         D=d,
@@ -103,8 +105,12 @@ def attend_prefill_triton(
     return out
 
 
-def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict[str, int]:
-    """Sizes of a program's tile: rows of `group` query heads each, and tokens."""
+def prefill_sizes(
+    group: int, d: int, dv: int, size: int, max_rows: int, room: int
+) -> dict[str, int]:
+    """Sizes of a program's tile: rows of `group` query heads each, and tokens. `room` is the shared
+    memory of a program: five stages, as in `decode_sizes`, take 128 KiB on 9.0 and 10.0.
+    """
     wide = max(power(d), power(dv)) * size
     most = 128 if wide <= 256 else 64 if wide <= 512 else 32
     rows = min(power(max_rows * group, 16), max(most, power(group)))
@@ -114,7 +120,7 @@ def prefill_sizes(group: int, d: int, dv: int, size: int, max_rows: int) -> dict
         "BLOCK_D": power(d, 16),
         "BLOCK_V": power(dv, 16),
         "num_warps": 8 if rows >= 128 else 4,
-        "num_stages": 2,
+        "num_stages": 5 if wide <= 256 and room >= 200 << 10 else 2,
     }
 
 
@@ -186,7 +192,7 @@ def _attend_prefill(
         for at in range(first // BLOCK_N * BLOCK_N, end, BLOCK_N):
             token = at + n
             known = (token >= first) & (token < end)
-            block, offset = places(table, at, known, TOKENS, BLOCK_N)
+            block, offset = places(table, at, end, TOKENS, BLOCK_N)
             from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
             from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
             # What is not a number in an unused row must not meet a weight of zero.
@@ -196,15 +202,17 @@ def _attend_prefill(
             values = tl.load(
                 from_v[:, None] + e[None, :], mask=known[:, None] & (e < DV)[None, :], other=0.0
             )
-            scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee") * scale
+            scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee")
             if SOFTCAP:
                 scores = capped(scores, softcap)
-            seen = known[None, :] & (token[None, :] <= position[:, None])
+            # Of the rows that are stored, none is behind `end` or sees what is before `first`.
+            seen = token[None, :] <= position[:, None]
             if WINDOW > 0:
                 seen = seen & (token[None, :] > position[:, None] - WINDOW)
             if CHUNK > 0:
                 seen = seen & (token[None, :] // CHUNK == position[:, None] // CHUNK)
-            most, weights, factor = weigh(scores, seen, most)
+            scores = tl.where(seen, scores, float("-inf"))
+            most, weights, factor = weigh(scores, scale, most)
             total = total * factor + tl.sum(weights, 1)
             acc = acc * factor[:, None]
             acc = tl.dot(
