@@ -11,7 +11,7 @@ import torch
 
 class Compiler:
     """Seconds that Triton compiles what its cache on the disk does not have: the first start of a
-    model on a machine, and no later one.
+    model on a machine, and no later one. Those of several threads are added.
     """
 
     def __init__(self) -> None:

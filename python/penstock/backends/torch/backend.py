@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from penstock.backends import KvMover
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
+from penstock.backends.torch.compiling import Rehearsal, compile_ahead
 from penstock.backends.torch.device import Device, Done
 from penstock.backends.torch.flash import (
     FlashInfer,
@@ -59,6 +61,7 @@ from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.warm_up import warm_up
+from penstock.backends.torch.weights import kv_groups
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import (
@@ -102,6 +105,9 @@ class TorchBackend:
             check_flash(spec, self._dtype, self._kv_dtype)
         began = time.perf_counter()
         checkpoint = Checkpoint(Path(info.paths[0]))
+        groups = kv_groups(spec, self._shard.layers)
+        self._layouts = [self._layout(len(group.layers)) for group in groups]
+        self._compiled = self._compile_ahead(info, checkpoint)
         source = Source(checkpoint, device.torch, self._dtype, device.uploads())
         try:
             self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
@@ -129,7 +135,6 @@ class TorchBackend:
         self._grammars: Grammars | None = None
         if self._shard.has_head and self._shard.rank == 0:
             self._grammars = Grammars(Path(info.paths[0]), config.compute.threads)
-        self._layouts = [self._layout(len(group.layers)) for group in self._weights.kv_groups]
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
 
@@ -158,18 +163,29 @@ class TorchBackend:
             beside += flash_bytes(self._weights, graphs=self._capture is not None)
         return max(0, device.free_memory() // shared - beside)
 
+    def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[None] | None:
+        if self._device.torch.type != "cuda":
+            return None
+        shared = (self._shard, self._limits_of([]), self._layouts, self._dtype)
+        rehearsal = Rehearsal(info.spec, info.weights, checkpoint, *shared)
+        return compile_ahead(rehearsal.run, self._device.torch, self._config.compute.threads)
+
+    def _limits_of(self, blocks: Sequence[GroupLimits]) -> Limits:
+        config = self._config
+        return Limits(
+            slots=config.scheduler.max_num_seqs,
+            tokens=config.scheduler.max_num_batched_tokens,
+            vocab=self._spec.vocab,
+            max_position=self._longest,
+            block_size=config.cache.block_size,
+            groups=tuple(blocks),
+            last_sampled=self._shard.embeds and self._shard.has_head,
+        )
+
     def allocate(self, blocks: Sequence[int]) -> None:
         config, spec = self._config, self._spec
         groups = zip(self._weights.kv_groups, blocks, strict=True)
-        limits = Limits(
-            slots=config.scheduler.max_num_seqs,
-            tokens=config.scheduler.max_num_batched_tokens,
-            vocab=spec.vocab,
-            max_position=self._longest,
-            block_size=config.cache.block_size,
-            groups=tuple(GroupLimits(n, g.window, g.chunked) for g, n in groups),
-            last_sampled=self._shard.embeds and self._shard.has_head,
-        )
+        limits = self._limits_of([GroupLimits(n, g.window, g.chunked) for g, n in groups])
         width = -(-self._longest // limits.block_size)
         self._limits, self._slots = limits, Slots(limits, width, self._grammars)
         try:
@@ -208,6 +224,8 @@ class TorchBackend:
 
     def _warm_up(self) -> None:
         limits = self._limits
+        if self._compiled is not None:
+            self._compiled.result()
         try:
             given = (self._model, self._on_device, limits, self._flash)
             self._device.start(lambda: warm_up(*given)).result()

@@ -91,7 +91,7 @@ def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]
     for rope in loader.ropes:
         dims, stored = rope.dims or head, None
         if isinstance(rope.scaling, FactorsScaling):
-            stored = loader.source.vector(needed(top, "rope_factors"), dims // 2).cpu()
+            stored = loader.source.vector(needed(top, "rope_factors"), dims // 2)
         table = rotation(rope, dims, longest, stored)
         device = loader.source.device
         made.append(Rotation(table.cos.to(device), table.sin.to(device)))

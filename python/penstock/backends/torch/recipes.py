@@ -30,8 +30,10 @@ class Source:
     """That of matrices; vectors are f32."""
     uploads: Uploads | None = None
     """None: the device reads mapped files by itself."""
-    _finite: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
-    """By tensor, on the device: whether all that was read of it is finite."""
+    _ends: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list, init=False)
+    """The least and the largest number of what was read of each tensor, on the device: what is not
+    a number is both.
+    """
 
     def matrix(
         self, recipe: Recipe, n: int, k: int, rows: range | None = None, cols: range | None = None
@@ -76,13 +78,14 @@ class Source:
 
     def check_finite(self) -> None:
         """Check all that was read so far, at once: each look at the device waits for its work."""
-        if not self._finite:
+        if not self._ends:
             return
-        finite = torch.stack([finite for _, finite in self._finite]).tolist()
-        for (name, _), one in zip(self._finite, finite, strict=True):
+        ends = torch.stack([end for _, *ends in self._ends for end in ends])
+        finite = ends.isfinite().view(-1, 2).all(1).tolist()
+        for (name, *_), one in zip(self._ends, finite, strict=True):
             if not one:
                 raise PenstockError(f"tensor {name!r} has values that are not finite")
-        self._finite.clear()
+        self._ends.clear()
 
     def numbers(self, recipe: Recipe, n: int, k: int, rows: range, cols: range) -> torch.Tensor:
         """As `matrix`, in the type that is stored, or f32 where that is quantised."""
@@ -172,7 +175,9 @@ class Source:
         return stored.rows(), scales.rows()
 
     def _noted(self, recipe: Recipe, numbers: torch.Tensor) -> torch.Tensor:
-        self._finite.append((recipe.tensor, numbers.isfinite().all()))
+        if numbers.numel() and not numbers.is_meta:
+            # In one pass; `isfinite` makes copies, of which there may be no room for the largest.
+            self._ends.append((recipe.tensor, *numbers.aminmax()))
         return numbers
 
 

@@ -54,7 +54,8 @@ def _frequencies(rope: Rope, dims: int, stored: Tensor | None) -> Tensor:
     if isinstance(scaling, LongropeScaling):
         return base / torch.tensor(scaling.divisors, dtype=torch.float32)
     if isinstance(scaling, FactorsScaling):
-        return base if stored is None else base / stored.to(base.device)
+        # Where launches are recorded, divisors have no numbers, and none are needed.
+        return base if stored is None or stored.is_meta else base / stored.to(base.device)
     if isinstance(scaling, Llama3Scaling):
         return _llama3(base, scaling)
     return base

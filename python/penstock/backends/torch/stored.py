@@ -8,7 +8,8 @@ import mmap
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -84,6 +85,15 @@ class Checkpoint:
         if name not in self._tensors:
             raise PenstockError(f"{self._path}: tensor {name!r} is missing")
         return self._tensors[name]
+
+    def shapes(self) -> Checkpoint:
+        """The same tensors without their numbers, on the meta device."""
+        made = copy(self)
+        made._tensors = {
+            name: replace(stored, data=stored.data.to("meta"))
+            for name, stored in self._tensors.items()
+        }
+        return made
 
     def fingerprint(self) -> bytes:
         """32 bytes of the names, types, shapes, and both ends of the data of all tensors."""

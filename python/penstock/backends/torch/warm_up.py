@@ -67,6 +67,8 @@ def _step(
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
     x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
     if model.shard.has_head:
+        # Of a request for a vector.
+        alone.final(x[:1])
         logits = alone.logits(x[:HEAD_ROWS])
         if logits is not None:
             _draw(logits, slots)
@@ -97,12 +99,12 @@ def _lengths(limits: Limits) -> list[int]:
 def _without_stages(model: Model, rows: int) -> Model:
     """The model as the only stage: other stages may not have allocated yet."""
     ranks = model.ranks
-    before = None if ranks.before is None else _Zeroes(rows)
+    before = None if ranks.before is None else Zeroes(rows)
     return replace(model, ranks=replace(ranks, before=before, after=None))
 
 
 @dataclass(frozen=True, slots=True)
-class _Zeroes:
+class Zeroes:
     """A stage before that sends zeroes."""
 
     rows: int

@@ -20,7 +20,7 @@ from penstock.backends.torch.kernels.gather import (
     gather,
 )
 from penstock.backends.torch.kernels.grouped import grouped_product
-from penstock.backends.torch.kernels.language import launches
+from penstock.backends.torch.kernels.language import capability, launches
 from penstock.backends.torch.kernels.matrix import Matrix
 from penstock.backends.torch.kernels.route import (
     sort_by_expert,
@@ -105,7 +105,7 @@ def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
 
 
 def has_grouped(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] in GROUPED
+    return capability(device)[0] in GROUPED
 
 
 def experts_reference(

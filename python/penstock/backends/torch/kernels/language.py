@@ -16,6 +16,7 @@ except ModuleNotFoundError:
     triton = tl = None
 
 __all__ = [
+    "capability",
     "ceiling",
     "jit",
     "jit_with_varying",
@@ -24,6 +25,7 @@ __all__ = [
     "power",
     "shared_memory",
     "tl",
+    "triton",
 ]
 
 
@@ -42,8 +44,10 @@ def jit_with_varying(*names: str) -> Callable[[Any], Any]:
 
 
 def launches(x: Tensor) -> bool:
-    """Whether a kernel runs on the device of `x`; the reference runs otherwise."""
-    return bool(x.is_cuda)
+    """Whether a kernel runs on the device of `x`; the reference runs otherwise. Launches over meta
+    tensors, which have no numbers, are recorded (`compiling.py`).
+    """
+    return bool(x.is_cuda or x.is_meta)
 
 
 def power(n: int, least: int = 1) -> int:
@@ -59,14 +63,25 @@ def ceiling(n: int, size: int) -> int:
 @cache
 def multiprocessors(device: torch.device) -> int:
     """Multiprocessors of a GPU; of the CPU device, where the interpreter runs, a few."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return int(torch.cuda.get_device_properties(_gpu(device)).multi_processor_count)
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
     """Bytes that a program may have: 163 KiB on 8.0, 227 on 9.0 and 10.0, 99 on 8.6, 8.9, 12.0."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         return 163 << 10
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    return int(torch.cuda.get_device_properties(_gpu(device)).shared_memory_per_block_optin)
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability of a GPU."""
+    found: tuple[int, int] = torch.cuda.get_device_capability(_gpu(device))
+    return found
+
+
+def _gpu(device: torch.device) -> torch.device | None:
+    """The GPU itself; for meta tensors the current one, for which their launches are recorded."""
+    return None if device.type == "meta" else device

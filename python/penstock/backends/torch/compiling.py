@@ -1,0 +1,193 @@
+"""Kernels compiled by threads while the weights are read, so that the warm-up finds them compiled.
+
+Triton compiles a kernel on the thread that launches it first: at the first start on a machine one
+after the other, for seconds. Here the warm-up runs over meta tensors, which have shapes and no
+numbers, and its launches are recorded. Each is then compiled as Triton itself would at the launch,
+into the caches where the launch looks. Triton, LLVM and ptxas run beside Python's other threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.checks import Limits
+from penstock.backends.torch.kernels.language import triton
+from penstock.backends.torch.load import load_weights
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.ranks import Ranks
+from penstock.backends.torch.recipes import Source
+from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.slots import DeviceSlots
+from penstock.backends.torch.stored import Checkpoint
+from penstock.backends.torch.warm_up import Zeroes, warm_up
+from penstock.backends.torch.weights import kv_groups
+from penstock.model.spec import DecoderSpec, WeightRecipes
+
+META = torch.device("meta")
+MOST_THREADS = 16
+"""A model has 15 to 40 kernels, and the longest takes as long as several others."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What Triton looks at of a tensor: its type, and whether 16 divides its address."""
+
+    dtype: torch.dtype
+    at: int
+
+    def data_ptr(self) -> int:
+        return self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    kernel: Any
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Launches with the same key may be of the same machine code."""
+        return (self.kernel.fn, *sorted(self.constants.items()))
+
+    def compile(self) -> Any:
+        return self.kernel.warmup(*self.args, grid=(1,), **self.constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A warm-up of a rank over meta tensors."""
+
+    spec: DecoderSpec
+    recipes: WeightRecipes
+    checkpoint: Checkpoint
+    shard: Shard
+    limits: Limits
+    layouts: Sequence[Layout]
+    """Of each KV group of the shard."""
+    dtype: torch.dtype
+
+    def run(self) -> None:
+        """Layers that are alike launch the same kernels: one of each kind is enough."""
+        spec, recipes, own = self.spec, self.recipes, self.shard.layers
+        kinds = {spec.layers[index]: index for index in own}
+        some = replace(spec, layers=tuple(kinds))
+        roles = replace(recipes, layers=tuple(recipes.layers[at] for at in kinds.values()))
+        shard = replace(self.shard, layers=range(len(kinds)))
+        groups = zip(kv_groups(spec, own), self.layouts, strict=True)
+        known = {(group.window, group.chunked): layout for group, layout in groups}
+        source = Source(self.checkpoint.shapes(), META, self.dtype)
+        weights = load_weights(source, some, roles, shard, 1)
+        layouts = [known[group.window, group.chunked] for group in weights.kv_groups]
+        pools = make_pools(layouts, [1] * len(layouts), META)
+        width = -(-self.limits.max_position // self.limits.block_size)
+        slots = DeviceSlots(self.limits.slots, width, len(layouts), META)
+        before = None if shard.embeds else Zeroes(0)
+        ranks = Ranks(None if shard.ranks == 1 else _Others(shard.rank), before)
+        warm_up(Model(some, shard, weights, pools, ranks, self.dtype), slots, self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The other ranks of a stage, as far as shapes go."""
+
+    rank: int
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        return None if self.rank else columns.new_empty(len(columns), sum(widths))
+
+    def share(self, x: Tensor) -> Tensor:
+        return x
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def recorded(work: Callable[[], None]) -> list[Launch]:
+    """Launches of `work` over meta tensors, which Triton could not do."""
+    found: list[Launch] = []
+    with _recording(found):
+        work()
+    return found
+
+
+@contextmanager
+def _recording(found: list[Launch]) -> Iterator[None]:
+    launch = triton.JITFunction.run
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **constants: Any) -> Any:
+        if not any(isinstance(arg, Tensor) and arg.is_meta for arg in args):
+            return launch(kernel, *args, grid=grid, warmup=warmup, **constants)
+        found.append(Launch(kernel, tuple(map(_seen, args)), constants))
+        return None
+
+    triton.JITFunction.run = run
+    try:
+        yield
+    finally:
+        triton.JITFunction.run = launch
+
+
+def _seen(arg: Any) -> Any:
+    """Memory begins at multiples of 16; a view may not."""
+    if not isinstance(arg, Tensor):
+        return arg
+    return Address(arg.dtype, arg.storage_offset() * arg.itemsize % 16)
+
+
+def compile_ahead(
+    rehearsal: Callable[[], None], device: torch.device, threads: int
+) -> Future[None]:
+    """Start to compile what `rehearsal` launches on a GPU. An error is in the log alone: the
+    warm-up compiles what is missing.
+    """
+    starter = ThreadPoolExecutor(1, "compile")
+    done = starter.submit(_compile_all, rehearsal, device, min(threads, MOST_THREADS))
+    starter.shutdown(wait=False)
+    return done
+
+
+def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> None:
+    try:
+        # Threads begin at the first GPU.
+        torch.cuda.set_device(device)
+        with ThreadPoolExecutor(
+            threads, "compile", initializer=torch.cuda.set_device, initargs=(device,)
+        ) as pool:
+            # Triton has a C compiler make its access to the driver.
+            driver = pool.submit(lambda: triton.runtime.driver.active.utils)
+            parts = by_key(recorded(rehearsal))
+            driver.result()
+            for part in [pool.submit(_make_ready, each) for each in parts]:
+                part.result()
+    except Exception as error:  # noqa: BLE001 - of any kind: the warm-up meets it again, or works
+        log.warning("kernels are compiled by the warm-up, one by one: %s", error)
+
+
+def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """Each part is compiled by one thread, so that nothing is compiled by two."""
+    parts = defaultdict(list)
+    for launch in launches:
+        parts[launch.key].append(launch)
+    return list(parts.values())
+
+
+def _make_ready(launches: Sequence[Launch]) -> None:
+    for launch in launches:
+        # Loads it, for which older versions of Triton call a C compiler.
+        launch.compile().run  # noqa: B018
