@@ -76,7 +76,7 @@ class Rehearsal:
     shard: Shard
     limits: Limits
     layouts: Sequence[Layout]
-    """Of each KV group of the shard."""
+    """One for each KV group of the shard."""
     dtype: torch.dtype
 
     def run(self) -> None:
