@@ -76,7 +76,7 @@ def real(make: Maker) -> Iterator[Named]:
 
 def _products(make: Maker) -> Iterator[Named]:
     for form in ("plain", "fp8_block", "mxfp4"):
-        for rows in (16, 256, 8192):
+        for rows in (16, 64, 256, 8192):
             yield (
                 f"experts {form} {rows}",
                 lambda form=form, rows=rows: cases.mixtures(make, form, rows, 8, 128, 2048, 768),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from penstock.backends.torch.codes import Cut, Form, kept_form, read_codes
 from penstock.backends.torch.kernels import Activation, Matrix, Rule
+from penstock.backends.torch.kernels.matrix import LARGEST_SCALE
 from penstock.backends.torch.recipes import FP8_BLOCK, of_expert
 from penstock.backends.torch.weights import Loader, MixtureWeights, MlpWeights, Roles, needed
 from penstock.core import PenstockError
@@ -153,7 +154,11 @@ def _experts(
         codes.append(torch.cat([own.view(torch.uint8) for own, _ in pairs]))
         scales.append(torch.cat([own for _, own in pairs]))
     kind = torch.float8_e4m3fn if form == "fp8_block" else torch.uint8
-    return Matrix(torch.stack(codes).view(kind), torch.stack(scales), bias, form)
+    stacked = torch.stack(scales)
+    matrix = Matrix(torch.stack(codes).view(kind), stacked, bias, form)
+    if form == "mxfp4" and int(stacked.max()) > LARGEST_SCALE:
+        return Matrix(matrix.dense().to(source.dtype), bias=bias)
+    return matrix
 
 
 def _aligned(forms: set[Form], rows: int) -> bool:

@@ -23,12 +23,14 @@ from penstock.backends.torch.kernels import (
     activation,
     checksum,
     decode,
+    gather,
     grouped,
     latent,
     merge,
     norm,
     prefill,
     rotation,
+    rows,
 )
 from penstock.backends.torch.kernels.route import _route, _sort
 from penstock.backends.torch.kernels.sample import _draw_rows, _scan
@@ -40,6 +42,7 @@ NUMBERS = ("q", "k", "v", "out", "pool", "x", "residual", "normed", "total", "ga
 NUMBERS += ("bias", "queries", "latents")
 WIDE = ("sinks", "parts", "sums", "weight", "weights", "logits", "correction", "factors", "cos")
 WIDE += ("sin", "q_norm", "k_norm", "temperature", "top_p", "min_p")
+WIDTHS = ("width", "hidden", "inputs", "outputs", "vocabulary")
 SCALARS = ("scale", "softcap", "eps", "epsilon", "limit", "alpha", "offset")
 
 
@@ -118,6 +121,7 @@ def products(architecture: int, size: str) -> Iterator[Build]:
     for form, codes in forms.items():
         for places in (2048, 65536) if size == "full" or form != "plain" else (2048,):
             constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
+            constants["BY_F32"] = architecture < 100
             constants |= grouped.grouped_sizes(places, 128, form, 2)
             scales = "*u8" if form == "mxfp4" else "*fp32"
             types = {"codes": codes, "scales": scales}
@@ -140,9 +144,20 @@ def others() -> Iterator[Build]:
     constants = {"EXPERTS": 256, "K": 8, "SCORE": "sigmoid", "AFTER": False, "CORRECTED": True}
     constants |= {"BY_LOGIT": False, "GROUPS": 8, "KEEP": 4, "BEST": 2, "NORMALISED": True}
     constants |= {"BLOCK": 256, "BLOCK_K": 8, "BLOCK_G": 8, "num_warps": 1}
-    yield Build("routing", _route, constants, {"scale": "fp32"})
+    constants |= {"BIAS": True, "FIRST": 0, "OWN": 256}
+    yield Build("routing", _route, constants, {"scale": "fp32", "bias": "*fp32"})
     sizes = {"BLOCK": 64, "BLOCK_N": 128, "num_warps": 4}
-    yield Build("order by expert", _sort, sizes, {"order": "*i32", "sorting": "i32"})
+    types = {"order": "*i32", "inverse": "*i32", "experts": "i32", "sorting": "i32"}
+    yield Build("order by expert", _sort, sizes, types)
+    types = {"order": "*i32", "hidden": "i32", "experts": "i32", "gate": "*fp32"}
+    types |= {"outputs": "*bf16", "beside": "*bf16"}
+    constants = {"BLOCK": 1024, "num_warps": 4}
+    yield Build("gathered rows", gather._gather, {**constants, "FACTORS": True}, types)
+    constants |= {"K": 8, "INVERSE": True, "FACTORS": True, "BIAS": True}
+    yield Build("sum", gather._combine, {**constants, "BESIDE": True, "GATE": True}, types)
+    types = {"rows": "i32"}
+    constants = {"GROUPS": 2, "SIZE": 64, "BLOCK": 128, "num_warps": 4}
+    yield Build("rows", rows._find_rows, constants, types)
     sizes = {"LANES": 8, "STEPS": 4, "num_warps": 4}
     words = {"data": "*i64", "out": "*i64", "parts": "*i64", "tables": "*i64"}
     yield Build("checksum of segments", checksum._segments, sizes, words)
@@ -167,12 +182,12 @@ def compiled(build: Build, architecture: int) -> Compiled:
     constants = dict(build.constants)
     options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
     signature = Build(build.name, build.function, constants, build.types).signature()
-    # Pointers and strides are multiples of 16 in a pool.
+    # Pointers and strides are multiples of 16 in a pool, and so are the widths of most models.
     varying = build.function.do_not_specialize
     whole = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(signature.items())
-        if (kind.startswith("*") or "stride" in name) and name not in varying
+        if (kind.startswith("*") or "stride" in name or name in WIDTHS) and name not in varying
     }
     source = ASTSource(build.function, signature, constants, whole)
     target = GPUTarget("cuda", architecture, 32)

@@ -1,0 +1,95 @@
+"""Kernels of a decode step, of which each costs 2 to 3 microseconds in a graph: most of the time of
+a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.kernels import Matrix
+from penstock.backends.torch.weights import LayerWeights, MixtureWeights
+
+from tests.backends.torch.driving import backend
+from tests.backends.torch.launched import by_layer
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+# Block tables, tokens and places, embedding; final norm, head, parts of logits, draw.
+OUTSIDE = 7
+# Norm, projection, rotation, attention, merge, output; norm, two products, activation between them.
+DENSE = 10
+# In place of the last three: router, choice, order, gathered rows, two products of two kernels,
+# activation, sum.
+GROUPED = 17
+# The product that reads codes takes rows from where they are.
+CODES = 14
+
+
+def counted(family: str, published: Callable[[LayerWeights], LayerWeights]) -> tuple[int, int]:
+    """Kernels outside of the layers, and of the layer that has the most. The first one is left out:
+    the sum at the end, which is there with any layer, would count as one of its own.
+    """
+    with backend(family, dtype="auto") as loaded:
+        assert isinstance(loaded, TorchBackend)
+        layers = tuple(published(layer) for layer in loaded._model.weights.layers)
+        weights = replace(loaded._model.weights, layers=layers)
+        loaded._model = replace(loaded._model, weights=weights)
+        outside, layers_of = by_layer(loaded, 4)
+    counts = [sum(layer.values()) for layer in layers_of]
+    assert counts[0] <= max(counts[1:]) + 2
+    return sum(outside.values()), max(counts[1:])
+
+
+def narrowed(layer: LayerWeights) -> LayerWeights:
+    """With a router whose weights are bfloat16, as in published checkpoints."""
+    own = layer.feed_forward
+    if not isinstance(own, MixtureWeights):
+        return layer
+    return replace(layer, feed_forward=replace(own, router=own.router.bfloat16()))
+
+
+@pytest.mark.parametrize(
+    ("family", "outside", "layer"),
+    [
+        ("qwen3", OUTSIDE, DENSE),
+        ("llama", OUTSIDE, DENSE),
+        ("qwen2", OUTSIDE, DENSE),
+        # Embeddings are scaled.
+        ("gemma3", OUTSIDE + 1, DENSE),
+        ("gemma2", OUTSIDE + 1, DENSE),
+        # Embeddings of positions are added; the short tables need no merge.
+        ("gpt2", OUTSIDE + 2, DENSE - 1),
+        ("qwen3moe", OUTSIDE, GROUPED),
+        # Biases of gate and up: the expert of each row, its index cut, its bias, the sum.
+        ("gptoss", OUTSIDE, GROUPED + 4),
+        # Products to the latent's space and back, and a store; a shared expert.
+        ("deepseek2", OUTSIDE, GROUPED + 6),
+        # The queries' norm and second product.
+        ("deepseek3", OUTSIDE, GROUPED + 8),
+        ("qwen2moe", OUTSIDE, GROUPED + 3),
+    ],
+)
+def test_a_step_launches_no_more_kernels(family: str, outside: int, layer: int) -> None:
+    assert counted(family, narrowed) == (outside, layer)
+
+
+def test_experts_of_codes_need_fewer_kernels() -> None:
+    def coded(layer: LayerWeights) -> LayerWeights:
+        layer = narrowed(layer)
+        own = layer.feed_forward
+        assert isinstance(own, MixtureWeights)
+        inner, down = (as_codes(matrix) for matrix in (own.inner, own.down))
+        return replace(layer, feed_forward=replace(own, inner=inner, down=down))
+
+    assert counted("gptoss", coded) == (OUTSIDE, CODES)
+
+
+def as_codes(matrix: Matrix) -> Matrix:
+    count, outputs, inputs = matrix.codes.shape
+    codes = torch.zeros(count, outputs, inputs // 2, dtype=torch.uint8)
+    scales = torch.zeros(count, outputs, max(1, inputs // 32), dtype=torch.uint8)
+    return Matrix(codes, scales, matrix.bias, "mxfp4")
