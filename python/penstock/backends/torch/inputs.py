@@ -103,16 +103,20 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
 
 
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-    """Columns of 32-bit integers on the device, by one copy behind the work launched so far. Unlike
-    that of `torch.tensor`, it does not wait for that work.
-    """
+    """Columns of 32-bit integers on the device, by one copy as that of `upload`."""
     joined = array("i")
     for column in columns:
         joined.extend(column)
     sizes = [len(column) for column in columns]
     if not joined:
         return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]
-    host = torch.frombuffer(joined, dtype=torch.int32)
+    return list(upload(torch.frombuffer(joined, dtype=torch.int32), device).split(sizes))
+
+
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device, behind the work launched so far. Unlike that of `torch.tensor`, it does
+    not wait for that work.
+    """
     if device.type == "cuda":
         host = host.pin_memory()
-    return list(host.to(device, non_blocking=True, copy=True).split(sizes))
+    return host.to(device, non_blocking=True, copy=True)

@@ -20,7 +20,7 @@ from penstock.backends.torch.grammars import (
 )
 from penstock.backends.torch.inputs import to_device
 from penstock.backends.torch.kernels import sample
-from penstock.backends.torch.rules import Rules
+from penstock.backends.torch.rules import Changes, Rules
 from penstock.backends.torch.slots import DeviceSlots, Slot, Slots
 from penstock.core import LogprobRow, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE
@@ -153,9 +153,10 @@ def draw(
     if allowed is not None:
         logits = logits.masked_fill(~allowed, NEVER)
     if rules:
-        logits = logits.clone()
+        changes = Changes(logits.shape[1])
         for at, rule, before in rules:
-            rule.apply(logits[at - part.start], draws.positions[at], before)
+            rule.add(changes, at - part.start, draws.positions[at], before)
+        logits = changes.apply(logits)
     own = slice(part.start, part.stop)
     slots, positions = to_device([draws.slots[own], draws.positions[own]], logits.device)
     tokens = sample(logits, *(*device.sampling(slots), positions))
