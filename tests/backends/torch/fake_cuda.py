@@ -1,5 +1,5 @@
-"""A GPU without a GPU: tensors that say that they lie on one, whose numbers are in the host's
-memory, and a watch over every operation.
+"""A fake GPU: tensors that report it as their device and keep their numbers in the host's memory,
+and a watch over every operation.
 
 What CUDA refuses is an error: tensors of both memories in one operation, and in a graph whatever
 waits, copies from or to the host, or reads the host's memory. What makes the host wait for the
@@ -156,7 +156,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         elif not non_blocking:
             self.wait("a copy")
         elif not inward:
-            self._late.append((self.launched, target, source.host.clone()))  # type: ignore[attr-defined]
+            self._late.append((self.launched, target, source.host.clone()))
             return False
         return True
 
@@ -182,7 +182,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
 
 UNKNOWN = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""Of operations whose result the host has to see."""
+"""Tags of operations whose result the host has to see."""
 INDEXED = {
     *(aten.index.Tensor, aten.index_put.default),
     *(aten.index_put_.default, aten._index_put_impl_.default),
@@ -375,7 +375,7 @@ class FakeCuda(Cuda):
 
 
 class Runtime:
-    """Of `torch.cuda.cudart`."""
+    """The functions of `torch.cuda.cudart` that are used."""
 
     def cudaHostRegister(self, address: int, size: int, _flags: int) -> int:  # noqa: N802
         WATCH[-1].registered.append(range(address, address + size))

@@ -1,5 +1,5 @@
-"""Kernels of Triton without a GPU. The functions that launch one run as they are, and what they
-give a kernel is checked; the numbers are those of the references.
+"""Stand-ins for Triton kernels. The functions that launch one run as they are, its arguments are
+checked, and the numbers are those of the references.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPES = {
 CHECKSUMS = ("_segments", "_joined")
 STRIDED = ("q", "k", "v", "tables", "x", "residual", "qkv", "latents", "pool", "logits", "gate_up")
 STRIDED += ("codes", "scales")
-"""Arguments whose strides kernels are told, all but that of the last dimension."""
+"""Arguments that come with their strides, all but that of the last dimension, which is 1."""
 
 
 class Kernel:

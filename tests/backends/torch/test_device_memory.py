@@ -1,5 +1,5 @@
-"""What a GPU keeps, and the fake one itself: weights from their files, KV blocks to the host and
-back, kernels of quantised experts; and that the watch sees what it is for.
+"""Work beside the steps on a fake GPU: loading of weights, KV blocks to the host and back,
+quantised experts, checks at the start. The first tests are those of the fake GPU itself.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def sources(*tensors: Stored) -> tuple[Source, Source]:
 
 
 def same(found: object, expected: object) -> None:
-    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]  # type: ignore[call-overload]
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
     for one, other in pairs:
         assert isinstance(one, OnGpu)
         assert torch.equal(one.host.view(torch.uint8), other.contiguous().view(torch.uint8))

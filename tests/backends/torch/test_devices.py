@@ -1,5 +1,5 @@
-"""Every step on a GPU that is none (`fake_cuda.py`): all tensors lie where their operations want
-them, steps wait for the device only where that is meant, and graphs hold all of their work.
+"""Steps on a fake GPU (`fake_cuda.py`): operations have all tensors in one memory, `submit` waits
+for the device only where that is meant, and a graph holds all of its work.
 """
 
 from __future__ import annotations
