@@ -249,7 +249,13 @@ def shards(family: str, tp: int, pp: int, **settings: object) -> Sequence[str]:
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     ("family", "settings"),
-    [("llama", {}), ("gptoss", {}), ("deepseek3", {}), ("qwen3moe", {"expert_parallel": True})],
+    [
+        ("llama", {}),
+        ("gptoss", {}),
+        ("deepseek3", {}),
+        ("qwen3moe", {"enable_expert_parallel": "true"}),
+        ("qwen2moe", {"enable_expert_parallel": "true", "dtype": "auto"}),
+    ],
 )
 def test_a_rank_of_several_waits_for_nothing(
     family: str,
