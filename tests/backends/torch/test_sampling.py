@@ -151,24 +151,6 @@ def test_history_goes_on_after_a_preemption() -> None:
         assert driver.greedy(1, sixth, 3) == expected[5:]
 
 
-def test_no_copy_to_the_device_waits_for_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torch.tensor` on a GPU returns when all that was launched before is done."""
-    with backend("llama") as loaded:
-        driver = Driver(loaded)
-        for slot in range(2):
-            driver.register(slot, encode_sampling(logprobs=slot, temperature=0.5 * slot))
-            driver.run(Part(slot, PROMPT[:20], sample=False))
-
-        def waits(*_: object, **__: object) -> None:
-            raise AssertionError("a copy that waits")
-
-        monkeypatch.setattr(torch, "tensor", waits)
-        (first,) = driver.run(Part(0, PROMPT[20:])).tokens
-        result = driver.run(Part(0, [first]), Part(1, PROMPT[20:]))
-        assert len(result.tokens) == 2
-        assert len(driver.run(Part(0, [LAST_SAMPLED, 5, 7], drafts=2)).tokens) >= 1
-
-
 def test_prompt_tokens_are_scored_beside_draws_of_others() -> None:
     results = {}
     for device in ("torch", "cpu"):

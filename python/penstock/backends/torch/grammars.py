@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.inputs import to_device, upload
 from penstock.core import Registration
 from penstock.core.plan import LATE_MASK
 
@@ -119,9 +120,7 @@ def allowed_tokens(masks: RowMasks, part: range, logits: Tensor) -> Tensor | Non
     every = b"\xff" * size
     rows = (masks.bits.get(row, every)[:size].ljust(size, b"\0") for row in part)
     packed = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8)
-    if logits.device.type == "cuda":
-        packed = packed.pin_memory()
-    packed = packed.to(logits.device, non_blocking=True).view(len(part), size, 1)
+    packed = upload(packed, logits.device).view(len(part), size, 1)
     shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
     return ((packed >> shifts) & 1).view(len(part), -1)[:, :vocab].bool()
 
@@ -137,6 +136,6 @@ def replaced(tokens: Tensor, by: dict[int, int], part: range) -> Tensor:
     rows = [row for row in by if row in part]
     if not rows:
         return tokens
-    at = torch.tensor([row - part.start for row in rows], device=tokens.device)
-    values = torch.tensor([by[row] for row in rows], dtype=tokens.dtype, device=tokens.device)
-    return tokens.index_copy(0, at, values)
+    columns = [row - part.start for row in rows], [by[row] for row in rows]
+    at, values = to_device(columns, tokens.device)
+    return tokens.index_copy(0, at.long(), values)

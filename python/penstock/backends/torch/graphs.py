@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.inputs import Inputs, upload
+from penstock.backends.torch.inputs import Inputs, write
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.slots import DeviceSlots
@@ -95,7 +95,7 @@ class DecodeGraphs:
         if (rows, draws) not in self._graphs:
             self._graphs[rows, draws] = self._captured(rows, draws=draws)
         graph = self._graphs[rows, draws]
-        upload(joined, graph.columns.view(-1))
+        write(joined, graph.columns.view(-1))
         if graph.planned is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
             tables = self._slots.tables(graph.columns[1], None)

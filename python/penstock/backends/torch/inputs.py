@@ -107,26 +107,31 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
 
 
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-    """Columns of 32-bit integers on the device, by one copy behind the work launched so far. Unlike
-    that of `torch.tensor`, it does not wait for that work.
-    """
+    """Columns of 32-bit integers on the device, by one copy as that of `upload`."""
     joined = array("i")
     for column in columns:
         joined.extend(column)
     sizes = [len(column) for column in columns]
     if not joined:
         return [torch.empty(0, dtype=torch.int32, device=device) for _ in columns]
-    return list(_host(joined, device).to(device, non_blocking=True, copy=True).split(sizes))
+    return list(upload(torch.frombuffer(joined, dtype=torch.int32), device).split(sizes))
 
 
-def upload(numbers: array[int], target: Tensor) -> None:
-    """Copy 32-bit integers into a tensor of the device, as `to_device`."""
-    target.copy_(_host(numbers, target.device), non_blocking=True)
+def upload(host: Tensor, device: torch.device) -> Tensor:
+    """A copy on the device, behind the work launched so far. Unlike that of `torch.tensor`, it does
+    not wait for that work.
+    """
+    return _pinned(host, device).to(device, non_blocking=True, copy=True)
 
 
-def _host(numbers: array[int], device: torch.device) -> Tensor:
+def write(numbers: array[int], target: Tensor) -> None:
+    """Write 32-bit integers to a tensor of the device, as `upload`."""
+    host = _pinned(torch.frombuffer(numbers, dtype=torch.int32), target.device)
+    target.copy_(host, non_blocking=True)
+
+
+def _pinned(host: Tensor, device: torch.device) -> Tensor:
     """Memory that a copy to `device` may read while the host goes on: torch gives pinned memory to
     no one else before the copy from it has ended.
     """
-    host = torch.frombuffer(numbers, dtype=torch.int32)
     return host.pin_memory() if device.type == "cuda" else host

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.group import Group, open_group
+from penstock.backends.torch.inputs import upload
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
@@ -101,7 +102,7 @@ class _Bytes:
 
     def receive(self, like: Tensor) -> Tensor:
         data = torch.frombuffer(bytearray(self.pipe.receive()), dtype=torch.float32)
-        return data.view(-1, len(like)).to(like.device)
+        return upload(data.view(-1, len(like)), like.device)
 
     def send(self, x: Tensor) -> None:
         self.pipe.send(x.float().cpu().numpy().tobytes())

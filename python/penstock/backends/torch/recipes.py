@@ -138,7 +138,7 @@ class Source:
         scales = self.block_scales(recipe, stored)
         first = recipe.rows[0] if recipe.rows else 0
         order = stored_rows(range(first + rows.start, first + rows.stop), recipe)
-        at = torch.arange(stored.shape[0], device=self.device)[order] // FP8_BLOCK
+        at = self.on_device(torch.arange(stored.shape[0])[order] // FP8_BLOCK)
         wide = scales.repeat_interleave(FP8_BLOCK, 1)[:, : stored.shape[1]]
         return picked.float() * wide[at]
 
