@@ -192,13 +192,9 @@ def rotated(make: Maker, rows: int, count: int, d: int, rotary: int) -> Case:
     cos, sin = _angles(make, 50, rotary // 2)
     x, out = make.numbers(2, rows, count, d + 8)[..., 8:]
     args = (x, make.integers(0, 50, rows), cos, sin, out)
-    pair = (rotation.rotate_triton, _rotated)
+    pair = (rotation.rotate_triton, rotation.rotate_reference)
     size = 2 * rows * count * d * make.dtype.itemsize
     return Case("rotation", *pair, args, written=(4,), bytes=size)
-
-
-def _rotated(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    out.copy_(rotation.rotate_reference(x, positions, cos, sin))
 
 
 def latents(make: Maker, rows: int, rank: int, rope: int, tokens: int = 16) -> Case:

@@ -115,7 +115,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             self._check(func, args, kwargs, hosts)
         pin = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
         args, kwargs = mapped((args, kwargs), bare)
-        made = func(*args, **kwargs)
+        made = ON_CPU.get(func, func)(*args, **kwargs)
         if pin:
             if func is aten.empty.memory_format and made.nbytes < 1 << 20:
                 made.untyped_storage().fill_(0x81)
@@ -289,6 +289,8 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.is_pinned.default: lambda watch, tensor, device=None: watch.is_pinned(tensor),
     aten.lift_fresh.default: lambda watch, tensor: tensor,
 }
+ON_CPU = {aten.mm.dtype: lambda x, y, dtype: x.to(dtype) @ y.to(dtype)}
+"""What torch's CPU device has not."""
 if hasattr(torch.ops.symm_mem, "one_shot_all_reduce_out"):
     SPECIAL[torch.ops.symm_mem.one_shot_all_reduce_out.default] = summed
 

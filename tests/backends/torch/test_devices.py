@@ -54,7 +54,9 @@ MEANT = {
 AT_START = {
     "uploads.py:_free": "a pinned buffer is written again when its copy has ended",
     "recipes.py:check_finite": "one look at all weights",
+    "load_feed_forward.py:_narrowed": "whether a router has digits that the rows have not",
     "load.py:_rotations": "tables that the host computes",
+    "rope.py:_frequencies": "tables that the host computes",
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
     PLANS: "as in steps",
@@ -139,7 +141,7 @@ def test_a_family_waits_for_nothing(model: str) -> None:
         # Three sequences drawn in a graph, four of which one wants more, one alone.
         assert gpu.waits == [CAPTURE] * 3
         launched = {name for name, kernel in gpu.kernels.items() if kernel.launched}
-    assert {"_sample"} < launched
+    assert {"_scan", "_draw_rows"} < launched
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.tokens == theirs.tokens
         same(ours.logprobs, theirs.logprobs)
@@ -192,7 +194,7 @@ def test_a_draw_with_rules_waits_for_the_step_before_it_alone(fields: dict[str, 
         expected = with_rules(host, fields)
     with on_gpu("llama") as gpu:
         assert with_rules(gpu, fields) == expected
-        reads = Rules(decode_sampling(encode_sampling(**fields)), (), 0).needs_history
+        reads = Rules(decode_sampling(encode_sampling(**fields)), (), 0, 64).needs_history
         # Two plans were made ahead.
         assert sorted(gpu.waits) == [BEFORE] * (2 * reads) + [CAPTURE]
 

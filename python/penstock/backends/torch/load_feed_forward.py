@@ -104,7 +104,7 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
 def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
     """The router's weights in the type of the rows, where that has all of their digits."""
     narrow = router.to(dtype)
-    return narrow if torch.equal(narrow.float(), router) else router
+    return narrow if narrow.is_meta or torch.equal(narrow.float(), router) else router
 
 
 def _stacked(

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from penstock.backends.torch import kernels  # noqa: E402
 from penstock.backends.torch.kernels.attention import attend_reference  # noqa: E402
 from penstock.backends.torch.kernels.experts import experts_grouped, groups  # noqa: E402
-from penstock.backends.torch.kernels.rotation import rotate_reference  # noqa: E402
+from penstock.backends.torch.kernels.rotation import rotated  # noqa: E402
 from penstock.backends.torch.kernels.sample import philox  # noqa: E402
 
 from benchmarks.gpu import cases  # noqa: E402
@@ -32,7 +32,7 @@ def test_rms_norm_is_that_of_torch() -> None:
 def test_rotation_turns_complex_numbers() -> None:
     x, positions = torch.randn(3, 2, 10), torch.tensor([0, 7, 2])
     angles = torch.rand(8, 4) * 6
-    turned = rotate_reference(x, positions, angles.cos(), angles.sin())
+    turned = rotated(x, positions, angles.cos(), angles.sin())
     pairs = torch.complex(x[..., :4], x[..., 4:8]) * torch.exp(1j * angles[positions])[:, None]
     torch.testing.assert_close(turned[..., :4], pairs.real)
     torch.testing.assert_close(turned[..., 4:8], pairs.imag)
@@ -56,9 +56,9 @@ def test_heads_are_normed_rotated_and_stored(after: bool) -> None:
         x = (qkv[row] + bias)[first : first + d].view(1, 1, d)
         at = positions[row : row + 1]
         if after:
-            x = rotate_reference(x, at, cos, sin)
+            x = rotated(x, at, cos, sin)
             return functional.rms_norm(x, [d], norm, 1e-6).flatten()
-        return rotate_reference(functional.rms_norm(x, [d], norm, 1e-6), at, cos, sin).flatten()
+        return rotated(functional.rms_norm(x, [d], norm, 1e-6), at, cos, sin).flatten()
 
     for row in range(3):
         for h in range(hq):
@@ -83,9 +83,7 @@ def test_latents_are_normed_rotated_and_stored() -> None:
     kernels.store_latent(latents, weight, 1e-6, positions, angles.cos(), angles.sin(), slots, pool)
     want = functional.rms_norm(latents[0, :8], [8], weight, 1e-6)
     torch.testing.assert_close(pool[1, 1, :8], want)
-    want = rotate_reference(
-        latents[:1, None, 8:], positions[:1], angles.cos(), angles.sin()
-    ).flatten()
+    want = rotated(latents[:1, None, 8:], positions[:1], angles.cos(), angles.sin()).flatten()
     torch.testing.assert_close(pool[1, 1, 8:], want)
     assert int(pool.isnan().all(-1).sum()) == 3 * 4 - 2
 

@@ -74,7 +74,7 @@ def rotate_and_store_reference(
     if not heads.norm_after:
         turned = _norm_heads(turned, heads)
     if cos is not None and sin is not None:
-        turned = rotate_reference(turned, positions, cos, sin)
+        turned = rotated(turned, positions, cos, sin)
     if heads.norm_after:
         turned = _norm_heads(turned, heads)
     queries, keys = turned.split([hq, hk], dim=1)
@@ -96,13 +96,15 @@ def rotate(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) 
     """Write `x` [rows, heads, width] to `out` with the first 2 * half numbers of each head rotated.
     The heads of both may lie apart.
     """
-    if launches(x):
-        rotate_triton(x, positions, cos, sin, out)
-    else:
-        out.copy_(rotate_reference(x, positions, cos, sin))
+    compute = rotate_triton if launches(x) else rotate_reference
+    compute(x, positions, cos, sin, out)
 
 
-def rotate_reference(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_reference(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
+    out.copy_(rotated(x, positions, cos, sin))
+
+
+def rotated(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half, index = cos.shape[1], positions.long()
     c, s = cos[index].unsqueeze(1).float(), sin[index].unsqueeze(1).float()
     a, b = x[..., :half].float(), x[..., half : 2 * half].float()
@@ -139,7 +141,7 @@ def store_latent_reference(
 ) -> None:
     rank, wide = len(weight), latents.float().unsqueeze(1)
     normed = _norm(wide[..., :rank], eps) * weight.float()
-    turned = rotate_reference(wide[..., rank:], positions, cos, sin)
+    turned = rotated(wide[..., rank:], positions, cos, sin)
     store(torch.cat([normed, turned], dim=-1), slots, pool.unsqueeze(1))
 
 

@@ -43,7 +43,7 @@ def find_rows_reference(
     of = sequences.long()
     found = torch.where(tokens < 0, last[slots.long()[of]].clamp(min=0), tokens)
     at = positions.long()
-    places = tables[of, :, at // size].mT * size + positions % size
+    places = tables[of, :, at // size].mT.contiguous() * size + positions % size
     return found, torch.where(lengths[of] > 0, places, -1)
 
 
