@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
 from pathlib import Path
 
 BEGAN = time.perf_counter()
@@ -16,10 +15,17 @@ import torch  # noqa: E402,F401
 
 IMPORTED_S = time.perf_counter() - BEGAN
 
-from benchmarks.gpu import beside, kernels, machine, models, several, tiers  # noqa: E402
+from benchmarks.gpu import beside, kernels, machine, models, several, tiers, tiles  # noqa: E402
 from benchmarks.gpu.items import Results  # noqa: E402
 from benchmarks.gpu.shares import Share, spread  # noqa: E402
 from benchmarks.gpu.timing import Timing  # noqa: E402
+
+SHARED = {
+    "correctness": kernels.correctness,
+    "kernels": kernels.compile_all,
+    "tiles": tiles.compile_all,
+}
+"""What processes do side by side, before the rest of the part."""
 
 
 def main() -> None:
@@ -31,28 +37,25 @@ def main() -> None:
     parser.add_argument("--share", type=Share.parse)
     options = parser.parse_args()
     results, timing = Results(options.out, options.end), Timing(options.dry)
-    all_shares = partial(spread, results, options.part, options.out, options.end, options.dry)
+    if options.share is not None:
+        SHARED[options.part](results, timing, options.share)
+        return
+    if options.part in SHARED:
+        spread(results, options.part, options.out, options.end, options.dry)
     ceilings = machine.ceilings(options.out)
     if options.part == "machine":
         machine.measure(results, timing)
-    elif options.part == "correctness":
-        if options.share is None:
-            all_shares()
-        else:
-            kernels.correctness(results, timing, options.share)
     elif options.part == "kernels":
-        if options.share is not None:
-            kernels.compile_all(results, timing, options.share)
-            return
-        all_shares()
         kernels.speeds(results, timing, ceilings)
+    elif options.part == "tiles":
+        tiles.measure(results, timing)
     elif options.part == "tiers":
         tiers.measure(results, timing)
     elif options.part == "flashinfer":
         beside.measure(results, timing)
     elif options.part == "several":
         several.measure(results, timing, ceilings)
-    else:
+    elif options.part not in SHARED:
         models.measure(results, timing, options.part, ceilings, IMPORTED_S)
 
 

@@ -38,10 +38,11 @@ PARTS = (
     ("tiers", 25),
     ("Qwen3-0.6B", 45),
     ("kernels", 55),
-    ("Qwen3-8B", 90),
+    ("Qwen3-8B", 80),
     ("several", 55),
-    ("Qwen3-30B-A3B", 80),
+    ("Qwen3-30B-A3B", 75),
     ("Qwen3-14B", 45),
+    ("tiles", 10),
     ("flashinfer", 10),
 )
 KILL_SECONDS = 5

@@ -1,0 +1,129 @@
+"""Attention with other sizes of tiles beside those that are served: which are best is for a GPU to
+say. Machine code says only how many tiles are read ahead and how many programs fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from penstock.backends.torch.kernels import Scoring, decode, latent, prefill
+
+from benchmarks.gpu import cases
+from benchmarks.gpu.cases import Case, Maker
+from benchmarks.gpu.items import Results
+from benchmarks.gpu.kernels import lengths, made_case
+from benchmarks.gpu.shares import Share
+from benchmarks.gpu.timing import Timing
+
+Sizes = dict[str, int]
+SERVED: Sizes = {}
+DECODE = (
+    SERVED,
+    {"num_stages": 3},
+    {"num_stages": 7},
+    {"BLOCK_N": 32, "num_stages": 7},
+    {"num_warps": 2},
+)
+PREFILL = (
+    SERVED,
+    {"num_stages": 3},
+    {"BLOCK_N": 128, "num_stages": 3},
+    {"BLOCK_M": 64, "num_warps": 4},
+    {"num_warps": 4},
+)
+LATENT = (SERVED, {"num_stages": 2}, {"num_stages": 5, "num_warps": 8}, {"BLOCK_N": 16})
+TRIED: dict[str, tuple[ModuleType, str, tuple[Sizes, ...]]] = {
+    "decode": (decode, "decode_sizes", DECODE),
+    "prefill": (prefill, "prefill_sizes", PREFILL),
+    "latent": (latent, "latent_sizes", LATENT),
+}
+Named = tuple[str, Callable[[], Case]]
+
+
+def shapes(make: Maker, dry: bool) -> Iterator[Named]:
+    """Qwen3-8B, 30B-A3B, a rank of eight of DeepSeek-V3 and all its heads. A name begins with the
+    kernel's.
+    """
+    scoring = Scoring(128**-0.5)
+    if dry:
+        yield "decode", lambda: cases.decodes(make, [1, 17], 4, 2, 16, scoring)
+        return
+    long = lengths(256, 100, 2048)
+    for tokens in (32, 64):
+        yield (
+            f"decode 256, blocks of {tokens}",
+            lambda tokens=tokens: cases.decodes(make, long, 32, 8, 128, scoring, tokens=tokens),
+        )
+    yield (
+        "decode 1x32768, 32/4",
+        lambda: cases.decodes(make, [32768], 32, 4, 128, scoring, tokens=32),
+    )
+    for rows in ([(0, 8192)], [(0, 1024)] * 8):
+        yield (
+            f"prefill {len(rows)}x{rows[0][1]}",
+            lambda rows=rows: cases.prefills(make, rows, 32, 8, 128, scoring, tokens=32),
+        )
+    for heads in (16, 128):
+        yield (
+            f"latent 64x4096, {heads} heads",
+            lambda heads=heads: cases.latent_rows(
+                make, [(4095, 1)] * 64, heads, 512, 64, tokens=32
+            ),
+        )
+
+
+def tries(make: Maker, dry: bool) -> Iterator[tuple[str, Sizes, Callable[[], Case]]]:
+    for name, build in shapes(make, dry):
+        for sizes in TRIED[name.split()[0]][2]:
+            yield name, sizes, build
+
+
+def call(name: str, sizes: Sizes, case: Case) -> Any:
+    """A call of the case with `sizes` in place of some of those that are served."""
+    module, function, _ = TRIED[name.split()[0]]
+    served = getattr(module, function)
+    with mock.patch.object(module, function, lambda *shape: {**served(*shape), **sizes}):
+        return case.launch(*case.args, **case.options, **case.launch_options)
+
+
+def seconds(timing: Timing, name: str, sizes: Sizes, case: Case) -> float | None:
+    """None where such a tile does not fit this GPU."""
+    try:
+        return timing.of(lambda: call(name, sizes, case))
+    except Exception as error:
+        if type(error).__name__ != "OutOfResources":
+            raise
+        return None
+
+
+def compile_all(results: Results, timing: Timing, share: Share) -> None:
+    """Launch each once, so that it is compiled."""
+    make = Maker(timing.dtype, timing.device)
+    for name, sizes, build in share.of(tries(make, timing.dry)):
+        results.item(
+            f"{name} {sizes}, compiled",
+            lambda n=name, s=sizes, b=build: seconds(timing, n, s, made_case(b, timing)),
+        )
+
+
+def measure(results: Results, timing: Timing) -> None:
+    make = Maker(timing.dtype, timing.device)
+    for name, build in shapes(make, timing.dry):
+        results.item(name, lambda n=name, b=build: _compare(results, timing, n, b))
+
+
+def _compare(results: Results, timing: Timing, name: str, build: Callable[[], Case]) -> None:
+    case = made_case(build, timing)
+    served = seconds(timing, name, SERVED, case)
+    for sizes in TRIED[name.split()[0]][2]:
+        found = seconds(timing, name, sizes, case) if sizes else served
+        results.row(
+            "tiles",
+            case=name,
+            sizes=", ".join(f"{key} {value}" for key, value in sizes.items()) or "as served",
+            us=None if found is None else found * 1e6,
+            faster=None if found is None or served is None else served / found,
+        )
