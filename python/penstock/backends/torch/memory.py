@@ -9,6 +9,7 @@ import torch
 
 from penstock.backends.torch.graphs import BUCKETS
 from penstock.backends.torch.kernels.decode import FILLS, MOST_SPLITS
+from penstock.backends.torch.kernels.sample import drawing_bytes
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
@@ -60,9 +61,10 @@ def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype)
     before the head: what a graph computes has memory of its own, but for parts of split rows.
     """
     rows = sum(_buckets(slots))
-    # As the product gives them and in f32, where a soft cap is computed in two steps more.
-    wide = 1 if spec.final_softcap is None else 3
-    logits = (int(dtype.itemsize) + wide * WIDE) * spec.vocab
+    size = int(dtype.itemsize)
+    # Of several ranks the first one has its own, those of all, and those in the order of tokens.
+    copies = 1 if shard.ranks == 1 else 3
+    logits = copies * size * spec.vocab + drawing_bytes(spec.vocab, size)
     parts = scratch_bytes(spec, shard, slots)
     return rows * (2 * _row(spec, shard, dtype) + logits) + parts
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.flash import FlashInfer, planned
+from penstock.backends.torch.graphs import draw_all
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.kernels.decode import split_tokens
@@ -72,6 +73,9 @@ def _step(
         logits = alone.logits(x[:HEAD_ROWS])
         if logits is not None:
             _draw(logits, slots)
+        if parts == [1]:
+            # As graphs draw.
+            draw_all(alone, slots, x, inputs)
 
 
 def _draw(logits: Tensor, slots: DeviceSlots) -> None:

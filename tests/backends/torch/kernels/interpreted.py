@@ -98,10 +98,10 @@ def products(make: Maker) -> Iterator[Case]:
 def sampling(make: Maker) -> Iterator[Case]:
     yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
     yield step_cases.draws(make, 42, 50)
-    yield step_cases.draws(make, 13, 1500, softcap=9.0)
+    yield step_cases.draws(make, 13, 700, softcap=9.0)
     # Peaked and flat, with room for less than all parts and all likely ones.
     for spread in (0.3, 2.0, 9.0):
-        case = step_cases.draws(make, 28, 1500, spread=spread)
+        case = step_cases.draws(make, 14, 1500, spread=spread)
         case.launch = partial(with_room_for, 4, 60, case.launch)
         yield case
 

@@ -89,6 +89,27 @@ def test_any_number_of_rows_is_sorted_by_one_kernel(monkeypatch: pytest.MonkeyPa
     assert all(key == launches.keys[0] for key in launches.keys)
 
 
+def test_any_number_of_rows_is_drawn_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [step_cases.draws(MAKE, rows, 400) for rows in (1, 3, 16)]
+    parts = Launches(made[0], "_scan", monkeypatch)
+    rows = Launches(made[0], "_draw_rows", monkeypatch)
+    for case in made:
+        call(case)
+    for launches in (parts, rows):
+        assert all(key == launches.keys[0] for key in launches.keys)
+
+
+def test_any_number_of_rows_is_summed_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorts = [routing_cases.sorts(MAKE, rows, 3, 8) for rows in (1, 3, 16)]
+    sums = [routing_cases.combines(MAKE, rows, 3, 16) for rows in (1, 3, 16)]
+    Launches(sorts[0], "_sort", monkeypatch)
+    launches = Launches(sums[0], "_combine", monkeypatch)
+    for sort, case in zip(sorts, sums, strict=True):
+        _, _, case.options["inverse"] = sort.launch(*sort.args)
+        call(case)
+    assert all(key == launches.keys[0] for key in launches.keys)
+
+
 def test_checksums_of_all_memories_are_joined_by_one_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -271,7 +271,8 @@ def _route(
 
 def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     count, device = indices.numel(), indices.device
-    order, inverse = torch.empty(2, count, dtype=torch.int32, device=device)
+    order = torch.empty(count, dtype=torch.int32, device=device)
+    inverse = torch.empty_like(order)
     ends = torch.empty(experts, dtype=torch.int32, device=device)
     each = 64
     programs = ceiling(count, each) + ceiling(experts, each)
@@ -284,7 +285,7 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
     return order, ends, inverse
 
 
-@jit_with_varying("inverse", "count", "sorting")
+@jit_with_varying("count", "sorting")
 def _sort(
     indices,
     order,

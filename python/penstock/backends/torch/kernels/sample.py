@@ -149,9 +149,10 @@ def sample_triton(
     tokens = torch.empty(rows, dtype=torch.int32, device=device)
     if rows == 0:
         return tokens
-    part = max(128, power(ceiling(vocabulary, _PARTS)))
-    parts, each = ceiling(vocabulary, part), max(1, 4096 // part)
-    maxima, sums = torch.empty(2, rows, parts, dtype=torch.float32, device=device)
+    part, parts = _parts(vocabulary)
+    each = max(1, 4096 // part)
+    maxima = torch.empty(rows, parts, dtype=torch.float32, device=device)
+    sums = torch.empty_like(maxima)
     places = torch.empty(rows, _PICKED + _CANDIDATES, dtype=torch.int32, device=device)
     found = torch.empty(rows, _CANDIDATES, dtype=logits.dtype, device=device)
     temperature, *others = parameters
@@ -179,6 +180,17 @@ def sample_triton(
         **shared,
     )
     return tokens
+
+
+def _parts(vocabulary: int) -> tuple[int, int]:
+    """Tokens of a part of a row, and how many parts it has."""
+    part = max(128, power(ceiling(vocabulary, _PARTS)))
+    return part, ceiling(vocabulary, part)
+
+
+def drawing_bytes(vocabulary: int, size: int) -> int:
+    """Memory of a row beside its logits of `size` bytes, as it is drawn from."""
+    return 8 * _parts(vocabulary)[1] + 4 * (_PICKED + _CANDIDATES + 1) + size * _CANDIDATES
 
 
 @jit
