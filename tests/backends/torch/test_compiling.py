@@ -37,7 +37,7 @@ from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
 
 from tests.backends.torch.driving import HANG, backend  # noqa: E402
 from tests.backends.torch.test_ranks import cut  # noqa: E402
-from tests.families import FAMILIES, GGUF_FAMILIES  # noqa: E402
+from tests.families import FAMILIES  # noqa: E402
 
 CPU = torch.device("cpu")
 SIZES = {"dtype": "auto", "max_num_batched_tokens": 512}
@@ -128,7 +128,7 @@ def keys(launches: Sequence[Launch]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *GGUF_FAMILIES])
+@pytest.mark.parametrize("family", [*FAMILIES, "deepseek3.gguf", "gptoss.gguf", "llama3.gguf"])
 def test_a_rehearsal_launches_what_the_warm_up_does(family: str) -> None:
     with backend(family, **SIZES) as loaded:
         assert isinstance(loaded, TorchBackend)
