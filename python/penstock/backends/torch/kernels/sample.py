@@ -75,7 +75,8 @@ def sample_reference(
     logits = logits.masked_fill(logits.isnan(), -torch.inf)
     tokens = logits.argmax(1)
     if softcap:
-        logits = softcap * torch.tanh(logits / softcap)
+        never = logits == -torch.inf
+        logits = (softcap * torch.tanh(logits / softcap)).masked_fill(never, -torch.inf)
     scales = 1 / temperature.float()
     drawn = (temperature > 0) & (top_k != 1) & scales.isfinite()
     for row in drawn.nonzero().flatten().tolist():
