@@ -70,7 +70,7 @@ def narrows(x: Tensor) -> bool:
     """Whether the device makes bfloat16 of 8-bit floats at once. Compute capability 9.0 has an
     instruction at a quarter of the rate, and gets there faster by way of f32.
     """
-    return bool(x.is_cuda and torch.cuda.get_device_capability(x.device) >= (10, 0))
+    return x.device.type != "cpu" and capability(x.device) >= (10, 0)
 
 
 def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, int]:
