@@ -21,7 +21,14 @@ from benchmarks.gpu.timing import Timing
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)
 DEEPSEEK = Rule("sigmoid", groups=8, keep=4, best=2, epsilon=1e-20, scale=2.5)
-TOP_P = [(0, 0.9, 0.0)]
+# Rules, and how far apart the logits are. Flat ones have more likely tokens than are kept.
+DRAWS = (
+    ("greedy", (1, 1.0, 0.0), 2.0),
+    ("all", (0, 1.0, 0.0), 2.0),
+    ("top-k and top-p", (20, 0.95, 0.0), 6.0),
+    ("top-p", (0, 0.95, 0.0), 6.0),
+    ("top-p, flat", (0, 0.95, 0.0), 1.0),
+)
 GROUPED = "experts by grouped_mm"
 
 
@@ -67,11 +74,14 @@ def real(make: Maker) -> Iterator[Named]:
     yield "sum of experts 256x8", lambda: routing_cases.combines(make, 256, 8, 2048)
     yield "order by expert 256x8", lambda: routing_cases.sorts(make, 256, 8, 128)
     yield "checksum of 8 blocks of 512 KiB", lambda: cases.checksums(make, *[65536] * 8)
-    for name, rule in (("greedy", [(1, 1.0, 0.0)]), ("all", [(0, 1.0, 0.0)]), ("top-p", TOP_P)):
-        yield (
-            f"sampling 256x151936, {name}",
-            lambda rule=rule: step_cases.draws(make, 256, 151936, rules=rule),
-        )
+    for rows in (1, 256):
+        for name, rule, spread in DRAWS:
+            yield (
+                f"sampling {rows}x151936, {name}",
+                lambda rows=rows, rule=rule, spread=spread: step_cases.draws(
+                    make, rows, 151936, rules=[rule], spread=spread
+                ),
+            )
 
 
 def _products(make: Maker) -> Iterator[Named]:

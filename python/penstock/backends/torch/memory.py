@@ -106,14 +106,13 @@ def _mixer(mixer: Mixer, shard: Shard) -> int:
 
 def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
     """Numbers of a row: gate and up, their product, and for experts the gathered rows, or what
-    they give once as it is and once in f32.
+    they give.
     """
     if not isinstance(form, Experts):
         return 4 * len(shard.mlp[form.intermediate])
     own = form.expert.intermediate if shard.experts else len(shard.mlp[form.expert.intermediate])
     shared = 0 if form.shared is None else 4 * len(shard.mlp[form.shared.intermediate])
-    given = hidden * (1 + WIDE // size)
-    place = 4 * own + given + PLACE // size
+    place = 4 * own + hidden + PLACE // size
     return form.experts_per_token * place + 2 * form.experts + shared
 
 
