@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def measure(
         write_checkpoint(directory, shape, (DRY if timing.dry else FULL).longest)
         model = start(results, timing, name, ceilings, directory)
     results.item("graphs", lambda: graphs(results, model))
+    results.item("waits", lambda: waits(results, model))
     results.item("decode steps", lambda: decode_steps(results, model), least=5)
     results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
     results.item("single stream", lambda: single(results, model), least=5)
@@ -170,6 +172,31 @@ def graphs(results: Results, model: Model) -> None:
             computed=graph_bytes(backend._spec, backend._shard, slots, backend._dtype),
             measured=torch.cuda.memory_reserved(device) - before,
         )
+
+
+def waits(results: Results, model: Model) -> None:
+    """Decode steps that are submitted while others run: torch ends one that waits for the GPU."""
+    own, driver = _contexts(model, 4, 32, 3), model.driver
+    driver.submit([(each, each.prompt[-1:]) for each in own])
+    driver.take(0)
+    for _ in range(3):
+        with _no_waits(model.timing):
+            driver.submit([(each, each.prompt[-1:]) for each in own])
+        driver.take(1)
+    driver.take(0)
+    results.note("a decode step is submitted without a wait", not model.timing.dry)
+
+
+@contextmanager
+def _no_waits(timing: Timing) -> Iterator[None]:
+    if timing.dry:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def decode_steps(results: Results, model: Model) -> None:

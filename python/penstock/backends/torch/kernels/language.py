@@ -14,6 +14,9 @@ try:
     import triton.language as tl
 except ModuleNotFoundError:
     triton = tl = None
+else:
+    # Products and sums as one instruction: from 3.10 on it is not the default.
+    triton.knobs.language.default_fp_fusion = True
 
 __all__ = [
     "capability",
