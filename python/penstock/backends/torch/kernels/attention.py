@@ -105,6 +105,7 @@ def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
     """Block, and token in it, of the tokens of a tile, which begins at `at`. A block is looked up
     once: the addresses of a look-up for each token were a third of a tile's instructions.
     """
+    tl.static_assert(max(TOKENS, BLOCK_N) % min(TOKENS, BLOCK_N) == 0)
     n = tl.arange(0, BLOCK_N)
     block = tl.load(table + at // TOKENS)
     if TOKENS % BLOCK_N == 0:
