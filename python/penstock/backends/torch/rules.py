@@ -207,8 +207,9 @@ def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) ->
     """
     if len(restricted):
         kept = None if allowed is None else logits[allowed]
-        logits[restricted] = NEVER
+        logits.index_fill_(0, restricted.long(), NEVER)
         if allowed is not None:
             logits[allowed] = kept
     if never is not None:
-        logits[never] = NEVER
+        # A number of the host would be copied, and older versions of torch wait for it.
+        logits.index_put_(never, logits.new_full((), NEVER))
