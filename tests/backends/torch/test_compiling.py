@@ -36,6 +36,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
 
 from tests.backends.torch.driving import HANG, backend  # noqa: E402
+from tests.backends.torch.quantised import with_fp8, with_mxfp4  # noqa: E402
 from tests.backends.torch.test_ranks import cut  # noqa: E402
 from tests.families import FAMILIES  # noqa: E402
 
@@ -139,6 +140,12 @@ def test_a_rehearsal_launches_what_the_warm_up_does(family: str) -> None:
         found = recorded(rehearsal_of(loaded, path_of(loaded)).run)
         assert keys(found) == keys(real)
         assert len(keys(found)) >= 10
+
+
+@pytest.mark.parametrize("form", ["fp8", "mxfp4"])
+def test_a_rehearsal_knows_the_forms_of_codes(form: str, tmp_path: Path) -> None:
+    model = with_fp8("qwen3moe", tmp_path) if form == "fp8" else with_mxfp4(tmp_path)
+    test_a_rehearsal_launches_what_the_warm_up_does(model)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3moe"])

@@ -55,8 +55,8 @@ def check_counted(families: list[str], dtype: str = "float32", tokens: int = TOK
     assert [family for family, *_ in found] == families
     for family, alive, counted in found:
         print(f"{family}: {alive:,} bytes alive, {counted:,} counted")
-    # At least a fifth: the measurement sees the step.
-    assert [each for each in found if not each[2] / 5 <= each[1] <= each[2]] == []
+    # At least a quarter: the measurement sees the step.
+    assert [each for each in found if not each[2] / 4 <= each[1] <= each[2]] == []
 
 
 @pytest.mark.timeout(300)

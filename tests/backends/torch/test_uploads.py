@@ -16,8 +16,8 @@ from penstock.engine.startup import read_model
 from torch import Tensor
 
 from tests.backends.torch.driving import config_of, gguf_models
+from tests.backends.torch.quantised import with_fp8
 from tests.backends.torch.test_start import broken
-from tests.backends.torch.test_weights import with_fp8
 from tests.families import FAMILIES
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from penstock.core import PenstockError
 from penstock.model.spec import Recipe
 
 from tests.backends.torch.driving import Driver, Part, backend
+from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.test_families import MARGIN, PROMPT, read
 from tests.fakes.sampling import encode
 from tests.real_ranks import TINY
@@ -123,57 +123,9 @@ def test_rows_of_blocks_are_cut_before_they_are_dequantised(dtype: str) -> None:
     assert torch.equal(found, expected[2:5, 32:])
 
 
-def with_fp8(family: str, directory: Path) -> str:
-    """A tiny checkpoint with the matrices of its layers as 8-bit floats."""
-    model = directory / family
-    shutil.copytree(TINY / family, model)
-    file = model / "model.safetensors"
-    data = file.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header, parts, at = json.loads(data[8 : 8 + size]), [], 0
-    written: dict[str, object] = {}
-
-    def add(name: str, dtype: str, numbers: torch.Tensor) -> None:
-        nonlocal at
-        raw = numbers.contiguous().view(torch.uint8).numpy().tobytes()
-        written[name] = {
-            "dtype": dtype,
-            "shape": list(numbers.shape),
-            "data_offsets": [at, at + len(raw)],
-        }
-        parts.append(raw)
-        at += len(raw)
-
-    for name, entry in sorted(header.items(), key=lambda pair: pair[0]):
-        if name == "__metadata__":
-            continue
-        start, end = (8 + size + offset for offset in entry["data_offsets"])
-        numbers = torch.frombuffer(bytearray(data[start:end]), dtype=torch.float16)
-        numbers = numbers.view(entry["shape"])
-        projected = "proj" in name and numbers.ndim == 2 and "layers" in name
-        if not projected:
-            add(name, "F16", numbers)
-            continue
-        scale = numbers.float().abs().max() / 300.0
-        blocks = [-(-length // 128) for length in numbers.shape]
-        add(name, "F8_E4M3", (numbers.float() / scale).to(torch.float8_e4m3fn))
-        add(f"{name}_scale_inv", "F32", torch.full(blocks, float(scale)))
-    encoded = json.dumps(written).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    file.write_bytes(len(encoded).to_bytes(8, "little") + encoded + b"".join(parts))
-    config = json.loads((model / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "fp8",
-        "fmt": "e4m3",
-        "activation_scheme": "dynamic",
-        "weight_block_size": [128, 128],
-    }
-    (model / "config.json").write_text(json.dumps(config))
-    return str(model)
-
-
-def test_a_checkpoint_of_8_bit_floats_has_the_logits_of_the_native_decoder(tmp_path: Path) -> None:
-    model = with_fp8("deepseek3", tmp_path)
+@pytest.mark.parametrize("form", ["fp8", "mxfp4"])
+def test_stored_codes_have_the_logits_of_the_native_decoder(form: str, tmp_path: Path) -> None:
+    model = with_fp8("deepseek3", tmp_path) if form == "fp8" else with_mxfp4(tmp_path)
     native, greedy = read(model, PROMPT, len(PROMPT), device="cpu", quantization="none")
     logprobs, found = read(model, PROMPT, 25)
     assert np.abs(logprobs - native).max() <= MARGIN

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from penstock.backends.torch.codes import Cut, Form, kept_form, read_codes
 from penstock.backends.torch.kernels import Activation, Matrix, Rule
-from penstock.backends.torch.kernels.matrix import LARGEST_SCALE
+from penstock.backends.torch.kernels.matrix import LARGEST_EXPONENT
 from penstock.backends.torch.recipes import FP8_BLOCK, of_expert
 from penstock.backends.torch.weights import Loader, MixtureWeights, MlpWeights, Roles, needed
 from penstock.core import PenstockError
@@ -156,7 +156,7 @@ def _experts(
     kind = torch.float8_e4m3fn if form == "fp8_block" else torch.uint8
     stacked = torch.stack(scales)
     matrix = Matrix(torch.stack(codes).view(kind), stacked, bias, form)
-    if form == "mxfp4" and int(stacked.max()) > LARGEST_SCALE:
+    if form == "mxfp4" and not stacked.is_meta and int(stacked.max()) > LARGEST_EXPONENT:
         return Matrix(matrix.dense().to(source.dtype), bias=bias)
     return matrix
 

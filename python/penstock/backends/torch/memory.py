@@ -105,14 +105,14 @@ def _mixer(mixer: Mixer, shard: Shard) -> int:
 
 
 def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
-    """Numbers of a row: gate and up, their product, and for experts the gathered rows, or what
-    they give.
+    """Numbers of a row: gate and up, and their product. For experts gate and up with the gathered
+    rows, or with their biases, which take more than what comes after.
     """
     if not isinstance(form, Experts):
         return 4 * len(shard.mlp[form.intermediate])
     own = form.expert.intermediate if shard.experts else len(shard.mlp[form.expert.intermediate])
     shared = 0 if form.shared is None else 4 * len(shard.mlp[form.shared.intermediate])
-    place = 4 * own + hidden + PLACE // size
+    place = max(2 * own + hidden, 4 * own) + PLACE // size
     return form.experts_per_token * place + 2 * form.experts + shared
 
 

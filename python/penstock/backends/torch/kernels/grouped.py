@@ -102,7 +102,7 @@ def _of_bits(code, dtype: tl.constexpr):
 @jit
 def _of_nibbles(pairs, exponents, dtype: tl.constexpr):
     """Numbers [outputs, inputs] of MXFP4 codes [outputs, inputs / 2], the low bits first, and of
-    their scales' exponents [outputs, inputs / 32], none above LARGEST_SCALE.
+    their scales' exponents [outputs, inputs / 32], none above LARGEST_EXPONENT.
 
     A code's bits are those of a float of its number times the least normal one, also of one half,
     whose float is subnormal: a product with a power of two gives the number at once.

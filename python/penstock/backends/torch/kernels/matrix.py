@@ -12,7 +12,7 @@ BLOCK = 128
 """Rows and columns of an FP8 matrix that share a scale."""
 MXFP4_GROUP = 32
 """Inputs of an MXFP4 matrix that share a scale."""
-LARGEST_SCALE = 128
+LARGEST_EXPONENT = 128
 """The largest exponent of an MXFP4 scale that the kernels take: they make the numbers of a scale of
 2 ** (exponent - 127) by a factor that is larger by the largest exponent of bfloat16."""
 _MXFP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

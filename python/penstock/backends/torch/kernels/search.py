@@ -6,6 +6,7 @@ Logits are compared as they are; their soft cap, which keeps the order, is in th
 
 from __future__ import annotations
 
+from penstock.backends.torch.kernels.attention import capped
 from penstock.backends.torch.kernels.language import jit, tl
 
 
@@ -30,23 +31,23 @@ def _logit_of(key):
 
 
 @jit
-def capped(logit, softcap, CAP: tl.constexpr):
+def _value_of(logit, softcap, CAP: tl.constexpr):
     if CAP:
-        logit = softcap - 2.0 * softcap / (1.0 + tl.exp(2.0 * logit / softcap))
+        logit = capped(logit, softcap)
     return logit
 
 
 @jit
 def weight_of(logit, most, scale, softcap, CAP: tl.constexpr):
     """Weight next to that of the largest logit."""
-    weight = tl.exp((capped(logit, softcap, CAP) - capped(most, softcap, CAP)) * scale)
+    weight = tl.exp((_value_of(logit, softcap, CAP) - _value_of(most, softcap, CAP)) * scale)
     return tl.where(logit > float("-inf"), weight, 0.0)
 
 
 @jit
 def least_of(min_p, most, scale, softcap, CAP: tl.constexpr):
     """The least logit of a weight of `min_p` or more."""
-    least = capped(most, softcap, CAP) + tl.log(min_p) / scale
+    least = _value_of(most, softcap, CAP) + tl.log(min_p) / scale
     if CAP:
         share = least / softcap
         inside = tl.maximum(share, -0.999999)
