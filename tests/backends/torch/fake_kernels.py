@@ -23,14 +23,16 @@ TYPES = {
     **dict.fromkeys(("tables", "ends", "order", "indices", "top_k", "choices", "tokens"), INT),
     **dict.fromkeys(("seeds", "data"), LONG),
     **dict.fromkeys(("temperature", "top_p", "min_p", "cos", "sin", "factors"), WIDE),
-    **dict.fromkeys(("parts", "sums", "sinks", "correction", "q_norm", "k_norm"), WIDE),
+    **dict.fromkeys(("parts", "sums", "sinks", "correction", "logits"), WIDE),
+    **dict.fromkeys(("q_norm", "k_norm"), WIDE),
 }
 """Types of the arguments with these names: another one compiles a kernel anew."""
 CHECKSUMS = ("_segments", "_joined")
+DRAWS = ("_scan", "_draw_rows")
+"""Their logits come as the product gives them, and as rules change them: both are compiled."""
 STRIDED = ("q", "k", "v", "tables", "x", "residual", "qkv", "latents", "pool", "logits", "gate_up")
 STRIDED += ("codes", "scales", "queries")
 """Arguments that come with their strides, all but that of the last dimension, which is 1."""
-
 COLUMNS = ("gate",)
 """Arguments of one dimension that come with its stride."""
 
@@ -61,7 +63,8 @@ class Kernel:
         where = f"{name} of {self._name} at {place()}"
         assert isinstance(tensor, OnGpu), f"{where} is in the host's memory"
         wanted = TYPES.get(name, tensor.dtype) if once else tensor.dtype
-        assert tensor.dtype == wanted or self._name in CHECKSUMS, f"{where} is {tensor.dtype}"
+        any_type = self._name in CHECKSUMS or (name == "logits" and self._name in DRAWS)
+        assert tensor.dtype == wanted or any_type, f"{where} is {tensor.dtype}"
         if once and name in COLUMNS:
             assert tensor.ndim == 1, f"{where} has {tensor.ndim} dimensions"
         elif name in STRIDED or not once:
