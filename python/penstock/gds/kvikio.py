@@ -14,7 +14,7 @@ from penstock.gds.contract import Memory, Part, PartsError
 THREADS = 4
 """Threads of kvikio, each of which moves an extent."""
 DRIVER = "libcuda.so.1"
-REMEDY = "install it with pip install 'penstock[gpu]'"
+REMEDY = "install it with pip install 'penstock[gds]'"
 
 
 class PartFiles(Protocol):
