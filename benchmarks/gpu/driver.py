@@ -19,7 +19,8 @@ from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.model import load_model
 
-BLOCK = 64
+from benchmarks.gpu.sizes import BLOCK, Sizes
+
 GREEDY = {
     "temperature": 0.0,
     "top_k": 0,
@@ -37,20 +38,6 @@ GREEDY = {
     "suppressed": [],
     "suppressed_until": 0,
 }
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Bounds of a step and of a sequence, in tokens and sequences."""
-
-    dry: bool
-    budget: int
-    sequences: int
-    longest: int
-
-
-FULL = Sizes(dry=False, budget=8192, sequences=256, longest=4096)
-DRY = Sizes(dry=True, budget=256, sequences=4, longest=256)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 import traceback
@@ -38,6 +39,14 @@ class Results:
     def rows(self, title: str) -> list[dict[str, Any]]:
         return list(self._found.get(title, []))
 
+    def value(self, title: str, default: Any = None) -> Any:
+        return self._found.get(title, default)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end of the part."""
+        return self._end - time.monotonic()
+
     def fail(self, item: str, error: str) -> None:
         """Something was measured, and is wrong."""
         self.row(FAILURES, item=item, error=error[:300])
@@ -52,7 +61,7 @@ class Results:
         """Do one item of the part, in `least` seconds or more. Neither its error nor the want of
         time ends the others.
         """
-        left = self._end - time.monotonic()
+        left = self.left
         if left < least:
             self.row(LEFT_OUT, item=name, reason=f"{left:.0f} s were left, {least:.0f} are needed")
             return
@@ -61,6 +70,16 @@ class Results:
         except Exception as error:  # noqa: BLE001 - of any kind: the other items are measured
             traceback.print_exc()
             self.fail(name, f"{type(error).__name__}: {error}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What run.py gives to the process of a part."""
+    parser.add_argument("part")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("end", type=float, help="time of the monotonic clock")
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--short", action="store_true", help="the most telling items alone")
+    parser.add_argument("--wheel", type=Path, help="unpacked, for the product's server")
 
 
 def problems(results: dict[str, Any]) -> str:

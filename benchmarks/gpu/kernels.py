@@ -316,7 +316,7 @@ def _speed(
 
 
 def _row(results: Results, name: str, case: Case, seconds: float, ceilings: Ceilings) -> None:
-    """Shares of the copy bandwidth and of the rate of a large product, where they are known. What
+    """Shares of the memory bandwidth and of the rate of a large product, where they are known. What
     the GPU's cache holds from one call to the next has no share of the bandwidth.
     """
     bandwidth, rate = ceilings.bandwidth, ceilings.rate
@@ -325,7 +325,7 @@ def _row(results: Results, name: str, case: Case, seconds: float, ceilings: Ceil
         case=name,
         us=seconds * 1e6,
         GB_per_s=case.bytes / seconds / 1e9,
-        of_copy=case.bytes / seconds / bandwidth if bandwidth else None,
+        of_memory=case.bytes / seconds / bandwidth if bandwidth else None,
         TFLOP_per_s=case.operations / seconds / 1e12,
         of_gemm=case.operations / seconds / rate if rate else None,
     )

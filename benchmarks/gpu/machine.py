@@ -8,8 +8,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gpu import bandwidth
 from benchmarks.gpu.items import Results
 from benchmarks.gpu.timing import Timing
+
+COPY, READ, MEMORY = (f"{name}_bytes_per_s" for name in ("copy", "read", "memory"))
+"""MEMORY is the ceiling: the larger of the other two."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,9 @@ class Ceilings:
     """As measured; zeros where they were not."""
 
     bandwidth: float = 0.0
-    """Bytes a second that a copy within the device's memory reads and writes."""
+    """Bytes a second of the device's memory: those that a sum reads or a copy reads and writes,
+    whichever is more.
+    """
     rate: float = 0.0
     """Operations a second of a large product in bfloat16."""
 
@@ -26,12 +32,13 @@ def ceilings(path: Path) -> Ceilings:
     """Those that the part "machine" wrote beside `path`."""
     found = path.with_name("machine.json")
     facts = json.loads(found.read_text()) if found.exists() else {}
-    return Ceilings(facts.get("copy_bytes_per_s", 0.0), facts.get("gemm_operations_per_s", 0.0))
+    return Ceilings(facts.get(MEMORY, 0.0), facts.get("gemm_operations_per_s", 0.0))
 
 
 def measure(results: Results, timing: Timing) -> None:
     _versions(results, timing)
     results.item("copy", lambda: _copy(results, timing))
+    results.item("read", lambda: _read(results, timing))
     results.item("gemm", lambda: _gemm(results, timing))
 
 
@@ -56,7 +63,37 @@ def _copy(results: Results, timing: Timing) -> None:
     source = torch.ones(size, dtype=torch.uint8, device=timing.device)
     target = torch.empty_like(source)
     seconds = timing.of(lambda: target.copy_(source), calls=3)
-    results.note("copy_bytes_per_s", 2 * size / seconds)
+    results.note(COPY, 2 * size / seconds)
+    results.note(MEMORY, 2 * size / seconds)
+
+
+def _read(results: Results, timing: Timing) -> None:
+    """The best of several sums over 8 GiB, or over half of what is free where that is less."""
+    count = 1 << (17 if timing.dry else 30)
+    if not timing.dry:
+        free = torch.cuda.mem_get_info()[0]
+        while 16 * count > free:
+            count //= 2
+    words = torch.ones(count, dtype=torch.int64, device=timing.device)
+    rates = {"torch.sum": words.nbytes / timing.of(words.sum, calls=2)}
+    for block in () if timing.dry else bandwidth.BLOCKS:
+        for programs in bandwidth.PROGRAMS:
+            name = f"{programs} programs, {block} words"
+            if int(bandwidth.sum_triton(words, block, programs).sum()) != count:
+                results.fail(name, "the sum is wrong")
+                continue
+            seconds = timing.of(
+                lambda block=block, programs=programs: bandwidth.sum_triton(words, block, programs),
+                calls=2,
+            )
+            rates[name] = words.nbytes / seconds
+    for name, rate in rates.items():
+        results.row("reads", by=name, GB_per_s=rate / 1e9)
+    read = max(rates.values())
+    results.note(READ, read)
+    results.note(MEMORY, max(read, results.value(COPY, 0.0)))
+    rated = None if timing.dry else bandwidth.datasheet()
+    results.note("datasheet_bytes_per_s", "not known" if rated is None else rated)
 
 
 def _gemm(results: Results, timing: Timing) -> None:

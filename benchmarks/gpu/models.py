@@ -15,27 +15,22 @@ from penstock.backends.torch.graphs import BUCKETS
 from penstock.backends.torch.memory import graph_bytes, step_bytes
 
 from benchmarks.gpu import serving
-from benchmarks.gpu.driver import (
-    BLOCK,
-    DRY,
-    FULL,
-    Driver,
-    Rank,
-    Request,
-    Sizes,
-    fill,
-    open_backend,
-    requests,
-)
+from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
 from benchmarks.gpu.items import Results
+from benchmarks.gpu.loads import workloads
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
-from benchmarks.gpu.shapes import SHAPES, TINY, TINY_EXPERTS, Shape, write_checkpoint
+from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
+from benchmarks.gpu.sizes import BLOCK, DRY, FULL, Sizes
 from benchmarks.gpu.timing import Compiler, Timing
 
 CONTEXT = 1024
 """Tokens of each sequence in the tables of steps."""
 STEPS = 20
+LONGEST = 1280
+"""Tokens of a sequence in the load of 256."""
+LARGE = ("Qwen3-30B-A3B", "Qwen3-14B")
+"""Models without the loads of many requests."""
 
 
 @dataclass
@@ -51,31 +46,41 @@ class Model:
     blocks: int
 
 
-def shape_of(name: str, timing: Timing) -> Shape:
-    shape = SHAPES[name]
-    if not timing.dry:
-        return shape
-    return TINY_EXPERTS if shape.experts else TINY
-
-
 def measure(
-    results: Results, timing: Timing, name: str, ceilings: Ceilings, imported_s: float
+    results: Results,
+    timing: Timing,
+    name: str,
+    ceilings: Ceilings,
+    imported_s: float,
+    short: bool,
 ) -> None:
     """All items of a model on one GPU, the most telling ones first."""
     results.row("start-up", phase="import torch", seconds=imported_s, compiler=0.0)
     with tempfile.TemporaryDirectory() as temporary:
-        directory, shape = Path(temporary), shape_of(name, timing)
+        directory, shape = Path(temporary), shape_of(name, timing.dry)
         write_checkpoint(directory, shape, (DRY if timing.dry else FULL).longest)
         model = start(results, timing, name, ceilings, directory)
     results.item("graphs", lambda: graphs(results, model))
     results.item("waits", lambda: waits(results, model))
     results.item("decode steps", lambda: decode_steps(results, model), least=5)
     results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
+    loops(results, model, ("W2", "W3"))
+    if not short and name not in LARGE:
+        loops(results, model, ("C128", "C256"))
+    elif short:
+        loops(results, model, ("C128",))
     results.item("single stream", lambda: single(results, model), least=5)
-    results.item("offline", lambda: serving.offline(results, model), least=20)
-    for workload in serving.workloads():
-        title = f"{workload.name}: {workload.flags}"
-        results.item(title, lambda w=workload: serving.closed_loop(results, model, w), least=10)
+    if not short:
+        results.item("offline", lambda: serving.offline(results, model), least=20)
+        loops(results, model, ("W1", "W4", "W5"))
+
+
+def loops(results: Results, model: Model, names: Sequence[str]) -> None:
+    """Loads of the product's server, without it."""
+    known = workloads()
+    for name in names:
+        own = known[name]
+        results.item(name, lambda own=own: serving.closed_loop(results, model, own), least=10)
 
 
 def start(
@@ -88,7 +93,7 @@ def start(
 ) -> Model:
     """The phases of a start, to the first token and a decode step."""
     stand_in()
-    shape, sizes = shape_of(name, timing), DRY if timing.dry else FULL
+    shape, sizes = shape_of(name, timing.dry), DRY if timing.dry else FULL
     clock, compiler = time.perf_counter, Compiler()
 
     def phase(title: str, began: float) -> None:
@@ -129,10 +134,10 @@ def start(
 
 
 def blocks_of(backend: Any, sizes: Sizes) -> int:
-    """Blocks that the offline table needs, or as many as fit."""
+    """Blocks that the offline table and the loads need, or as many as fit."""
     (group,) = backend.kv_spec().groups
     needed = sum(-(-(p + o) // BLOCK) for p, o in serving.offline_lengths(sizes.dry))
-    needed = max(needed, sizes.sequences * -(-(CONTEXT + STEPS + 1) // BLOCK))
+    needed = max(needed, sizes.sequences * -(-LONGEST // BLOCK))
     return int(min(needed, backend.free_memory() // group.block_bytes))
 
 
@@ -200,7 +205,7 @@ def _no_waits(timing: Timing) -> Iterator[None]:
 
 
 def decode_steps(results: Results, model: Model) -> None:
-    """Steps of a token for each of several sequences, as near to the copy bandwidth as they get."""
+    """Steps of a token for each of several sequences, as near to the bandwidth as they get."""
     context = 32 if model.timing.dry else CONTEXT
     for rows in (1, 4) if model.timing.dry else (1, 8, 32, 64, 128, 256):
         own = _contexts(model, rows, context, STEPS)
@@ -215,7 +220,7 @@ def decode_steps(results: Results, model: Model) -> None:
             context=context,
             ms=seconds * 1e3,
             GB_per_s=read / seconds / 1e9,
-            of_copy=share(read / seconds, model.ceilings.bandwidth),
+            of_memory=share(read / seconds, model.ceilings.bandwidth),
         )
 
 

@@ -1,13 +1,12 @@
 """One part of benchmarks/gpu/run.py: `python -m benchmarks.gpu.parts PART OUT.json END`.
 
-END is a time of the monotonic clock. `--share 2/8`: what the third of eight processes does of it.
+`--share 2/8`: what the third of eight processes does of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 BEGAN = time.perf_counter()
 
@@ -16,7 +15,7 @@ import torch  # noqa: E402,F401
 IMPORTED_S = time.perf_counter() - BEGAN
 
 from benchmarks.gpu import beside, kernels, machine, models, several, tiers, tiles  # noqa: E402
-from benchmarks.gpu.items import Results  # noqa: E402
+from benchmarks.gpu.items import Results, add_arguments  # noqa: E402
 from benchmarks.gpu.shares import Share, spread  # noqa: E402
 from benchmarks.gpu.timing import Timing  # noqa: E402
 
@@ -30,10 +29,7 @@ SHARED = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("part")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("end", type=float)
-    parser.add_argument("--dry", action="store_true")
+    add_arguments(parser)
     parser.add_argument("--share", type=Share.parse)
     options = parser.parse_args()
     results, timing = Results(options.out, options.end), Timing(options.dry)
@@ -56,7 +52,7 @@ def main() -> None:
     elif options.part == "several":
         several.measure(results, timing, ceilings)
     elif options.part not in SHARED:
-        models.measure(results, timing, options.part, ceilings, IMPORTED_S)
+        models.measure(results, timing, options.part, ceilings, IMPORTED_S, options.short)
 
 
 if __name__ == "__main__":

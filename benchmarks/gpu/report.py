@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-Parts = dict[str, dict[str, Any]]
+from benchmarks.gpu.compared import Parts, beside_loops, beside_published
+from benchmarks.gpu.loads import ALONE
+from benchmarks.gpu.server import COLD, NOT_SERVED, PREFIX, RUNS, SAME_SOURCES, STARTS, WARM
+
 DRY = (
     "A dry run: tiny shapes and the references of the kernels on a CPU. **These are no numbers of "
     "a GPU**, and none of them says how fast anything is."
 )
 SEQUENCES = 64
 """Rows of the decode steps that the goal is about."""
+SAME_AS_LOOP = ("W2", "W3")
+"""Loads of which the server gives nine tenths of what the backend does."""
+START_S = {
+    "Qwen3-0.6B": {COLD: 8.0, WARM: 5.0},
+    "Qwen3-8B": {COLD: 8.0, WARM: 5.0},
+    "Qwen3-30B-A3B": {WARM: 9.0},
+}
+"""By the kernels in the cache."""
+FIRST_TOKEN_MS = {"Qwen3-0.6B": 4.0, "Qwen3-8B": 10.0, "Qwen3-30B-A3B": 12.0}
 
 
 def report(found: Parts, dry: bool) -> str:
     lines = ["# The torch backend on a GPU", ""]
+    lines += [line for reason in _warnings(found) for line in (f"**{reason}**", "")]
     if dry:
         lines += [DRY, ""]
-    elif rows := list(goals(found)):
-        lines += [*table("goals", rows), ""]
+    else:
+        lines += _first("goals", goals(found))
+    lines += _first("the product's server beside the loop", beside_loops(found))
+    lines += _first("beside what others have published", beside_published(found))
     lines += [*table("parts", [_state(name, part) for name, part in found.items()]), ""]
     for name, part in found.items():
         lines += [f"## {name}", ""]
@@ -30,40 +45,86 @@ def report(found: Parts, dry: bool) -> str:
     return "\n".join(lines)
 
 
+def _first(title: str, rows: Iterable[dict[str, Any]]) -> list[str]:
+    """A table of what was found, or nothing."""
+    listed = list(rows)
+    return [*table(title, listed), ""] if listed else []
+
+
+def _warnings(found: Parts) -> Iterator[str]:
+    """What a reader has to know before the numbers."""
+    reasons: dict[str, list[str]] = {}
+    for name, part in found.items():
+        if (reason := part["results"].get(NOT_SERVED)) is not None:
+            reasons.setdefault(f"{NOT_SERVED}: {reason}", []).append(name)
+        if part["results"].get(SAME_SOURCES) is False:
+            reasons.setdefault("what was served is not this source tree", []).append(name)
+    for reason, names in reasons.items():
+        yield f"{reason[0].upper()}{reason[1:]} ({', '.join(names)})."
+
+
 def _state(name: str, part: dict[str, Any]) -> dict[str, Any]:
     return {"part": name, "state": part["state"], "seconds": part["seconds"]}
 
 
 def goals(found: Parts) -> Iterator[dict[str, Any]]:
     """What is to be reached, and what was. Rows without a number are left out."""
+    for row in beside_loops(found):
+        if row["load"] in SAME_AS_LOOP and row["ratio"] is not None:
+            title = f"{row['model']}: server, {row['load']}, share of the loop's rate"
+            yield from _goal(title, 0.9, max, [row["ratio"]])
     for name, part in found.items():
-        results = part["results"]
-        if name == "kernels":
-            shares = [
-                row["of_copy"]
-                for row in results.get("speeds", [])
-                if row["case"].startswith("decode 256")
-                and row["of_copy"] is not None
-                # The splits that are served.
-                and row["case"].endswith("splits None")
-            ]
-            title = "decode attention, least share of the copy bandwidth"
-            yield from _goal(title, 0.8, min, shares)
-        own = [
-            row["of_copy"]
-            for row in results.get("decode steps", [])
-            if row["rows"] == SEQUENCES and row.get("of_copy") is not None
+        if name.startswith(PREFIX):
+            yield from _goals_of_server(name.removeprefix(PREFIX), part["results"])
+        else:
+            yield from _goals_of_backend(name, part["results"])
+
+
+def _goals_of_server(model: str, results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in results.get(STARTS, []):
+        seconds = START_S.get(model, {}).get(row["compiled_kernels"])
+        after = row.get("first_token_s")
+        if seconds is not None and after is not None:
+            title = f"{model}: server, seconds from its start to the first token"
+            yield _within(
+                f"{title}, kernels in the cache: {row['compiled_kernels']}", seconds, after
+            )
+    for row in results.get(RUNS, []):
+        if row["workload"] == ALONE.name and model in FIRST_TOKEN_MS:
+            title = f"{model}: server, ms to the first token of {ALONE.prompt}"
+            yield _within(title, FIRST_TOKEN_MS[model], row["median_ttft_ms"])
+
+
+def _goals_of_backend(name: str, results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if name == "kernels":
+        shares = [
+            row["of_memory"]
+            for row in results.get("speeds", [])
+            if row["case"].startswith("decode 256")
+            and row["of_memory"] is not None
+            # The splits that are served.
+            and row["case"].endswith("splits None")
         ]
-        title = f"{name}: decode steps of {SEQUENCES}, share of the copy bandwidth"
-        yield from _goal(title, 0.7, max, own)
-        own = [row["of_gemm"] for row in results.get("prefill steps", []) if row["of_gemm"]]
-        yield from _goal(f"{name}: prefill, share of the rate of a product", 0.6, max, own)
-        own = [row["of_ceiling"] for row in results.get("offline", []) if row["of_ceiling"]]
-        yield from _goal(f"{name}: offline, share of its ceiling", 0.6, max, own)
-        after = results.get("first token after s")
-        if after is not None:
-            goal = f"{name}: seconds to the first token"
-            yield {"goal": goal, "wanted": 10.0, "found": after, "reached": after < 10}
+        title = "decode attention, least share of the memory bandwidth"
+        yield from _goal(title, 0.8, min, shares)
+    own = [
+        row["of_memory"]
+        for row in results.get("decode steps", [])
+        if row["rows"] == SEQUENCES and row.get("of_memory") is not None
+    ]
+    title = f"{name}: decode steps of {SEQUENCES}, share of the memory bandwidth"
+    yield from _goal(title, 0.7, max, own)
+    own = [row["of_gemm"] for row in results.get("prefill steps", []) if row["of_gemm"]]
+    yield from _goal(f"{name}: prefill, share of the rate of a product", 0.6, max, own)
+    own = [row["of_ceiling"] for row in results.get("offline", []) if row["of_ceiling"]]
+    yield from _goal(f"{name}: offline, share of its ceiling", 0.6, max, own)
+    after = results.get("first token after s")
+    if after is not None:
+        yield _within(f"{name}: seconds to the first token", 10.0, after)
+
+
+def _within(title: str, wanted: float, found: float) -> dict[str, Any]:
+    return {"goal": title, "wanted": wanted, "found": found, "reached": found <= wanted}
 
 
 def _goal(title: str, wanted: float, best: Any, found: list[float]) -> Iterator[dict[str, Any]]:

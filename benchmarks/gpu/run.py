@@ -1,9 +1,11 @@
 """Everything that there is to measure on a GPU, in one command of ten minutes at most.
 
-Needs torch with Triton, NumPy and PyYAML, no network, and nothing built: it runs from the source
-tree.
+Needs torch with Triton, NumPy and PyYAML, and no network; it runs from the source tree. The parts
+with the product's server need the compiled extension too: a wheel, or what is built or installed.
 
-    python benchmarks/gpu/run.py --out build/gpu
+    python benchmarks/gpu/run.py --out build/gpu --wheel penstock-*.whl
+
+A run of less than SHORT_MINUTES (--minutes 5) has the parts and the items that say most.
 
 Each part is a process of its own with a time limit, and what it found is written as it goes, so
 that one failure loses nothing: PART.json and PART.log, results.json with all parts, report.md.
@@ -19,8 +21,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +33,43 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu.items import problems, write  # noqa: E402
+from benchmarks.gpu.product import unpack  # noqa: E402
 from benchmarks.gpu.report import report  # noqa: E402
+from benchmarks.gpu.room import sweep  # noqa: E402
+from benchmarks.gpu.server import PREFIX  # noqa: E402
 
-# Name and seconds: what says whether the rest means anything first, then what is cheap. All of them
-# fit into the time of a run, also where each is killed; what one leaves goes to the next ones.
+
+@dataclass(frozen=True)
+class Part:
+    """A part and its time in a run, and in a short one, which has no part without."""
+
+    name: str
+    seconds: int
+    short: int = 0
+
+
+# What says whether the rest means anything first, then what users get. All of them fit into the
+# time of a run, also where each is killed; what one leaves goes to the next ones.
 PARTS = (
-    ("correctness", 90),
-    ("machine", 25),
-    ("tiers", 25),
-    ("Qwen3-0.6B", 45),
-    ("kernels", 55),
-    ("Qwen3-8B", 80),
-    ("several", 55),
-    ("Qwen3-30B-A3B", 75),
-    ("Qwen3-14B", 45),
-    ("tiles", 10),
-    ("flashinfer", 10),
+    Part("correctness", 70, 42),
+    Part("machine", 10, 10),
+    Part("serve-Qwen3-0.6B", 38, 32),
+    Part("Qwen3-0.6B", 32, 26),
+    Part("serve-Qwen3-8B", 62, 56),
+    Part("Qwen3-8B", 62, 52),
+    Part("kernels", 35, 25),
+    Part("serve-Qwen3-30B-A3B", 50),
+    Part("Qwen3-30B-A3B", 50),
+    Part("tiers", 12),
+    Part("Qwen3-14B", 22),
+    Part("several", 32),
+    Part("tiles", 10),
+    Part("flashinfer", 10),
 )
+MINUTES = 10.0
+SHORT_MINUTES = 8.0
+MARGIN = 0.95
+"""Share of the minutes for the parts; the rest is for what starts this and fetches its results."""
 KILL_SECONDS = 5
 LEAST_SECONDS = 10
 ERROR_LINES = 15
@@ -54,19 +79,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="directory of the results")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
-    parser.add_argument("--seconds", type=float, default=570, help="for all parts together")
-    names = [name for name, _ in PARTS]
-    parser.add_argument("--parts", nargs="*", choices=names, help="only these")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts together")
+    names = [part.name for part in PARTS]
+    parser.add_argument("--parts", nargs="*", choices=names, help="only these, with all items")
+    parser.add_argument("--wheel", type=Path, help="of the product, to be served")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    end, found = time.monotonic() + options.seconds, {}
-    parts = [each for each in PARTS if not options.parts or each[0] in options.parts]
-    for at, (name, own) in enumerate(parts):
-        later = sum(limit + KILL_SECONDS for _, limit in parts[at + 1 :])
+    with tempfile.TemporaryDirectory() as directory:
+        words = ["--dry"] * options.dry
+        if options.wheel:
+            unpack(options.wheel, Path(directory))
+            words += ["--wheel", directory]
+        return run(options, words)
+
+
+def run(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """All parts that were asked for; 1 where one of them failed."""
+    short = options.minutes < SHORT_MINUTES and not options.parts
+    limits = {part.name: part.short if short else part.seconds for part in PARTS}
+    names = [name for name in limits if limits[name] and name in (options.parts or limits)]
+    end, found = time.monotonic() + options.minutes * 60 * MARGIN, {}
+    for at, name in enumerate(names):
+        later = sum(limits[each] + KILL_SECONDS for each in names[at + 1 :])
         left = end - KILL_SECONDS - time.monotonic()
-        limit = max(min(own, left), left - later)
-        found[name] = run_part(name, limit, options.out, options.dry)
-        everything = {"dry": options.dry, "parts": found}
+        limit = max(min(limits[name], left), left - later)
+        found[name] = run_part(name, limit, options.out, [*words, *["--short"] * short])
+        everything = {"dry": options.dry, "minutes": options.minutes, "parts": found}
         write(options.out / "results.json", json.dumps(everything, indent=1))
         write(options.out / "report.md", reported(found, options.dry))
         print(f"{name}: {found[name]['state']}, {found[name]['seconds']:.0f} s", flush=True)
@@ -81,8 +119,8 @@ def reported(found: dict[str, Any], dry: bool) -> str:
         return f"The report failed; see results.json.\n\n```\n{traceback.format_exc()}```\n"
 
 
-def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:
-    """What the part wrote, also where it failed or ran out of time."""
+def run_part(name: str, limit: float, out: Path, words: Sequence[str]) -> dict[str, Any]:
+    """What the part wrote, also where it failed or ran out of time; `words` are its flags."""
     path, log = (out.resolve() / f"{name}.{kind}" for kind in ("json", "log"))
     began = time.monotonic()
     path.unlink(missing_ok=True)
@@ -91,10 +129,11 @@ def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:
     given = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "python"), *([given] if given else [])])
     # The time of its imports counts.
-    command = [sys.executable, "-m", "benchmarks.gpu.parts", name, str(path), str(began + limit)]
+    module = f"benchmarks.gpu.{'server' if name.startswith(PREFIX) else 'parts'}"
+    command = [sys.executable, "-m", module, name, str(path), str(began + limit), *words]
     with log.open("w") as written:
         process = subprocess.Popen(
-            [*command, "--dry"] if dry else command,
+            command,
             stdout=written,
             stderr=written,
             # cuFile writes its log where it is.
@@ -102,7 +141,10 @@ def run_part(name: str, limit: float, out: Path, dry: bool) -> dict[str, Any]:
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
         )
-        state = ended(process, limit)
+        try:
+            state = ended(process, limit)
+        finally:
+            sweep(os.getpid())
     results = json.loads(path.read_text()) if path.exists() else {}
     if state == "done":
         state = problems(results) or state

@@ -1,71 +1,20 @@
-"""Requests through the backend: mini-sglang's offline table, and W1 to W5 as closed loops."""
+"""Requests through the backend: mini-sglang's offline table, and closed loops."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from benchmarks.gpu.driver import BLOCK, requests
+from benchmarks.gpu.driver import requests
 from benchmarks.gpu.items import Results
+from benchmarks.gpu.loads import Workload
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.shapes import Shape
 
 if TYPE_CHECKING:
     from benchmarks.gpu.models import Model
-
-WORKLOADS = Path(__file__).parents[1] / "peers/workloads.txt"
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A line of benchmarks/peers/workloads.txt."""
-
-    name: str
-    flags: str
-    prefix: int
-    prompt: int
-    output: int
-    concurrency: int
-    count: int
-
-    def tiny(self) -> Workload:
-        """For a dry run: about a sixteenth of the tokens, few requests."""
-        prefix = BLOCK if self.prefix else 0
-        prompt = -(-self.prompt // 16)
-        return Workload(self.name, self.flags, prefix, prompt, -(-self.output // 16), 2, 4)
-
-
-def workloads() -> list[Workload]:
-    lines = (line.split("#")[0].strip() for line in WORKLOADS.read_text().splitlines())
-    return [_parsed(*line.split(":", 1)) for line in lines if line]
-
-
-def _parsed(name: str, flags: str) -> Workload:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--random-prefix-len", type=int, default=0)
-    parser.add_argument("--random-input-len", type=int, required=True)
-    parser.add_argument("--random-output-len", type=int, required=True)
-    parser.add_argument("--max-concurrency", type=int, required=True)
-    parser.add_argument("--num-prompts", type=int, required=True)
-    parser.add_argument("--temperature", type=float, choices=[0.0], required=True)
-    words = shlex.split(flags)
-    assert words[0] == "serve", f"{WORKLOADS}: {name} is no workload of a server: {flags}"
-    found = parser.parse_args(words[1:])
-    return Workload(
-        name,
-        " ".join(words[1:]),
-        found.random_prefix_len,
-        found.random_input_len,
-        found.random_output_len,
-        found.max_concurrency,
-        found.num_prompts,
-    )
 
 
 def closed_loop(results: Results, model: Model, workload: Workload) -> None:
@@ -73,7 +22,7 @@ def closed_loop(results: Results, model: Model, workload: Workload) -> None:
     own = workload.tiny() if model.timing.dry else workload
     lengths = [(own.prompt, own.output)] * own.count
     asked = requests(lengths, model.shape.vocabulary, own.prefix)
-    seconds = model.driver.run(asked, own.concurrency)
+    seconds = model.driver.run(asked, own.concurrency or own.count)
     first = [1e3 * (each.first_s - each.sent_s) for each in asked]
     each = [1e3 * (one.last_s - one.first_s) / max(1, one.output - 1) for one in asked]
     results.row(

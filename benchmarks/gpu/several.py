@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +17,13 @@ from penstock.backends.torch.graphs import capture_cuda
 from penstock.backends.torch.symmetric import SymmetricGroup
 
 from benchmarks.gpu import models, serving
-from benchmarks.gpu.driver import DRY, FULL, Rank
+from benchmarks.gpu.driver import Rank
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
-from benchmarks.gpu.shapes import write_checkpoint
+from benchmarks.gpu.server import free_port
+from benchmarks.gpu.shapes import shape_of, write_checkpoint
+from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.timing import Timing
 
 NAME = "Qwen3-14B"
@@ -40,7 +41,7 @@ def measure(results: Results, timing: Timing, ceilings: Ceilings) -> None:
     results.note("ranks", ranks)
     ceilings = Ceilings(ceilings.bandwidth * ranks, ceilings.rate * ranks)
     with tempfile.TemporaryDirectory() as temporary:
-        shape = models.shape_of(NAME, timing)
+        shape = shape_of(NAME, timing.dry)
         write_checkpoint(Path(temporary), shape, (DRY if timing.dry else FULL).longest)
         first = Rank(0, ranks, f"127.0.0.1:{free_port()}", secrets.token_hex(32))
         others = [_other(first, at, Path(temporary), timing.dry) for at in range(1, ranks)]
@@ -118,12 +119,6 @@ def _of_sums(timing: Timing, add: Callable[[], torch.Tensor], calls: int = 20) -
             timing.wait()
             best = min(best, time.perf_counter() - began)
     return best / calls
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def main() -> None:

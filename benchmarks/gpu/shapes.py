@@ -1,6 +1,7 @@
 """Shapes of published models, and checkpoints of them that take no room.
 
-The checkpoint is a sparse file of zeros that the backend loads as any other.
+The checkpoint is a sparse file of zeros that the backend loads as any other. `weights.py` writes
+one of random numbers.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,16 +125,30 @@ TINY = Shape(2, 32, 4, 2, 64, vocabulary=256, d=32)
 TINY_EXPERTS = Shape(2, 32, 4, 2, 64, 4, 2, vocabulary=256, d=32)
 
 
+def shape_of(name: str, dry: bool) -> Shape:
+    """The model's, or a tiny one with experts where it has some."""
+    shape = SHAPES[name]
+    if not dry:
+        return shape
+    return TINY_EXPERTS if shape.experts else TINY
+
+
 def write_checkpoint(directory: Path, shape: Shape, longest: int) -> None:
     """A directory as it is published; all numbers are zero and take no room."""
     (directory / "config.json").write_text(json.dumps(shape.config(longest)))
-    header, at = {}, 0
-    for name, size in shape.tensors():
-        end = at + 2 * math.prod(size)
-        header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
-        at = end
-    written = json.dumps(header).encode()
-    written += b" " * (-len(written) % 8)
+    header, size = header_of(shape.tensors())
     with (directory / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(written)) + written)
-        file.truncate(8 + len(written) + at)
+        file.write(header)
+        file.truncate(len(header) + size)
+
+
+def header_of(tensors: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[bytes, int]:
+    """Header of a safetensors file of these tensors in bfloat16, and the bytes behind it."""
+    entries, at = {}, 0
+    for name, size in tensors:
+        end = at + 2 * math.prod(size)
+        entries[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
+        at = end
+    written = json.dumps(entries).encode()
+    written += b" " * (-len(written) % 8)
+    return struct.pack("<Q", len(written)) + written, at

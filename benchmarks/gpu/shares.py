@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from benchmarks.gpu.items import Results
 
-MOST = 8
+MOST = 12
 """Processes: each takes half a gigabyte of the GPU."""
 Item = TypeVar("Item")
 

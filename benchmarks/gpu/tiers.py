@@ -21,9 +21,9 @@ from penstock.backends.torch.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 from torch import Tensor
 
-from benchmarks.gpu.driver import BLOCK
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
+from benchmarks.gpu.sizes import BLOCK
 from benchmarks.gpu.timing import Timing
 
 END_S = 10.0

@@ -15,7 +15,7 @@ import pytest
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring
 
-from benchmarks.gpu import cases, routing_cases, step_cases
+from benchmarks.gpu import bandwidth, cases, routing_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
@@ -120,6 +120,13 @@ def checksums(make: Maker) -> Iterator[Case]:
         yield cases.checksums(make, *counts)
 
 
+def reads(make: Maker) -> Iterator[Case]:
+    """Fewer blocks than programs, and more."""
+    for words in (512, 128 * 7, 128 * 40):
+        args = (make.integers(-9, 9, words).long(), 128, 2)
+        yield Case("reads", bandwidth.sum_triton, bandwidth.sum_reference, args)
+
+
 def main(form: str, size: str) -> None:
     dtype = {"f32": torch.float32, "f16": torch.float16}[form]
     make = Maker(dtype)
@@ -129,6 +136,7 @@ def main(form: str, size: str) -> None:
         products(make),
         sampling(make),
         checksums(make),
+        reads(make),
         attention(make, (1, 3, 7, 8) if size == "full" else (3, 8)),
     )
     print(json.dumps([[case.name, cases.error(case, dtype)] for case in every]))

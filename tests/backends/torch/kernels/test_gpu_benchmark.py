@@ -1,4 +1,4 @@
-"""benchmarks/gpu/run.py, dry: all of its parts end, from the source tree without the extension."""
+"""benchmarks/gpu/run.py, dry: all of its parts end; what it does when they do not."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from benchmarks.gpu import (  # noqa: E402
     kernels,
     models,
     run,
-    serving,
+    server,
     several,
     step_cases,
     tiers,
 )
-from benchmarks.gpu.driver import BLOCK, DRY, Driver, fill, open_backend, requests  # noqa: E402
+from benchmarks.gpu.driver import Driver, fill, open_backend, requests  # noqa: E402
 from benchmarks.gpu.items import ABSENT, FAILURES, LEFT_OUT, Results, problems  # noqa: E402
+from benchmarks.gpu.loads import FILES, workloads  # noqa: E402
 from benchmarks.gpu.machine import Ceilings  # noqa: E402
 from benchmarks.gpu.native import stand_in  # noqa: E402
 from benchmarks.gpu.report import report  # noqa: E402
 from benchmarks.gpu.shapes import SHAPES, TINY, write_checkpoint  # noqa: E402
 from benchmarks.gpu.shares import Share  # noqa: E402
+from benchmarks.gpu.sizes import BLOCK, DRY  # noqa: E402
 from benchmarks.gpu.timing import Compiler, Timing  # noqa: E402
 
 REPOSITORY = Path(__file__).parents[4]
@@ -44,7 +46,7 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
     logs = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*.log"))
     assert done.returncode == 0, done.stdout + logs
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
-    assert list(parts) == [name for name, _ in run.PARTS]
+    assert list(parts) == [part.name for part in run.PARTS]
     found = {name: part["results"] for name, part in parts.items()}
     names = [name for name, _ in kernels.tiny(None)]  # type: ignore[arg-type]
     assert all(row["right"] for row in found["correctness"]["cases"])
@@ -53,10 +55,14 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
     assert not any(FAILURES in part for part in found.values())
     for name in SHAPES:
         loops = found[name]["closed loops"]
-        assert [row["workload"] for row in loops] == ["W1", "W2", "W3", "W4", "W5"]
+        known = ["W2", "W3", "W1", "W4", "W5"]
+        known[2:2] = [] if name in models.LARGE else ["C128", "C256"]
+        assert [row["workload"] for row in loops] == known
         assert all(row["output_tokens_per_s"] > 0 for row in [*loops, *found[name]["offline"]])
         assert found[name]["graphs draw the same tokens"] is True
         assert found[name]["first token after s"] > 0
+    check_server(found["serve-Qwen3-0.6B"])
+    assert ABSENT in found["serve-Qwen3-8B"]
     assert found["several"]["ranks"] == 2
     assert found["several"]["offline"][0]["output_tokens_per_s"] > 0
     assert all(row["right"] is not False for row in found["tiers"]["copies"])
@@ -64,6 +70,17 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
     assert "### closed loops" in text
     assert "no numbers of a GPU" in text
     assert "### goals" not in text
+    assert "### the product's server beside the loop" in text
+
+
+def check_server(found: dict[str, Any]) -> None:
+    """Of a dry run, wherever the extension is."""
+    assert server.NOT_SERVED not in found
+    assert [row["compiled_kernels"] for row in found[server.STARTS]] == [server.COLD, server.WARM]
+    assert all(0 < row["ready_s"] < row["first_token_s"] for row in found[server.STARTS])
+    assert [row["workload"] for row in found[server.RUNS]] == list(server.DRY_ORDER)
+    assert all(row["output_tokens_per_s"] > 0 for row in found[server.RUNS])
+    assert any("weights loaded" in row["line"] for row in found[server.LOG])
 
 
 def test_the_parts_end_within_ten_minutes_whatever_their_limits_are(
@@ -86,9 +103,16 @@ def test_the_parts_end_within_ten_minutes_whatever_their_limits_are(
     assert states == ["done"] * len(run.PARTS)
     clock[0] = 1000.0
     states.clear()
-    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--seconds", "150"])
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--minutes", "5"])
+    assert run.main() == 0
+    assert 250 < clock[0] - 1000 <= 285
+    assert states == ["done"] * sum(part.short > 0 for part in run.PARTS)
+    clock[0] = 1000.0
+    states.clear()
+    every = ["--parts", *[part.name for part in run.PARTS]]
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--minutes", "3", *every])
     assert run.main() == 1
-    assert clock[0] - 1000 <= 150
+    assert clock[0] - 1000 <= 171
     assert states == sorted(states)
     assert states[-1] == "no time left"
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
@@ -109,8 +133,8 @@ def test_time_that_a_part_leaves_goes_to_the_next_ones(
     monkeypatch.setattr(run, "time", types.SimpleNamespace(monotonic=lambda: 1000.0))
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
     assert run.main() == 0
-    assert all(limits[name] >= own for name, own in run.PARTS)
-    assert limits[run.PARTS[-1][0]] == 570 - run.KILL_SECONDS
+    assert all(limits[part.name] >= part.seconds for part in run.PARTS)
+    assert limits[run.PARTS[-1].name] == 570 - run.KILL_SECONDS
 
 
 def test_a_report_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +146,7 @@ def test_a_report_that_fails_ends_no_run(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
     assert run.main() == 0
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
-    assert list(parts) == [name for name, _ in run.PARTS]
+    assert list(parts) == [part.name for part in run.PARTS]
     assert "KeyError: 'rows'" in (tmp_path / "report.md").read_text()
 
 
@@ -137,12 +161,12 @@ def test_imports_count_against_the_time_of_a_part(
 
     monkeypatch.setattr(run.subprocess, "Popen", popen)
     began = time.monotonic()
-    run.run_part("machine", 60, tmp_path, dry=True)
+    run.run_part("machine", 60, tmp_path, ["--dry"])
     assert began + 60 <= float(commands[0][5]) <= time.monotonic() + 60
 
 
 def test_a_part_that_fails_leaves_what_it_found_and_the_end_of_its_log(tmp_path: Path) -> None:
-    found = run.run_part("no such model", 60, tmp_path, dry=True)
+    found = run.run_part("no such model", 60, tmp_path, ["--dry"])
     assert found["state"] == "failed with 1"
     assert "KeyError: 'no such model'" in found["error"]
     assert [row["phase"] for row in found["results"]["start-up"]] == ["import torch"]
@@ -205,7 +229,7 @@ def measured(tmp_path: Path, results: dict[str, Any], monkeypatch: pytest.Monkey
         return types.SimpleNamespace(wait=lambda _: 0, pid=2**22 + 1)
 
     monkeypatch.setattr(run.subprocess, "Popen", popen)
-    return str(run.run_part("machine", 60, tmp_path, dry=True)["state"])
+    return str(run.run_part("machine", 60, tmp_path, ["--dry"])["state"])
 
 
 def test_what_is_wrong_or_left_out_is_the_state_of_its_part(
@@ -258,8 +282,8 @@ def test_what_stays_in_the_cache_has_no_share_of_the_bandwidth(
         build = lambda rows=rows: next(cases.norms(make, rows, 64))  # noqa: E731
         kernels._speed(results, timing, Ceilings(1e9, 1e12), f"norm {rows}", build)
     small, large = results.rows("speeds")
-    assert small["of_copy"] is None
-    assert large["of_copy"] == pytest.approx(2 * 4096 * 64 * 4 / 1e-3 / 1e9)
+    assert small["of_memory"] is None
+    assert large["of_memory"] == pytest.approx(2 * 4096 * 64 * 4 / 1e-3 / 1e9)
 
 
 def test_a_graph_that_draws_other_tokens_is_a_failure(
@@ -295,11 +319,23 @@ def test_a_machine_without_several_gpus_is_no_failure(
 
 
 def test_workloads_are_those_that_servers_are_compared_with() -> None:
-    found = {each.name: each for each in serving.workloads()}
-    assert list(found) == ["W1", "W2", "W3", "W4", "W5"]
+    found = workloads()
+    assert list(found)[2:7] == ["W1", "W2", "W3", "W4", "W5"]
     assert (found["W3"].prompt, found["W3"].output, found["W3"].concurrency) == (256, 128, 32)
     assert (found["W4"].prompt, found["W4"].output, found["W4"].count) == (2048, 1, 8)
     assert (found["W5"].prefix, found["W5"].prompt) == (1024, 128)
+    assert (found["C256"].prompt, found["C256"].output, found["C256"].concurrency) == (
+        1024,
+        256,
+        256,
+    )
+    assert (found["rate20"].concurrency, found["rate20"].rate) == (None, 20.0)
+    lines = [line for file in FILES for line in file.read_text().splitlines()]
+    written = {
+        name: flags.split() for name, _, flags in (line.partition(": serve") for line in lines)
+    }
+    for name in list(found)[2:]:
+        assert sorted(found[name].words) == sorted(written[name]), "the flags are those of its line"
 
 
 def test_a_shared_prefix_is_computed_once_and_changes_no_token(
@@ -413,24 +449,24 @@ def test_only_a_missing_driver_of_kvikio_is_no_failure(
 
 def test_goals_are_compared_with_what_was_found() -> None:
     speeds = [
-        {"case": "decode 256, 32/8, splits None", "of_copy": 0.81},
-        {"case": "decode 256, 32/4, splits None", "of_copy": 0.79},
+        {"case": "decode 256, 32/8, splits None", "of_memory": 0.81},
+        {"case": "decode 256, 32/4, splits None", "of_memory": 0.79},
         # Not as they are served, or from the cache.
-        {"case": "decode 256, 32/8, splits 1", "of_copy": 0.95},
-        {"case": "decode 256, 16/8, splits None", "of_copy": None},
+        {"case": "decode 256, 32/8, splits 1", "of_memory": 0.95},
+        {"case": "decode 256, 16/8, splits None", "of_memory": None},
     ]
     part = {"state": "done", "seconds": 1.0, "error": "", "results": {"speeds": speeds}}
     text = report({"kernels": part}, dry=False)
-    assert "decode attention, least share of the copy bandwidth|0.80|0.79|False|" in text
+    assert "decode attention, least share of the memory bandwidth|0.80|0.79|False|" in text
     results = {
-        "decode steps": [{"rows": 64, "of_copy": 0.72}, {"rows": 128, "ms": "no room"}],
+        "decode steps": [{"rows": 64, "of_memory": 0.72}, {"rows": 128, "ms": "no room"}],
         "prefill steps": [{"of_gemm": 0.5}],
         "offline": [{"of_ceiling": 0.61}],
         "first token after s": 11.0,
     }
     part = {"state": "done", "seconds": 1.0, "error": "", "results": results}
     text = report({"Qwen3-8B": part}, dry=False)
-    assert "decode steps of 64, share of the copy bandwidth|0.70|0.72|True|" in text
+    assert "decode steps of 64, share of the memory bandwidth|0.70|0.72|True|" in text
     assert "prefill, share of the rate of a product|0.60|0.50|False|" in text
     assert "seconds to the first token|10.00|11.00|False|" in text
 

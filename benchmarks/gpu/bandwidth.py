@@ -1,0 +1,64 @@
+"""How fast a GPU reads its memory: a sum of many words by many programs."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
+from torch import Tensor
+
+BLOCKS = (1024, 4096)
+"""Words that a program reads at once."""
+PROGRAMS = (4, 16)
+"""Programs of each multiprocessor. It has room for eight: 32 to 256 KiB are on their way."""
+_CLOCK, _WIDTH = 36, 37
+"""CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE in kHz, and ..._GLOBAL_MEMORY_BUS_WIDTH in bits."""
+
+
+def sum_triton(words: Tensor, block: int, programs: int) -> Tensor:
+    """The sum of 64-bit `words` [n], as one number for each program; `block` divides n. Fewer than
+    2^30 words, or as many.
+    """
+    count = programs * multiprocessors(words.device)
+    parts = torch.empty(count, dtype=torch.int64, device=words.device)
+    _sum[(count,)](parts, words, len(words), BLOCK=block, num_warps=8)
+    return parts
+
+
+def sum_reference(words: Tensor, block: int, programs: int) -> Tensor:
+    count = programs * multiprocessors(words.device)
+    blocks = words.view(-1, block).sum(1)
+    parts = torch.zeros(count, dtype=torch.int64, device=words.device)
+    return parts.index_add_(0, torch.arange(len(blocks), device=words.device) % count, blocks)
+
+
+@jit
+def _sum(out, words, count, BLOCK: tl.constexpr):  # noqa: N803 - a constant of compilation
+    # Programs that run together read what lies together.
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.int64)
+    for first in range(tl.program_id(0) * BLOCK, count, tl.num_programs(0) * BLOCK):
+        total += tl.load(words + first + at)
+    tl.store(out + tl.program_id(0), tl.sum(total, 0))
+
+
+def datasheet(driver: Any = None, device: int = 0) -> float | None:
+    """Bytes a second by the clock and the width of the device's memory, which moves two bits a
+    clock on each line; None where the driver does not say.
+    """
+    try:
+        driver = driver or ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    handle, found = ctypes.c_int(), []
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(handle), device):
+        return None
+    for attribute in (_CLOCK, _WIDTH):
+        value = ctypes.c_int()
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle) or value.value <= 0:
+            return None
+        found.append(value.value)
+    clock, width = found
+    return 2 * clock * 1e3 * width / 8

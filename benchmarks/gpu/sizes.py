@@ -1,0 +1,22 @@
+"""Sizes of the backend under both of its schedulers, the benchmark's and the product's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK = 64
+"""Tokens of a KV block."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bounds of a step and of a sequence, in tokens and sequences."""
+
+    dry: bool
+    budget: int
+    sequences: int
+    longest: int
+
+
+FULL = Sizes(dry=False, budget=8192, sequences=256, longest=4096)
+DRY = Sizes(dry=True, budget=256, sequences=4, longest=256)
