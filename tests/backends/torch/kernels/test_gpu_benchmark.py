@@ -74,7 +74,7 @@ def test_a_dry_run_measures_all_parts(tmp_path: Path) -> None:
 
 
 def check_server(found: dict[str, Any]) -> None:
-    """Of a dry run, wherever the extension is."""
+    """A dry run serves wherever the extension is."""
     assert server.NOT_SERVED not in found
     assert [row["compiled_kernels"] for row in found[server.STARTS]] == [server.COLD, server.WARM]
     assert all(0 < row["ready_s"] < row["first_token_s"] for row in found[server.STARTS])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from penstock.model import load_model
 
-from benchmarks.gpu import product, report, room, server, weights
+from benchmarks.gpu import plot, product, report, room, server, weights
 from benchmarks.gpu.compared import PUBLISHED, beside_published
 from benchmarks.gpu.items import ABSENT, LEFT_OUT, Results, problems
 from benchmarks.gpu.loads import ALONE, FIRST
@@ -210,6 +210,17 @@ def test_the_server_is_compared_with_the_loop_and_with_its_goals() -> None:
     assert goals["Qwen3-8B: server, ms to the first token of 128"]["reached"]
     text = report.report(found, dry=False)
     assert "|Qwen3-8B|W3|1,000.00|890.00|0.89|30.00|40.00|1.80|2.00|9.00|" in text
+
+
+def test_the_server_and_the_loop_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    loops = [{"workload": "W3", "output_tokens_per_s": 1234.0}]
+    found = {"serve-Qwen3-8B": served(6.0, 890.0, 9.5), "Qwen3-8B": part(**{"closed loops": loops})}
+    plot.draw(found, tmp_path / "server.svg")
+    drawn = (tmp_path / "server.svg").read_text()
+    assert "<!-- 1,234 -->" in drawn
+    assert "<!-- 890 -->" in drawn
+    assert ALONE.name not in drawn, "the loop has no such load"
 
 
 def test_published_numbers_stand_beside_ours_on_the_same_chip_alone() -> None:
