@@ -13,6 +13,8 @@ FILES = (
     Path(__file__).parents[1] / "peers/workloads.txt",
     Path(__file__).with_name("workloads.txt"),
 )
+LARGE = ("Qwen3-14B", "Qwen3-30B-A3B")
+"""Models that get W1 to W3 alone."""
 
 
 @dataclass(frozen=True)

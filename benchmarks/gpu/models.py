@@ -17,7 +17,7 @@ from penstock.backends.torch.memory import graph_bytes, step_bytes
 from benchmarks.gpu import serving
 from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
 from benchmarks.gpu.items import Results
-from benchmarks.gpu.loads import workloads
+from benchmarks.gpu.loads import LARGE, workloads
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
@@ -29,8 +29,6 @@ CONTEXT = 1024
 STEPS = 20
 LONGEST = 1280
 """Tokens of a sequence in the load of 256."""
-LARGE = ("Qwen3-30B-A3B", "Qwen3-14B")
-"""Models without the loads of many requests."""
 
 
 @dataclass
@@ -64,15 +62,14 @@ def measure(
     results.item("waits", lambda: waits(results, model))
     results.item("decode steps", lambda: decode_steps(results, model), least=5)
     results.item("prefill steps", lambda: prefill_steps(results, model), least=5)
-    loops(results, model, ("W2", "W3"))
-    if not short and name not in LARGE:
-        loops(results, model, ("C128", "C256"))
-    elif short:
-        loops(results, model, ("C128",))
+    # Of the loads, those that the product's server has too.
+    large = name in LARGE
+    loops(results, model, ("W2", "W3") if large else ("W2", "W3", "C128"))
     results.item("single stream", lambda: single(results, model), least=5)
     if not short:
+        loops(results, model, ("W1",) if large else ("W1", "W4", "W5"))
         results.item("offline", lambda: serving.offline(results, model), least=20)
-        loops(results, model, ("W1", "W4", "W5"))
+        loops(results, model, () if large else ("C256",))
 
 
 def loops(results: Results, model: Model, names: Sequence[str]) -> None:
@@ -301,7 +298,7 @@ def _single(
     results: Results, model: Model, *, captured: bool, whole_tables: bool = False
 ) -> list[int]:
     """Tokens of one request."""
-    lengths = [(8, 6) if model.timing.dry else (128, 256)]
+    lengths = [(8, 6) if model.timing.dry else (128, 128)]
     (own,) = asked = requests(lengths, model.shape.vocabulary)
     model.driver.run(asked, 1)
     rate = (own.output - 1) / (own.last_s - own.first_s)

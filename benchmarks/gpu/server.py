@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.items import ABSENT, LEFT_OUT, Results, add_arguments
-from benchmarks.gpu.loads import FIRST, Workload, workloads
+from benchmarks.gpu.loads import FIRST, LARGE, Workload, workloads
 from benchmarks.gpu.product import ABSENT as NO_PRODUCT
 from benchmarks.gpu.product import Product, find
 from benchmarks.gpu.room import NoRoomError, room_for, small_room
@@ -44,7 +44,6 @@ ORDER = ("first", "P128", "W2", "W3", "C128", "rate20", "W1", "W4", "W5", "C256"
 SHORT_ORDER = ("first", "P128", "W2", "W3", "C128", "rate20")
 LARGE_ORDER = ("first", "P128", "W2", "W3", "W1")
 DRY_ORDER = ("first", "W2", "rate20")
-LARGE = ("Qwen3-30B-A3B",)
 DRY_MODEL = "Qwen3-0.6B"
 """The one that a dry run serves: a start is seconds of a processor."""
 
