@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from penstock.model import load_model
 
-from benchmarks.gpu import plot, product, report, room, server, weights
+from benchmarks.gpu import plot, product, report, room, run, server, weights
 from benchmarks.gpu.compared import PUBLISHED, beside_published
 from benchmarks.gpu.items import ABSENT, LEFT_OUT, Results, problems
 from benchmarks.gpu.loads import ALONE, FIRST
@@ -182,6 +182,28 @@ def test_the_wheel_is_served_and_compared_with_this_tree(
     (tmp_path / "unpacked/penstock/_native.py").write_text("import no_such_library")
     with pytest.raises(RuntimeError, match="the wheel cannot be imported"):
         product.find(tmp_path / "unpacked")
+
+
+def test_parts_get_the_unpacked_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel, seen = tmp_path / "penstock.whl", []
+    with zipfile.ZipFile(wheel, "w") as written:
+        written.writestr("penstock/__init__.py", "")
+
+    def one(_name: str, _limit: float, _out: Path, words: list[str]) -> dict[str, Any]:
+        place = words[words.index("--wheel") + 1]
+        seen.append([word for word in words if word != place])
+        assert (Path(place) / "penstock/__init__.py").is_file()
+        return part()
+
+    monkeypatch.setattr(run, "run_part", one)
+    words = ["run.py", "--out", str(tmp_path), "--wheel", str(wheel)]
+    monkeypatch.setattr(sys, "argv", [*words, "--minutes", "5"])
+    assert run.main() == 0
+    assert seen[0] == ["--wheel", "--short"]
+    seen.clear()
+    monkeypatch.setattr(sys, "argv", [*words, "--dry", "--minutes", "5", "--parts", "machine"])
+    assert run.main() == 0
+    assert seen == [["--dry", "--wheel"]], "parts that were asked for have all items"
 
 
 def served(ready: float, rate: float, ttft: float) -> dict[str, Any]:
