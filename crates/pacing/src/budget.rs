@@ -1,0 +1,241 @@
+//! The prompt tokens of a mixed step.
+
+use crate::curve::{CostCurve, Points};
+
+/// Longest mixed step, in steps that only decode: the inter-token latency of running answers while
+/// prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
+const STRETCH: f64 = 3.0;
+/// Share of that bound which a step aims at: times vary, and averages lag.
+const AIM: f64 = 0.93;
+/// Fewest prompt tokens of a step. Steps of fewer do not say what a prompt token costs.
+const FEWEST: u32 = 16;
+/// What a prompt token may cost more than in the cheapest size known, as a share of that cost. A
+/// step that can't stay within the bound at this price exceeds the bound: one long step ends sooner
+/// than many short ones, for running answers too.
+const WASTE: f64 = 0.25;
+
+/// Learns what steps cost and bounds the prompt tokens of the next one.
+///
+/// Sizes are tried from the smallest up: a budget is at most twice the largest size that was
+/// measured. Measurements expire, so a cost that was learnt in an unusual moment does not hold for
+/// ever.
+#[derive(Debug, Clone)]
+pub struct PromptBudget {
+    /// Seconds of steps that only decode, by decodes.
+    decodes: CostCurve,
+    /// Seconds by which prompt tokens lengthen a step beside decodes.
+    prompts: CostCurve,
+    /// Mixed steps so far.
+    mixed: u64,
+}
+
+impl Default for PromptBudget {
+    fn default() -> Self {
+        Self {
+            decodes: CostCurve::new(),
+            prompts: CostCurve::new(),
+            mixed: 0,
+        }
+    }
+}
+
+impl PromptBudget {
+    /// Learns from a step of `decodes` and `prompts` tokens that took `seconds`. 0 seconds are a
+    /// backend that measures nothing; its steps are not bounded.
+    pub fn observe(&mut self, decodes: u32, prompts: u32, seconds: f64) {
+        if decodes == 0 || !seconds.is_finite() || seconds < 0.0 {
+            return;
+        }
+        if prompts == 0 {
+            self.decodes.add(decodes, seconds, self.mixed);
+        } else if prompts >= FEWEST {
+            self.mixed += 1;
+            if self.decodes.knows(decodes, self.mixed) {
+                let alone = self.decode_seconds(decodes);
+                let more = (seconds - alone).max(0.0);
+                self.prompts.add(prompts, more, self.mixed);
+            }
+        }
+    }
+
+    /// Prompt tokens of a step with so many decodes, at most `most`. 0 while the cost of the
+    /// decodes alone is unknown: the step measures it. All of `most` without decodes.
+    #[must_use]
+    pub fn tokens(&self, decodes: u32, most: usize) -> usize {
+        if decodes == 0 {
+            return most;
+        }
+        if !self.decodes.knows(decodes, self.mixed) {
+            return 0;
+        }
+        let seconds = self.decode_seconds(decodes);
+        if seconds <= 0.0 {
+            return most;
+        }
+        let points = self.prompts.points(self.mixed);
+        let end = (2.0 * points.last()).min(most as f64);
+        let fitting = points.fitting((AIM * STRETCH - 1.0) * seconds, end);
+        let tokens = fitting.max(fewest(&points, end)).max(f64::from(FEWEST));
+        most.min(tokens as usize)
+    }
+
+    fn decode_seconds(&self, decodes: u32) -> f64 {
+        let points = self.decodes.points(self.mixed);
+        points.of_decodes(f64::from(decodes))
+    }
+}
+
+/// The fewest of 16, 32, 64, ... tokens, at most `end`, that cost little more each than those of
+/// the cheapest size.
+fn fewest(points: &Points, end: f64) -> f64 {
+    let each = |size: f64| points.of_prompts(size) / size;
+    let sizes = points.as_slice().iter().map(|point| point.0);
+    let cheapest = sizes.chain((end > 0.0).then_some(end)).map(each);
+    let dearest = (1.0 + WASTE) * cheapest.fold(f64::INFINITY, f64::min);
+    let mut tokens = f64::from(FEWEST);
+    while tokens < end && each(tokens) > dearest {
+        tokens *= 2.0;
+    }
+    tokens.min(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MOST: usize = 8192;
+
+    /// Learns from steps of `decodes` for as long as the budget changes.
+    fn settled(decodes: u32, most: usize, cost: impl Fn(u32, u32) -> f64) -> PromptBudget {
+        let mut budget = PromptBudget::default();
+        for _ in 0..100 {
+            let tokens = budget.tokens(decodes, most) as u32;
+            budget.observe(decodes, tokens, cost(decodes, tokens));
+        }
+        budget
+    }
+
+    /// A device whose steps cost a fixed time with prompts, and each token.
+    fn affine(decode: f64, fixed: f64, each: f64) -> impl Fn(u32, u32) -> f64 {
+        move |_, tokens| match tokens {
+            0 => decode,
+            _ => decode + fixed + each * f64::from(tokens),
+        }
+    }
+
+    #[test]
+    fn decodes_are_measured_alone_first() {
+        let mut budget = PromptBudget::default();
+        assert_eq!(budget.tokens(0, MOST), MOST);
+        for _ in 0..2 {
+            assert_eq!(budget.tokens(4, MOST), 0);
+            budget.observe(4, 0, 0.01);
+        }
+        assert_eq!(budget.tokens(4, MOST), FEWEST as usize);
+        assert_eq!(budget.tokens(8, MOST), 0, "a size of its own");
+        assert_eq!(budget.tokens(4, 5), 5);
+    }
+
+    #[test]
+    fn a_step_lasts_as_long_as_the_bound_where_tokens_cost_in_proportion() {
+        let budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
+        let fitting = (AIM * STRETCH - 1.0) * 0.010 / 0.000_25;
+        assert!((budget.tokens(4, MOST) as f64 - fitting).abs() < 2.0);
+    }
+
+    #[test]
+    fn a_fixed_cost_larger_than_the_bound_is_shared_by_many_tokens() {
+        // Qwen3-0.6B on an H100, steps with prompts launched kernel by kernel.
+        let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_003));
+        assert_eq!(budget.tokens(8, MOST), MOST);
+        // The same with a dearer token: half the bytes, four times the arithmetic.
+        let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_1));
+        let tokens = budget.tokens(8, MOST) as f64;
+        assert!((256.0..=2048.0).contains(&tokens), "{tokens}");
+    }
+
+    #[test]
+    fn a_fixed_cost_that_goes_away_is_noticed() {
+        let mut budget = settled(8, MOST, affine(0.007, 0.020, 0.000_02));
+        assert!(budget.tokens(8, MOST) > 2000);
+        let cost = affine(0.007, 0.0, 0.000_02);
+        for _ in 0..2000 {
+            let tokens = budget.tokens(8, MOST) as u32;
+            budget.observe(8, tokens, cost(8, tokens));
+        }
+        let fitting = (AIM * STRETCH - 1.0) * 0.007 / 0.000_02;
+        assert!((budget.tokens(8, MOST) as f64 - fitting).abs() < 10.0);
+    }
+
+    #[test]
+    fn a_device_that_measures_nothing_is_not_bounded() {
+        let budget = settled(3, MOST, |_, _| 0.0);
+        assert_eq!(budget.tokens(3, MOST), MOST);
+    }
+
+    #[test]
+    fn short_chunks_and_impossible_times_teach_nothing() {
+        let mut budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
+        let before = budget.tokens(4, MOST);
+        budget.observe(4, FEWEST - 1, 5.0);
+        budget.observe(4, 100, f64::NAN);
+        budget.observe(4, 0, -1.0);
+        budget.observe(0, 100, 1.0);
+        assert_eq!(budget.tokens(4, MOST), before);
+    }
+
+    #[test]
+    fn the_first_step_of_a_size_may_be_slow() {
+        // Each size captures a graph when it is first met.
+        let mut seen = std::collections::HashSet::new();
+        let plain = affine(0.007, 0.001, 0.000_02);
+        let mut budget = PromptBudget::default();
+        for _ in 0..200 {
+            let tokens = budget.tokens(8, MOST) as u32;
+            let first = seen.insert(u32::BITS - tokens.leading_zeros());
+            budget.observe(8, tokens, plain(8, tokens) + f64::from(u8::from(first)) * 0.2);
+        }
+        let fitting = ((AIM * STRETCH - 1.0) * 0.007 - 0.001) / 0.000_02;
+        let tokens = budget.tokens(8, MOST) as f64;
+        assert!((tokens / fitting - 1.0).abs() < 0.1, "{tokens} of {fitting}");
+    }
+
+    proptest! {
+        /// Whatever was seen before, 3,000 steps of one device lead to the budget of that device.
+        #[test]
+        fn no_history_locks_it_in(
+            history in prop::collection::vec((0u32..300, 0u32..9000, 0.0..1.0f64), 0..60),
+            decode in 0.001..0.02f64,
+            fixed in 0.0..0.02f64,
+            each in 0.000_001..0.001f64,
+        ) {
+            let mut budget = PromptBudget::default();
+            for (decodes, prompts, seconds) in history {
+                budget.observe(decodes, prompts, seconds);
+            }
+            let cost = affine(decode, fixed, each);
+            for _ in 0..3000 {
+                let tokens = budget.tokens(8, MOST) as u32;
+                budget.observe(8, tokens, cost(8, tokens));
+            }
+            let tokens = budget.tokens(8, MOST) as f64;
+            let bound = STRETCH * decode;
+            let waste = |tokens: f64| (fixed + each * tokens) / tokens / (fixed / MOST as f64 + each);
+            let long = cost(8, tokens as u32);
+            // Within the bound, unless tokens would be dear; and no longer than keeps them cheap.
+            prop_assert!(
+                long <= bound * 1.01
+                    || tokens <= f64::from(2 * FEWEST)
+                    || waste(tokens / 2.0 - 1.0) > 1.0 + WASTE / 2.0,
+                "{tokens} tokens, {long} s of {bound}",
+            );
+            let aim = ((AIM * bound - decode - fixed) / each).min(MOST as f64);
+            prop_assert!(
+                tokens >= 0.9 * aim.min(MOST as f64 - 1.0) || tokens as usize == MOST,
+                "{tokens} tokens, {aim} fit",
+            );
+            prop_assert!(tokens as usize == MOST || waste(tokens) <= 1.0 + 2.0 * WASTE, "{tokens}");
+        }
+    }
+}
