@@ -62,10 +62,11 @@ COLUMNS = (
     "mean TTFT of the oracle's",
 )
 PROSE = (
-    f"{REPLICAS} replicas of the preset `h100` (Llama 3.1 8B on one H100, worked out from data",
-    "sheets, not measured), one gateway, metrics read every 50 ms. All policies see requests from",
-    "when they are sent, those of peers too: more than llm-d's own picker sees. `llm-d` is queue x",
-    "2, kv-use x 2, prefix x 3; `cache-aware` the rule of SMG with the values of its command line.",
+    f"{REPLICAS} replicas of the preset `h100` (Qwen3-8B on one H100, as measured on 2026-11-26",
+    "with prompts launched kernel by kernel), one gateway, metrics read every 50 ms. All policies",
+    "see requests from when they are sent, those of peers too: more than llm-d's own picker sees.",
+    "`llm-d` is queue x 2, kv-use x 2, prefix x 3; `cache-aware` the rule of SMG with the values",
+    "of its command line.",
     "`oracle` knows queues, caches and the lengths of answers, and takes the least sum of TTFT,",
     "own end and delay of others: greedy, so a yardstick and not a bound. Unevenness is the",
     "coefficient of variation of KV use over the replicas. The last workload is that of",

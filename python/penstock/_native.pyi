@@ -373,6 +373,17 @@ def decode_sampling(data: bytes, /) -> dict[str, object]:
 def needs_history(data: bytes, /) -> bool:
     """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
 
+class PromptBudget:
+    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/pacing`)."""
+
+    def observe(self, decodes: int, prompts: int, seconds: float) -> None:
+        """A step of `decodes` and `prompts` tokens took `seconds`; 0 where nothing is measured."""
+
+    def tokens(self, decodes: int, most: int) -> int:
+        """Prompt tokens of a step with `decodes`, at most `most`; 0 where the step measures the
+        decodes alone.
+        """
+
 def hash_chain(identity: bytes, parent: bytes | None, tokens: array[int], /) -> list[bytes]: ...
 def hash_root(identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
 def read_gguf_metadata(path: str) -> dict[str, object]: ...

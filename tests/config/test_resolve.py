@@ -83,6 +83,9 @@ def test_the_batch_follows_the_sequences_and_they_follow_it() -> None:
     assert scheduler() == (64, 256)
     assert scheduler(max_num_seqs="600") == (600, 600)
     assert scheduler(max_num_batched_tokens="16") == (16, 16)
+    assert scheduler(device="cuda") == (256, 8192)
+    assert scheduler(device="cuda", max_num_seqs="4") == (4, 8192)
+    assert scheduler(device="torch") == (64, 256)
 
 
 def test_a_batch_below_the_sequences_is_refused_with_both_flags() -> None:

@@ -116,7 +116,7 @@ def _worst(
     model = step_model(spec, weights, device, cut, speed.constants, "bf16")
     outcome = Replica(
         lambda *step: speed.band.high * model.seconds(*step),
-        Limits(min(SLOTS, at_once), chunk, at_once * longest, engine(rules).mixed),
+        Limits(min(SLOTS, at_once), chunk, at_once * longest, engine(rules).paced),
     ).run(arrivals[::replicas])
     worst = max((_statistic(outcome, each.key) / each.limit for each in slo), default=0.0)
     return math.inf if _falls_behind(outcome) else worst

@@ -8,10 +8,8 @@ from random import Random
 
 import pytest
 from penstock.core import StepPlan
-from penstock.plan import virtual
-from penstock.plan.engines import ENGINES, MIXED
-from penstock.plan.virtual import UNBOUNDED, Arrival, Limits, Outcome, Replica, StepTime, poisson
-from penstock.scheduler import mixed_steps
+from penstock.plan.engines import ENGINES
+from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime, poisson
 
 from tests.scheduler.harness import World, make_request
 
@@ -51,7 +49,7 @@ def on_the_scheduler(
         decodes = sum(0 < tokens < arrivals[key].osl for key, tokens in before.items())
         seconds = step_time(decodes, 0.0, len(plan.tokens) - decodes, 0.0)
         now += seconds
-        return seconds if limits.mixed != UNBOUNDED else 0.0
+        return seconds if limits.paced else 0.0
 
     world = World(
         num_blocks=limits.kv_tokens // 16,
@@ -103,32 +101,26 @@ def test_a_replica_batches_as_the_scheduler_does(seed: int) -> None:
     ]
 
 
-def test_steps_have_the_bounds_of_the_scheduler() -> None:
-    rule = (mixed_steps.STRETCH, mixed_steps.FEWEST, mixed_steps.DEAREST)
-    assert (MIXED.stretch, MIXED.fewest, MIXED.dearest) == rule
-    learnt = (mixed_steps.FRESH, mixed_steps.COUNTED)
-    assert learnt == (virtual.FRESH, virtual.COUNTED)
-    paced = {name for name, engine in ENGINES.items() if engine.mixed != UNBOUNDED}
+def test_penstock_alone_paces_prompts() -> None:
+    paced = {name for name, engine in ENGINES.items() if engine.paced}
     assert paced == {"penstock"}, "vLLM and SGLang fill their token budgets"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_replica_bounds_prompts_beside_decodes_as_the_scheduler_does(seed: int) -> None:
-    """Once that knows what steps cost: from the first request, which is alone. Lengths are even, so
-    that no chunk of one token looks like a decode.
-    """
+    """Lengths are even, so that no chunk of one token looks like a decode."""
     draw = Random(seed)
     arrivals, now = [Arrival(0.0, 300, 4)], 0.2
     for _ in range(40):
         now += draw.expovariate(draw.choice([4, 20]))
         arrivals.append(Arrival(now, 2 * draw.randint(1, 300), draw.choice([1, 2, 20, 60])))
-    limits = Limits(draw.choice([2, 6, 16]), 256, 16 * 2000, MIXED)
+    limits = Limits(draw.choice([2, 6, 16]), 256, 16 * 2000, paced=True)
     real = on_the_scheduler(arrivals, limits, step_time=plain_step_time)
     outcome = Replica(plain_step_time, limits).run(arrivals)
     assert [(each.first, each.end) for each in outcome.served] == [
         (pytest.approx(first), pytest.approx(end)) for first, end in real
     ]
-    free = Replica(plain_step_time, replace(limits, mixed=UNBOUNDED)).run(arrivals)
+    free = Replica(plain_step_time, replace(limits, paced=False)).run(arrivals)
     assert outcome.percentile("tpot", 0.99) < free.percentile("tpot", 0.99)
 
 
@@ -139,46 +131,37 @@ def experts_step_time(decodes: float, context: float, prefill: float, pairs: flo
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_replica_takes_more_tokens_where_few_of_them_are_dear(seed: int) -> None:
-    """As the scheduler does with experts, once that knows steps of up to five decodes, and a prompt
-    of the fewest tokens beside one.
-    """
+def test_a_replica_paces_experts_as_the_scheduler_does(seed: int) -> None:
     draw = Random(seed)
-    warm = [(0.0, 128, osl) for osl in (20, 40, 60, 80)] + [(0.9, 32, 1)]
-    arrivals, now = [Arrival(*each) for each in warm], 5.0
+    arrivals, now = [Arrival(0.0, 128, 20)], 5.0
     for _ in range(25):
         now += draw.expovariate(draw.choice([1, 5]))
         arrivals.append(Arrival(now, 64 * draw.randint(1, 9), draw.choice([1, 2, 20, 60])))
-    limits = Limits(5, 512, 16 * 2000, MIXED)
+    limits = Limits(5, 512, 16 * 2000, paced=True)
     real = on_the_scheduler(arrivals, limits, step_time=experts_step_time)
     outcome = Replica(experts_step_time, limits).run(arrivals)
     assert [(each.first, each.end) for each in outcome.served] == [
         (pytest.approx(first), pytest.approx(end)) for first, end in real
     ]
-    small = replace(limits, mixed=replace(MIXED, dearest=1.0))
-    without = Replica(experts_step_time, small).run(arrivals)
-    assert outcome.percentile("ttft", 0.5) < without.percentile("ttft", 0.5)
 
 
-@pytest.mark.parametrize(
-    ("token", "chunk", "expected"),
-    [(0.00024, 256, 83), (0.00024, 40, 39), (0.001, 256, 32), (0.001, 24, 23), (0.0, 256, 255)],
-)
-def test_a_prompt_beside_a_decode_is_cut_by_its_time(
-    token: float, chunk: int, expected: int
+@pytest.mark.parametrize(("token", "chunk"), [(0.00024, 256), (0.00024, 40), (0.001, 256)])
+def test_a_long_prompt_beside_a_decode_stretches_no_step_beyond_the_bound(
+    token: float, chunk: int
 ) -> None:
-    """At most 3 steps of 10 ms, at least 32 tokens, at most the token budget less the decode."""
+    """At most 3 steps of 10 ms, at most the token budget less the decode, once sizes were tried."""
+    longest: list[float] = []
 
     def step(decodes: float, context: float, prefill: float, pairs: float) -> float:
-        return 0.010 + token * prefill
+        seconds = 0.010 + token * prefill
+        if decodes and prefill > 1:
+            longest.append(seconds)
+        return seconds
 
-    def first(isl: int) -> float:
-        arrivals = [Arrival(0.0, 1, 100), Arrival(1e-9, isl, 1)]
-        served = Replica(step, Limits(2, chunk, 10_000, MIXED)).run(arrivals).served
-        return served[1].first - served[0].first
-
-    assert first(expected) == pytest.approx(step(1, 0, expected, 0))
-    assert first(expected + 1) == pytest.approx(step(1, 0, expected, 0) + step(1, 0, 1, 0))
+    arrivals = [Arrival(0.0, 1, 400), Arrival(0.1, 3000, 1)]
+    Replica(step, Limits(2, chunk, 10_000, paced=True)).run(arrivals)
+    assert max(longest[-20:-1]) <= 0.030
+    assert max(longest[-20:-1]) >= min(0.025, step(1, 0, chunk - 1, 0))
 
 
 def run(rate: float, limits: Limits) -> Outcome:

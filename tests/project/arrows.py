@@ -11,6 +11,7 @@ RUST: dict[str, set[str]] = {
     "memory": set(),
     "kernels": {"memory"},
     "prefix": set(),
+    "pacing": set(),
     "openai": {"wire"},
     "parsers": set(),
     "wire": set(),
@@ -56,6 +57,7 @@ RUST: dict[str, set[str]] = {
         "fleet",
         "http",
         "openai",
+        "pacing",
         "prefix",
         "routing",
         "server",
@@ -73,6 +75,7 @@ RUST: dict[str, set[str]] = {
         "kernels",
         "kvstore",
         "loadgen",
+        "pacing",
         "prefix",
         "sim",
         "server",
@@ -117,7 +120,7 @@ PYTHON: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Rooms that call the compiled extension. The scheduler runs without it.
+# Rooms that call the compiled extension.
 NATIVE = {
     "backends",
     "bench",
@@ -129,8 +132,9 @@ NATIVE = {
     "kv_tiers",
     "llm",
     "model",
-    "plan",  # its measurements of this machine
+    "plan",  # its measurements of this machine, and the prompts of mixed steps
     "ranks",
+    "scheduler",  # the prompts of mixed steps
     "worker",
 }
 

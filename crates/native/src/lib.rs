@@ -15,6 +15,7 @@ mod kv_parts;
 mod loadgen;
 mod masks;
 mod objects;
+mod pacing;
 mod plan;
 mod prefix;
 mod simengine;
@@ -48,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loadgen::LoadRun>()?;
     module.add_class::<masks::GrammarMasks>()?;
     module.add_class::<masks::SequenceMasks>()?;
+    module.add_class::<pacing::PromptBudget>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::Grammar>()?;
     module.add_class::<tier_index::TierIndex>()?;

@@ -6,7 +6,7 @@ use crate::curve::{CostCurve, Points};
 /// prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 const STRETCH: f64 = 3.0;
 /// Share of that bound which a step aims at: times vary, and averages lag.
-const AIM: f64 = 0.93;
+const AIM: f64 = 0.9;
 /// Fewest prompt tokens of a step. Steps of fewer do not say what a prompt token costs.
 const FEWEST: u32 = 16;
 /// What a prompt token may cost more than in the cheapest size known, as a share of that cost. A
@@ -27,6 +27,8 @@ pub struct PromptBudget {
     prompts: CostCurve,
     /// Mixed steps so far.
     mixed: u64,
+    /// Whether the last step was timed.
+    timed: bool,
 }
 
 impl Default for PromptBudget {
@@ -35,15 +37,17 @@ impl Default for PromptBudget {
             decodes: CostCurve::new(),
             prompts: CostCurve::new(),
             mixed: 0,
+            timed: false,
         }
     }
 }
 
 impl PromptBudget {
-    /// Learns from a step of `decodes` and `prompts` tokens that took `seconds`. 0 seconds are a
-    /// backend that measures nothing; its steps are not bounded.
+    /// Learns from a step of `decodes` and `prompts` tokens that took `seconds`: positive, or 0
+    /// from a backend that measures nothing, whose steps are not bounded.
     pub fn observe(&mut self, decodes: u32, prompts: u32, seconds: f64) {
-        if decodes == 0 || !seconds.is_finite() || seconds < 0.0 {
+        self.timed = seconds > 0.0 && seconds.is_finite();
+        if decodes == 0 || !self.timed {
             return;
         }
         if prompts == 0 {
@@ -59,19 +63,17 @@ impl PromptBudget {
     }
 
     /// Prompt tokens of a step with so many decodes, at most `most`. 0 while the cost of the
-    /// decodes alone is unknown: the step measures it. All of `most` without decodes.
+    /// decodes alone is unknown: the step measures it. All of `most` without decodes, and where
+    /// steps are not timed.
     #[must_use]
     pub fn tokens(&self, decodes: u32, most: usize) -> usize {
-        if decodes == 0 {
+        if decodes == 0 || !self.timed {
             return most;
         }
         if !self.decodes.knows(decodes, self.mixed) {
             return 0;
         }
         let seconds = self.decode_seconds(decodes);
-        if seconds <= 0.0 {
-            return most;
-        }
         let points = self.prompts.points(self.mixed);
         let end = (2.0 * points.last()).min(most as f64);
         let fitting = points.fitting((AIM * STRETCH - 1.0) * seconds, end);
@@ -109,6 +111,7 @@ mod tests {
     /// Learns from steps of `decodes` for as long as the budget changes.
     fn settled(decodes: u32, most: usize, cost: impl Fn(u32, u32) -> f64) -> PromptBudget {
         let mut budget = PromptBudget::default();
+        budget.observe(0, 64, cost(0, 64));
         for _ in 0..100 {
             let tokens = budget.tokens(decodes, most) as u32;
             budget.observe(decodes, tokens, cost(decodes, tokens));
@@ -127,6 +130,8 @@ mod tests {
     #[test]
     fn decodes_are_measured_alone_first() {
         let mut budget = PromptBudget::default();
+        assert_eq!(budget.tokens(4, MOST), MOST, "no step was timed");
+        budget.observe(0, 100, 0.1);
         assert_eq!(budget.tokens(0, MOST), MOST);
         for _ in 0..2 {
             assert_eq!(budget.tokens(4, MOST), 0);
@@ -170,17 +175,18 @@ mod tests {
 
     #[test]
     fn a_device_that_measures_nothing_is_not_bounded() {
-        let budget = settled(3, MOST, |_, _| 0.0);
-        assert_eq!(budget.tokens(3, MOST), MOST);
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let mut budget = settled(3, MOST, affine(0.010, 0.0, 0.000_25));
+            budget.observe(3, 0, seconds);
+            assert_eq!(budget.tokens(3, MOST), MOST);
+        }
     }
 
     #[test]
-    fn short_chunks_and_impossible_times_teach_nothing() {
+    fn short_chunks_and_prompts_alone_teach_nothing() {
         let mut budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
         let before = budget.tokens(4, MOST);
         budget.observe(4, FEWEST - 1, 5.0);
-        budget.observe(4, 100, f64::NAN);
-        budget.observe(4, 0, -1.0);
         budget.observe(0, 100, 1.0);
         assert_eq!(budget.tokens(4, MOST), before);
     }
@@ -191,14 +197,22 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         let plain = affine(0.007, 0.001, 0.000_02);
         let mut budget = PromptBudget::default();
+        budget.observe(0, 64, 0.2);
         for _ in 0..200 {
             let tokens = budget.tokens(8, MOST) as u32;
             let first = seen.insert(u32::BITS - tokens.leading_zeros());
-            budget.observe(8, tokens, plain(8, tokens) + f64::from(u8::from(first)) * 0.2);
+            budget.observe(
+                8,
+                tokens,
+                plain(8, tokens) + f64::from(u8::from(first)) * 0.2,
+            );
         }
         let fitting = ((AIM * STRETCH - 1.0) * 0.007 - 0.001) / 0.000_02;
         let tokens = budget.tokens(8, MOST) as f64;
-        assert!((tokens / fitting - 1.0).abs() < 0.1, "{tokens} of {fitting}");
+        assert!(
+            (tokens / fitting - 1.0).abs() < 0.1,
+            "{tokens} of {fitting}"
+        );
     }
 
     proptest! {
@@ -211,6 +225,7 @@ mod tests {
             each in 0.000_001..0.001f64,
         ) {
             let mut budget = PromptBudget::default();
+            budget.observe(0, 64, decode);
             for (decodes, prompts, seconds) in history {
                 budget.observe(decodes, prompts, seconds);
             }
@@ -221,7 +236,8 @@ mod tests {
             }
             let tokens = budget.tokens(8, MOST) as f64;
             let bound = STRETCH * decode;
-            let waste = |tokens: f64| (fixed + each * tokens) / tokens / (fixed / MOST as f64 + each);
+            let cheapest = fixed / MOST as f64 + each;
+            let waste = |tokens: f64| (fixed / tokens + each) / cheapest;
             let long = cost(8, tokens as u32);
             // Within the bound, unless tokens would be dear; and no longer than keeps them cheap.
             prop_assert!(

@@ -212,7 +212,11 @@ mod tests {
         let one = curve(&[(100, 2.0)]).points(0);
         assert_eq!(one.of_prompts(1e6), 2.0, "flat until there is a slope");
         let falling = curve(&[(100, 3.0), (200, 2.0)]).points(0);
-        assert_eq!(falling.of_prompts(400.0), 2.0, "no cost falls beyond what was measured");
+        assert_eq!(
+            falling.of_prompts(400.0),
+            2.0,
+            "no cost falls beyond what was measured"
+        );
     }
 
     proptest! {

@@ -19,8 +19,8 @@ pub(crate) struct StepShape {
     pub(crate) prompt_context: u64,
 }
 
-/// The cost of a step: base + decodes + prompt tokens + attention, then jitter. Everything in
-/// microseconds.
+/// The cost of a step: base + decodes + prompt tokens + attention, with prompt tokens no less than
+/// a floor, then jitter. Everything in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Timing {
@@ -31,6 +31,9 @@ pub(crate) struct Timing {
     pub(crate) decode_us: Vec<(u32, f64)>,
     /// Each prompt token.
     pub(crate) prompt_us_per_token: f64,
+    /// Least cost of a step with prompt tokens: the launches of its kernels, which a longer step
+    /// hides. Steps that only decode are graphs.
+    pub(crate) prompt_floor_us: f64,
     /// Each thousand tokens that a decode attends to.
     pub(crate) decode_us_per_context_ktoken: f64,
     /// Each thousand pairs of a prompt token and a token that it attends to.
@@ -47,6 +50,7 @@ impl Default for Timing {
             base_us: 100.0,
             decode_us: vec![(1, 1_950.0), (4, 3_400.0), (8, 5_100.0), (32, 11_700.0)],
             prompt_us_per_token: 192.0,
+            prompt_floor_us: 0.0,
             decode_us_per_context_ktoken: 780.0,
             prompt_us_per_context_ktoken: 120.0,
             jitter: 0.0,
@@ -61,6 +65,7 @@ impl Timing {
             base_us: 0.0,
             decode_us: Vec::new(),
             prompt_us_per_token: 0.0,
+            prompt_floor_us: 0.0,
             decode_us_per_context_ktoken: 0.0,
             prompt_us_per_context_ktoken: 0.0,
             jitter: 0.0,
@@ -72,6 +77,7 @@ impl Timing {
         let costs = [
             ("base_us", self.base_us),
             ("prompt_us_per_token", self.prompt_us_per_token),
+            ("prompt_floor_us", self.prompt_floor_us),
             (
                 "decode_us_per_context_ktoken",
                 self.decode_us_per_context_ktoken,
@@ -107,6 +113,10 @@ impl Timing {
             + self.decode_cost(shape.decodes)
             + f64::from(shape.prompt_tokens) * self.prompt_us_per_token
             + attention / 1e3;
+        let us = match shape.prompt_tokens {
+            0 => us,
+            _ => us.max(self.prompt_floor_us),
+        };
         let factor = match self.jitter {
             0.0 => 1.0,
             jitter => 1.0 + jitter * (2.0 * random::unit(random::join(seed, step)) - 1.0),
@@ -177,6 +187,28 @@ mod tests {
             prompt_context: 2000,
         };
         assert!((cost(&timing, shape) - (30.0 + 20.0 + 1.0)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_step_with_prompt_tokens_costs_its_floor_at_least() {
+        let timing = Timing {
+            base_us: 10.0,
+            prompt_us_per_token: 3.0,
+            prompt_floor_us: 100.0,
+            ..Timing::instant()
+        };
+        let of = |decodes, prompt_tokens| {
+            let shape = StepShape {
+                decodes,
+                prompt_tokens,
+                ..StepShape::default()
+            };
+            cost(&timing, shape)
+        };
+        let costs = [of(5, 0), of(0, 1), of(5, 30), of(0, 31)];
+        for (cost, expected) in costs.into_iter().zip([10.0, 100.0, 100.0, 103.0]) {
+            assert!((cost - expected).abs() < 1e-6, "{cost} {expected}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ from penstock.config.kv_events import KvEventsConfig
 from penstock.config.log import configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
-from penstock.config.resolve import resolve
+from penstock.config.resolve import ON_CPUS, ON_GPUS, StepDefaults, resolve
 from penstock.config.sections import (
     CacheConfig,
     ComputeConfig,
@@ -45,6 +45,8 @@ from penstock.config.vllm_flags import ignored_value
 
 __all__ = [
     "FLAGS",
+    "ON_CPUS",
+    "ON_GPUS",
     "CacheConfig",
     "ClusterAccess",
     "ComputeConfig",
@@ -58,6 +60,7 @@ __all__ = [
     "Raw",
     "SchedulerConfig",
     "ServerConfig",
+    "StepDefaults",
     "TierConfig",
     "TiersConfig",
     "backend_api_key",

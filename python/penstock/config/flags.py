@@ -222,15 +222,15 @@ FLAGS: tuple[Flag, ...] = (
         "scheduler",
         Integer(1, 4096),
         None,
-        "sequences computed together; default: 64",
+        "sequences computed together; default: 64, on GPUs 256",
     ),
     Flag(
         "--max-num-batched-tokens",
         "scheduler",
         Count(1, 2**20),
         None,
-        "tokens computed in one step, at least --max-num-seqs; default: 256. Larger steps finish "
-        "prompts sooner and delay the tokens of running answers",
+        "tokens computed in one step, at least --max-num-seqs; default: 256, on GPUs 8192. While "
+        "answers run, prompts lengthen a step to three times its time at most, where possible",
     ),
     Flag(
         "--max-num-queued-reqs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.config.flags import FLAGS, Flag
@@ -25,8 +26,18 @@ from penstock.config.sources import Raw
 from penstock.config.tiers import read_tier, resolve_tiers
 from penstock.core import InvalidValueError, PenstockError
 
-DEFAULT_SEQS = 64
-DEFAULT_BATCHED_TOKENS = 256
+
+@dataclass(frozen=True, slots=True)
+class StepDefaults:
+    """What a step takes where no flag says it."""
+
+    sequences: int
+    tokens: int
+
+
+ON_CPUS = StepDefaults(sequences=64, tokens=256)
+ON_GPUS = StepDefaults(sequences=256, tokens=8192)
+"""A GPU computes few tokens in the time in which it reads the weights."""
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
@@ -68,6 +79,7 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
     clients.
     """
     values = parse(raw)
+    compute = _compute(values)
     engine = EngineConfig(
         ModelConfig(
             path=model_path,
@@ -85,8 +97,8 @@ def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config
             prefix_caching=values["enable_prefix_caching"],
             events=values["kv_events_config"],
         ),
-        _scheduler(values),
-        _compute(values),
+        _scheduler(values, compute.backend),
+        compute,
         _parallel(values),
         resolve_tiers(values["kv_tier"], values["kv_chunk_tokens"], values["block_size"]),
         LogConfig(values["log_level"], values["log_format"]),
@@ -111,17 +123,18 @@ def _compute(values: Mapping[str, Any]) -> ComputeConfig:
     )
 
 
-def _scheduler(values: Mapping[str, Any]) -> SchedulerConfig:
+def _scheduler(values: Mapping[str, Any], backend: str) -> SchedulerConfig:
+    usual = ON_GPUS if backend == "cuda" else ON_CPUS
     seqs, batched = values["max_num_seqs"], values["max_num_batched_tokens"]
     if seqs and batched and batched < seqs:
         raise InvalidValueError(
             "--max-num-batched-tokens", batched, f"at least --max-num-seqs ({seqs})"
         )
     if not seqs:
-        seqs = min(DEFAULT_SEQS, batched or DEFAULT_SEQS)
+        seqs = min(usual.sequences, batched or usual.sequences)
     return SchedulerConfig(
         max_num_seqs=seqs,
-        max_num_batched_tokens=batched or max(DEFAULT_BATCHED_TOKENS, seqs),
+        max_num_batched_tokens=batched or max(usual.tokens, seqs),
         max_queue=values["max_num_queued_reqs"],
         policy=values["scheduling_policy"],
         max_wait=values["max_queue_wait"],

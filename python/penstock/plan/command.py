@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
+from penstock.config import ON_CPUS, ON_GPUS
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.sizing import active_parameters, parameters, whole
 from penstock.plan.cut import Cut
@@ -108,7 +109,7 @@ def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> 
     if subject.refused and rules.name == "penstock":
         lines.append(f"sized only: {subject.refused}")
     if rules.name == "penstock" and not device.is_cpu:
-        lines.append("sized only: Penstock's backend for GPUs has not run on one yet")
+        lines.append("sized only: no plan of Penstock on a GPU has been compared with one yet")
     return [*lines, *(line for target in targets for line in _place(target, rules))]
 
 
@@ -186,11 +187,11 @@ def _planned(
 
 
 def load_of(parsed: argparse.Namespace, target: Target) -> Load:
-    """Settings with the defaults of engines on GPUs, or of Penstock here."""
-    chunk, sequences = (256, 64) if target.accelerator.is_cpu else (8192, 256)
+    """Settings with the defaults of Penstock, on GPUs those of other engines too."""
+    usual = ON_CPUS if target.accelerator.is_cpu else ON_GPUS
     return Load(
-        chunk=parsed.max_num_batched_tokens or chunk,
-        sequences=parsed.max_num_seqs or sequences,
+        chunk=parsed.max_num_batched_tokens or usual.tokens,
+        sequences=parsed.max_num_seqs or usual.sequences,
         context=parsed.max_model_len or 0,
         fraction=parsed.memory_fraction,
     )

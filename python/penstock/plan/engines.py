@@ -11,7 +11,6 @@ from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut
 from penstock.plan.hardware import GIB, Accelerator
 from penstock.plan.lines import Line
-from penstock.plan.virtual import UNBOUNDED, MixedBound
 
 MIB = 2**20
 ACTIVATIONS = {1: 10, 2: 6, 4: 5}
@@ -31,8 +30,6 @@ PROCESS = 100 * MIB
 49,152 tokens."""
 KEPT_FREE = 0.10
 """Share of this machine's free memory."""
-MIXED = MixedBound(stretch=3.0, fewest=32, dearest=2.0)
-"""Bounds of `penstock/scheduler/mixed_steps.py`, which a test compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,8 @@ class Engine:
     by_requests: bool
     """It can compute attention whole on every rank, each for its own sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
-    mixed: MixedBound = UNBOUNDED
+    paced: bool = False
+    """It bounds the prompt tokens of a step by what they add to the latency of decodes."""
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
         """Why a cut cannot be served; empty: it can."""
@@ -134,7 +132,7 @@ def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> l
             Line("driver", device.memory - device.usable, "1% of the memory"),
             _activations(spec, cut, load),
             _communicators(device, cut),
-            Line("rest", round(REST), "3.5 GiB; Penstock's own backend has not been measured"),
+            Line("rest", round(REST), "3.5 GiB, as other torch engines"),
         ]
     part = -(-spec.vocab // cut.tp)
     numbers = max(load.chunk * spec.hidden, 32 * part)
@@ -184,7 +182,7 @@ def _communicators(device: Accelerator, cut: Cut) -> Line:
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine("penstock", divides=False, by_requests=False, rule=_penstock, mixed=MIXED),
+        Engine("penstock", divides=False, by_requests=False, rule=_penstock, paced=True),
         Engine("vllm", divides=True, by_requests=True, rule=_vllm),
         Engine("sglang", divides=True, by_requests=True, rule=_sglang),
     )

@@ -25,7 +25,7 @@ from penstock.plan.prefixes import Prefixes, Store
 from penstock.plan.speed import Constants, Steps, step_model
 from penstock.plan.subject import Subject
 from penstock.plan.tiers import Tier, keeps, store
-from penstock.plan.virtual import Arrival, Limits, MixedBound, Outcome, Replica, StepTime
+from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
 CHUNKS = (2048, 8192)
 """Token budgets of a step that are tried."""
@@ -100,7 +100,7 @@ class Candidate:
     sequences: int
     memory: Memory
     model: Steps
-    mixed: MixedBound
+    paced: bool
     tiers: tuple[Tier, ...] = ()
     stores: tuple[Store, ...] | None = None
     """The tiers as a replica has them; None: it computes all of every prompt."""
@@ -220,7 +220,7 @@ def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> 
         candidate.sequences,
         candidate.chunk,
         candidate.memory.concurrency(goal.longest) * goal.longest,
-        candidate.mixed,
+        candidate.paced,
     )
     prefixes = None
     if candidate.stores is not None:
@@ -327,7 +327,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
             )
             most = min(load.sequences or SEQUENCES, kept.concurrency(goal.longest))
             for tiers, kept_in in _tiered(question, kept):
-                found.append(Candidate(cut, chunk, most, kept, model, rules.mixed, tiers, kept_in))
+                found.append(Candidate(cut, chunk, most, kept, model, rules.paced, tiers, kept_in))
         if model is None:
             misfits.append((str(cut), why))
     return found, misfits

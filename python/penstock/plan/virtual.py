@@ -14,14 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from penstock._native import PromptBudget
 from penstock.plan.prefixes import Prefixes
-
-GRAIN = 128
-"""Prompt tokens of a step are exact to one in so many: what the scheduler learns is no more so."""
-FRESH = 0.25
-"""Weight of the newest step in averages of what a prompt token costs."""
-COUNTED = 16
-"""Prompt tokens from which on a step says what one costs."""
 
 StepTime = Callable[[float, float, float, float], float]
 """Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
@@ -29,6 +23,8 @@ of a prompt token and a token before its chunk."""
 Settling = Callable[[float, float], float]
 """Seconds that a step of so many decodes takes longer, so many steps after one with prompt tokens:
 its weights come back into caches."""
+ALIKE = 4
+"""Steps of one length after which no further one teaches anything."""
 NOTICED = 0.01
 """Share of a step below which that is left out."""
 
@@ -46,23 +42,6 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedBound:
-    """How far prompt tokens lengthen a step that also decodes."""
-
-    stretch: float = math.inf
-    """Longest such step, in steps that only decode."""
-    fewest: int = 1
-    """Prompt tokens that are always allowed."""
-    dearest: float = 1.0
-    """Bound of the factor on `fewest`: what a token costs beside decodes over what it costs alone,
-    which is above 1 where few tokens read nearly all experts."""
-
-
-UNBOUNDED = MixedBound()
-"""As far as the token budget goes."""
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of a replica."""
 
@@ -71,7 +50,8 @@ class Limits:
     """Token budget of a step."""
     kv_tokens: int
     """Tokens that its KV holds; a request takes those of its prompt and its answer."""
-    mixed: MixedBound = UNBOUNDED
+    paced: bool = False
+    """Whether prompt tokens beside decodes are bounded as Penstock's scheduler bounds them."""
 
 
 @dataclass(slots=True)
@@ -134,24 +114,6 @@ class _Prompt:
     """Tokens that are not computed yet."""
 
 
-def _fitting(fits: Callable[[int], bool], most: int, guess: int) -> int:
-    """The most tokens up to `most` that fit, less 1% at most: bisection, after a look around
-    `guess`, which saves three quarters of it where steps are alike.
-    """
-    least, grain = 0, 1 + guess // GRAIN
-    for tokens in (min(guess, most), guess + grain, most, guess - grain):
-        if least < tokens <= most:
-            least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
-    while most - least > least // GRAIN:
-        tokens = (least + most + 1) // 2
-        least, most = (tokens, most) if fits(tokens) else (least, tokens - 1)
-    return least
-
-
-def _average(average: float, value: float) -> float:
-    return average + FRESH * (value - average) if average else value
-
-
 class Replica:
     """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
 
@@ -178,10 +140,7 @@ class Replica:
         self._context = 0.0
         """Tokens that all decodes see."""
         self._now = self._busy = 0.0
-        self._fitted = limits.chunk
-        """Prompt tokens that fitted into the last step in which not all did."""
-        self._alone = self._beside = 0.0
-        """Averages of what a prompt token costs in a step of prompts alone, and beside decodes."""
+        self._pacing = PromptBudget()
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
         """All requests, to their ends. Those that the KV never holds do not end."""
@@ -258,60 +217,35 @@ class Replica:
         late = self._settling(decodes, self._since)
         if late > NOTICED * each:
             self._since += 1
+            self._pacing.observe(decodes, 0, each + late)
             self._passed(each + late, 1, decodes)
             return
         if until < math.inf:
             steps = min(steps, max(math.ceil((until - self._now) / each), 1))
         if steps > 1:
             each = self._step(decodes, average + steps / 2, 0.0, 0.0)
+        for _ in range(min(steps, ALIKE)):
+            self._pacing.observe(decodes, 0, each)
         self._since += steps
         self._passed(steps * each, steps, decodes)
 
     def _mixed(self, decodes: int) -> None:
-        """One step with prompt tokens."""
+        """One step while there are prompts."""
         average = self._context / decodes if decodes else 0.0
-        shares = self._shares(self._budget(decodes, average))
+        shares = self._shares(self._budget(decodes))
         seconds = self._seconds(decodes, average, shares)
-        self._learn(decodes, average, sum(shares), seconds)
+        self._pacing.observe(decodes, sum(shares), seconds)
         for prompt, share in zip(self._prompts, shares, strict=False):
             prompt.left -= share
-        self._since = 0
+        self._since = 0 if shares else self._since + 1
         self._passed(seconds, 1, decodes)
         while self._prompts and not self._prompts[0].left:
             self._begin(self._prompts.popleft())
 
-    def _learn(self, decodes: int, average: float, prompts: int, seconds: float) -> None:
-        """Average what a prompt token costs, over the steps that the scheduler averages."""
-        if self._limits.mixed.dearest == 1.0 or prompts < COUNTED or seconds <= 0.0:
-            return
-        if not decodes:
-            self._alone = _average(self._alone, seconds / prompts)
-            return
-        rest = seconds - self._step(decodes, average, 0.0, 0.0)
-        self._beside = _average(self._beside, max(rest, 0.0) / prompts)
-
-    def _fewest(self) -> int:
-        mixed = self._limits.mixed
-        dearer = self._beside / self._alone if self._alone else 1.0
-        return int(mixed.fewest * min(max(dearer, 1.0), mixed.dearest))
-
-    def _budget(self, decodes: int, average: float) -> int:
-        """Prompt tokens that a step takes beside decodes that see `average` tokens each. The
-        scheduler learns how many fit; here it is known.
-        """
-        most, mixed = max(self._limits.chunk - decodes, 1), self._limits.mixed
-        if not decodes or mixed.stretch == math.inf:
-            return most
-        longest = mixed.stretch * self._step(decodes, average, 0.0, 0.0)
-
-        def fits(tokens: int) -> bool:
-            return self._seconds(decodes, average, self._shares(tokens)) <= longest
-
-        left = min(most, sum(prompt.left for prompt in self._prompts))
-        fitting = _fitting(fits, left, self._fitted)
-        if fitting < left:
-            self._fitted = fitting
-        return min(max(fitting, self._fewest()), most)
+    def _budget(self, decodes: int) -> int:
+        """Prompt tokens of a step; of none it measures what the decodes cost alone."""
+        most = max(self._limits.chunk - decodes, 1)
+        return self._pacing.tokens(decodes, most) if self._limits.paced else most
 
     def _shares(self, budget: int) -> list[int]:
         """Tokens of the first prompts, oldest first."""

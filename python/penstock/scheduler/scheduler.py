@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from penstock._native import PromptBudget
 from penstock.core import (
     EngineStats,
     FinishReason,
@@ -26,7 +27,6 @@ from penstock.kv_tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.mixed_steps import MixedSteps
 from penstock.scheduler.outbox import Outbox
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.prefixes import Prefixes
@@ -54,7 +54,7 @@ class Scheduler:
         self._prefixes = Prefixes(kv, self.tiers, clock)
         self._roster = Roster(limits.max_num_seqs, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
-        self._mixed = MixedSteps()
+        self._prompts = PromptBudget()
         self._selection = Selection(
             limits,
             self._intake,
@@ -62,7 +62,7 @@ class Scheduler:
             kv,
             self._prefixes,
             drafter or NoDrafts(),
-            self._mixed,
+            self._prompts,
             clock,
         )
         self._progress = Progress(kv, self._prefixes, self._roster, self._outbox, clock)
@@ -153,7 +153,7 @@ class Scheduler:
         """Advance the sequences of a plan by its result. Plans are applied in their order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
         prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
-        self._mixed.ran(len(work) - len(prompts), sum(prompts), result.seconds)
+        self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)
         self._masks = [sum(both) for both in zip(self._masks, result.masks, strict=True)]
         self._progress.apply(plan, work, result)
 

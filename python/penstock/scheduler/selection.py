@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock._native import PromptBudget
 from penstock.core import FinishReason
 from penstock.kv import KvCache
 from penstock.scheduler.drafting import Drafter, append_drafts
@@ -11,7 +12,6 @@ from penstock.scheduler.grammar_room import GrammarRoom
 from penstock.scheduler.growth import Growth
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.mixed_steps import MixedSteps
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.roster import Roster
@@ -38,7 +38,7 @@ class Selection:
         kv: KvCache,
         prefixes: Prefixes,
         drafter: Drafter,
-        mixed: MixedSteps,
+        prompts: PromptBudget,
         clock: Callable[[], float],
     ) -> None:
         self._limits = limits
@@ -46,7 +46,7 @@ class Selection:
         self._kv = kv
         self._prefixes = prefixes
         self._drafter = drafter
-        self._mixed = mixed
+        self._prompts = prompts
         self._clock = clock
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
@@ -76,7 +76,7 @@ class Selection:
         """Prompt tokens of the step. Of a batch that is complete no inter-token latency counts."""
         if not decodes or not self._limits.arrivals:
             return budget
-        return self._mixed.prompt_budget(len(decodes), budget)
+        return self._prompts.tokens(len(decodes), budget)
 
     def decode_ahead(self) -> Work:
         """A token for each sequence that the plan in flight has and leaves decoding.

@@ -9,8 +9,9 @@
 //! Nothing here reads a clock: the caller gives the time at which a step begins,
 //! [`Batcher::schedule`] its duration.
 
+#[cfg(test)]
+mod devices;
 mod kv;
-mod mixed_steps;
 mod pool;
 #[cfg(test)]
 mod properties;
@@ -21,6 +22,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use penstock_pacing::PromptBudget;
 use penstock_prefix::Digest;
 use penstock_wire::{Finish, Output, Step, StepStats, TokenRequest};
 
@@ -28,7 +30,6 @@ use crate::answers::Answers;
 use crate::profile::Profile;
 use crate::timing::StepShape;
 use kv::{Found, Kv};
-pub(crate) use mixed_steps::MixedSteps;
 use sequence::{Bounds, Sequence};
 
 /// A request as the engine gets it.
@@ -64,7 +65,10 @@ pub(crate) struct Batcher {
     outputs: Vec<Output>,
     arrivals: u64,
     in_flight: bool,
-    mixed: MixedSteps,
+    prompts: PromptBudget,
+    /// Prompt tokens beside decodes, whatever they cost.
+    #[cfg(test)]
+    fixed: Option<usize>,
     stats: StepStats,
 }
 
@@ -84,7 +88,9 @@ impl Batcher {
             outputs: Vec::new(),
             arrivals: 0,
             in_flight: false,
-            mixed: MixedSteps::default(),
+            prompts: PromptBudget::default(),
+            #[cfg(test)]
+            fixed: None,
             stats,
         }
     }
@@ -178,7 +184,7 @@ impl Batcher {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
         let decodes = self.schedule_decodes();
-        budget = self.mixed.prompt_budget(decodes as u32, budget - decodes);
+        budget = self.prompt_budget(decodes, budget - decodes);
         budget -= self.schedule_chunks(budget);
         self.admit(budget, now);
         let shape = self.shape();
@@ -191,8 +197,18 @@ impl Batcher {
         let seed = self.answers.seed;
         let cost = self.profile.timing.cost(&shape, seed, self.stats.step);
         self.stats.step_ms = cost.as_secs_f32() * 1e3;
-        self.mixed.ran(shape.decodes, shape.prompt_tokens, cost);
+        let seconds = cost.as_secs_f64();
+        self.prompts
+            .observe(shape.decodes, shape.prompt_tokens, seconds);
         Some(cost)
+    }
+
+    fn prompt_budget(&self, decodes: usize, most: usize) -> usize {
+        #[cfg(test)]
+        if let Some(fixed) = self.fixed {
+            return if decodes > 0 { fixed.min(most) } else { most };
+        }
+        self.prompts.tokens(decodes as u32, most)
     }
 
     fn schedule_decodes(&mut self) -> usize {
@@ -374,8 +390,8 @@ impl Batcher {
     }
 
     /// What the engine has learnt of mixed steps.
-    pub(crate) fn mixed(&self) -> &MixedSteps {
-        &self.mixed
+    pub(crate) fn prompts(&self) -> &PromptBudget {
+        &self.prompts
     }
 
     /// Names of the full blocks of a prompt without a salt: equal engines have equal names.

@@ -140,6 +140,7 @@ fn a_long_prompt_comes_in_chunks_of_the_budget() {
 #[test]
 fn a_newcomer_joins_the_decodes_and_slows_them() {
     let mut run = Run::new(profile());
+    run.batcher.fixed = Some(64);
     run.add(1, ask(1, 10, 4));
     assert!(run.step());
     run.add(2, ask(500, 20, 2));
@@ -153,6 +154,7 @@ fn a_newcomer_joins_the_decodes_and_slows_them() {
 #[test]
 fn the_budget_goes_to_decodes_first_and_then_in_order_of_arrival() {
     let mut run = Run::new(profile());
+    run.batcher.fixed = Some(64);
     run.add(1, ask(1, 10, 3));
     assert!(run.step());
     run.add(2, ask(200, 100, 1));
@@ -169,14 +171,15 @@ fn a_prompt_beside_a_decode_is_bounded_by_what_steps_took() {
     let mut profile = profile();
     profile.timing.prompt_us_per_token = 90.0;
     let mut run = Run::new(profile);
-    run.add(1, ask(1, 20, 5));
-    assert!(run.step() && run.step());
-    run.add(2, ask(200, 100, 1));
+    run.add(1, ask(1, 20, 7));
+    assert!(run.step());
+    run.add(2, ask(200, 80, 1));
     let records = run.finish();
-    // 20 tokens alone took 2.8 ms, 0.14 each, and a decode 2: twice that is 28, so 32 tokens, the
-    // fewest. They took 0.09 each: 44 then fit into three decode steps. 24 remain.
-    assert_eq!(millis(&records[&1].times), [2.8, 4.8, 9.68, 15.64, 19.8]);
-    assert_eq!(millis(&records[&2].times), [19.8]);
+    // The decode alone is measured twice, 2 ms. Then the fewest tokens, 16, twice: 1.44 ms more.
+    // Of twice as many 2.88 ms are expected to fit into three decode steps: 32. 16 remain.
+    let ends = [2.8, 4.8, 6.8, 10.24, 13.68, 18.56, 22.0];
+    assert_eq!(millis(&records[&1].times), ends);
+    assert_eq!(millis(&records[&2].times), [22.0]);
 }
 
 #[test]

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use crate::batching::{Inside, MixedSteps};
+use penstock_pacing::PromptBudget;
+
+use crate::batching::Inside;
 use crate::profile::Profile;
 use crate::timing::StepShape;
 
@@ -31,15 +33,15 @@ pub(super) fn best(outlooks: &[Outlook]) -> usize {
 /// Plays `inside` with and without `newcomer`, from `begins` seconds on.
 pub(super) fn outlook(
     profile: &Profile,
-    mixed: &MixedSteps,
+    prompts: &PromptBudget,
     inside: &[Inside],
     newcomer: Inside,
     begins: f64,
 ) -> Outlook {
-    let without = play(profile, mixed.clone(), inside, begins);
+    let without = play(profile, prompts.clone(), inside, begins);
     let with = play(
         profile,
-        mixed.clone(),
+        prompts.clone(),
         &[inside, &[newcomer]].concat(),
         begins,
     );
@@ -59,28 +61,36 @@ struct Times {
 }
 
 /// Steps as the batcher makes them, without blocks; steps that only decode are taken together.
-fn play(profile: &Profile, mut mixed: MixedSteps, inside: &[Inside], begins: f64) -> Vec<Times> {
+fn play(
+    profile: &Profile,
+    mut prompts: PromptBudget,
+    inside: &[Inside],
+    begins: f64,
+) -> Vec<Times> {
     let mut left: Vec<(usize, Inside)> = inside.iter().copied().enumerate().collect();
     left.retain(|(_, one)| one.prompt_left + one.outputs_left > 0);
     let mut times = vec![Times::default(); inside.len()];
     let mut now = begins;
     while !left.is_empty() {
         admit(profile, &mut left);
-        let work = works(profile, &mixed, &left);
+        let work = works(profile, &prompts, &left);
         let decodes = |(one, work): (&(usize, Inside), &usize)| {
             (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
         };
         let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
-        let chunks = work.iter().any(|work| *work > 0);
+        // Prompts in turn get tokens once the cost of the decodes alone is known.
+        let in_turn = left
+            .iter()
+            .any(|(_, one)| !one.waiting && one.prompt_left > 0);
         let shortest = decoding.iter().map(|one| one.outputs_left).min();
-        let steps = if chunks {
+        let steps = if in_turn {
             1
         } else {
             shortest.unwrap_or(1).max(1)
         };
         let took = step(profile, &left, &work, &decoding, steps);
-        let prompts: usize = work.iter().sum();
-        mixed.ran(decoding.len() as u32, prompts as u32, took);
+        let tokens: usize = work.iter().sum();
+        prompts.observe(decoding.len() as u32, tokens as u32, took.as_secs_f64());
         now += steps as f64 * took.as_secs_f64();
         for ((id, one), work) in left.iter_mut().zip(work) {
             if one.waiting {
@@ -127,13 +137,13 @@ fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
 }
 
 /// Prompt tokens of each in the next step.
-fn works(profile: &Profile, mixed: &MixedSteps, left: &[(usize, Inside)]) -> Vec<usize> {
+fn works(profile: &Profile, prompts: &PromptBudget, left: &[(usize, Inside)]) -> Vec<usize> {
     let decodes = left
         .iter()
         .filter(|(_, one)| !one.waiting && one.prompt_left == 0)
         .count();
     let budget = (profile.max_num_batched_tokens as usize).saturating_sub(decodes);
-    let mut budget = mixed.prompt_budget(decodes as u32, budget);
+    let mut budget = prompts.tokens(decodes as u32, budget);
     let work = left.iter().map(|(_, one)| {
         let work = if one.waiting { 0 } else { one.prompt_left };
         let work = work.min(budget);

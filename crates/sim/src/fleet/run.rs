@@ -303,7 +303,7 @@ fn outlooks(nodes: &[Node], prompt: &[u32], arrival: &Arrival, now: Duration) ->
         let begins = begins.as_secs_f64();
         oracle::outlook(
             &node.profile,
-            node.batcher.mixed(),
+            node.batcher.prompts(),
             &inside,
             newcomer,
             begins,

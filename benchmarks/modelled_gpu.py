@@ -1,0 +1,224 @@
+"""The product's server on a modelled GPU: `penstock serve` with a backend whose steps take the time
+that an H100 took and that computes nothing. Two servers take turns: one that learns what its steps
+cost and bounds the prompt tokens of mixed steps by it, and one whose backend measures no times, so
+that nothing is bounded.
+
+    python benchmarks/modelled_gpu.py [--repeats 2] [--output build/modelled-gpu.json]
+
+The steps are those of Qwen3-0.6B (benchmarks/results/gpu-h100-2026-11-26.md): steps that only
+decode are graphs, steps with prompt tokens pay 11 ms of launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.config import EngineConfig
+from penstock.config.machine import available_memory
+from penstock.core import (
+    KvGroup,
+    KvSpec,
+    Numerics,
+    PenstockError,
+    StepPlan,
+    StepResult,
+    WorkerFacts,
+)
+from penstock.core.plan import LAST_SAMPLED
+from penstock.core.transfer import OpenTiers
+from penstock.model import ModelInfo
+
+DECODE_MS = ((1, 1.31), (8, 1.65), (32, 2.75), (64, 4.04), (128, 6.54), (256, 11.8))
+"""Decodes and milliseconds, at 1,024 tokens each."""
+LAUNCHES_MS, PROMPT_TOKEN_MS = 11.0, 0.003
+LOADS = {
+    "W2": "--random-input-len 256 --random-output-len 128 --max-concurrency 8 --num-prompts 96",
+    "W3": "--random-input-len 256 --random-output-len 128 --max-concurrency 32 --num-prompts 384",
+    "C128": "--random-input-len 512 --random-output-len 256 --max-concurrency 128 "
+    "--num-prompts 512",
+    "W5": "--random-prefix-len 1024 --random-input-len 128 --random-output-len 64 "
+    "--max-concurrency 8 --num-prompts 96",
+}
+FIGURES = ("output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_itl_ms")
+LEARNT, UNBOUNDED = "bound learnt", "no bound"
+READY_S = 60.0
+POLL_S = 0.05
+
+
+def decode_ms(decodes: int) -> float:
+    before = DECODE_MS[0]
+    for point in DECODE_MS:
+        if decodes <= point[0]:
+            spread = max(point[0] - before[0], 1)
+            return before[1] + (point[1] - before[1]) * (decodes - before[0]) / spread
+        before = point
+    return before[1] * decodes / before[0]
+
+
+def step_ms(lengths: Sequence[int]) -> float:
+    prompts = sum(length for length in lengths if length > 1)
+    decodes = sum(length == 1 for length in lengths)
+    if not prompts:
+        return decode_ms(decodes)
+    return LAUNCHES_MS + decode_ms(max(decodes, 1)) + PROMPT_TOKEN_MS * prompts
+
+
+class ModelledGpu:
+    """A backend (docs/adding-a-backend.md) that answers each token with the next number, in the
+    time of a step. `timed`: it says how long a step took.
+    """
+
+    def __init__(self, config: EngineConfig, info: ModelInfo, *, timed: bool) -> None:
+        self._block_size = config.cache.block_size
+        self._layers = tuple(range(len(info.spec.layers)))
+        self._vocab = info.spec.vocab
+        self._timed = timed
+        self._last: dict[int, int] = {}
+        self._idle_from = 0.0
+        self.facts = WorkerFacts(
+            fingerprint=bytes(32),
+            numerics=Numerics(weights=("none",), activations="none", kv="none"),
+            device="modelled GPU",
+            threads=1,
+            weights_bytes=0,
+        )
+
+    def kv_spec(self) -> KvSpec:
+        return KvSpec(self._block_size, (KvGroup(self._layers, block_bytes=4 * self._block_size),))
+
+    def free_memory(self) -> int:
+        return available_memory()
+
+    def allocate(self, blocks: Sequence[int]) -> None:
+        """Nothing is kept."""
+
+    def submit(self, plan: StepPlan) -> Step:
+        result, end = StepResult(), 0
+        for slot, length, sample in zip(plan.slots, plan.lengths, plan.sample, strict=True):
+            end += length
+            token = plan.tokens[end - 1]
+            if token == LAST_SAMPLED:
+                token = self._last[slot]
+            result.counts.append(sample)
+            if sample:
+                self._last[slot] = (token + 1) % self._vocab
+                result.tokens.append(self._last[slot])
+        seconds = step_ms(plan.lengths) / 1e3
+        result.seconds = seconds if self._timed else 0.0
+        self._idle_from = max(time.perf_counter(), self._idle_from) + seconds
+        return Step(result, self._idle_from)
+
+    def open_tiers(self, tiers: OpenTiers) -> object:
+        raise PenstockError("--kv-tier: a modelled GPU has no tiers")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Step:
+    def __init__(self, result: StepResult, ends: float) -> None:
+        self._result = result
+        self._ends = ends
+
+    def result(self, timeout: float | None = None) -> StepResult:
+        time.sleep(max(self._ends - time.perf_counter(), 0.0))
+        return self._result
+
+
+def load_timed(config: EngineConfig, info: ModelInfo, rank: object) -> ModelledGpu:
+    return ModelledGpu(config, info, timed=True)
+
+
+def load_untimed(config: EngineConfig, info: ModelInfo, rank: object) -> ModelledGpu:
+    return ModelledGpu(config, info, timed=False)
+
+
+MODULES = {
+    LEARNT: ("modelled_timed", "load_timed"),
+    UNBOUNDED: ("modelled_untimed", "load_untimed"),
+}
+"""`--device` takes a module that has a function `load`."""
+
+
+@contextmanager
+def served(name: str, modules: Path) -> Iterator[str]:
+    """URL of a server, which ends with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    roots = (str(modules), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
+    command = [
+        *(sys.executable, "-m", "penstock", "serve", "smollm2", "--device", MODULES[name][0]),
+        *("--port", str(port), "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"),
+        *("--log-level", "error"),
+    ]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, env=environ) as process:
+        try:
+            wait(url, process)
+            yield url
+        finally:
+            process.terminate()
+
+
+def wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/health"):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(POLL_S)
+    raise SystemExit("the server did not get ready")
+
+
+def measure(url: str, words: str, file: Path) -> dict[str, float]:
+    command = [
+        *(sys.executable, "-m", "penstock", "bench", "serve", "--base-url", url, "--prompt-ids"),
+        *("--vocab-size", "49152", *words.split(), "--temperature", "0", "--disable-tqdm"),
+        *("--save-result", "--result-dir", str(file.parent), "--result-filename", file.name),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = json.loads(file.read_text())
+    if found["failed"]:
+        raise SystemExit(f"{found['failed']} requests failed")
+    return {figure: round(found[figure], 2) for figure in FIGURES}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path("build/modelled-gpu.json"))
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for module, function in MODULES.values():
+            text = f"from benchmarks.modelled_gpu import {function} as load\n"
+            (Path(directory) / f"{module}.py").write_text(text)
+        for repeat in range(options.repeats):
+            for name in MODULES:
+                with served(name, Path(directory)) as url:
+                    measure(url, LOADS["W2"].replace("96", "4"), Path(directory) / "first.json")
+                    for load, words in LOADS.items():
+                        figures = measure(url, words, Path(directory) / "load.json")
+                        rows.append({"load": load, "server": name, "repeat": repeat, **figures})
+                        print(*(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
