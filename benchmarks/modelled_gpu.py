@@ -45,12 +45,12 @@ DECODE_MS = ((1, 1.31), (8, 1.65), (32, 2.75), (64, 4.04), (128, 6.54), (256, 11
 """Decodes and milliseconds, at 1,024 tokens each."""
 LAUNCHES_MS, PROMPT_TOKEN_MS = 11.0, 0.003
 LOADS = {
-    "W2": "--random-input-len 256 --random-output-len 128 --max-concurrency 8 --num-prompts 96",
+    "W2": "--random-input-len 256 --random-output-len 128 --max-concurrency 8 --num-prompts 192",
     "W3": "--random-input-len 256 --random-output-len 128 --max-concurrency 32 --num-prompts 384",
     "C128": "--random-input-len 512 --random-output-len 256 --max-concurrency 128 "
     "--num-prompts 512",
     "W5": "--random-prefix-len 1024 --random-input-len 128 --random-output-len 64 "
-    "--max-concurrency 8 --num-prompts 96",
+    "--max-concurrency 8 --num-prompts 192",
 }
 FIGURES = ("output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_itl_ms")
 LEARNT, UNBOUNDED = "bound learnt", "no bound"
@@ -147,8 +147,8 @@ def load_untimed(config: EngineConfig, info: ModelInfo, rank: object) -> Modelle
 
 
 MODULES = {
-    LEARNT: ("modelled_timed", "load_timed"),
-    UNBOUNDED: ("modelled_untimed", "load_untimed"),
+    LEARNT: ("modelled.timed", "load_timed"),
+    UNBOUNDED: ("modelled.untimed", "load_untimed"),
 }
 """`--device` takes a module that has a function `load`."""
 
@@ -198,6 +198,14 @@ def measure(url: str, words: str, file: Path) -> dict[str, float]:
     return {figure: round(found[figure], 2) for figure in FIGURES}
 
 
+def write_modules(directory: Path) -> None:
+    for module, function in MODULES.values():
+        package, _, name = module.partition(".")
+        (directory / package).mkdir(exist_ok=True)
+        text = f"from benchmarks.modelled_gpu import {function} as load\n"
+        (directory / package / f"{name}.py").write_text(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=2)
@@ -205,9 +213,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
-        for module, function in MODULES.values():
-            text = f"from benchmarks.modelled_gpu import {function} as load\n"
-            (Path(directory) / f"{module}.py").write_text(text)
+        write_modules(Path(directory))
         for repeat in range(options.repeats):
             for name in MODULES:
                 with served(name, Path(directory)) as url:
