@@ -101,7 +101,7 @@ def test_the_mooncake_trace_is_answered_in_half_the_mean_time(shared: Path) -> N
     path = shared / "data/traces/mooncake_conversation.jsonl"
     if not path.exists():
         pytest.skip(f"no trace at {path}")
-    workload = from_trace(read(path), 2.0, 2400.0, 300.0)
+    workload = from_trace(read(path), 3.0, 2400.0, 300.0)
     fleet = Fleet(engines=("h100",) * 8)
     ours, turns = (replay(workload, policy(name), fleet) for name in ("default", "round-robin"))
     assert ours.ttft_mean < 0.5 * turns.ttft_mean
