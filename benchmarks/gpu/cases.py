@@ -16,6 +16,7 @@ from penstock.backends.torch.kernels import (
     Heads,
     Matrix,
     Scoring,
+    Spans,
     decode,
     latent,
     merge,
@@ -88,6 +89,8 @@ def widened(value: Any, dtype: torch.dtype) -> Any:
         return value.to(torch.float32, copy=True) if value.dtype == dtype else value.clone()
     if isinstance(value, tuple):
         return tuple(widened(item, dtype) for item in value)
+    if isinstance(value, dict):
+        return {name: widened(item, dtype) for name, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return type(value)(**{name: widened(item, dtype) for name, item in fields.items()})
@@ -259,10 +262,16 @@ def decodes(
     dv: int | None = None,
     tokens: int = 16,
     splits: int | None = None,
+    count: int | None = None,
 ) -> Case:
+    """`count`: sequences that are computed, by a number on the device."""
     table, blocks = tables(make, lengths, tokens)
     k, v = pools(make, blocks, hk, tokens, d, dv or d)
     _fill(make, table, lengths, (k, v))
+    options: dict[str, Any] = {}
+    if count is not None:
+        out = make.numbers(len(lengths) + 2, hq, dv or d)
+        options = {"count": make.index([count]), "out": out}
     args = (make.numbers(len(lengths), hq, d), k, v, table, make.index(lengths), scoring)
     read = sum(min(n, scoring.window or n) for n in lengths) * hk * (d + (dv or d))
     return Case(
@@ -270,6 +279,7 @@ def decodes(
         decode.attend_decode_triton,
         decode.attend_decode_reference,
         args,
+        options,
         launch_options={"splits": splits},
         bytes=read * make.dtype.itemsize,
         operations=2 * sum(lengths) * hq * (d + (dv or d)),
@@ -287,20 +297,24 @@ def prefills(
     dv: int | None = None,
     tokens: int = 16,
     padding: int = 0,
+    left_out: int | None = None,
 ) -> Case:
-    """`rows` has the first position and the number of rows of each sequence."""
+    """`rows` has the first position and the number of rows of each sequence. The first `left_out`
+    sequences are not computed, by a number on the device.
+    """
     lengths, counts = [start + n for start, n in rows], [n for _, n in rows]
     table, blocks = tables(make, lengths, tokens)
     k, v = pools(make, blocks, hk, tokens, d, dv or d)
     _fill(make, table, lengths, (k, v))
     offsets = make.index([sum(counts[:i]) for i in range(len(counts) + 1)])
     q, starts = make.numbers(sum(counts) + padding, hq, d), make.index([start for start, _ in rows])
+    spans = Spans(offsets, None if left_out is None else make.index([left_out]))
     seen = sum(n * start + n * (n + 1) // 2 for start, n in rows)
     return Case(
         "prefill",
         prefill.attend_prefill_triton,
         prefill.attend_prefill_reference,
-        (q, k, v, table, starts, offsets, scoring),
+        (q, k, v, table, starts, spans, scoring),
         {"max_rows": max(counts)},
         operations=2 * seen * hq * (d + (dv or d)),
     )

@@ -37,6 +37,7 @@ from penstock.backends.torch import sampling  # noqa: E402
 from penstock.backends.torch.backend import Step, TorchBackend  # noqa: E402
 from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.model import Model  # noqa: E402
+from penstock.backends.torch.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.slots import DeviceSlots, Slots  # noqa: E402
 from penstock.config import Raw, resolve  # noqa: E402
 from penstock.core import GenerationParams, Request, StepPlan  # noqa: E402
@@ -51,6 +52,7 @@ from penstock.scheduler import Limits, Scheduler  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from benchmarks.gpu import launches  # noqa: E402
 from benchmarks.gpu.shapes import Shape, write_checkpoint  # noqa: E402
 from benchmarks.support import facts  # noqa: E402
 
@@ -76,6 +78,8 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (backend_module, "pack", "pack"),
     (DecodeGraphs, "draw", "graph"),
     (DecodeGraphs, "run", "graph"),
+    (PromptGraphs, "draw", "graph"),
+    (PromptGraphs, "run", "graph"),
     (TorchBackend, "_draw", "draw"),
     (backend_module, "result_of", "result"),
     (TorchBackend, "submit", "submit, rest"),
@@ -428,15 +432,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose title begins with it")
+    parser.add_argument("--launches", action="store_true", help="only those of steps with prompts")
     parser.add_argument("--results", type=Path, help="directory; default: no file is written")
     options = parser.parse_args()
     torch.set_num_threads(1)
     gc.disable()
-    found = []
+    found: list[Any] = []
+    counted = [
+        launches.measure(name, decodes, 128, options.repeats)
+        for name in ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-30B-A3B")
+        for decodes in (0, 64)
+    ]
+    print("\n".join(launches.lines(counted, facts.table)), flush=True)
     with tempfile.TemporaryDirectory() as temporary, reader(Path(temporary)) as path:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         backend, device = null_backend(Path(temporary))
-        for case in cases(options.batches, options.steps):
+        for case in () if options.launches else cases(options.batches, options.steps):
             if not case.title.startswith(options.only):
                 continue
             one = measure(backend, device, path, case, options.repeats)
@@ -449,7 +460,9 @@ def main() -> None:
         about = facts.gather(Path(), (), sys.argv)
         about["versions"]["torch"] = torch.__version__
         texts = lines(found, about, options.steps, options.repeats)
-        facts.write(facts.stem("gpu-host", options.results), texts, {**about, "steps": found})
+        texts += launches.lines(counted, facts.table)
+        kept = {**about, "steps": found, "launches": counted}
+        facts.write(facts.stem("gpu-host", options.results), texts, kept)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,9 @@ def graphs(results: Results, model: Model) -> None:
         slots = model.sizes.sequences
         results.row(
             "memory of graphs",
-            computed=graph_bytes(backend._spec, backend._shard, slots, backend._dtype),
+            computed=graph_bytes(
+                backend._spec, backend._shard, slots, model.sizes.budget, backend._dtype
+            ),
             measured=torch.cuda.memory_reserved(device) - before,
         )
 
@@ -275,17 +277,18 @@ def single(results: Results, model: Model) -> None:
     """One request alone, with graphs and without, and whether both have the same tokens."""
     backend = model.driver.backend
     kept, tables = backend._graphs, backend._on_device.tables
+    prompts = backend._prompt_graphs
     try:
         _single(results, model, captured=kept is not None)
-        backend._graphs = None
+        backend._graphs = backend._prompt_graphs = None
         _single(results, model, captured=False)
         # A graph reads whole block tables, whose width decides how the attention is split.
         backend._on_device.tables = lambda slots, _blocks: tables(slots, None)
         eager = _single(results, model, captured=False, whole_tables=True)
-        backend._graphs = kept
+        backend._graphs, backend._prompt_graphs = kept, prompts
         captured = _single(results, model, captured=kept is not None, whole_tables=True)
     finally:
-        backend._graphs = kept
+        backend._graphs, backend._prompt_graphs = kept, prompts
         backend._on_device.tables = tables
     results.note("graphs draw the same tokens", captured == eager)
     if captured != eager:

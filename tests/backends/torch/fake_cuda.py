@@ -13,14 +13,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from penstock.backends.torch.device import Cuda
-from penstock.backends.torch.graphs import Capture, capture_cuda
+from penstock.backends.torch.graphs import Capture
 from penstock.backends.torch.kernels import language
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -360,8 +360,10 @@ def capturing(*_: object, **__: object) -> Iterator[None]:
 class FakeCuda(Cuda):
     """`Cuda`, with graphs that can be replayed."""
 
-    @property
+    @cached_property
     def capture(self) -> Capture:
+        captured = super().capture
+
         def capture(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
             results: list[Tensor] = []
 
@@ -369,7 +371,7 @@ class FakeCuda(Cuda):
                 results.append(work())
                 return results[-1]
 
-            replay = capture_cuda(noted)
+            replay = captured(noted)
             GRAPHS[-1].again = lambda: results[-1].copy_(work())
             return replay
 
@@ -437,6 +439,7 @@ def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
         "Event": Event,
         "CUDAGraph": CUDAGraph,
         "graph": capturing,
+        "graph_pool_handle": lambda: (0, len(GRAPHS)),
         "cudart": Runtime,
     }
     torch._C._ensureCUDADeviceGuardSet()

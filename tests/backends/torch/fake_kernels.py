@@ -101,7 +101,7 @@ def checked(launch: Callable[..., Any], reference: Callable[..., Any]) -> Callab
     return both
 
 
-OWN = ("splits", "scratch")
+OWN = ("splits",)
 """Options that the references have not."""
 
 

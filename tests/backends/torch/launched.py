@@ -18,6 +18,9 @@ from penstock.backends.torch import kernels
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.graphs import decode_inputs, draw_all
 from penstock.backends.torch.kernels import decode
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.prompt_graphs import PromptGraphs
+from penstock.backends.torch.slots import DeviceSlots
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -111,26 +114,53 @@ def launch_noted(patch: pytest.MonkeyPatch, mode: Launched) -> None:
     patch.setattr(decode, "SPLIT_TOKENS", 16)
 
 
-def decode_step(loaded: TorchBackend, rows: int, layers: int | None = None) -> Counter[str]:
-    """Kernels of a graph that draws `rows` tokens, of the first layers of a model."""
-    slots, model = loaded._on_device, loaded._model
-    if layers is not None:
-        weights = replace(model.weights, layers=model.weights.layers[:layers])
-        model = replace(model, weights=weights)
+Step = Callable[[Model, DeviceSlots, int], Callable[[], object]]
+"""What a graph of so many rows records."""
+
+
+def decode_step(model: Model, slots: DeviceSlots, rows: int) -> Callable[[], object]:
+    """A graph that draws `rows` tokens."""
     columns = torch.zeros(4, rows, dtype=torch.int32)
     columns[1] = slots.padding
     offsets = torch.arange(rows + 1, dtype=torch.int32)
+
+    def work() -> None:
+        inputs = decode_inputs(columns, offsets)
+        x = model.forward(inputs, slots.tables(inputs.slots, None), slots.last)
+        draw_all(model, slots, x, inputs.slots, inputs.lengths)
+
+    return work
+
+
+def prompt_step(model: Model, slots: DeviceSlots, tokens: int) -> Callable[[], object]:
+    """The graph that takes so many tokens, and that of one draw."""
+    graphs = PromptGraphs(model, slots, _ran, tokens)
+    steps = graphs._graph(graphs._sizes[-1]), graphs._draw_graph(1)
+    return lambda: [step.work() for step in steps]
+
+
+def _ran(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    result = work()
+    return lambda: result
+
+
+def step_of(loaded: TorchBackend, rows: int, step: Step, layers: int) -> Counter[str]:
+    """Kernels of a step of the first layers of a model."""
+    model = loaded._model
+    weights = replace(model.weights, layers=model.weights.layers[:layers])
     mode = Launched()
-    with pytest.MonkeyPatch.context() as patch:
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        work = step(replace(model, weights=weights), loaded._on_device, rows)
         launch_noted(patch, mode)
-        with torch.inference_mode(), mode:
-            inputs = decode_inputs(columns, offsets)
-            x = model.forward(inputs, slots.tables(inputs.slots, None), slots.last)
-            draw_all(model, slots, x, inputs)
+        with mode:
+            work()
     return mode.counts
 
 
-def by_layer(loaded: TorchBackend, rows: int) -> tuple[Counter[str], list[Counter[str]]]:
+def by_layer(
+    loaded: TorchBackend, rows: int, step: Step
+) -> tuple[Counter[str], list[Counter[str]]]:
     """Kernels of a step outside of its layers, and those of each layer."""
-    steps = [decode_step(loaded, rows, n) for n in range(len(loaded._model.weights.layers) + 1)]
+    layers = len(loaded._model.weights.layers)
+    steps = [step_of(loaded, rows, step, n) for n in range(layers + 1)]
     return steps[0], [after - before for before, after in pairwise(steps)]

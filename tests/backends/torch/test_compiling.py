@@ -26,7 +26,9 @@ from penstock.backends.torch.compiling import (  # noqa: E402
     compile_ahead,
     recorded,
 )
+from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.kernels import decode, language, norm  # noqa: E402
+from penstock.backends.torch.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.recipes import Source  # noqa: E402
 from penstock.backends.torch.stored import Checkpoint  # noqa: E402
 from penstock.backends.torch.warm_up import warm_up  # noqa: E402
@@ -105,12 +107,25 @@ def launched(loaded: TorchBackend, seen: Callable[[Launch], None]) -> None:
         patch.setattr(torch, "empty", torch.zeros)
         # The CPU has no product with another type of its sums.
         patch.setattr(torch, "mm", lambda x, y, out_dtype: x.to(out_dtype) @ y.to(out_dtype))
-        warm_up(loaded._model, loaded._on_device, loaded._limits)
+        graphs = (loaded._model, loaded._on_device, run_alone)
+        captured = [DecodeGraphs(*graphs), PromptGraphs(*graphs, loaded._limits.tokens)]
+        own = captured if alone(loaded) else []
+        warm_up(loaded._model, loaded._on_device, loaded._limits, graphs=own)
+
+
+def alone(loaded: TorchBackend) -> bool:
+    return loaded._shard.embeds and loaded._shard.has_head
+
+
+def run_alone(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """What a capture launches."""
+    result = work()
+    return lambda: result
 
 
 def rehearsal_of(loaded: TorchBackend, path: str) -> Rehearsal:
     info = read_model(loaded._config)
-    shared = (loaded._shard, loaded._limits, loaded._layouts, loaded._dtype)
+    shared = (loaded._shard, loaded._limits, loaded._layouts, loaded._dtype, alone(loaded))
     return Rehearsal(info.spec, info.weights, Checkpoint(Path(path)), *shared)
 
 

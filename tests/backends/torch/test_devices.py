@@ -17,7 +17,7 @@ import pytest
 import torch
 from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import backend as backend_module
-from penstock.backends.torch import flash, ranks
+from penstock.backends.torch import flash, prompt_graphs, ranks
 from penstock.backends.torch.backend import Step, TorchBackend
 from penstock.backends.torch.group import NcclGroup
 from penstock.backends.torch.rules import Rules
@@ -45,7 +45,7 @@ BEFORE = "backend.py:settle_before"
 TO_STAGE = "ranks.py:send"
 PLANS = "flash.py:plan"
 MEANT = {
-    CAPTURE: "once for each size of batch",
+    CAPTURE: "once for each size of batch, and for each number of rows that prompts draw",
     BEFORE: "rules that read the output, and grammars, take the step before in",
     TO_STAGE: "rows go to the next stage by way of the host",
     PLANS: "FlashInfer's plan goes through pinned memory, which has to be free",
@@ -60,6 +60,7 @@ AT_START = {
     "rope.py:_frequencies": "tables that the host computes",
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
+    CAPTURE: "steps with prompts, and what else the first request needs",
     PLANS: "as in steps",
 }
 QUANTISED = ["deepseek2.gguf", "gemma3.gguf", "gpt2.gguf", "gptoss.gguf", "llama3.gguf"]
@@ -101,6 +102,8 @@ def on_gpu(
 ) -> Iterator[Gpu]:
     with pytest.MonkeyPatch.context() as patch, fake_cuda(capability) as watch:
         kernels = fake_kernels.install(patch)
+        # Those of the steps below: each takes as long as two of them.
+        patch.setattr(prompt_graphs, "TOKENS", (32, 80))
         config = config_of(model, **settings)
         loaded = TorchBackend(config, read_model(config), rank, FakeCuda(0))
         loaded.allocate([blocks] * len(loaded.kv_spec().groups))
@@ -115,7 +118,9 @@ def on_gpu(
 
 
 def steps(driver: Driver) -> list[StepResult]:
-    """Prompts, chunks of them beside decodes, scores, drafts, and decodes alone."""
+    """Prompts, chunks of them beside decodes, behind the blocks of others, scores, drafts, and
+    decodes alone.
+    """
     for slot, fields in enumerate(({}, {"temperature": 0.9, "top_k": 12, "seed": 7}, {})):
         driver.register(slot, encode_sampling(**fields))
     driver.register(3, encode_sampling(logprobs=3))
@@ -130,7 +135,12 @@ def steps(driver: Driver) -> list[StepResult]:
         tuple(each),
         (each[2],),
     ]
-    return [driver.run(*parts) for parts in planned]
+    found = [driver.run(*parts) for parts in planned]
+    for slot in (4, 5):
+        driver.register(slot)
+        driver.share(slot, 1, 1)
+    ragged = (Part(4, PROMPT[16:30]), each[1], Part(5, [9]), Part(2, [5, 7, 9]))
+    return [*found, driver.run(*ragged), driver.run(Part(4, [LAST_SAMPLED]), each[2])]
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, *QUANTISED])
@@ -138,9 +148,13 @@ def test_a_family_waits_for_nothing(model: str) -> None:
     with backend(model) as host:
         expected = steps(Driver(host))
     with on_gpu(model) as gpu:
-        found = steps(Driver(gpu))
-        # Three sequences drawn in a graph, four of which one wants more, one alone.
-        assert gpu.waits == [CAPTURE] * 3
+        driver = Driver(gpu)
+        found = steps(driver)
+        # Three sequences drawn in a graph, four of which one wants more, two; three and four rows
+        # that prompts draw. Those of one row, and steps with prompts, are captured at the start.
+        assert gpu.waits == [CAPTURE] * 4
+        for pool, free in zip(gpu.loaded._pools, driver.free, strict=True):
+            assert pool.blocks[free].isnan().all(), "rows of padding were stored"
         launched = {name for name, kernel in gpu.kernels.items() if kernel.launched}
     assert {"_scan", "_draw_rows"} < launched
     for ours, theirs in zip(found, expected, strict=True):
@@ -157,8 +171,8 @@ EXPERTS = ["gptoss", "llama4moe", "qwen2moe", "deepseek3"]
 def test_bfloat16_waits_for_nothing(family: str, capability: tuple[int, int]) -> None:
     """Experts by torch's grouped product on the one, by a kernel on the other."""
     with on_gpu(family, capability=capability, dtype="auto") as gpu:
-        assert len(steps(Driver(gpu))) == 8
-        assert gpu.waits == [CAPTURE] * 3
+        assert len(steps(Driver(gpu))) == 10
+        assert gpu.waits == [CAPTURE] * 4
         grouped = gpu.kernels["_grouped"].launched
     assert bool(grouped) == (family in EXPERTS and capability == (8, 0))
 
@@ -170,8 +184,8 @@ def test_experts_of_codes_wait_for_nothing(
 ) -> None:
     model = with_fp8("qwen3moe", tmp_path) if form == "fp8" else with_mxfp4(tmp_path)
     with on_gpu(model, capability=capability) as gpu:
-        assert len(steps(Driver(gpu))) == 8
-        assert gpu.waits == [CAPTURE] * 3
+        assert len(steps(Driver(gpu))) == 10
+        assert gpu.waits == [CAPTURE] * 4
         assert gpu.kernels["_grouped"].launched
 
 
@@ -288,7 +302,8 @@ def test_a_rank_of_several_waits_for_nothing(
         gpu.submit(driver.plan(Part(0, PROMPT[:20]), Part(1, PROMPT, score=True)))
         for slots in ([0], [0], [0, 1]):
             gpu.submit(driver.plan(*(Part(slot, [LAST_SAMPLED]) for slot in slots)))
-        assert gpu.waits == [CAPTURE] * 2
+        # That of two rows, of which one wants more.
+        assert gpu.waits == [CAPTURE]
 
 
 @pytest.mark.parametrize("kind", ["carried", "tensors"])

@@ -1,5 +1,5 @@
-"""Kernels of a decode step, of which each costs 2 to 3 microseconds in a graph: most of the time of
-a small model.
+"""Kernels of a step, of which each costs 2 to 3 microseconds in a graph: most of the time of a
+small model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.backends.torch.kernels import Matrix
 from penstock.backends.torch.weights import LayerWeights, MixtureWeights
 
 from tests.backends.torch.driving import backend
-from tests.backends.torch.launched import by_layer
+from tests.backends.torch.launched import Step, by_layer, decode_step, prompt_step
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -29,7 +29,15 @@ GROUPED = 17
 CODES = 14
 
 
-def counted(family: str, published: Callable[[LayerWeights], LayerWeights]) -> tuple[int, int]:
+# Of a step with prompts: the attention of chunks, and zeros for rows of padding. The first layer
+# finds the tiles for all.
+CHUNKS = 2
+TILES = 15
+
+
+def counted(
+    family: str, published: Callable[[LayerWeights], LayerWeights], step: Step = decode_step
+) -> tuple[int, int]:
     """Kernels outside of the layers, and of the layer that has the most. The first one is left out:
     the sum at the end, which is there with any layer, would count as one of its own.
     """
@@ -38,9 +46,9 @@ def counted(family: str, published: Callable[[LayerWeights], LayerWeights]) -> t
         layers = tuple(published(layer) for layer in loaded._model.weights.layers)
         weights = replace(loaded._model.weights, layers=layers)
         loaded._model = replace(loaded._model, weights=weights)
-        outside, layers_of = by_layer(loaded, 4)
+        outside, layers_of = by_layer(loaded, 4, step)
     counts = [sum(layer.values()) for layer in layers_of]
-    assert counts[0] <= max(counts[1:]) + 2
+    assert counts[0] <= max(counts[1:]) + 2 + TILES * (step is prompt_step)
     return sum(outside.values()), max(counts[1:])
 
 
@@ -75,6 +83,11 @@ def narrowed(layer: LayerWeights) -> LayerWeights:
 )
 def test_a_step_launches_no_more_kernels(family: str, outside: int, layer: int) -> None:
     assert counted(family, narrowed) == (outside, layer)
+
+
+@pytest.mark.parametrize(("family", "layer"), [("qwen3", DENSE), ("qwen3moe", GROUPED)])
+def test_a_step_with_prompts_launches_few_more(family: str, layer: int) -> None:
+    assert counted(family, narrowed, prompt_step)[1] == layer + CHUNKS
 
 
 def test_experts_of_codes_need_fewer_kernels() -> None:

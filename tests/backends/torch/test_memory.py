@@ -167,9 +167,11 @@ def test_the_warm_up_meets_each_tile_of_a_prompt(
     def products(places: int, inner: Matrix) -> None:
         seen.add(("experts", *grouped_sizes(places, len(inner.codes), "mxfp4", 2).values()))
 
-    def attend(q: torch.Tensor, k: torch.Tensor, *more: Any, max_rows: int) -> torch.Tensor:
+    def attend(
+        q: torch.Tensor, k: torch.Tensor, *more: Any, max_rows: int, out: torch.Tensor
+    ) -> torch.Tensor:
         tiles(q, k, max_rows)
-        return attend_prefill(q, k, *more, max_rows=max_rows)
+        return attend_prefill(q, k, *more, max_rows=max_rows, out=out)
 
     def mixture(x: torch.Tensor, indices: torch.Tensor, *more: Any, **rules: Any) -> torch.Tensor:
         products(indices.numel(), more[1])

@@ -16,14 +16,14 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu, check_driver, rank_of_host
 from penstock.backends.torch.graphs import BUCKETS, capture_cuda
 from penstock.backends.torch.kernels import decode, latent
-from penstock.backends.torch.memory import graph_bytes, scratch_bytes, split_bytes, step_bytes
+from penstock.backends.torch.memory import graph_bytes, split_bytes, step_bytes
 from penstock.backends.torch.shard import whole
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
 from penstock.model.spec import DecoderSpec, LatentAttention, Recipe
 
-from tests.backends.torch.driving import SLOTS, backend, config_of
+from tests.backends.torch.driving import SLOTS, TOKENS, backend, config_of
 from tests.real_ranks import TINY
 
 
@@ -123,32 +123,21 @@ def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes(
     assert found < 2 * 2**30
 
 
-def test_graphs_of_all_sizes_of_batch_have_room() -> None:
-    """1,255 rows in all, twice: with the logits of a draw, and without. Parts of split rows have
-    the memory of the graph with the most, which all share.
-    """
+def test_graphs_share_the_memory_of_the_largest() -> None:
+    """That of 1,024 tokens, or of 256 rows with the logits of a draw; and the results of all."""
     spec = eight_billion()
-    row, logits = 4 * 14_336 * 2 + 4096 * 16, 128_256 * 2
+    row, hidden = 4 * 14_336 * 2 + 4096 * 16, 4096 * 2
+    logits = 128_256 * 2
     # 1002 parts of 128 tokens; of a row with a cut, places of 256 parts and of 1024 tokens.
     logits += 1002 * 8 + 4 * (256 + 1024 + 1) + 2 * 1024
     for slots, rows in ((256, 1255), (1000, 1255), (10, 1 + 2 + 4 + 8 + 16)):
-        found = graph_bytes(spec, whole(spec), slots, torch.bfloat16)
+        found = graph_bytes(spec, whole(spec), slots, 8192, torch.bfloat16)
         buckets = [bucket for bucket in BUCKETS if slots > 10 or bucket <= 16]
         # At most 32 parts of each of a row's heads.
         parts = 4 * 129 * max(min(8 * 192 * 4, bucket * 32 * 32) for bucket in buckets)
-        assert found == rows * (2 * row + logits) + parts
-
-
-def test_parts_of_a_large_latent_attention_are_kept_once() -> None:
-    """128 heads of 512: 98,304 parts and their sums, which 30 graphs had each before."""
-    spec = load_model(TINY / "deepseek3").spec
-    mixer = spec.layers[0].mixer
-    assert isinstance(mixer, LatentAttention)
-    mixer = replace(mixer, heads=128, kv_rank=512, rope_dim=64)
-    spec = replace(spec, layers=tuple(replace(each, mixer=mixer) for each in spec.layers))
-    found = scratch_bytes(spec, whole(spec), 256)
-    assert found == 4 * 513 * 8 * 192 * 64
-    assert found < 200 * 2**20
+        decodes = buckets[-1] * (row + logits) + parts
+        prompts = 1024 * row + 4 * 129 * (8 * 192 * 4 + slots * 32)
+        assert found == max(decodes, prompts) + rows * (hidden + 12) + 1024 * hidden
 
 
 @pytest.mark.parametrize("family", ["llama", "deepseek3"])
@@ -183,7 +172,7 @@ def test_graphs_take_room_where_steps_are_captured(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(device_module, "available_memory", lambda: 10**9)
         without = loaded.free_memory()
         monkeypatch.setattr(Cpu, "capture", capture_cuda)
-        graphs = graph_bytes(loaded._spec, loaded._shard, SLOTS, torch.float32)
+        graphs = graph_bytes(loaded._spec, loaded._shard, SLOTS, TOKENS, torch.float32)
         assert loaded.free_memory() == without - graphs < without
 
 

@@ -54,15 +54,19 @@ def attend_heads(
         softcap=a.softcap or 0.0,
         sinks=mixer.sinks,
     )
-    n, parts = inputs.decodes, []
+    n, spans = inputs.decodes, inputs.spans
+    decodes = (q, k, v, table[:n], inputs.lengths[:n], scoring)
+    if spans is None:
+        return attend_decode(*decodes).flatten(1)
+    # Rows of padding, which no kernel writes.
+    made = torch.empty if spans.singles is None else torch.zeros
+    out = made(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
     if n:
-        decodes = (q[:n], k, v, table[:n], inputs.lengths[:n], scoring)
-        parts.append(attend_decode(*decodes, scratch=inputs.scratch))
-    if n < len(inputs.slots):
-        offsets = inputs.offsets[n:] - n
-        rest = (table[n:], inputs.starts[n:], offsets, scoring)
-        parts.append(attend_prefill(q[n:], k, v, *rest, max_rows=inputs.most_rows))
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).flatten(1)
+        attend_decode(*decodes, count=spans.singles, out=out)
+    # Those of one row are counted on the device, or left out here.
+    first = 0 if spans.singles is not None else n
+    rest = (table[first:], inputs.starts[first:], spans, scoring)
+    return attend_prefill(q, k, v, *rest, max_rows=inputs.most_rows, out=out).flatten(1)
 
 
 def _factors(temperature: Temperature, positions: Tensor) -> Tensor:
@@ -112,7 +116,6 @@ def attend_latent_rows(
         inputs.sequences,
         value_width=a.kv_rank,
         scale=(a.plain_dim + a.rope_dim) ** -0.5 if a.scale is None else a.scale,
-        scratch=inputs.scratch,
     )
     out = x.new_empty(rows, heads.shape[1], a.value_dim)
     torch.bmm(context.transpose(0, 1), own.v_b, out=out.transpose(0, 1))

@@ -34,13 +34,13 @@ from penstock.backends.torch.memory import (
     FOR_WEIGHTS,
     graph_bytes,
     out_of_memory,
-    scratch_bytes,
     sent_bytes,
     step_bytes,
 )
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
+from penstock.backends.torch.prompt_graphs import PromptGraphs
 from penstock.backends.torch.ranks import open_ranks, parsed
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.sampling import (
@@ -137,6 +137,7 @@ class TorchBackend:
             self._grammars = Grammars(Path(info.paths[0]), config.compute.threads)
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
+        self._prompt_graphs: PromptGraphs | None = None
 
     def kv_spec(self) -> KvSpec:
         groups = zip(self._weights.kv_groups, self._layouts, strict=True)
@@ -158,7 +159,7 @@ class TorchBackend:
         if config.parallel.ray_overlap_comm:
             beside += sent_bytes(spec, tokens, self._dtype)
         if self._capture is not None:
-            beside += graph_bytes(spec, shard, slots, self._dtype)
+            beside += graph_bytes(spec, shard, slots, tokens, self._dtype)
         if config.compute.attention == "flashinfer":
             beside += flash_bytes(self._weights, graphs=self._capture is not None)
         return max(0, device.free_memory() // shared - beside)
@@ -167,7 +168,8 @@ class TorchBackend:
         if self._device.torch.type != "cuda":
             return None
         shared = (self._shard, self._limits_of([]), self._layouts, self._dtype)
-        rehearsal = Rehearsal(info.spec, info.weights, checkpoint, *shared)
+        captures = self._capture is not None and self._config.compute.attention != "flashinfer"
+        rehearsal = Rehearsal(info.spec, info.weights, checkpoint, *shared, captures)
         return compile_ahead(rehearsal.run, self._device.torch, self._config.compute.threads)
 
     def _limits_of(self, blocks: Sequence[GroupLimits]) -> Limits:
@@ -198,25 +200,17 @@ class TorchBackend:
             sizes = (limits.block_size, self._dtype, self._device.torch)
             self._flash = FlashInfer(kinds_of(self._weights), *sizes)
         if self._capture is not None:
-            graphs = (self._model, self._on_device, self._capture, self._flash)
-            self._graphs = DecodeGraphs(*graphs, self._scratch())
+            graphs = (self._model, self._on_device, self._capture)
+            self._graphs = DecodeGraphs(*graphs, self._flash)
+            if self._flash is None:
+                self._prompt_graphs = PromptGraphs(*graphs, limits.tokens)
         self._device.synchronize()
         if self.facts.own_memory:
             self._warm_up()
 
-    def _scratch(self) -> Tensor | None:
-        """Memory of all graphs for parts of split rows, which FlashInfer has in its own."""
-        if self._flash is not None:
-            return None
-        size = scratch_bytes(self._spec, self._shard, self._config.scheduler.max_num_seqs)
-        try:
-            return torch.empty(size // 4, dtype=torch.float32, device=self._device.torch)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error, "the graphs of decode steps") from error
-
     @property
     def _capture(self) -> Capture | None:
-        """How decode steps are recorded. Stages send their rows by way of the host, which no graph
+        """How steps are recorded. Stages send their rows by way of the host, which no graph
         holds.
         """
         alone = self._shard.embeds and self._shard.has_head
@@ -228,7 +222,8 @@ class TorchBackend:
             self._compiled.result()
         try:
             given = (self._model, self._on_device, limits, self._flash)
-            self._device.start(lambda: warm_up(*given)).result()
+            graphs = [each for each in (self._graphs, self._prompt_graphs) if each is not None]
+            self._device.start(lambda: warm_up(*given, graphs)).result()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
 
@@ -269,7 +264,7 @@ class TorchBackend:
     def close(self) -> None:
         self._device.close()
         # Graphs have NCCL's operations.
-        self._graphs = None
+        self._graphs = self._prompt_graphs = None
         self._ranks.close()
 
     def _layout(self, layers: int) -> Layout:
@@ -304,6 +299,12 @@ class TorchBackend:
                 step.found.tokens = self._device.to_host(self._graphs.draw(plan))
                 return
             x = self._graphs.run(plan)
+        elif self._prompt_graphs is not None and self._prompt_graphs.takes(plan):
+            if step.plain_draws and 0 < len(step.draws.rows) <= self._prompt_graphs.most_draws:
+                drawn = self._prompt_graphs.draw(plan, order, step.draws)
+                step.found.tokens = self._device.to_host(drawn)
+                return
+            x = self._prompt_graphs.run(plan, order)
         else:
             inputs = pack(plan, order, self._limits.block_size, self._device.torch)
             tables = device.tables(inputs.slots, inputs.blocks)
@@ -393,9 +394,12 @@ class Step:
     @property
     def only_tokens(self) -> bool:
         """Whether nothing but a token of each row is wanted."""
-        return self.draws.only_tokens(len(self.plan.tokens)) and not (
-            self.scores.rows or self.pooled
-        )
+        return self.plain_draws and len(self.draws.rows) == len(self.plan.tokens)
+
+    @property
+    def plain_draws(self) -> bool:
+        """Whether nothing but tokens is wanted, drawn from logits as they are."""
+        return self.draws.plain and not (self.scores.rows or self.pooled)
 
     def start(self, device: Device, work: Callable[[], None]) -> None:
         self._done = device.start(work)

@@ -20,16 +20,18 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.checks import Limits
+from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.kernels.language import triton
 from penstock.backends.torch.load import load_weights
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.prompt_graphs import PromptGraphs
 from penstock.backends.torch.ranks import Ranks
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.slots import DeviceSlots
 from penstock.backends.torch.stored import Checkpoint
-from penstock.backends.torch.warm_up import Zeroes, warm_up
+from penstock.backends.torch.warm_up import Graphs, Zeroes, warm_up
 from penstock.backends.torch.weights import kv_groups
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
@@ -78,6 +80,8 @@ class Rehearsal:
     layouts: Sequence[Layout]
     """One for each KV group of the shard."""
     dtype: torch.dtype
+    captures: bool
+    """Whether the rank's steps are captured, those with prompts too."""
 
     def run(self) -> None:
         """Layers that are alike launch the same kernels: one of each kind is enough."""
@@ -96,7 +100,17 @@ class Rehearsal:
         slots = DeviceSlots(self.limits.slots, width, len(layouts), META)
         before = None if shard.embeds else Zeroes(0)
         ranks = Ranks(None if shard.ranks == 1 else _Others(shard.rank), before)
-        warm_up(Model(some, shard, weights, pools, ranks, self.dtype), slots, self.limits)
+        model = Model(some, shard, weights, pools, ranks, self.dtype)
+        graphs = (model, slots, _computed)
+        captured: list[Graphs] = [DecodeGraphs(*graphs)]
+        captured.append(PromptGraphs(*graphs, self.limits.tokens))
+        warm_up(model, slots, self.limits, graphs=captured if self.captures else ())
+
+
+def _computed(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """In place of a graph: what a capture launches first."""
+    result = work()
+    return lambda: result
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -207,9 +207,9 @@ class Cuda:
     def uploads(self) -> Uploads:
         return Uploads(CudaStream(self.torch))
 
-    @property
+    @cached_property
     def capture(self) -> Capture:
-        return capture_cuda
+        return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
 
     def close(self) -> None:
         """Wait for what was launched. A GPU that hangs or is lost holds up no stop."""

@@ -1,4 +1,5 @@
-"""Decode steps as CUDA graphs: one for each size of batch, captured when it is first needed.
+"""Decode steps as CUDA graphs: one for each size of batch, captured when it is first needed. Those
+with prompts are in `prompt_graphs.py`.
 
 All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot,
 which have sampling parameters and the tokens sampled last too. A step that wants nothing but tokens
@@ -56,12 +57,7 @@ class DecodeGraphs:
         slots: DeviceSlots,
         capture: Capture,
         flash: FlashInfer | None = None,
-        scratch: Tensor | None = None,
     ) -> None:
-        """`scratch` is f32 memory of all graphs, which are replayed one after another: what a
-        graph allocates is kept for it alone.
-        """
-        self._scratch = scratch
         self._model = model
         self._slots = slots
         self._capture = capture
@@ -84,6 +80,15 @@ class DecodeGraphs:
         """
         return self._replayed(plan, draws=True)
 
+    def prepare(self) -> None:
+        """Capture that of one row, which a first request would wait for."""
+        self._graph(1, draws=True)
+
+    def _graph(self, rows: int, *, draws: bool) -> Graph:
+        if (rows, draws) not in self._graphs:
+            self._graphs[rows, draws] = self._captured(rows, draws=draws)
+        return self._graphs[rows, draws]
+
     def _replayed(self, plan: StepPlan, *, draws: bool) -> Tensor:
         count = len(plan.slots)
         rows = next(bucket for bucket in BUCKETS if bucket >= count)
@@ -92,9 +97,7 @@ class DecodeGraphs:
         unused = array("i", [self._slots.padding]) * padding
         lengths = array("i", [start + 1 for start in plan.starts])
         joined = plan.tokens + zeros + plan.slots + unused + plan.starts + zeros + lengths + zeros
-        if (rows, draws) not in self._graphs:
-            self._graphs[rows, draws] = self._captured(rows, draws=draws)
-        graph = self._graphs[rows, draws]
+        graph = self._graph(rows, draws=draws)
         write(joined, graph.columns.view(-1))
         if graph.planned is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
@@ -116,10 +119,13 @@ class DecodeGraphs:
 
         def work() -> Tensor:
             inputs = decode_inputs(columns, offsets)
-            inputs = replace(inputs, planned=planned, scratch=self._scratch)
+            inputs = replace(inputs, planned=planned)
             tables = self._slots.tables(inputs.slots, None)
             x = self._model.forward(inputs, tables, self._slots.last)
-            return draw_all(self._model, self._slots, x, inputs) if draws else x
+            if not draws:
+                return x
+            # A length is the position of the token that follows.
+            return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
         return Graph(columns, work, self._capture(work), planned)
 
@@ -136,35 +142,44 @@ def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
         lengths=lengths,
         offsets=offsets,
         decodes=len(tokens),
+        spans=None,
         most_rows=1,
         blocks=None,
     )
 
 
-def draw_all(model: Model, device: DeviceSlots, x: Tensor, inputs: Inputs) -> Tensor:
-    """A token of each row, by the parameters of its slot alone; on the device, and kept there."""
-    logits, drawn = model.raw_logits(x), torch.empty_like(inputs.tokens)
+def draw_all(
+    model: Model, device: DeviceSlots, x: Tensor, slots: Tensor, positions: Tensor
+) -> Tensor:
+    """A token of each row, by the parameters of its slot alone, for the position where it goes; on
+    the device, and kept there.
+    """
+    logits, drawn = model.raw_logits(x), torch.empty_like(slots)
     if logits is not None:
-        # A length is the position of the token that follows.
-        rows = (device.sampling, inputs.slots, inputs.lengths)
+        rows = (device.sampling, slots, positions)
         kept = {"states": x, "instead": NOT_FINITE, "last": device.last}
         drawn = sample(logits, *rows, softcap=model.spec.final_softcap or 0.0, **kept)
     if model.ranks.group is not None:
         drawn = model.ranks.share(drawn)
-        device.last.index_copy_(0, inputs.slots.long(), drawn)
+        device.last.index_copy_(0, slots.long(), drawn)
     return drawn
 
 
-def capture_cuda(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def capture_cuda(
+    work: Callable[[], Tensor], pool: tuple[int, int] | None = None
+) -> Callable[[], Tensor]:
     """A CUDA graph on the current stream, after a run that compiles what is to be compiled. What it
-    makes lies in a pool of its own.
+    makes lies in `pool`, which the graphs of one stream share: what they have done with, the next
+    one writes over. Results of a graph are read before another one is replayed. None: a pool of its
+    own.
     """
     work()
     torch.cuda.current_stream().synchronize()
     graph = torch.cuda.CUDAGraph()
     # Other threads may allocate and wait meanwhile.
     mode = "thread_local"
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode=mode):
+    stream = torch.cuda.current_stream()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
         result = work()
 
     def replay() -> Tensor:

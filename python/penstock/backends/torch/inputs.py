@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.kernels import Spans
 from penstock.backends.torch.weights import MixerWeights
 from penstock.core import StepPlan
 
@@ -39,16 +40,15 @@ class Inputs:
     offsets: Tensor
     """[sequences + 1] Each sequence's rows."""
     decodes: int
-    """Sequences of one row, which come first."""
+    """Sequences of one row, which come first; at most, where `spans` knows how many."""
+    spans: Spans | None
+    """Rows of the sequences that have several, and the numbers of these; None: there are none."""
     most_rows: int
     """Rows of the sequence that has the most."""
     blocks: int | None
     """Entries of the longest block table that are read; None: all that there is room for."""
     planned: Attending | None = None
     """What attends in place of the Triton kernels."""
-    scratch: Tensor | None = None
-    """Memory in f32 for the parts of rows whose attention is split; None: each kernel has its own.
-    """
 
 
 def order_of(plan: StepPlan) -> list[int]:
@@ -85,6 +85,7 @@ def pack(plan: StepPlan, order: Sequence[int], block_size: int, device: torch.de
     ends = torch.cumsum(packed[3], 0, dtype=torch.int32)
     offsets = torch.nn.functional.pad(ends, (1, 0))
     sequences = _repeat(packed[3], len(tokens))
+    decodes = sum(length == 1 for length in lengths)
     own = torch.arange(len(tokens), dtype=torch.int32, device=device)
     positions = packed[2][sequences] + own - offsets[sequences]
     return Inputs(
@@ -95,7 +96,8 @@ def pack(plan: StepPlan, order: Sequence[int], block_size: int, device: torch.de
         starts=packed[2],
         lengths=packed[2] + packed[3],
         offsets=offsets,
-        decodes=sum(length == 1 for length in lengths),
+        decodes=decodes,
+        spans=None if decodes == len(lengths) else Spans(offsets[decodes:]),
         most_rows=max(lengths),
         blocks=max(-(-(s + n) // block_size) for s, n in zip(starts, lengths, strict=True)),
     )

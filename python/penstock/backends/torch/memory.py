@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 
 from penstock.backends.torch.graphs import BUCKETS
-from penstock.backends.torch.kernels.decode import FILLS, MOST_SPLITS
+from penstock.backends.torch.kernels.decode import FILLS
+from penstock.backends.torch.kernels.merge import MOST_SPLITS
 from penstock.backends.torch.kernels.sample import drawing_bytes
+from penstock.backends.torch.prompt_graphs import TOKENS, sizes_up_to
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
@@ -56,28 +58,31 @@ def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
     return WIDE * (width + 1) * max(least, min(programs * group, rows * heads * MOST_SPLITS))
 
 
-def graph_bytes(spec: DecoderSpec, shard: Shard, slots: int, dtype: torch.dtype) -> int:
-    """The most that the graphs of all sizes of batch keep, those that draw and those that end
-    before the head: what a graph computes has memory of its own, but for parts of split rows.
+def graph_bytes(
+    spec: DecoderSpec, shard: Shard, slots: int, tokens: int, dtype: torch.dtype
+) -> int:
+    """The most that all graphs keep, for steps of at most so many tokens. They share a pool: that
+    of the largest, and the results of all.
     """
-    rows = sum(_buckets(slots))
-    size = int(dtype.itemsize)
+    size, sequences = int(dtype.itemsize), sizes_up_to(slots, BUCKETS)
+    most, prompts = sequences[-1], sizes_up_to(tokens, TOKENS)[-1]
+    row = _row(spec, shard, dtype)
     # Of several ranks the first one has its own, those of all, and those in the order of tokens.
     copies = 1 if shard.ranks == 1 else 3
     logits = copies * size * spec.vocab + drawing_bytes(spec.vocab, size)
-    parts = scratch_bytes(spec, shard, slots)
-    return rows * (2 * _row(spec, shard, dtype) + logits) + parts
+    decodes = most * (row + logits) + max(split_bytes(spec, shard, n) for n in sequences)
+    mixed = prompts * row + split_bytes(spec, shard, prompts) + _shared_parts(spec, shard, slots)
+    results = sum(sequences) * (spec.hidden * size + 3 * WIDE) + prompts * spec.hidden * size
+    return max(decodes, mixed) + results
 
 
-def scratch_bytes(spec: DecoderSpec, shard: Shard, slots: int) -> int:
-    """What the parts of split rows take in the graph that has the most; all graphs share it."""
-    return max(split_bytes(spec, shard, bucket) for bucket in _buckets(slots))
-
-
-def _buckets(slots: int) -> list[int]:
-    """Rows of the graphs of a server of so many sequences."""
-    least = next((rows for rows in BUCKETS if rows >= slots), BUCKETS[-1])
-    return [bucket for bucket in BUCKETS if bucket <= least]
+def _shared_parts(spec: DecoderSpec, shard: Shard, rows: int) -> int:
+    """Parts of rows of which the device alone knows how many there are: one of each at least."""
+    mixers = [spec.layers[index].mixer for index in shard.layers]
+    own = [each for each in mixers if isinstance(each, Attention)]
+    groups = [(each.heads // each.kv_heads, each.head_dim + 1) for each in own]
+    numbers = (len(shard.kv_heads(group)) * group * width for group, width in groups)
+    return WIDE * rows * max(numbers, default=0)
 
 
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:

@@ -56,12 +56,12 @@ class Draws:
     constrained: bool = False
     """Whether a row has a grammar. All ranks know it, where one has the masks."""
 
-    def only_tokens(self, rows: int) -> bool:
-        """Whether a token of each of so many rows is drawn, from logits as they are, and nothing
-        else is wanted of them.
+    @property
+    def plain(self) -> bool:
+        """Whether tokens are drawn from logits as they are, whatever the others are, and nothing
+        else is wanted of the rows.
         """
-        changed = self.rules or self.constrained or self.logprobs >= 0
-        return len(self.rows) == rows and not changed
+        return not (self.rules or self.constrained or self.drafts or self.logprobs >= 0)
 
 
 @dataclass(slots=True)

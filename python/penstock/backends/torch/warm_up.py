@@ -9,7 +9,9 @@ number of splits, by steps of one row with wider and wider block tables.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,10 +32,20 @@ LARGEST_TILE = 128
 """Rows of a tile of attention, at most."""
 
 
+class Graphs(Protocol):
+    def prepare(self) -> None:
+        """Capture what the first requests would wait for."""
+
+
 def warm_up(
-    model: Model, slots: DeviceSlots, limits: Limits, flash: FlashInfer | None = None
+    model: Model,
+    slots: DeviceSlots,
+    limits: Limits,
+    flash: FlashInfer | None = None,
+    graphs: Sequence[Graphs] = (),
 ) -> None:
-    """Compute a prefill of `limits.tokens` rows and the logits of as many as are drawn at once.
+    """Compute a prefill of `limits.tokens` rows and the logits of as many as are drawn at once, and
+    capture graphs.
 
     All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
     zeroes, so it writes to the first block of each KV group, which holds nothing yet.
@@ -44,6 +56,8 @@ def warm_up(
             _step(model, slots, limits, flash, [rows], None)
         for tokens in split_tokens(limits.max_position):
             _step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
+        for each in graphs:
+            each.prepare()
 
 
 def _step(
@@ -75,7 +89,7 @@ def _step(
             _draw(logits, slots)
         if parts == [1]:
             # As graphs draw.
-            draw_all(alone, slots, x, inputs)
+            draw_all(alone, slots, x, inputs.slots, inputs.lengths)
 
 
 def _draw(logits: Tensor, slots: DeviceSlots) -> None:

@@ -99,10 +99,11 @@ def attention(size: str, room: int) -> Iterator[Build]:
     for group, d, tokens in shapes:
         rule = {"WINDOW": 0, "CHUNK": 0, "SOFTCAP": False, "SINKS": group == 8}
         shared = {"HQ": 8 * group, "GROUP": group, "D": d, "DV": d, "TOKENS": tokens, **rule}
-        for splits in (1, 4):
+        for splits, least in ((1, 0), (4, 0), (4, decode.SPLIT_TOKENS)):
             sizes = decode.decode_sizes(group, d, d, 2, room)
-            constants = {**shared, "SPLIT": splits > 1, **sizes}
-            yield Build(f"decode {group}x{d}/{splits}", decode._attend_decode, constants)
+            constants = {**shared, "SPLIT": splits > 1, "LEAST": least, "MOST": 32, **sizes}
+            name = f"decode {group}x{d}/{'counted' if least else splits}"
+            yield Build(name, decode._attend_decode, constants)
         constants = {**shared, **prefill.prefill_sizes(group, d, d, 2, 4096, room)}
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
 

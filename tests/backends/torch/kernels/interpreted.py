@@ -54,15 +54,13 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
     yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
     yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
     yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
-    # Memory that other graphs wrote to, and one that is too small for these parts.
-    for size in (1 << 15, 100):
-        scratch = {"scratch": torch.full((size,), torch.nan)}
-        shared = cases.decodes(make, LENGTHS, 4, 2, 24, Scoring(0.2), splits=4)
-        shared.launch_options |= scratch
-        yield shared
-        shared = cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=2)
-        shared.launch_options |= scratch
-        yield shared
+    for count, rule in itertools.product((0, 1, 3, len(LENGTHS)), ({}, {"window": 5})):
+        counted = Scoring(0.2, sinks=make.wide(4), **rule)
+        case = cases.decodes(make, LENGTHS, 4, 2, 24, counted, count=count)
+        case.launch = partial(with_short_splits, case.launch)
+        yield case
+    for left_out in (0, 2, len(ROWS)):
+        yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), padding=3, left_out=left_out)
     for sinks in (False, True):
         yield cases.merges(make, 2, 3, 5, 24, sinks=sinks)
 
@@ -104,6 +102,12 @@ def sampling(make: Maker) -> Iterator[Case]:
         case = step_cases.draws(make, 14, 1500, spread=spread)
         case.launch = partial(with_room_for, 4, 60, case.launch)
         yield case
+
+
+def with_short_splits(launch: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules[launch.__module__], "SPLIT_TOKENS", 16)
+        return launch(*args, **options)
 
 
 def with_room_for(parts: int, logits: int, launch: Callable[..., Any], *args: Any) -> Any:

@@ -138,14 +138,16 @@ def test_attention_over_a_shuffled_pool(rule: dict[str, float]) -> None:
         [plain_attention(q[i], keys[s], values[s], at, scoring) for i, (s, at) in enumerate(rows)]
     )
     starts, offsets = torch.tensor([0, 0, 0]), torch.tensor([0, 1, 5, 16])
-    got = kernels.attend_prefill(q, k, v, tables, starts, offsets, scoring, max_rows=11)
+    spans = kernels.Spans(offsets)
+    got = kernels.attend_prefill(q, k, v, tables, starts, spans, scoring, max_rows=11)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     last = torch.tensor([0, 4, 15])
     got = kernels.attend_decode(q[last], k, v, tables, torch.tensor(lengths), scoring)
     torch.testing.assert_close(got, want[last], rtol=1e-4, atol=1e-5)
     # Half of the last sequence in a chunk of its own.
+    spans = kernels.Spans(torch.tensor([0, 6]))
     got = kernels.attend_prefill(
-        q[10:], k, v, tables[2:], torch.tensor([5]), torch.tensor([0, 6]), scoring, max_rows=6
+        q[10:], k, v, tables[2:], torch.tensor([5]), spans, scoring, max_rows=6
     )
     torch.testing.assert_close(got, want[10:], rtol=1e-4, atol=1e-5)
 

@@ -13,7 +13,7 @@ from penstock.backends.torch.kernels.gather import Beside
 from penstock.backends.torch.kernels.latent import attend_latent
 from penstock.backends.torch.kernels.matrix import Matrix
 from penstock.backends.torch.kernels.norm import layer_norm, rms_norm
-from penstock.backends.torch.kernels.prefill import attend_prefill
+from penstock.backends.torch.kernels.prefill import Spans, attend_prefill
 from penstock.backends.torch.kernels.rotation import (
     Heads,
     rotate,
@@ -31,6 +31,7 @@ __all__ = [
     "Matrix",
     "Rule",
     "Scoring",
+    "Spans",
     "activate",
     "attend_decode",
     "attend_latent",

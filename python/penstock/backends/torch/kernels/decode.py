@@ -22,10 +22,13 @@ from penstock.backends.torch.kernels.language import (
     shared_memory,
     tl,
 )
-from penstock.backends.torch.kernels.merge import merge_splits, room_for_parts
+from penstock.backends.torch.kernels.merge import (
+    MOST_SPLITS,
+    merge_splits,
+    room_for_parts,
+    row_splits,
+)
 
-MOST_SPLITS = 32
-"""Splits of one row, at most. Their number is a power of two: each has a merge of its own."""
 FILLS = 4
 """Programs for each multiprocessor, at most."""
 SPLIT_TOKENS = 256
@@ -41,25 +44,41 @@ def attend_decode(
     scoring: Scoring,
     *,
     splits: int | None = None,
-    scratch: Tensor | None = None,
+    count: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of the last token of each sequence: [sequences, hq, width of a value].
 
     `q` [sequences, hq, d]; `k`, `v` views [blocks, hk, tokens, width]; `tables` [sequences, blocks
-    of the longest]; `lengths` [sequences] with the row's own token, 0: zeros. `splits` is fixed for
-    a CUDA graph; None: chosen by the shape. `scratch` is f32 memory for the parts of split rows.
+    of the longest]; `lengths` [sequences] with the row's own token, 0: zeros. `splits` of a row;
+    None: chosen by the shape. With `count` [1] int32, which the device alone knows, the first so
+    many sequences are computed, and split as if there were no others. The rows of `out` before
+    theirs are written where it is given; it may have more.
     """
+    given = (q, k, v, tables, lengths, scoring)
     if launches(q):
-        given = (q, k, v, tables, lengths, scoring)
-        return attend_decode_triton(*given, splits=splits, scratch=scratch)
-    return attend_decode_reference(q, k, v, tables, lengths, scoring)
+        return attend_decode_triton(*given, splits=splits, count=count, out=out)
+    return attend_decode_reference(*given, count=count, out=out)
 
 
 def attend_decode_reference(
-    q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, scoring: Scoring
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tensor,
+    lengths: Tensor,
+    scoring: Scoring,
+    *,
+    count: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    sequences = torch.arange(len(q), device=q.device)
-    return attend_reference(q, k, v, tables, lengths - 1, sequences, scoring)
+    rows = len(lengths) if count is None else int(count)
+    sequences = torch.arange(rows, device=q.device)
+    found = attend_reference(q[:rows], k, v, tables, lengths[:rows] - 1, sequences, scoring)
+    if out is None:
+        return found
+    out[:rows] = found
+    return out
 
 
 def split_count(programs: int, tokens: int, device: torch.device) -> int:
@@ -85,21 +104,28 @@ def attend_decode_triton(
     scoring: Scoring,
     *,
     splits: int | None = None,
-    scratch: Tensor | None = None,
+    count: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
-    if splits is None:
-        seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
-        splits = split_count(rows * hk, min(seen, tables.shape[1] * tokens), q.device)
-    out = torch.empty(rows, hq, dv, dtype=q.dtype, device=q.device)
-    parts, sums = out, out
-    if splits > 1:
-        parts, sums = room_for_parts((rows, hq, splits, dv), q.device, scratch)
+    rows, (_, hq, d), (_, hk, tokens, dv) = len(lengths), q.shape, v.shape
+    if out is None:
+        out = torch.empty(rows, hq, dv, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    sinks = scoring.sinks
-    _attend_decode[(rows, hk, splits)](
+    programs = rows
+    if count is not None:
+        # All splits of a head, of a row as of many.
+        programs, splits = max(rows, ceiling(FILLS * multiprocessors(q.device), hk)), 1
+    elif splits is None:
+        seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
+        splits = split_count(rows * hk, min(seen, tables.shape[1] * tokens), q.device)
+    split, sinks = splits > 1 or count is not None, scoring.sinks
+    parts, sums = out, out
+    if split:
+        parts, sums = room_for_parts((programs, hq, splits, dv), q.device)
+    _attend_decode[(programs, hk, splits)](
         *(q, k, v, tables, lengths, sums if sinks is None else sinks, out, parts, sums),
+        lengths if count is None else count,
         *(q.stride(0), q.stride(1), tables.stride(0)),
         *(*k.stride()[:3], *v.stride()[:3]),
         *scoring.in_powers(),
@@ -108,15 +134,17 @@ def attend_decode_triton(
         D=d,
         DV=dv,
         TOKENS=tokens,
-        SPLIT=splits > 1,
+        SPLIT=split,
+        LEAST=0 if count is None else SPLIT_TOKENS,
+        MOST=MOST_SPLITS,
         WINDOW=scoring.window,
         CHUNK=scoring.chunk,
         SOFTCAP=scoring.softcap != 0,
         SINKS=sinks is not None,
         **decode_sizes(hq // hk, d, dv, q.element_size(), shared_memory(q.device)),
     )
-    if splits > 1:
-        merge_splits(parts, sums, sinks, out)
+    if split:
+        merge_splits(parts, sums, sinks, out, rows=rows, count=count)
     return out
 
 
@@ -138,7 +166,7 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
     }
 
 
-@jit_with_varying("tables", "lengths", "stride_table")
+@jit_with_varying("tables", "lengths", "count", "stride_table")
 def _attend_decode(
     q,
     k,
@@ -149,6 +177,7 @@ def _attend_decode(
     out,
     parts,
     sums,
+    count,
     stride_row,
     stride_head,
     stride_table,
@@ -166,6 +195,8 @@ def _attend_decode(
     DV: tl.constexpr,
     TOKENS: tl.constexpr,
     SPLIT: tl.constexpr,
+    LEAST: tl.constexpr,
+    MOST: tl.constexpr,
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -176,20 +207,31 @@ def _attend_decode(
     BLOCK_V: tl.constexpr,
 ):
     row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
+    splits, heads = tl.num_programs(2), GROUP
+    if LEAST > 0:
+        rows, splits = row_splits(count, tl.num_programs(0), MOST)
+        row, split = row // splits, tl.program_id(0) % splits
+        # No heads, and no tokens: nothing is read or stored.
+        heads = tl.where(row < rows, GROUP, 0)
+        row = tl.where(row < rows, row, 0)
     length = tl.load(lengths + row).to(tl.int32)
+    if LEAST > 0:
+        length = tl.where(heads > 0, length, 0)
+    own = g < heads
     first = 0
     if WINDOW > 0:
         first = tl.maximum(length - WINDOW, 0)
     if CHUNK > 0:
         first = tl.maximum(length - 1, 0) // CHUNK * CHUNK
     begin = first // BLOCK_N * BLOCK_N
-    each = tl.cdiv(tl.cdiv(tl.maximum(length - begin, 0), BLOCK_N), tl.num_programs(2)) * BLOCK_N
+    each = tl.cdiv(tl.cdiv(tl.maximum(length - begin, 0), BLOCK_N), splits) * BLOCK_N
+    if LEAST > 0:
+        each = tl.maximum(each, tl.cdiv(LEAST, BLOCK_N) * BLOCK_N)
     start = begin + split * each
     end = tl.minimum(start + each, length)
 
-    g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
-    own = g < GROUP
     queries = tl.load(
         q + row * stride_row + (head * GROUP + g)[:, None] * stride_head + d[None, :],
         mask=own[:, None] & (d < D)[None, :],
@@ -229,7 +271,7 @@ def _attend_decode(
         to = out + (row * HQ + query_head)[:, None] * DV + e[None, :]
         tl.store(to, acc.to(out.dtype.element_ty), mask=stored)
     else:
-        place = (row * HQ + query_head) * tl.num_programs(2) + split
+        place = (row * HQ + query_head) * splits + split
         acc = shares(acc, total, most, sinks, query_head, own, False)
         tl.store(parts + place[:, None] * DV + e[None, :], acc, mask=stored)
         tl.store(sums + place, most + tl.log2(total), mask=own)

@@ -37,18 +37,16 @@ def attend_latent(
     *,
     value_width: int,
     scale: float,
-    scratch: Tensor | None = None,
 ) -> Tensor:
     """Attention of rows `q` [rows, hq, width] over the latents up to their own: [rows, hq,
     value_width].
 
     `pool` is a layer's view [blocks, tokens, width]; row i is at `positions[i]` of sequence
     `sequences[i]`, whose blocks are `tables[sequences[i]]`. A position below zero sees nothing.
-    `scratch` is f32 memory for the parts of rows.
     """
     given = (q, pool, tables, positions, sequences)
     if launches(q):
-        return attend_latent_triton(*given, value_width=value_width, scale=scale, scratch=scratch)
+        return attend_latent_triton(*given, value_width=value_width, scale=scale)
     return attend_latent_reference(*given, value_width=value_width, scale=scale)
 
 
@@ -77,7 +75,6 @@ def attend_latent_triton(
     value_width: int,
     scale: float,
     splits: int | None = None,
-    scratch: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
     room = shared_memory(q.device)
@@ -89,7 +86,7 @@ def attend_latent_triton(
     if rows == 0:
         return out
     # Also of one split: a store to `out` itself spills twice as many registers on 9.0.
-    parts, sums = room_for_parts((rows, hq, splits, value_width), q.device, scratch)
+    parts, sums = room_for_parts((rows, hq, splits, value_width), q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
         *(q.stride(0), q.stride(1), tables.stride(0), pool.stride(0), pool.stride(1)),

@@ -5,17 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import jit, power, tl
+from penstock.backends.torch.kernels.language import jit, jit_with_varying, power, tl
+
+MOST_SPLITS = 32
+"""Splits of one row, at most."""
 
 
 def merge_splits_reference(
-    parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor
+    parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor, *, count: Tensor | None = None
 ) -> Tensor:
     """Write `out` [rows, hq, width]: the parts [rows, hq, splits, width] weighted by their sums.
 
     A sum [rows, hq, splits] is the base-2 logarithm of the sum of its part's weights, minus
-    infinity for a part without tokens. `sinks` [hq] are natural logarithms.
+    infinity for a part without tokens. `sinks` [hq] are natural logarithms. With `count` [1] the
+    first so many rows are written, of `splits_of` parts each, which lie one behind the other.
     """
+    if count is not None:
+        (_, hq, _, width), rows = parts.shape, int(count)
+        splits = splits_of(len(parts), rows)
+        numbers = rows * hq * splits
+        parts = parts.flatten()[: numbers * width].view(rows, hq, splits, width)
+        sums, out = sums.flatten()[:numbers].view(rows, hq, splits), out[:rows]
     sums = sums * torch.log(torch.tensor(2.0))
     every = (
         sums
@@ -27,27 +37,36 @@ def merge_splits_reference(
     return out
 
 
-def room_for_parts(
-    shape: tuple[int, int, int, int], device: torch.device, scratch: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Memory for parts of the shape [rows, hq, splits, width] and for their sums, in `scratch` of
-    f32 where that is large enough.
-    """
-    *sums, width = shape
-    count = sums[0] * sums[1] * sums[2]
-    numbers = count * (width + 1)
-    if scratch is None or len(scratch) < numbers:
-        scratch = torch.empty(numbers, dtype=torch.float32, device=device)
-    return scratch[: count * width].view(shape), scratch[count * width : numbers].view(sums)
+def splits_of(programs: int, count: int) -> int:
+    """Splits of each of `count` rows that share so many programs."""
+    return min(programs // max(count, 1), MOST_SPLITS)
 
 
-def merge_splits(parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor) -> Tensor:
-    rows, hq, splits, width = parts.shape
-    _merge[(rows, hq)](
+def room_for_parts(shape: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Memory in f32 for parts of the shape [rows, hq, splits, width] and for their sums."""
+    parts = torch.empty(shape, dtype=torch.float32, device=device)
+    return parts, torch.empty(shape[:3], dtype=torch.float32, device=device)
+
+
+def merge_splits(
+    parts: Tensor,
+    sums: Tensor,
+    sinks: Tensor | None,
+    out: Tensor,
+    *,
+    rows: int | None = None,
+    count: Tensor | None = None,
+) -> Tensor:
+    """`merge_splits_reference` on a GPU. `rows`: the most that `count` may say."""
+    programs, hq, splits, width = parts.shape
+    splits = splits if count is None else MOST_SPLITS
+    _merge[(rows or programs, hq)](
         *(parts, sums, sums if sinks is None else sinks, out),
+        *(sums if count is None else count, programs),
         SPLITS=splits,
         WIDTH=width,
         SINKS=sinks is not None,
+        COUNTED=count is not None,
         BLOCK_S=power(splits),
         BLOCK_W=power(width),
         num_warps=2,
@@ -56,22 +75,37 @@ def merge_splits(parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor)
 
 
 @jit
+def row_splits(count, programs, MOST: tl.constexpr):
+    """Rows, and `splits_of` each."""
+    rows = tl.load(count)
+    return rows, tl.minimum(programs // tl.maximum(rows, 1), MOST)
+
+
+@jit_with_varying("count", "programs")
 def _merge(
     parts,
     sums,
     sinks,
     out,
+    count,
+    programs,
     SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     SINKS: tl.constexpr,
+    COUNTED: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
     head = tl.program_id(1)
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + head
     s, w = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_W)
-    own = s < SPLITS
-    each = tl.load(sums + row * SPLITS + s, mask=own, other=float("-inf"))
+    splits, parts_of, width = SPLITS, SPLITS, WIDTH
+    if COUNTED:
+        rows, splits = row_splits(count, programs, SPLITS)
+        parts_of = tl.where(tl.program_id(0) < rows, splits, 0)
+        width = tl.where(tl.program_id(0) < rows, WIDTH, 0)
+    own, stored = s < parts_of, w < width
+    each = tl.load(sums + row * splits + s, mask=own, other=float("-inf"))
     most = tl.max(each, 0)
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
@@ -81,8 +115,8 @@ def _merge(
     total = tl.sum(weights, 0)
     if SINKS:
         total += tl.exp2(sink - most)
-    place = (row * SPLITS + s)[:, None] * WIDTH + w[None, :]
+    place = (row * splits + s)[:, None] * WIDTH + w[None, :]
     part = tl.load(parts + place, mask=own[:, None] & (w < WIDTH)[None, :], other=0.0)
     merged = tl.sum(part * weights[:, None], 0)
     merged = tl.where(total > 0, merged / total, 0.0)
-    tl.store(out + row * WIDTH + w, merged.to(out.dtype.element_ty), mask=w < WIDTH)
+    tl.store(out + row * WIDTH + w, merged.to(out.dtype.element_ty), mask=stored)

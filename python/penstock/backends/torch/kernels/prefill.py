@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,6 @@ from penstock.backends.torch.kernels.attention import (
     weigh,
 )
 from penstock.backends.torch.kernels.language import (
-    ceiling,
     jit_with_varying,
     launches,
     power,
@@ -23,25 +24,63 @@ from penstock.backends.torch.kernels.language import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The rows of each sequence of a step."""
+
+    offsets: Tensor
+    """[sequences + 1] int32: sequence s has the rows `offsets[s]` to `offsets[s + 1]`."""
+    singles: Tensor | None = None
+    """[1] int32: so many sequences at the beginning are left out, which the device alone knows.
+    None: none are.
+    """
+    _tiles: dict[int, Tensor] = field(default_factory=dict)
+
+    def tiles(self, size: int, rows: int) -> Tensor:
+        """Tiles of `size` of `rows` rows at most: [2, tiles] int32, the sequence of each, -1 where
+        there is none, and its place among the sequence's. The last rows see the most tokens: their
+        tiles come first. Found once for all layers of a step.
+        """
+        if size not in self._tiles:
+            self._tiles[size] = self._found(size, rows)
+        return self._tiles[size]
+
+    def _found(self, size: int, rows: int) -> Tensor:
+        sequences, device = len(self.offsets) - 1, self.offsets.device
+        each = (self.offsets.diff() + (size - 1)) // size
+        if self.singles is not None:
+            own = torch.arange(sequences, dtype=torch.int32, device=device)
+            each = each.masked_fill_(own < self.singles, 0)
+        ends = each.cumsum(0, dtype=torch.int32)
+        # A tile for each that is full, and one for each sequence that ends in one that is not.
+        count = rows // size + min(sequences, rows)
+        tile = torch.arange(count, dtype=torch.int32, device=device)
+        of = torch.searchsorted(ends, tile, right=True, out_int32=True)
+        last = ends.index_select(0, of.clamp(max=sequences - 1)) - 1
+        return torch.stack([of.masked_fill_(of == sequences, -1), last - tile])
+
+
 def attend_prefill(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     tables: Tensor,
     starts: Tensor,
-    offsets: Tensor,
+    spans: Spans,
     scoring: Scoring,
     *,
     max_rows: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of the rows of each sequence: [rows, hq, width of a value].
 
-    Sequence s has the rows `offsets[s]` to `offsets[s + 1]` of `q` [rows, hq, d], at the positions
-    from `starts[s]` on, and no sequence more than `max_rows`. The other arguments are those of
-    `attend_decode`; the rows' own keys are in the pool already.
+    `spans` has the sequences' rows of `q` [rows, hq, d], which are at the positions from `starts`
+    [sequences] on; no sequence has more than `max_rows`. The other arguments are those of
+    `attend_decode`; the rows' own keys are in the pool already. `out` is written where there are
+    such rows; without it the others are zeros.
     """
     compute = attend_prefill_triton if launches(q) else attend_prefill_reference
-    return compute(q, k, v, tables, starts, offsets, scoring, max_rows=max_rows)
+    return compute(q, k, v, tables, starts, spans, scoring, max_rows=max_rows, out=out)
 
 
 def attend_prefill_reference(
@@ -50,20 +89,22 @@ def attend_prefill_reference(
     v: Tensor,
     tables: Tensor,
     starts: Tensor,
-    offsets: Tensor,
+    spans: Spans,
     scoring: Scoring,
     *,
     max_rows: int,
+    out: Tensor | None = None,
 ) -> Tensor:
-    sequences = torch.repeat_interleave(
-        torch.arange(len(starts), device=q.device), offsets.diff().long()
-    )
-    own = torch.arange(len(sequences), device=q.device)
-    positions = starts.long()[sequences] + own - offsets.long()[sequences]
-    # Rows of padding after the last sequence see nothing.
-    padding = len(q) - len(sequences)
-    out = attend_reference(q[: len(sequences)], k, v, tables, positions, sequences, scoring)
-    return torch.cat([out, out.new_zeros(padding, *out.shape[1:])]) if padding else out
+    if out is None:
+        out = q.new_zeros(*q.shape[:2], v.shape[-1])
+    left_out = 0 if spans.singles is None else int(spans.singles)
+    offsets = spans.offsets[left_out:].long()
+    sequences = torch.arange(left_out, len(starts), device=q.device)
+    sequences = torch.repeat_interleave(sequences, offsets.diff())
+    own = torch.arange(len(sequences), device=q.device) + offsets[0]
+    positions = starts.long()[sequences] + own - spans.offsets.long()[sequences]
+    out[own] = attend_reference(q[own], k, v, tables, positions, sequences, scoring)
+    return out
 
 
 def attend_prefill_triton(
@@ -72,21 +113,23 @@ def attend_prefill_triton(
     v: Tensor,
     tables: Tensor,
     starts: Tensor,
-    offsets: Tensor,
+    spans: Spans,
     scoring: Scoring,
     *,
     max_rows: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
-    # Rows of padding are of no sequence.
-    out = torch.zeros(rows, hq, dv, dtype=q.dtype, device=q.device)
+    if out is None:
+        # Rows of padding are of no sequence.
+        out = torch.zeros(rows, hq, dv, dtype=q.dtype, device=q.device)
     if rows == 0 or max_rows == 0:
         return out
     room = shared_memory(q.device)
     sizes = prefill_sizes(hq // hk, d, dv, q.element_size(), max_rows, room)
-    tiles = ceiling(max_rows, sizes["BLOCK_M"] // (hq // hk))
-    _attend_prefill[(tiles, hk, len(starts))](
-        *(q, k, v, tables, starts, offsets),
+    tiles = spans.tiles(sizes["BLOCK_M"] // (hq // hk), rows)
+    _attend_prefill[(tiles.shape[1], hk)](
+        *(q, k, v, tables, starts, spans.offsets, tiles),
         *(q if scoring.sinks is None else scoring.sinks, out),
         *(q.stride(0), q.stride(1), tables.stride(0)),
         *(*k.stride()[:3], *v.stride()[:3]),
@@ -132,6 +175,7 @@ def _attend_prefill(
     tables,
     starts,
     offsets,
+    tiles,
     sinks,
     out,
     stride_row,
@@ -160,12 +204,11 @@ def _attend_prefill(
     BLOCK_V: tl.constexpr,
 ):
     ROWS: tl.constexpr = BLOCK_M // GROUP
-    head, sequence = tl.program_id(1), tl.program_id(2)
-    # The last rows see the most tokens: they begin first.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    begin = tl.load(offsets + sequence)
-    rows = tl.load(offsets + sequence + 1) - begin
-    if tile * ROWS < rows:
+    head, sequence = tl.program_id(1), tl.load(tiles + tl.program_id(0))
+    if sequence >= 0:
+        tile = tl.load(tiles + tl.num_programs(0) + tl.program_id(0))
+        begin = tl.load(offsets + sequence)
+        rows = tl.load(offsets + sequence + 1) - begin
         m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
         d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
         row = tile * ROWS + m // GROUP

@@ -1,0 +1,189 @@
+"""Steps with prompts as CUDA graphs: one for each size of a step in tokens, captured at the start.
+
+A step of 128 tokens computes for a few milliseconds, and its hundreds of launches take longer. All
+kernels read rows, tables and lengths from the memory of the device, where one copy brings them for
+each step; grids have room for the most, and programs without work end at once. So a graph takes any
+mixture of decodes and chunks of prompts. Larger steps hide their launches, and padding would cost
+them time.
+
+A graph ends before the head, in memory that all of them write. The rows that are drawn, which are
+few, are taken from there by graphs of their own, one for each number of rows.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.graphs import BUCKETS, Capture, draw_all
+from penstock.backends.torch.inputs import Inputs, write
+from penstock.backends.torch.kernels import Spans
+from penstock.backends.torch.model import Model
+from penstock.backends.torch.sampling import Draws
+from penstock.backends.torch.slots import DeviceSlots
+from penstock.core import StepPlan
+
+TOKENS = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+"""Tokens of the graphs. From 512 on, where a step of a large model takes as long as its launches, a
+fifth of a step at most is padding.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    work: Callable[[], Tensor]
+    """What was recorded. It refers to all tensors that the graph reads and did not make."""
+    replay: Callable[[], Tensor]
+
+
+class PromptGraphs:
+    def __init__(self, model: Model, slots: DeviceSlots, capture: Capture, tokens: int) -> None:
+        """`tokens`: those of a step at most."""
+        self._model = model
+        self._slots = slots
+        self._capture = capture
+        self._sizes = sizes_up_to(tokens, TOKENS)
+        draws = sizes_up_to(slots.padding, BUCKETS)
+        self.most_draws = draws[-1]
+        most, device = self._sizes[-1], slots.last.device
+        self._states = torch.empty(most, model.spec.hidden, dtype=model.dtype, device=device)
+        # What is drawn ends where the columns of the step begin: one copy writes both.
+        self._begin = 3 * self.most_draws
+        numbers = self._begin + sum(size for size, _ in self._columns(most, 0))
+        self._numbers = torch.zeros(numbers, dtype=torch.int32, device=device)
+        self._graphs: dict[int, Graph] = {}
+        """By tokens."""
+        self._drawing: dict[int, Graph] = {}
+        """By rows."""
+
+    def takes(self, plan: StepPlan) -> bool:
+        return len(plan.tokens) <= self._sizes[-1]
+
+    def prepare(self) -> None:
+        """Capture all of them, and the draw of one row: no request waits for that."""
+        for tokens in self._sizes:
+            self._graph(tokens)
+        self._draw_graph(1)
+
+    def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
+        """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
+        one row first. It lies in memory of all graphs, until the next step.
+        """
+        return self._replayed(plan, order, array("i"))
+
+    def draw(self, plan: StepPlan, order: Sequence[int], draws: Draws) -> Tensor:
+        """The tokens of `draws`, int32, kept as those sampled last, in memory of a graph: they are
+        copied to the host before the next step is launched. At most `most_draws`.
+        """
+        count = len(draws.rows)
+        rows = next(bucket for bucket in BUCKETS if bucket >= count)
+        graph, columns = self._draw_graph(rows), array("i")
+        given = (draws.rows, draws.slots, draws.positions)
+        for column, fill in zip(given, (0, self._slots.padding, 0), strict=True):
+            columns += array("i", column) + array("i", [fill]) * (rows - count)
+        self._replayed(plan, order, columns)
+        return graph.replay()[:count]
+
+    def _replayed(self, plan: StepPlan, order: Sequence[int], draws: array[int]) -> Tensor:
+        count = len(plan.tokens)
+        tokens = next(size for size in self._sizes if size >= count)
+        graph = self._graph(tokens)
+        self._write(plan, order, tokens, draws)
+        return graph.replay()[:count]
+
+    def _write(self, plan: StepPlan, order: Sequence[int], tokens: int, draws: array[int]) -> None:
+        joined, begin = draws[:], self._begin - len(draws)
+        sized = self._columns(tokens, len(plan.tokens))
+        for column, (size, fill) in zip(columns_of(plan, order), sized, strict=True):
+            joined += column + array("i", [fill]) * (size - len(column))
+        write(joined, self._numbers[begin : begin + len(joined)])
+
+    def _columns(self, tokens: int, count: int) -> Iterator[tuple[int, int]]:
+        """Size of each of `columns_of` in the graph of so many tokens, and what fills it behind
+        `count` of them. The last sequence has the rows of padding, a slot without blocks, and no
+        length: nothing of them is stored.
+        """
+        sequences = min(tokens, self._slots.padding) + 1
+        yield from ((tokens, 0), (tokens, 0), (tokens, sequences - 1))
+        yield from ((sequences, self._slots.padding), (sequences, 0), (sequences, 0))
+        yield from ((sequences + 1, count), (1, 0))
+
+    def _graph(self, tokens: int) -> Graph:
+        if tokens not in self._graphs:
+            sizes = [size for size, _ in self._columns(tokens, 0)]
+            columns = self._numbers[self._begin : self._begin + sum(sizes)].split(sizes)
+            # A capture computes too, and must not write to the blocks of a sequence.
+            self._write(StepPlan(0), (), tokens, array("i"))
+
+            def work() -> Tensor:
+                inputs = inputs_of(columns)
+                tables = self._slots.tables(inputs.slots, None)
+                x = self._model.forward(inputs, tables, self._slots.last)
+                return self._states[:tokens].copy_(x)
+
+            self._graphs[tokens] = Graph(work, self._capture(work))
+        return self._graphs[tokens]
+
+    def _draw_graph(self, rows: int) -> Graph:
+        if rows not in self._drawing:
+            columns = self._numbers[self._begin - 3 * rows : self._begin].view(3, rows)
+            columns.zero_()[1] = self._slots.padding
+
+            def work() -> Tensor:
+                own, slots, positions = columns.unbind(0)
+                x = self._states.index_select(0, own)
+                return draw_all(self._model, self._slots, x, slots, positions)
+
+            self._drawing[rows] = Graph(work, self._capture(work))
+        return self._drawing[rows]
+
+
+def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those that are smaller than `most`, and the next one."""
+    smaller = sum(size < most for size in sizes)
+    return tuple(sizes[: smaller + 1])
+
+
+def columns_of(plan: StepPlan, order: Sequence[int]) -> Iterator[array[int]]:
+    """Tokens, positions and sequences of the rows; slots, starts and lengths of the sequences and
+    where the rows of each begin and end; how many have one row.
+    """
+    lengths, starts = plan.lengths, plan.starts
+    ends = array("i", accumulate(lengths, initial=0))
+    tokens, positions, sequences = plan.tokens, array("i"), array("i")
+    if list(order) != list(range(len(order))):
+        tokens = array("i")
+        for i in order:
+            tokens += plan.tokens[ends[i] : ends[i + 1]]
+    for at, i in enumerate(order):
+        positions.extend(range(starts[i], starts[i] + lengths[i]))
+        sequences.extend([at] * lengths[i])
+    yield from (tokens, positions, sequences)
+    yield array("i", (plan.slots[i] for i in order))
+    yield array("i", (starts[i] for i in order))
+    yield array("i", (starts[i] + lengths[i] for i in order))
+    yield array("i", accumulate((lengths[i] for i in order), initial=0))
+    yield array("i", [sum(length == 1 for length in lengths)])
+
+
+def inputs_of(columns: Sequence[Tensor]) -> Inputs:
+    """The inputs of a step whose numbers of tokens and sequences the device alone knows."""
+    tokens, positions, sequences, slots, starts, lengths, offsets, singles = columns
+    return Inputs(
+        tokens=tokens,
+        positions=positions,
+        sequences=sequences,
+        slots=slots,
+        starts=starts,
+        lengths=lengths,
+        offsets=offsets,
+        decodes=len(slots) - 1,
+        spans=Spans(offsets, singles),
+        most_rows=len(tokens),
+        blocks=None,
+    )
