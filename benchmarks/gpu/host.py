@@ -266,34 +266,6 @@ def requests(count: int, prompt: int, output: int, kind: str) -> list[Request]:
     ]
 
 
-def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, depth: int) -> Recorded:
-    """Serve the requests by the engine's own loop."""
-    kv = KvCache(BLOCK, [BLOCKS], hasher=BlockHasher(BLOCK, bytes(32), hash_chain, hash_root))
-    limits = Limits(SEQUENCES, BUDGET, LONGEST, 1000, SHAPE.vocabulary, frozenset({2}))
-    front, executor = FrontDoor(path, given), Recorded(backend, laps)
-    executor.depth = depth
-    front.scheduler = scheduler = Scheduler(limits, kv, time.monotonic)
-    try:
-        gc.collect()
-        Engine(front, scheduler, executor, KvAdmin(kv, OpenedTiers(), list)).run()
-    finally:
-        front.connection.close()
-    return executor
-
-
-def steps_of(found: Recorded, rows: int, prompts: bool) -> list[int]:
-    """Indices of the steps that are to be measured, whose successor is alike."""
-
-    def wanted(at: int) -> bool:
-        tokens, sequences, decodes = found.plans[at]
-        if prompts:
-            return tokens > BUDGET // 2 and not decodes
-        return tokens == sequences == rows and decodes
-
-    count = len(found.plans)
-    return [at for at in range(1, count - 1) if all(map(wanted, (at - 1, at, at + 1)))]
-
-
 @dataclass(frozen=True)
 class Case:
     title: str
@@ -305,6 +277,38 @@ class Case:
     depth: int = 2
     """1: no plan is made ahead."""
     prompts: bool = False
+    budget: int = BUDGET
+    graphs: bool = True
+    """Whether steps with prompts are captured."""
+
+
+def run(backend: TorchBackend, path: str, given: list[Request], laps: Laps, case: Case) -> Recorded:
+    """Serve the requests by the engine's own loop."""
+    kv = KvCache(BLOCK, [BLOCKS], hasher=BlockHasher(BLOCK, bytes(32), hash_chain, hash_root))
+    sequences = min(SEQUENCES, case.budget)
+    limits = Limits(sequences, case.budget, LONGEST, 1000, SHAPE.vocabulary, frozenset({2}))
+    front, executor = FrontDoor(path, given), Recorded(backend, laps)
+    executor.depth = case.depth
+    front.scheduler = scheduler = Scheduler(limits, kv, time.monotonic)
+    try:
+        gc.collect()
+        Engine(front, scheduler, executor, KvAdmin(kv, OpenedTiers(), list)).run()
+    finally:
+        front.connection.close()
+    return executor
+
+
+def steps_of(found: Recorded, case: Case) -> list[int]:
+    """Indices of the steps that are to be measured, whose successor is alike."""
+
+    def wanted(at: int) -> bool:
+        tokens, sequences, decodes = found.plans[at]
+        if case.prompts:
+            return tokens > case.budget // 2 and not decodes
+        return tokens == sequences == case.rows and decodes
+
+    count = len(found.plans)
+    return [at for at in range(1, count - 1) if all(map(wanted, (at - 1, at, at + 1)))]
 
 
 def cases(batches: Sequence[int], steps: int) -> Iterator[Case]:
@@ -319,14 +323,20 @@ def cases(batches: Sequence[int], steps: int) -> Iterator[Case]:
     for prompt in (128, 1024):
         title = f"prompts of {prompt}, {BUDGET} tokens"
         yield Case(title, BUDGET // prompt, prompt, 1, 20 * BUDGET // prompt, prompts=True)
+    for graphs in (False, True):
+        title = f"prompts of 128, 128 tokens, {'replayed' if graphs else 'launched'}"
+        yield Case(title, 1, 128, 1, 60, prompts=True, budget=128, graphs=graphs)
 
 
 def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats: int) -> Any:
+    captured = backend._prompt_graphs
+
     def once(laps: Laps) -> tuple[Recorded, list[int]]:
         given = requests(case.requests, case.prompt, case.output, case.kind)
-        found = run(backend, path, given, laps, case.depth)
-        return found, steps_of(found, case.rows, case.prompts)
+        found = run(backend, path, given, laps, case)
+        return found, steps_of(found, case)
 
+    backend._prompt_graphs = captured if case.graphs else None
     cycles, parts = [], []
     for _ in range(repeats):
         found, at = once(Laps())
@@ -338,12 +348,14 @@ def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats:
         each = [found.parts[i + 1] for i in at]
         parts.append({p: quartile([one.get(p, 0.0) for one in each]) for p in COLUMNS})
     least = {part: min(one[part] for one in parts) for part in COLUMNS}
+    counted = operations(device, once)
+    backend._prompt_graphs = captured
     least["rest"] = max(min(cycles) - sum(least.values()), 0.0)
     return {
         "case": case.title,
         "cycle_us": round(min(cycles) * 1e6, 1),
         "parts_us": {part: round(seconds * 1e6, 1) for part, seconds in least.items()},
-        "operations": operations(device, once),
+        "operations": counted,
     }
 
 

@@ -20,7 +20,9 @@ from tests.backends.torch.fake_cuda import OnGpu, mapped, place
 INT, LONG, WIDE = torch.int32, torch.int64, torch.float32
 TYPES = {
     **dict.fromkeys(("positions", "sequences", "slots", "starts", "lengths", "offsets"), INT),
-    **dict.fromkeys(("tables", "ends", "order", "indices", "top_k", "choices", "tokens"), INT),
+    **dict.fromkeys(
+        ("tables", "ends", "order", "indices", "top_k", "choices", "tokens", "tiles"), INT
+    ),
     **dict.fromkeys(("seeds", "data"), LONG),
     **dict.fromkeys(("temperature", "top_p", "min_p", "cos", "sin", "factors"), WIDE),
     **dict.fromkeys(("parts", "sums", "sinks", "correction", "logits"), WIDE),

@@ -28,9 +28,9 @@ from penstock.backends.torch.sampling import Draws
 from penstock.backends.torch.slots import DeviceSlots
 from penstock.core import StepPlan
 
-TOKENS = (16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
-"""Tokens of the graphs. From 512 on, where a step of a large model takes as long as its launches, a
-fifth of a step at most is padding.
+TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 1024)
+"""Tokens of the graphs. Of the smaller ones padding costs little, since reading the weights costs
+most; of those above 384 a quarter at most is padding.
 """
 
 

@@ -69,7 +69,9 @@ class Build:
             return "fp32"
         return (
             "i32"
-            if re.match("stride|.*_stride|width|each|inputs|outputs|count|exp|sort|voc", name)
+            if re.match(
+                "stride|.*_stride|width|each|inputs|outputs|count|programs|exp|sort|voc", name
+            )
             else "*i32"
         )
 
@@ -141,7 +143,9 @@ def others() -> Iterator[Build]:
     constants = {"RANK": 512, "ROPE": 64, "HALF": 32, "TOKENS": 64, "BLOCK": 512, "BLOCK_R": 64}
     yield Build("store of latents", rotation._store_latent, {**constants, "num_warps": 4})
     constants = {"SPLITS": 32, "WIDTH": 128, "SINKS": True, "BLOCK_S": 32, "BLOCK_W": 128}
-    yield Build("merge", merge._merge, {**constants, "num_warps": 2})
+    for counted in (False, True):
+        own = {**constants, "COUNTED": counted, "num_warps": 2}
+        yield Build("merge, counted" if counted else "merge", merge._merge, own)
     constants = {"EXPERTS": 256, "K": 8, "SCORE": "sigmoid", "AFTER": False, "CORRECTED": True}
     constants |= {"BY_LOGIT": False, "GROUPS": 8, "KEEP": 4, "BEST": 2, "NORMALISED": True}
     constants |= {"BLOCK": 256, "BLOCK_K": 8, "BLOCK_G": 8, "num_warps": 1}

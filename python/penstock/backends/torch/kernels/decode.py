@@ -166,7 +166,7 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
     }
 
 
-@jit_with_varying("tables", "lengths", "count", "stride_table")
+@jit_with_varying("tables", "lengths", "singles", "stride_table")
 def _attend_decode(
     q,
     k,
@@ -177,7 +177,7 @@ def _attend_decode(
     out,
     parts,
     sums,
-    count,
+    singles,
     stride_row,
     stride_head,
     stride_table,
@@ -210,7 +210,7 @@ def _attend_decode(
     g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
     splits, heads = tl.num_programs(2), GROUP
     if LEAST > 0:
-        rows, splits = row_splits(count, tl.num_programs(0), MOST)
+        rows, splits = row_splits(singles, tl.num_programs(0), MOST)
         row, split = row // splits, tl.program_id(0) % splits
         # No heads, and no tokens: nothing is read or stored.
         heads = tl.where(row < rows, GROUP, 0)

@@ -75,19 +75,19 @@ def merge_splits(
 
 
 @jit
-def row_splits(count, programs, MOST: tl.constexpr):
+def row_splits(singles, programs, MOST: tl.constexpr):
     """Rows, and `splits_of` each."""
-    rows = tl.load(count)
+    rows = tl.load(singles)
     return rows, tl.minimum(programs // tl.maximum(rows, 1), MOST)
 
 
-@jit_with_varying("count", "programs")
+@jit_with_varying("singles", "programs")
 def _merge(
     parts,
     sums,
     sinks,
     out,
-    count,
+    singles,
     programs,
     SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -101,7 +101,7 @@ def _merge(
     s, w = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_W)
     splits, parts_of, width = SPLITS, SPLITS, WIDTH
     if COUNTED:
-        rows, splits = row_splits(count, programs, SPLITS)
+        rows, splits = row_splits(singles, programs, SPLITS)
         parts_of = tl.where(tl.program_id(0) < rows, splits, 0)
         width = tl.where(tl.program_id(0) < rows, WIDTH, 0)
     own, stored = s < parts_of, w < width
