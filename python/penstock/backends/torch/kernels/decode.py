@@ -15,6 +15,7 @@ from penstock.backends.torch.kernels.attention import (
 )
 from penstock.backends.torch.kernels.language import (
     ceiling,
+    jit,
     jit_with_varying,
     launches,
     multiprocessors,
@@ -166,6 +167,22 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
     }
 
 
+@jit
+def _own_part(lengths, singles, GROUP: tl.constexpr, SHARED: tl.constexpr, MOST: tl.constexpr):
+    """A program's row, its split and how many there are, tokens of the row, and query heads: none
+    of those and no tokens where there is no such row, so that nothing is read or stored.
+    """
+    row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
+    if not SHARED:
+        return row, split, splits, tl.load(lengths + row).to(tl.int32), GROUP
+    rows, splits = row_splits(singles, tl.num_programs(0), MOST)
+    row, split = row // splits, tl.program_id(0) % splits
+    own = row < rows
+    row = tl.where(own, row, 0)
+    length = tl.where(own, tl.load(lengths + row).to(tl.int32), 0)
+    return row, split, splits, length, tl.where(own, GROUP, 0)
+
+
 @jit_with_varying("tables", "lengths", "singles", "stride_table")
 def _attend_decode(
     q,
@@ -206,19 +223,8 @@ def _attend_decode(
     BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    row, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
-    splits, heads = tl.num_programs(2), GROUP
-    if LEAST > 0:
-        rows, splits = row_splits(singles, tl.num_programs(0), MOST)
-        row, split = row // splits, tl.program_id(0) % splits
-        # No heads, and no tokens: nothing is read or stored.
-        heads = tl.where(row < rows, GROUP, 0)
-        row = tl.where(row < rows, row, 0)
-    length = tl.load(lengths + row).to(tl.int32)
-    if LEAST > 0:
-        length = tl.where(heads > 0, length, 0)
-    own = g < heads
+    head = tl.program_id(1)
+    row, split, splits, length, heads = _own_part(lengths, singles, GROUP, LEAST > 0, MOST)
     first = 0
     if WINDOW > 0:
         first = tl.maximum(length - WINDOW, 0)
@@ -231,7 +237,9 @@ def _attend_decode(
     start = begin + split * each
     end = tl.minimum(start + each, length)
 
+    g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    own = g < heads
     queries = tl.load(
         q + row * stride_row + (head * GROUP + g)[:, None] * stride_head + d[None, :],
         mask=own[:, None] & (d < D)[None, :],
