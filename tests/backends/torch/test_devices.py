@@ -45,7 +45,7 @@ BEFORE = "backend.py:settle_before"
 TO_STAGE = "ranks.py:send"
 PLANS = "flash.py:plan"
 MEANT = {
-    CAPTURE: "once for each size of batch, and for each number of rows that prompts draw",
+    CAPTURE: "once for each size of batch",
     BEFORE: "rules that read the output, and grammars, take the step before in",
     TO_STAGE: "rows go to the next stage by way of the host",
     PLANS: "FlashInfer's plan goes through pinned memory, which has to be free",
@@ -150,9 +150,9 @@ def test_a_family_waits_for_nothing(model: str) -> None:
     with on_gpu(model) as gpu:
         driver = Driver(gpu)
         found = steps(driver)
-        # Three sequences drawn in a graph, four of which one wants more, two; three and four rows
-        # that prompts draw. Those of one row, and steps with prompts, are captured at the start.
-        assert gpu.waits == [CAPTURE] * 4
+        # Three sequences drawn in a graph, four of which one wants more, two. That of one row, and
+        # steps with prompts, are captured at the start.
+        assert gpu.waits == [CAPTURE] * 3
         for pool, free in zip(gpu.loaded._pools, driver.free, strict=True):
             assert pool.blocks[free].isnan().all(), "rows of padding were stored"
         launched = {name for name, kernel in gpu.kernels.items() if kernel.launched}
@@ -172,7 +172,7 @@ def test_bfloat16_waits_for_nothing(family: str, capability: tuple[int, int]) ->
     """Experts by torch's grouped product on the one, by a kernel on the other."""
     with on_gpu(family, capability=capability, dtype="auto") as gpu:
         assert len(steps(Driver(gpu))) == 10
-        assert gpu.waits == [CAPTURE] * 4
+        assert gpu.waits == [CAPTURE] * 3
         grouped = gpu.kernels["_grouped"].launched
     assert bool(grouped) == (family in EXPERTS and capability == (8, 0))
 
@@ -185,7 +185,7 @@ def test_experts_of_codes_wait_for_nothing(
     model = with_fp8("qwen3moe", tmp_path) if form == "fp8" else with_mxfp4(tmp_path)
     with on_gpu(model, capability=capability) as gpu:
         assert len(steps(Driver(gpu))) == 10
-        assert gpu.waits == [CAPTURE] * 4
+        assert gpu.waits == [CAPTURE] * 3
         assert gpu.kernels["_grouped"].launched
 
 

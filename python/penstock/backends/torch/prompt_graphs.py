@@ -48,8 +48,8 @@ class PromptGraphs:
         self._slots = slots
         self._capture = capture
         self._sizes = sizes_up_to(tokens, TOKENS)
-        draws = sizes_up_to(slots.padding, BUCKETS)
-        self.most_draws = draws[-1]
+        self._draw_sizes = sizes_up_to(slots.padding, BUCKETS)
+        self.most_draws = self._draw_sizes[-1]
         most, device = self._sizes[-1], slots.last.device
         self._states = torch.empty(most, model.spec.hidden, dtype=model.dtype, device=device)
         # What is drawn ends where the columns of the step begin: one copy writes both.
@@ -65,10 +65,11 @@ class PromptGraphs:
         return len(plan.tokens) <= self._sizes[-1]
 
     def prepare(self) -> None:
-        """Capture all of them, and the draw of one row: no request waits for that."""
+        """Capture all of them: no request waits for that."""
         for tokens in self._sizes:
             self._graph(tokens)
-        self._draw_graph(1)
+        for rows in self._draw_sizes:
+            self._draw_graph(rows)
 
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
         """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
@@ -81,7 +82,7 @@ class PromptGraphs:
         copied to the host before the next step is launched. At most `most_draws`.
         """
         count = len(draws.rows)
-        rows = next(bucket for bucket in BUCKETS if bucket >= count)
+        rows = next(size for size in self._draw_sizes if size >= count)
         graph, columns = self._draw_graph(rows), array("i")
         given = (draws.rows, draws.slots, draws.positions)
         for column, fill in zip(given, (0, self._slots.padding, 0), strict=True):
