@@ -1,6 +1,8 @@
 """The references of the kernels against plain loops and functions of torch."""
 
+import itertools
 import math
+import random
 
 import pytest
 
@@ -453,3 +455,23 @@ def test_checksums_are_joined_in_order(sizes: tuple[int, ...]) -> None:
         for _ in range(8):
             crc = crc >> 1 ^ (0x9A6C9329AC4BC9B5 if crc & 1 else 0)
     assert kernels.crc64(memories) == crc ^ (1 << 64) - 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_row_of_a_chunk_is_in_one_tile(seed: int) -> None:
+    drawn = random.Random(seed)
+    singles, size = drawn.randrange(4), drawn.choice([1, 4, 16, 64])
+    counts = [1] * singles + [drawn.randrange(2, 90) for _ in range(drawn.randrange(4))] + [0, 0]
+    offsets = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
+    spans = kernels.Spans(offsets, torch.tensor([singles], dtype=torch.int32))
+    # Rows of padding, which are of no sequence.
+    table = spans.tiles(size, sum(counts) + drawn.randrange(20))
+    assert table.dtype == torch.int32
+    found = [(of, tile) for of, tile in table.T.tolist() if of >= 0]
+    wanted = [
+        (of, tile)
+        for of in range(singles, len(counts))
+        for tile in reversed(range(-(-counts[of] // size)))
+    ]
+    assert found == wanted
+    assert spans.tiles(size, sum(counts)) is table, "found again"

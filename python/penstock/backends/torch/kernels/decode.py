@@ -168,19 +168,19 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
 
 
 @jit
-def _own_part(lengths, singles, GROUP: tl.constexpr, SHARED: tl.constexpr, MOST: tl.constexpr):
-    """A program's row, its split and how many there are, tokens of the row, and query heads: none
-    of those and no tokens where there is no such row, so that nothing is read or stored.
+def _own_part(lengths, singles, SHARED: tl.constexpr, MOST: tl.constexpr):
+    """A program's row, its split and how many there are, and the tokens of the row; -1 where there
+    is no such row.
     """
     row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
     if not SHARED:
-        return row, split, splits, tl.load(lengths + row).to(tl.int32), GROUP
+        return row, split, splits, tl.load(lengths + row).to(tl.int32)
     rows, splits = row_splits(singles, tl.num_programs(0), MOST)
     row, split = row // splits, tl.program_id(0) % splits
     own = row < rows
     row = tl.where(own, row, 0)
-    length = tl.where(own, tl.load(lengths + row).to(tl.int32), 0)
-    return row, split, splits, length, tl.where(own, GROUP, 0)
+    length = tl.where(own, tl.load(lengths + row).to(tl.int32), -1)
+    return row, split, splits, length
 
 
 @jit_with_varying("tables", "lengths", "singles", "stride_table")
@@ -224,7 +224,7 @@ def _attend_decode(
     BLOCK_V: tl.constexpr,
 ):
     head = tl.program_id(1)
-    row, split, splits, length, heads = _own_part(lengths, singles, GROUP, LEAST > 0, MOST)
+    row, split, splits, length = _own_part(lengths, singles, LEAST > 0, MOST)
     first = 0
     if WINDOW > 0:
         first = tl.maximum(length - WINDOW, 0)
@@ -239,7 +239,7 @@ def _attend_decode(
 
     g, n = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_N)
     d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
-    own = g < heads
+    own = g < tl.where(length < 0, 0, GROUP)
     queries = tl.load(
         q + row * stride_row + (head * GROUP + g)[:, None] * stride_head + d[None, :],
         mask=own[:, None] & (d < D)[None, :],
