@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from penstock.backends.torch.kernels import Scoring  # noqa: E402
+from penstock.backends.torch.kernels import Scoring, Spans  # noqa: E402
 from triton._C.libtriton import native_specialize_impl  # noqa: E402
 from triton.backends.compiler import BaseBackend  # noqa: E402
 
@@ -40,8 +40,10 @@ class Launches:
         self.keys.append((found, sorted(constants.items())))
 
 
-def moved(x: torch.Tensor) -> torch.Tensor:
+def moved(x: Any) -> Any:
     """The same numbers where no multiple of 16 bytes is, as in the rest of a longer tensor."""
+    if isinstance(x, Spans):
+        return Spans(moved(x.offsets))
     out = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
     assert out.data_ptr() % 16
     return out.copy_(x)
