@@ -32,7 +32,9 @@ from penstock.backends.torch.kernels.experts import (
     experts_triton,
     linear_reference,
     linear_triton,
+    linear_widened,
 )
+from penstock.backends.torch.kernels.widen import widen_reference, widen_triton
 from torch import Tensor
 
 # Largest error of an output as a share of its largest number.
@@ -400,8 +402,11 @@ def mixtures(
     on_input: bool = False,
     elsewhere: bool = False,
     grouped: bool = False,
+    widened: int = 0,
 ) -> Case:
-    """`elsewhere`: half as many experts more are of another rank. `grouped`: by torch's product."""
+    """`elsewhere`: half as many experts more are of another rank. `grouped`: by torch's product.
+    `widened`: codes are widened first, those of so many experts at once.
+    """
     gate_up = matrix(make, form, experts, 2 * width, hidden, bias=bias)
     down = matrix(make, form, experts, hidden, width, bias=bias)
     known = experts + experts // 2 * elsewhere
@@ -409,18 +414,31 @@ def mixtures(
     weights = torch.softmax(make.wide(rows, k), 1)
     args = (make.numbers(rows, hidden), indices, weights, gate_up, down)
     read = len(indices.unique()) / experts * (_stored(gate_up) + _stored(down))
+    scratch = None
+    if widened:
+        scratch = torch.empty(widened * 2 * width * hidden, dtype=make.dtype, device=make.device)
     return Case(
-        f"experts {form}{', grouped_mm' if grouped else ''}",
+        f"experts {form}{', grouped_mm' if grouped else ''}{', widened' if widened else ''}",
         experts_grouped if grouped else experts_triton,
         experts_reference,
         (*args, rule or Activation("silu")),
         {"weight_on_input": on_input},
+        launch_options={"scratch": scratch} if widened else {},
         bytes=int(read),
         operations=2 * rows * k * 3 * hidden * width,
     )
 
 
-def dense(make: Maker, form: str, rows: int, outputs: int, inputs: int, *, bias: bool) -> Case:
+def dense(
+    make: Maker,
+    form: str,
+    rows: int,
+    outputs: int,
+    inputs: int,
+    *,
+    bias: bool,
+    widened: bool = False,
+) -> Case:
     m = matrix(make, form, 1, outputs, inputs, bias=bias)
     only = Matrix(
         m.codes[0],
@@ -429,12 +447,25 @@ def dense(make: Maker, form: str, rows: int, outputs: int, inputs: int, *, bias:
         m.form,
     )
     return Case(
-        f"product {form}",
-        linear_triton,
+        f"product {form}{', widened' if widened else ''}",
+        linear_widened if widened else linear_triton,
         linear_reference,
         (make.numbers(rows, inputs), only),
         bytes=_stored(m),
         operations=2 * rows * outputs * inputs,
+    )
+
+
+def widenings(make: Maker, form: str, experts: int, outputs: int, inputs: int) -> Case:
+    """All experts but the first."""
+    m = matrix(make, form, experts, outputs, inputs, bias=False)
+    scratch = torch.empty(experts * outputs * inputs, dtype=make.dtype, device=make.device)
+    return Case(
+        f"widening {form}",
+        widen_triton,
+        widen_reference,
+        (m, range(1, experts), scratch),
+        bytes=(_stored(m) + scratch.nbytes) * (experts - 1) // experts,
     )
 
 

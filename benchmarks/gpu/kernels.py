@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
+from penstock.backends.torch.widening import SCRATCH_BYTES
 
 from benchmarks.gpu import cases, routing_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
@@ -30,6 +31,7 @@ DRAWS = (
     ("top-p, flat", (0, 0.95, 0.0), 1.0),
 )
 GROUPED = "experts by grouped_mm"
+CODES = ("fp8_block", "mxfp4")
 
 
 def lengths(count: int, low: int, high: int) -> list[int]:
@@ -85,17 +87,35 @@ def real(make: Maker) -> Iterator[Named]:
 
 
 def _products(make: Maker) -> Iterator[Named]:
-    for form in ("plain", "fp8_block", "mxfp4"):
-        for rows in (16, 64, 256, 8192):
+    """Both ways for many rows of codes: from which number on widening is faster is measured at a
+    start, by `widening.py`.
+    """
+    shape = (8, 128, 2048, 768)
+    at_once = SCRATCH_BYTES // (2 * 2 * 768 * 2048)
+    for form in ("plain", *CODES):
+        for rows in (16, 64, 256, 4096, 8192):
             yield (
                 f"experts {form} {rows}",
-                lambda form=form, rows=rows: cases.mixtures(make, form, rows, 8, 128, 2048, 768),
+                lambda form=form, rows=rows: cases.mixtures(make, form, rows, *shape),
             )
-    for form in ("fp8_block", "mxfp4"):
-        for rows in (64, 4096):
+    for form in CODES:
+        for rows in (4096, 8192):
             yield (
-                f"product {form} {rows}",
-                lambda form=form, rows=rows: cases.dense(make, form, rows, 4096, 4096, bias=False),
+                f"experts {form} {rows}, widened",
+                lambda form=form, rows=rows: cases.mixtures(
+                    make, form, rows, *shape, widened=at_once
+                ),
+            )
+        yield (
+            f"widening {form} {at_once}x1536x2048",
+            lambda form=form: cases.widenings(make, form, at_once, 1536, 2048),
+        )
+        for rows, widened in ((64, False), (4096, False), (4096, True), (8192, True)):
+            yield (
+                f"product {form} {rows}{', widened' * widened}",
+                lambda form=form, rows=rows, widened=widened: cases.dense(
+                    make, form, rows, 4096, 4096, bias=False, widened=widened
+                ),
             )
 
 
@@ -155,6 +175,19 @@ def odd(make: Maker) -> Iterator[Named]:
             lambda form=form: cases.mixtures(make, form, 67, 3, 12, 320, 192, elsewhere=True),
         )
         yield f"product {form}", lambda form=form: cases.dense(make, form, 67, 70, 160, bias=False)
+    for form in CODES:
+        yield f"widening {form}", lambda form=form: cases.widenings(make, form, 3, 140, 160)
+        yield (
+            f"product {form}, widened",
+            lambda form=form: cases.dense(make, form, 67, 70, 160, bias=True, widened=True),
+        )
+        # Pieces, of which the last is smaller.
+        yield (
+            f"experts {form}, widened",
+            lambda form=form: cases.mixtures(
+                make, form, 67, 3, 12, 320, 192, clamped, bias=True, elsewhere=True, widened=5
+            ),
+        )
     for on_input in (False, True):
         for elsewhere in (False, True):
             yield (

@@ -1,5 +1,5 @@
-"""Attention with other sizes of tiles beside those that are served: which are best is for a GPU to
-say. Machine code says only how many tiles are read ahead and how many programs fit.
+"""Attention and experts with other sizes of tiles beside those that are served: which are best is
+for a GPU to say. Machine code says only how many tiles are read ahead and how many programs fit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from penstock.backends.torch.kernels import Scoring, decode, latent, prefill
+from penstock.backends.torch.kernels import Scoring, decode, grouped, latent, prefill
 
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import Case, Maker
@@ -35,17 +35,34 @@ PREFILL = (
     {"num_warps": 4},
 )
 LATENT = (SERVED, {"num_stages": 2}, {"num_stages": 5, "num_warps": 8}, {"BLOCK_N": 16})
+PLAIN = (
+    SERVED,
+    {"BLOCK_N": 256},
+    {"BLOCK_N": 256, "num_stages": 4},
+    {"BLOCK_M": 64, "BLOCK_N": 256},
+)
+MXFP4 = (
+    SERVED,
+    {"BLOCK_K": 128},
+    {"BLOCK_N": 128},
+    {"BLOCK_N": 64, "num_warps": 4},
+    {"num_stages": 4},
+)
+FP8 = (SERVED, {"num_stages": 2}, {"BLOCK_N": 128}, {"num_stages": 4})
 TRIED: dict[str, tuple[ModuleType, str, tuple[Sizes, ...]]] = {
     "decode": (decode, "decode_sizes", DECODE),
     "prefill": (prefill, "prefill_sizes", PREFILL),
     "latent": (latent, "latent_sizes", LATENT),
+    "plain": (grouped, "grouped_sizes", PLAIN),
+    "mxfp4": (grouped, "grouped_sizes", MXFP4),
+    "fp8_block": (grouped, "grouped_sizes", FP8),
 }
 Named = tuple[str, Callable[[], Case]]
 
 
 def shapes(make: Maker, dry: bool) -> Iterator[Named]:
     """Qwen3-8B, 30B-A3B, a rank of eight of DeepSeek-V3 and all its heads. A name begins with the
-    kernel's.
+    kernel's, or with the form of an expert's matrices.
     """
     scoring = Scoring(128**-0.5)
     if dry:
@@ -73,6 +90,15 @@ def shapes(make: Maker, dry: bool) -> Iterator[Named]:
                 make, [(4095, 1)] * 64, heads, 512, 64, tokens=32
             ),
         )
+
+    for form, rows in (("plain", 8192), ("fp8_block", 64), ("fp8_block", 8192)):
+        yield f"{form} experts, {rows}", lambda form=form, rows=rows: _experts(make, form, rows)
+    for rows in (16, 256, 8192):
+        yield f"mxfp4 experts, {rows}", lambda rows=rows: _experts(make, "mxfp4", rows)
+
+
+def _experts(make: Maker, form: str, rows: int) -> Case:
+    return cases.mixtures(make, form, rows, 8, 128, 2048, 768)
 
 
 def tries(make: Maker, dry: bool) -> Iterator[tuple[str, Sizes, Callable[[], Case]]]:

@@ -103,7 +103,7 @@ def checked(launch: Callable[..., Any], reference: Callable[..., Any]) -> Callab
     return both
 
 
-OWN = ("splits",)
+OWN = ("splits", "scratch")
 """Options that the references have not."""
 
 

@@ -76,6 +76,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     # So that the few tokens of a tiny model are worth several splits.
     monkeypatch.setattr(decode, "SPLIT_TOKENS", 16)
     numbers = {"multiprocessors": lambda _: 132, "shared_memory": lambda _: 227 << 10}
+    numbers |= {"hopper": lambda _: True}
     for module in kernel_modules():
         if module is language:
             continue

@@ -61,6 +61,7 @@ AT_START = {
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
     CAPTURE: "steps with prompts, and what else the first request needs",
+    "widening.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
 }
 QUANTISED = ["deepseek2.gguf", "gemma3.gguf", "gpt2.gguf", "gptoss.gguf", "llama3.gguf"]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.dequant import nibbles
+from penstock.backends.torch.kernels.matrix import pack_words
 from penstock.backends.torch.recipes import FP8_BLOCK, Source, check_shape, stored_rows
 from penstock.model.spec import Recipe
 
@@ -51,8 +52,8 @@ def read_codes(source: Source, recipe: Recipe, form: Form, cut: Cut) -> tuple[Te
         return _fp8(source, recipe, cut)
     codes, scales = _mxfp4(source, recipe, cut)
     groups = slice(cut.cols.start // MXFP4_GROUP, -(-cut.cols.stop // MXFP4_GROUP))
-    own = codes[:, groups].flatten(1), scales[:, groups]
-    return source.on_device(own[0]), source.on_device(own[1])
+    pairs, exponents = codes[:, groups].flatten(1), scales[:, groups]
+    return pack_words(source.on_device(pairs)), source.on_device(exponents)
 
 
 def _fp8(source: Source, recipe: Recipe, cut: Cut) -> tuple[Tensor, Tensor]:

@@ -53,4 +53,5 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
         weights.activation,
         weight_on_input=weights.weight_on_input,
         beside=beside,
+        scratch=None if weights.widening is None else weights.widening.scratch(len(x)),
     )

@@ -85,6 +85,10 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
         router.append(source.vector(needed(roles, "shared_factor"), hidden).unsqueeze(0))
     inner = _stacked(loader, moe, roles, ("gate", "up"), columns)
     down = _stacked_down(loader, moe, roles, columns, adds_bias)
+    coded = [matrix for matrix in (inner, down) if matrix.form != "plain"]
+    widening = loader.widening if coded and source.dtype == torch.bfloat16 else None
+    if widening is not None:
+        widening.reserve(*coded)
     return MixtureWeights(
         router=_narrowed(torch.cat(router), source.dtype),
         router_bias=router_bias,
@@ -98,6 +102,7 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
         weight_on_input=moe.router.weight_on_input,
         shared=None if moe.shared is None else _mlp(loader, moe.shared, roles, "shared_"),
         shared_gate=moe.shared_gate,
+        widening=widening,
     )
 
 

@@ -51,6 +51,7 @@ def warm_up(
     zeroes, so it writes to the first block of each KV group, which holds nothing yet.
     """
     with torch.inference_mode():
+        _choose(model, limits)
         _step(model, slots, limits, flash, _lengths(limits), None)
         for rows in _prompts(model, limits):
             _step(model, slots, limits, flash, [rows], None)
@@ -58,6 +59,15 @@ def warm_up(
             _step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
         for each in graphs:
             each.prepare()
+
+
+def _choose(model: Model, limits: Limits) -> None:
+    """The first mixture of codes speaks for all: they have the same shapes."""
+    mixtures = (layer.feed_forward for layer in model.weights.layers)
+    for own in mixtures:
+        if isinstance(own, MixtureWeights) and own.widening is not None:
+            own.widening.choose(own, limits.tokens)
+            return
 
 
 def _step(

@@ -16,6 +16,7 @@ from penstock.backends.torch.kernels import Activation, Matrix, Rule
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.rope import Rotation
 from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.widening import Widening
 from penstock.core import PenstockError
 from penstock.model.spec import (
     Attention,
@@ -111,6 +112,8 @@ class MixtureWeights:
     weight_on_input: bool
     shared: MlpWeights | None
     shared_gate: bool
+    widening: Widening | None
+    """For matrices of codes in a bfloat16 model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,7 @@ class Loader:
                 if isinstance(layer.mixer, (Attention, LatentAttention)) and layer.mixer.rope
             )
         )
+        self.widening = Widening()
 
     def norm(self, norm: Norm, roles: Roles, role: str, n: int) -> NormWeights:
         weight = self.source.vector(needed(roles, role), n)

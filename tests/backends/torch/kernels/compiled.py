@@ -31,12 +31,14 @@ from penstock.backends.torch.kernels import (
     prefill,
     rotation,
     rows,
+    widen,
 )
 from penstock.backends.torch.kernels.route import _route, _sort
 from penstock.backends.torch.kernels.sample import _draw_rows, _scan
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 NUMBERS = ("q", "k", "v", "out", "pool", "x", "residual", "normed", "total", "gate_up", "qkv")
 NUMBERS += ("bias", "queries", "latents")
@@ -70,7 +72,8 @@ class Build:
         return (
             "i32"
             if re.match(
-                "stride|.*_stride|width|each|inputs|outputs|count|programs|exp|sort|voc", name
+                "stride|.*_stride|width|each|inputs|outputs|count|programs|exp|sort|voc|first|last",
+                name,
             )
             else "*i32"
         )
@@ -92,6 +95,10 @@ class Compiled:
     """Those of them that copy 16 bytes to shared memory beside the computation."""
     awaited: int
     """Groups of copies that may be under way when a tile is computed, at most."""
+    spills: int
+    """Reads and writes of spilled registers in that loop."""
+    stores: int
+    """Those of the whole kernel that write 16 bytes to the memory of the GPU."""
 
 
 def attention(size: str, room: int) -> Iterator[Build]:
@@ -118,17 +125,22 @@ def latents(room: int) -> Iterator[Build]:
 
 
 def products(architecture: int, size: str) -> Iterator[Build]:
-    shared = {"EXPERTS": 128, "BLOCK_E": 128, "ORDERED": True, "BIAS": False, "FACTORS": "output"}
+    shared = {"BLOCK_E": 128, "ORDERED": True, "BIAS": False, "FACTORS": "output"}
     native = architecture >= 89
-    forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*u8"}
+    forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*i32"}
     for form, codes in forms.items():
-        for places in (2048, 65536) if size == "full" or form != "plain" else (2048,):
+        for places in (2048, 4096, 65536) if size == "full" or form != "plain" else (2048,):
             constants = {**shared, "FORM": form, "NATIVE": native or form == "plain"}
             constants["BY_F32"] = architecture < 100
             constants |= grouped.grouped_sizes(places, 128, form, 2)
+            if form == "mxfp4" and places == 65536 and architecture == 90:
+                constants["maxnreg"] = 128
             scales = "*u8" if form == "mxfp4" else "*fp32"
             types = {"codes": codes, "scales": scales}
             yield Build(f"experts {form} {places}", grouped._grouped, constants, types)
+        if form != "plain":
+            constants = {"FORM": form, "NATIVE": native, **widen.SIZES}
+            yield Build(f"widened {form}", widen._widen, constants, {**types, "out": "*bf16"})
 
 
 def others() -> Iterator[Build]:
@@ -185,7 +197,7 @@ def sampling() -> Iterator[Build]:
 
 def compiled(build: Build, architecture: int) -> Compiled:
     constants = dict(build.constants)
-    options = {n: constants.pop(n) for n in ("num_warps", "num_stages") if n in constants}
+    options = {n: constants.pop(n) for n in OPTIONS if n in constants}
     signature = Build(build.name, build.function, constants, build.types).signature()
     # Pointers and strides are multiples of 16 in a pool, and so are the widths of most models.
     varying = build.function.do_not_specialize
@@ -212,6 +224,8 @@ def compiled(build: Build, architecture: int) -> Compiled:
         products=sorted(set(re.findall(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync", ptx))),
         loop=len(loop),
         copies=sum("LDGSTS" in each and ".128" in each for each in loop),
+        spills=sum(bool(re.search(r"\b(LDL|STL)\b", each)) for each in loop),
+        stores=len(re.findall(r"STG\.E\.128", code)),
         awaited=max(map(int, re.findall(r"cp\.async\.wait_group\s+(\d+)", ptx)), default=0),
     )
 

@@ -89,6 +89,26 @@ def products(make: Maker) -> Iterator[Case]:
         yield cases.mixtures(make, form, 19, 3, 4, 192, 96, clamped, bias=True, on_input=True)
         yield cases.mixtures(make, form, 19, 3, 4, 64, 32, bias=True, elsewhere=True)
         yield cases.dense(make, form, 5, 70, 160, bias=False)
+    for form in ("fp8_block", "mxfp4"):
+        yield cases.widenings(make, form, 3, 140, 160)
+        yield cases.dense(make, form, 5, 70, 160, bias=True, widened=True)
+        # As many experts at once as there are, and pieces of which the last is smaller.
+        for at_once in (5, 2):
+            yield cases.mixtures(make, form, 19, 3, 5, 160, 96, bias=True, widened=at_once)
+        yield cases.mixtures(
+            make,
+            form,
+            19,
+            3,
+            4,
+            64,
+            32,
+            clamped,
+            bias=True,
+            on_input=True,
+            elsewhere=True,
+            widened=3,
+        )
     yield cases.mixtures(make, "fp8_block", 70, 2, 2, 160, 136)
     yield cases.mixtures(make, "mxfp4", 70, 2, 2, 160, 96)
 

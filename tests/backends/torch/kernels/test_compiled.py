@@ -20,12 +20,17 @@ SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 <<
 STACK = {80: 256, 89: 32, 90: 32, 100: 32, 120: 32}
 # Latent attention has all registers in use on 9.0 and 12.0.
 LATENT_STACK = {**STACK, 90: 40, 120: 64}
+# So that two programs of the widest tile fit a multiprocessor of 9.0; the loop spills nothing.
+TWO_PROGRAMS = {"experts mxfp4 65536": {90: 96}}
 ALL_KERNELS = (80, 90, 100)
 MULTIPLY = ("decode", "prefill", "latent", "experts")
 # Machine instructions of a tile, with room for another compiler's: 370 to 450 of decode, 470 to 590
 # of prefill. With a look-up for each token there were 650.
 DECODE_LOOP = 500
 PREFILL_LOOP = {90: 600, 100: 680}
+# 78, 94 and 56 for each KiB of codes, the last of twice as many warps. Before codes lay in words
+# there were 125 for the first, 85 and 90 of twice as many warps for the others.
+EXPERTS_LOOP = {"experts mxfp4 2048": 720, "experts mxfp4 4096": 460, "experts mxfp4 65536": 300}
 # Keys and values of the next tile, and the numbers of the blocks after it.
 READ_AHEAD = 3
 
@@ -49,6 +54,7 @@ def check(architecture: int, size: str, cache: Path) -> None:
         name = each["name"]
         assert each["registers"] <= 255
         most = LATENT_STACK if name.startswith("latent") else STACK
+        most = {**most, **TWO_PROGRAMS.get(name, {})}
         assert each["stack"] <= most[architecture], name
         assert each["shared"] <= SHARED[architecture], name
         assert bool(each["products"]) == name.startswith(MULTIPLY), name
@@ -63,6 +69,8 @@ def check_attention(
     copies: int,
     awaited: int,
     shared: int,
+    spills: int,
+    stores: int,
     **_: int,
 ) -> None:
     """Tiles come as asynchronous copies of 16 bytes a thread, one while another is computed."""
@@ -73,6 +81,12 @@ def check_attention(
         assert awaited >= READ_AHEAD, name
         # Three programs of each multiprocessor, but for 8.0.
         assert 3 * (shared + 1024) <= 228 << 10, name
+    if name in EXPERTS_LOOP and architecture == 90:
+        assert products == ["wgmma.mma_async"], name
+        assert loop <= EXPERTS_LOOP[name], name
+        assert spills == 0, name
+    if name.startswith("widened"):
+        assert stores >= 8, name
     if name.startswith("prefill") and architecture in PREFILL_LOOP:
         assert products == ["wgmma.mma_async" if architecture == 90 else "tcgen05.mma"], name
         assert copies >= 4, name

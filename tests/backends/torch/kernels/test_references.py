@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from penstock.backends.torch import kernels  # noqa: E402
 from penstock.backends.torch.kernels.attention import attend_reference  # noqa: E402
 from penstock.backends.torch.kernels.experts import experts_grouped, groups  # noqa: E402
+from penstock.backends.torch.kernels.matrix import pack_words  # noqa: E402
 from penstock.backends.torch.kernels.rotation import rotated  # noqa: E402
 from penstock.backends.torch.kernels.sample import philox  # noqa: E402
 
@@ -292,15 +293,27 @@ def test_fp8_blocks_have_their_scales() -> None:
 
 
 def test_mxfp4_codes_have_their_exponents() -> None:
-    matrix = quantised("mxfp4", 1, 3, 64)
-    dense, numbers = matrix.dense(), [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-    assert matrix.scales is not None
+    pairs = torch.randint(0, 256, (1, 3, 32), dtype=torch.uint8)
+    scales = torch.randint(122, 130, (1, 3, 2), dtype=torch.uint8)
+    dense = kernels.Matrix(pack_words(pairs), scales, form="mxfp4").dense()
+    numbers = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     for i in range(3):
         for j in range(64):
-            code = int(matrix.codes[0, i, j // 2]) >> 4 * (j % 2) & 15
+            code = int(pairs[0, i, j // 2]) >> 4 * (j % 2) & 15
             sign = -1 if code & 8 else 1
-            scale = 2.0 ** (int(matrix.scales[0, i, j // 32]) - 127)
+            scale = 2.0 ** (int(scales[0, i, j // 32]) - 127)
             assert float(dense[0, i, j]) == sign * numbers[code & 7] * scale
+
+
+def test_a_word_of_mxfp4_has_two_neighbours_and_those_eight_inputs_on() -> None:
+    """Each code is the number of its input, as far as four bits tell."""
+    inputs = torch.arange(32)
+    pairs = (inputs[::2] % 16 | inputs[1::2] % 16 << 4).to(torch.uint8)
+    words = pack_words(pairs).view(torch.int32).tolist()
+    for t, word in enumerate(words):
+        for half in range(2):
+            for q in range(4):
+                assert (word >> 16 * half + 4 * q & 15) == (8 * q + 2 * t + half) % 16
 
 
 def test_places_of_experts_elsewhere_come_last() -> None:

@@ -6,11 +6,23 @@ as there can be; a program finds its expert from the ends, which the host does n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.kernels.language import capability, ceiling, jit, power, tl
+from penstock.backends.torch.kernels.codes import of_bits, of_words, on_device
+from penstock.backends.torch.kernels.language import (
+    capability,
+    ceiling,
+    hopper,
+    jit,
+    jit_with_varying,
+    power,
+    tl,
+)
 from penstock.backends.torch.kernels.matrix import BLOCK, Matrix
+from penstock.backends.torch.kernels.widen import pieces, widen_triton
 
 
 def grouped_product(
@@ -22,48 +34,69 @@ def grouped_product(
     each: int = 1,
     factors: Tensor | None = None,
     on_input: bool = False,
+    scratch: Tensor | None = None,
 ) -> Tensor:
     """Product of row `order[i] // each` of `x` with the matrix of the expert that `ends` [experts]
     gives place i, times `factors[order[i]]`, as row `order[i]`: [places, outputs]. `on_input`: the
     factor is one of the input, and not of the bias. Rows of places behind the last end are
     anything.
 
-    `order` None: 0, 1, ... The products are f32 sums, rounded to the type of `x`.
+    `order` None: 0, 1, ... The products are f32 sums, rounded to the type of `x`. `scratch`: memory
+    of that type into which codes are widened first, those of as many experts at once as fit.
     """
-    experts, outputs, inputs = len(matrix.codes), matrix.codes.shape[1], x.shape[1]
+    count, outputs, _ = matrix.shape
     places = len(x) if order is None else len(order)
     out = torch.empty(places, outputs, dtype=x.dtype, device=x.device)
-    if places == 0:
-        return out
-    sizes = grouped_sizes(places, experts, matrix.form, x.element_size())
-    # A tile for each that is full, and one for each expert that ends in one that is not.
-    tiles = ceiling(places, sizes["BLOCK_M"]) + min(experts, places)
-    codes, scales = matrix.codes, matrix.codes if matrix.scales is None else matrix.scales
-    if matrix.form == "fp8_block":
-        codes = _fp8(codes, x)
-    steps = (0, 0, 0) if matrix.scales is None else (*matrix.scales.stride(), 1)[:3]
-    _grouped[(ceiling(outputs, sizes["BLOCK_N"]), tiles)](
-        *(x, codes, scales, x if matrix.bias is None else matrix.bias, ends),
-        *(ends if order is None else order, x if factors is None else factors, out),
-        *(x.stride(0), *codes.stride()[:2], *steps[:2]),
-        *(outputs, inputs, each),
-        EXPERTS=experts,
-        FORM=matrix.form,
-        NATIVE=codes.dtype != torch.uint8,
-        BY_F32=not narrows(x),
-        ORDERED=order is not None,
-        BIAS=matrix.bias is not None,
-        FACTORS="" if factors is None else "input" if on_input else "output",
-        BLOCK_E=power(experts, 16),
-        **sizes,
-    )
+    given = _Product(x, ends, order, each, factors, on_input, out)
+    if places and (scratch is None or matrix.form == "plain"):
+        _launch(given, matrix, range(count))
+    elif places and scratch is not None:
+        for part in pieces(matrix, scratch):
+            wide = widen_triton(matrix, part, scratch)
+            _launch(given, Matrix(wide, bias=matrix.bias), part)
     return out
 
 
-def _fp8(codes: Tensor, x: Tensor) -> Tensor:
-    """Codes in the form that the device reads: bytes before 8.9, which has no such numbers."""
-    native = x.device.type != "cpu" and capability(x.device) >= (8, 9)
-    return codes.view(torch.float8_e4m3fn if native else torch.uint8)
+@dataclass(frozen=True, slots=True)
+class _Product:
+    x: Tensor
+    ends: Tensor
+    order: Tensor | None
+    each: int
+    factors: Tensor | None
+    on_input: bool
+    out: Tensor
+
+
+def _launch(given: _Product, matrix: Matrix, part: range) -> None:
+    """The rows of the experts `part`, whose matrices alone are in `matrix`, with the biases of
+    all.
+    """
+    x, ends, order, factors, out = given.x, given.ends, given.order, given.factors, given.out
+    experts, places = len(ends), len(out)
+    _, outputs, inputs = matrix.shape
+    sizes = grouped_sizes(places, experts, matrix.form, x.element_size())
+    # A tile for each that is full, and one for each expert that ends in one that is not.
+    tiles = ceiling(places, sizes["BLOCK_M"]) + min(len(part), places)
+    codes, scales = on_device(matrix, x.device), matrix.scales
+    steps = (0, 0, 0) if scales is None else (*scales.stride(), 1)[:3]
+    _grouped[(ceiling(outputs, sizes["BLOCK_N"]), tiles)](
+        *(x, codes, codes if scales is None else scales),
+        *(x if matrix.bias is None else matrix.bias, ends),
+        *(ends if order is None else order, x if factors is None else factors, out),
+        *(part.start, part.stop),
+        *(x.stride(0), *codes.stride()[:2], *steps[:2]),
+        *(outputs, inputs, given.each),
+        FORM=matrix.form,
+        NATIVE=codes.is_floating_point(),
+        BY_F32=not narrows(x),
+        ORDERED=order is not None,
+        BIAS=matrix.bias is not None,
+        FACTORS="" if factors is None else "input" if given.on_input else "output",
+        BLOCK_E=power(experts, 16),
+        **sizes,
+        **registers(x, matrix.form, sizes["BLOCK_M"]),
+    )
 
 
 def narrows(x: Tensor) -> bool:
@@ -73,9 +106,24 @@ def narrows(x: Tensor) -> bool:
     return x.device.type != "cpu" and capability(x.device) >= (10, 0)
 
 
+WIDEST = 128
+"""Rows of a tile, at most."""
+
+
+def widest_tile(places: int, experts: int) -> bool:
+    """Whether the rows that an expert has on average fill more than half of the widest tile."""
+    return ceiling(places, experts) > WIDEST // 2
+
+
 def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, int]:
     """Sizes of a program's tile, by the rows that an expert has on average."""
-    rows = power(min(ceiling(places, experts), 128), 16)
+    average = ceiling(places, experts)
+    if form == "mxfp4" and size == 2:
+        # Half as many again: a second tile of an expert decodes all of its codes again, and a row
+        # more costs little.
+        rows = power(min(average + average // 2, WIDEST), 16)
+        return {"BLOCK_M": rows, **_MXFP4_SIZES[max(rows, 32)], "num_stages": 3}
+    rows = power(min(average, WIDEST), 16)
     wide = rows >= 64
     inputs = 64 if size == 2 else 32
     if form == "fp8_block" or (form == "mxfp4" and not wide):
@@ -83,69 +131,47 @@ def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, 
     return {
         "BLOCK_M": rows,
         "BLOCK_N": 128 if wide and form == "plain" else 64,
-        # Twice as many of MXFP4 spill thousands of bytes of a thread in the widest tiles.
         "BLOCK_K": inputs,
         "num_warps": 8 if wide else 4,
         "num_stages": 3,
     }
 
 
-@jit
-def _of_bits(code, dtype: tl.constexpr):
-    """Numbers of e4m3 codes."""
-    magnitude = (code & 0x7F).to(tl.int32)
-    normal = ((magnitude + (120 << 3)) << 20).to(tl.float32, bitcast=True)
-    number = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
-    return tl.where(code > 127, -number, number).to(dtype)
+_MXFP4_SIZES = {
+    32: {"BLOCK_N": 64, "BLOCK_K": 256, "num_warps": 4},
+    64: {"BLOCK_N": 64, "BLOCK_K": 128, "num_warps": 4},
+    128: {"BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8},
+}
+"""By rows. Few rows wait for codes, of which a tile has 8 KiB; many for the level 2 cache, of which
+a wide tile reads the same rows half as often."""
 
 
-@jit
-def _of_nibbles(pairs, exponents, dtype: tl.constexpr):
-    """Numbers [outputs, inputs] of MXFP4 codes [outputs, inputs / 2], the low bits first, and of
-    their scales' exponents [outputs, inputs / 32], none above LARGEST_EXPONENT.
-
-    A code's bits are those of a float of its number times the least normal one, also of one half,
-    whose float is subnormal: a product with a power of two gives the number at once.
+def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
+    """So many of a thread that two programs fit a multiprocessor of compute capability 9.x: one
+    decodes while the other multiplies. What is spilled is outside of the loop.
     """
-    LEAST: tl.constexpr = 14 if dtype == tl.float16 else 126
-    OUTPUTS: tl.constexpr = pairs.shape[0]
-    GROUPS: tl.constexpr = exponents.shape[1]
-    factor = ((exponents.to(tl.int32) + LEAST) << 23).to(tl.float32, bitcast=True).to(dtype)
-    factor = tl.broadcast_to(factor[:, :, None], [OUTPUTS, GROUPS, 16])
-    factor = tl.reshape(factor, [OUTPUTS, GROUPS * 16])
-    bits = pairs.to(tl.uint32)
-    if dtype == tl.float32:
-        # A nibble times 2^22 + 2^28: the magnitude and the sign in their places.
-        low = ((bits & 15) * 0x10400000) & 0x81C00000
-        high = ((bits >> 4) * 0x10400000) & 0x81C00000
-    else:
-        # Both nibbles of a byte at once, in the halves of a word.
-        AT: tl.constexpr = 9 if dtype == tl.float16 else 6
-        both = (bits * ((1 << AT) + (1 << AT + 12))) & ((7 << AT) + (7 << AT + 16))
-        both = both | ((bits * 0x1001000) & 0x80008000)
-        low, high = both.to(tl.uint16), (both >> 16).to(tl.uint16)
-    low = low.to(dtype, bitcast=True) * factor
-    high = high.to(dtype, bitcast=True) * factor
-    return tl.interleave(low, high)
+    wide = form == "mxfp4" and rows == WIDEST and x.element_size() == 2
+    return {"maxnreg": 128} if wide and hopper(x.device) else {}
 
 
 @jit
-def _own_rows(ends, tile, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Expert of a tile, its first place and the end of the expert's places; an expert beyond the
-    last where there is no such tile.
+def _own_rows(ends, tile, first, last, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Expert of a tile of those from `first` to below `last`, its first place and the end of the
+    expert's places; an expert beyond the last where there is no such tile.
     """
     e = tl.arange(0, BLOCK_E)
-    end = tl.load(ends + e, mask=e < EXPERTS, other=0)
-    begin = tl.load(ends + e - 1, mask=(e > 0) & (e < EXPERTS), other=0)
-    tiles = tl.where(e < EXPERTS, (end - begin + BLOCK_M - 1) // BLOCK_M, 0)
+    own = (e >= first) & (e < last)
+    end = tl.load(ends + e, mask=own, other=0)
+    begin = tl.load(ends + e - 1, mask=own & (e > 0), other=0)
+    tiles = tl.where(own, (end - begin + BLOCK_M - 1) // BLOCK_M, 0)
     until = tl.cumsum(tiles, 0)
     expert = tl.sum((until <= tile).to(tl.int32), 0)
     mine = e == expert
-    first = tl.sum(tl.where(mine, begin + (tile - until + tiles) * BLOCK_M, 0), 0)
-    return expert, first, tl.sum(tl.where(mine, end, 0), 0)
+    place = tl.sum(tl.where(mine, begin + (tile - until + tiles) * BLOCK_M, 0), 0)
+    return expert, place, tl.sum(tl.where(mine, end, 0), 0)
 
 
-@jit
+@jit_with_varying("first", "last")
 def _grouped(
     x,
     codes,
@@ -155,6 +181,8 @@ def _grouped(
     order,
     factors,
     out,
+    first,
+    last,
     stride_x,
     stride_expert,
     stride_output,
@@ -163,7 +191,6 @@ def _grouped(
     outputs,
     inputs,
     each,
-    EXPERTS: tl.constexpr,
     FORM: tl.constexpr,
     NATIVE: tl.constexpr,
     BY_F32: tl.constexpr,
@@ -175,34 +202,39 @@ def _grouped(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    expert, first, end = _own_rows(ends, tl.program_id(1), EXPERTS, BLOCK_E, BLOCK_M)
-    if expert < EXPERTS:
-        m = first + tl.arange(0, BLOCK_M)
+    expert, begin, end = _own_rows(ends, tl.program_id(1), first, last, BLOCK_E, BLOCK_M)
+    if expert < last:
+        m = begin + tl.arange(0, BLOCK_M)
         n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
         own, column = m < end, n < outputs
         place = m
         if ORDERED:
             place = tl.load(order + m, mask=own, other=0)
         row = x + (place // each).to(tl.int64)[:, None] * stride_x
-        matrix = codes + expert.to(tl.int64) * stride_expert
-        scale = scales + expert.to(tl.int64) * stride_se
+        matrix = codes + (expert - first).to(tl.int64) * stride_expert
+        scale = scales + (expert - first).to(tl.int64) * stride_se
         dtype: tl.constexpr = x.dtype.element_ty
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        # Codes are the first operand, which registers may hold: their numbers never go to shared
+        # memory.
+        if FORM == "mxfp4":
+            acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        else:
+            acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for at in range(0, inputs, BLOCK_K):
             j = at + tl.arange(0, BLOCK_K)
             here = own[:, None] & (j < inputs)[None, :]
             numbers = tl.load(row + j[None, :], mask=here, other=0.0)
             if FORM == "mxfp4":
-                i = at // 2 + tl.arange(0, BLOCK_K // 2)
-                known = column[:, None] & (i < inputs // 2)[None, :]
+                i = at // 8 + tl.arange(0, BLOCK_K // 8)
+                known = column[:, None] & (i < inputs // 8)[None, :]
                 start = n.to(tl.int64)[:, None] * stride_output
-                pairs = tl.load(matrix + start + i[None, :], mask=known, other=0)
+                words = tl.load(matrix + start + i[None, :], mask=known, other=0)
                 g = at // 32 + tl.arange(0, BLOCK_K // 32)
                 known = column[:, None] & (g < inputs // 32)[None, :]
                 to = scale + n[:, None] * stride_so + g[None, :]
                 exponents = tl.load(to, mask=known, other=0)
-                weight = _of_nibbles(pairs, exponents, dtype)
-                acc = tl.dot(numbers, tl.trans(weight), acc, input_precision="ieee")
+                weight = of_words(words.to(tl.uint32, bitcast=True), exponents, dtype)
+                acc = tl.dot(weight, tl.trans(numbers), acc, input_precision="ieee")
             else:
                 known = column[None, :] & (j < inputs)[:, None]
                 code = tl.load(
@@ -212,7 +244,7 @@ def _grouped(
                 )
                 if FORM == "fp8_block":
                     if not NATIVE:
-                        weight = _of_bits(code, dtype)
+                        weight = of_bits(code, dtype)
                     elif BY_F32:
                         weight = code.to(tl.float32).to(dtype)
                     else:
@@ -224,6 +256,8 @@ def _grouped(
                     acc += product * block[None, :]
                 else:
                     acc = tl.dot(numbers, code.to(dtype), acc, input_precision="ieee")
+        if FORM == "mxfp4":
+            acc = tl.trans(acc)
         if FACTORS != "":
             factor = tl.load(factors + place, mask=own, other=0.0).to(tl.float32)
         if FACTORS == "input":

@@ -21,6 +21,7 @@ else:
 __all__ = [
     "capability",
     "ceiling",
+    "hopper",
     "jit",
     "jit_with_varying",
     "launches",
@@ -83,6 +84,11 @@ def capability(device: torch.device) -> tuple[int, int]:
     """Compute capability of a GPU."""
     found: tuple[int, int] = torch.cuda.get_device_capability(_gpu(device))
     return found
+
+
+def hopper(device: torch.device) -> bool:
+    """Whether it is of compute capability 9.x; the CPU device is not."""
+    return device.type != "cpu" and capability(device)[0] == 9
 
 
 def _gpu(device: torch.device) -> torch.device | None:

@@ -24,12 +24,18 @@ class Matrix:
 
     codes: Tensor
     """[experts, outputs, inputs]: numbers, 8-bit floats (e4m3) or, with half as many columns, bytes
-    of two MXFP4 codes, the first in the low bits."""
+    of two MXFP4 codes in the order of `pack_words`."""
     scales: Tensor | None = None
     """FP8: f32 of each block of 128 x 128; MXFP4: exponents (uint8) of each 32 inputs."""
     bias: Tensor | None = None
     """[experts, outputs]."""
     form: Literal["plain", "fp8_block", "mxfp4"] = "plain"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Experts, outputs and inputs."""
+        count, outputs, inputs = self.codes.shape
+        return count, outputs, 2 * inputs if self.form == "mxfp4" else inputs
 
     def dense(self) -> Tensor:
         """The numbers, as f32 where they are quantised."""
@@ -43,7 +49,23 @@ class Matrix:
             return codes.float() * scales[..., : codes.shape[-2], : codes.shape[-1]]
         table = torch.tensor(_MXFP4, device=self.codes.device)
         table = torch.cat([table, -table])
-        pairs = torch.stack([self.codes & 15, self.codes >> 4], dim=-1).flatten(-2)
-        # The exponent of a float.
-        scales = (self.scales.int() << 23).view(torch.float32)
+        nibbles = torch.stack([self.codes & 15, self.codes >> 4], dim=-1)
+        # Word, half, nibbles of the half to nibbles, words, halves.
+        groups = nibbles.unflatten(-2, (-1, 4, 2, 2)).movedim((-4, -3), (-2, -1))
+        pairs = groups.flatten(-5)
+        scales = torch.exp2(self.scales.float() - 127.0)
         return table[pairs.long()] * scales.repeat_interleave(MXFP4_GROUP, -1)
+
+
+def pack_words(pairs: Tensor) -> Tensor:
+    """MXFP4 codes as kernels read them: bytes [..., inputs / 2] of two neighbours each, the first
+    in the low bits, in another order.
+
+    A group of 32 inputs is four words of 32 bits. Nibble q of the lower half of word t is input
+    8 q + 2 t of the group, that of the higher half the input behind it: of the tile of a product,
+    which is 16 inputs wide, a thread has two neighbours, and those 8 inputs on.
+    """
+    first, second, third, fourth = pairs.unflatten(-1, (-1, 4, 4)).unbind(-2)
+    low = (first & 15) | (second << 4), (third & 15) | (fourth << 4)
+    high = (first >> 4) | (second & 240), (third >> 4) | (fourth & 240)
+    return torch.stack([*low, *high], -1).flatten(-3)
