@@ -292,7 +292,7 @@ def test_a_graph_that_draws_other_tokens_is_a_failure(
     """Compared are steps with whole block tables, which a graph reads too."""
     results = Results(tmp_path / "part.json", time.monotonic() + 60)
     slots = types.SimpleNamespace(tables=lambda _, blocks: blocks)
-    backend = types.SimpleNamespace(_graphs="graphs", _on_device=slots)
+    backend = types.SimpleNamespace(_graphs="graphs", _prompt_graphs="prompts", _on_device=slots)
     model: Any = types.SimpleNamespace(driver=types.SimpleNamespace(backend=backend))
     seen: list[tuple[object, object]] = []
 
