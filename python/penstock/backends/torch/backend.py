@@ -60,8 +60,9 @@ from penstock.backends.torch.sampling import (
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
+from penstock.backends.torch.uploads import READERS, Uploads
 from penstock.backends.torch.warm_up import warm_up
-from penstock.backends.torch.weights import kv_groups
+from penstock.backends.torch.weights import Weights, kv_groups
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import (
@@ -108,11 +109,7 @@ class TorchBackend:
         groups = kv_groups(spec, self._shard.layers)
         self._layouts = [self._layout(len(group.layers)) for group in groups]
         self._compiled = self._compile_ahead(info, checkpoint)
-        source = Source(checkpoint, device.torch, self._dtype, device.uploads())
-        try:
-            self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
+        self._weights = self._load(info, checkpoint)
         seconds = time.perf_counter() - began
         size = weight_bytes(self._weights)
         name = NAMES[self._dtype]
@@ -138,6 +135,15 @@ class TorchBackend:
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
+
+    def _load(self, info: ModelInfo, checkpoint: Checkpoint) -> Weights:
+        readers = min(READERS, max(2, self._config.compute.threads))
+        try:
+            with Uploads(self._device.way(), readers) as uploads:
+                source = Source(checkpoint, self._dtype, uploads)
+                return load_weights(source, info.spec, info.weights, self._shard, self._longest)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
 
     def kv_spec(self) -> KvSpec:
         groups = zip(self._weights.kv_groups, self._layouts, strict=True)

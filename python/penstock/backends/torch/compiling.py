@@ -92,7 +92,7 @@ class Rehearsal:
         shard = replace(self.shard, layers=range(len(kinds)))
         groups = zip(kv_groups(spec, own), self.layouts, strict=True)
         known = {(group.window, group.chunked): layout for group, layout in groups}
-        source = Source(self.checkpoint.shapes(), META, self.dtype)
+        source = Source(self.checkpoint, self.dtype)
         weights = load_weights(source, some, roles, shard, 1)
         layouts = [known[group.window, group.chunked] for group in weights.kv_groups]
         pools = make_pools(layouts, [1] * len(layouts), META)

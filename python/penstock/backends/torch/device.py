@@ -17,7 +17,7 @@ from torch import Tensor
 from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_for
 from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.backends.torch.losses import label, losses
-from penstock.backends.torch.uploads import CudaStream, Uploads
+from penstock.backends.torch.uploads import CudaStream, InPlace, Ring, Way
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
@@ -74,8 +74,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for what was done outside of work."""
 
-    def uploads(self) -> Uploads | None:
-        """How weights reach it; None: it reads mapped files by itself."""
+    def way(self) -> Way:
+        """How weights reach it."""
 
     @property
     def capture(self) -> Capture | None:
@@ -119,8 +119,8 @@ class Cpu:
     def synchronize(self) -> None:
         """Nothing runs outside of work and of the caller."""
 
-    def uploads(self) -> None:
-        return None
+    def way(self) -> Way:
+        return InPlace()
 
     @property
     def capture(self) -> None:
@@ -204,8 +204,8 @@ class Cuda:
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
 
-    def uploads(self) -> Uploads:
-        return Uploads(CudaStream(self.torch))
+    def way(self) -> Way:
+        return Ring(CudaStream(self.torch), self.torch)
 
     @cached_property
     def capture(self) -> Capture:

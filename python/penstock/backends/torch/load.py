@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import torch
 
 from penstock.backends.torch.load_attention import load_mixer
@@ -36,6 +40,19 @@ def load_weights(
     is missing or damaged, or a form not built yet.
     """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
+    with ThreadPoolExecutor(1, "rotations") as beside:
+        # Long tables take the host half a second, and no reads.
+        tables = beside.submit(_tables, loader, top, longest)
+        weights = _weights(loader, recipes, top)
+        source.settle()
+        weights = replace(weights, rotations=_on_device(source, tables.result()))
+    source.check_finite()
+    return weights
+
+
+def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
+    """All but the rotations; matrices arrive until `Source.settle`."""
+    source, spec, shard = loader.source, loader.spec, loader.shard
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
     embed = head = positions = score = None
@@ -46,12 +63,12 @@ def load_weights(
         if not spec.tied_embeddings:
             head = source.matrix(needed(top, "head"), spec.vocab, hidden, own)
         if spec.labels is not None:
-            score = source.matrix(needed(top, "score"), spec.labels, hidden).float()
+            score = source.on_device(source.host_matrix(needed(top, "score"), spec.labels, hidden))
     if spec.learned_positions and shard.embeds:
         positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
-    weights = Weights(
+    return Weights(
         layers=layers,
-        rotations=_rotations(loader, top, longest),
+        rotations=(),
         kv_groups=loader.kv_groups,
         embed=embed,
         positions=positions,
@@ -59,8 +76,6 @@ def load_weights(
         final_norm=loader.norm(spec.final_norm, top, "final_norm", hidden),
         score=score,
     )
-    source.check_finite()
-    return weights
 
 
 def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
@@ -83,7 +98,8 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
     )
 
 
-def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]:
+def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
+    """Rotations in memory of the host."""
     mixer = loader.spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
@@ -91,11 +107,13 @@ def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]
     for rope in loader.ropes:
         dims, stored = rope.dims or head, None
         if isinstance(rope.scaling, FactorsScaling):
-            stored = loader.source.vector(needed(top, "rope_factors"), dims // 2)
-        table = rotation(rope, dims, longest, stored)
-        device = loader.source.device
-        made.append(Rotation(table.cos.to(device), table.sin.to(device)))
-    return tuple(made)
+            stored = loader.source.host_vector(needed(top, "rope_factors"), dims // 2)
+        made.append(rotation(rope, dims, longest, stored))
+    return made
+
+
+def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ...]:
+    return tuple(Rotation(*map(source.on_device, (each.cos, each.sin))) for each in tables)
 
 
 def weight_bytes(weights: Weights) -> int:
