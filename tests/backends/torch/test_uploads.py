@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -393,3 +394,22 @@ def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(PenstockError, match=r"model\.safetensors: tensor '.*' ends at byte \d+, "):
         load(broken(tmp_path, cut), Cpu(1))
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *gguf_models()])
+def test_progress_ends_with_the_load(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read is about what was expected."""
+    counts: list[int] = []
+
+    class Noted:
+        def __init__(self, total: int, *_: object) -> None:
+            counts.append(-total)
+
+        def add(self, count: int) -> None:
+            counts.append(count)
+
+    module = import_module("penstock.backends.torch.load")
+    monkeypatch.setattr(module, "LoadProgress", Noted)
+    load(family, Uploading())
+    assert sum(counts) == 0
+    assert counts[-1] < 0.3 * -counts[0]

@@ -29,7 +29,7 @@ from penstock.backends.torch.flash import (
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
-from penstock.backends.torch.load import load_weights, weight_bytes
+from penstock.backends.torch.load import bytes_to_read, load_weights, reported, weight_bytes
 from penstock.backends.torch.memory import (
     FOR_WEIGHTS,
     graph_bytes,
@@ -74,6 +74,7 @@ from penstock.core import (
     StepResult,
     WorkerFacts,
 )
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
 from penstock.model.spec import Attention, LatentAttention
@@ -86,7 +87,12 @@ class TorchBackend:
     """One rank. `device` computes; everything else runs on the caller's thread."""
 
     def __init__(
-        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, device: Device
+        self,
+        config: EngineConfig,
+        info: ModelInfo,
+        rank: tuple[str, str] | None,
+        device: Device,
+        report: Report = silent,
     ) -> None:
         if config.model.quantization in ("int8", "int4"):
             raise PenstockError(
@@ -95,6 +101,7 @@ class TorchBackend:
             )
         spec = info.spec
         self._config, self._spec, self._device = config, spec, device
+        self._report = report
         self._shard = shards.whole(spec) if rank is None else shards.parse(rank[0], spec)
         exact = config.model.dtype == "float32" or config.model.quantization == "none"
         self._dtype = torch.float32 if exact else torch.bfloat16
@@ -138,10 +145,15 @@ class TorchBackend:
 
     def _load(self, info: ModelInfo, checkpoint: Checkpoint) -> Weights:
         readers = min(READERS, max(2, self._config.compute.threads))
+        wanted, shard = (info.spec, info.weights), self._shard
+        total = bytes_to_read(checkpoint, *wanted, shard)
         try:
-            with Uploads(self._device.way(), readers) as uploads:
+            with (
+                reported(total, self._report) as add,
+                Uploads(self._device.way(), readers, on_bytes=add) as uploads,
+            ):
                 source = Source(checkpoint, self._dtype, uploads)
-                return load_weights(source, info.spec, info.weights, self._shard, self._longest)
+                return load_weights(source, *wanted, shard, self._longest)
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
 

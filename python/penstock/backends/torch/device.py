@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -18,7 +17,6 @@ from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_f
 from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.backends.torch.losses import label, losses
 from penstock.backends.torch.uploads import CudaStream, InPlace, Ring, Way
-from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
@@ -234,17 +232,6 @@ class _Recorded:
             elif not wait_for(self._ended.query, timeout):
                 raise TimeoutError
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
-
-
-def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Number of a rank among those of its host, whose GPU of that number it takes. A rank on Ray
-    sees its own alone.
-    """
-    if rank is None or config.parallel.backend == "ray":
-        return 0
-    shard = json.loads(rank[0])
-    number = shard["stage"][0] * (len(shard["heads"]) - 1) + shard["rank"]
-    return config.parallel.number_on_node(number)
 
 
 def check_driver() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
 from penstock.backends.torch.load_attention import load_mixer
 from penstock.backends.torch.load_feed_forward import load_feed_forward
-from penstock.backends.torch.recipes import Source
+from penstock.backends.torch.recipes import EXPERT, Source
 from penstock.backends.torch.rope import Rotation, rotation
 from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.weights import (
     LayerWeights,
     Loader,
@@ -23,14 +25,19 @@ from penstock.backends.torch.weights import (
     top_roles,
 )
 from penstock.core import PenstockError
+from penstock.core.progress import LoadProgress, Report
 from penstock.model.spec import (
     Attention,
     DecoderSpec,
+    Experts,
     FactorsScaling,
     LatentAttention,
     Norm,
     WeightRecipes,
 )
+
+WHOLE_ROWS = ("o", "down")
+"""Roles of which a rank has columns."""
 
 
 def load_weights(
@@ -114,6 +121,48 @@ def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
 
 def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ...]:
     return tuple(Rotation(*map(source.on_device, (each.cos, each.sin))) for each in tables)
+
+
+def bytes_to_read(
+    checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
+) -> int:
+    """What a rank reads of the files, nearly: as many bytes as the tensors have that its recipes
+    name, or its share of their rows.
+    """
+    top = top_roles(recipes)
+    named = {recipe.tensor: shard.ranks for recipe in top.values()}
+    if not shard.embeds and not spec.tied_embeddings:
+        named.pop(top["embed"].tensor, None)
+    if not shard.has_head and "head" in top:
+        named.pop(top["head"].tensor, None)
+    for index in shard.layers:
+        form = spec.layers[index].feed_forward
+        experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
+        for role, recipe in recipes.layers[index].items():
+            # A cut through columns reads whole rows, and so does a cut by experts.
+            stacked = EXPERT in recipe.tensor
+            whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
+            for name in (recipe.tensor, recipe.scales):
+                each = experts if stacked else [0]
+                for own in (name.replace(EXPERT, str(expert)) for expert in each if name):
+                    named[own] = 1 if whole else shard.ranks
+    found = ((checkpoint[name].size, ranks) for name, ranks in named.items() if name in checkpoint)
+    return sum(size // ranks for size, ranks in found)
+
+
+@contextmanager
+def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
+    """Counts bytes until about `total`, of which the last one is read when all is."""
+    progress, left = LoadProgress(total, report), total
+
+    def add(count: int) -> None:
+        nonlocal left
+        count = max(0, min(count, left - 1))
+        left -= count
+        progress.add(count)
+
+    yield add
+    progress.add(left)
 
 
 def weight_bytes(weights: Weights) -> int:

@@ -19,7 +19,7 @@ class Wanted:
 
     stored: Stored
     start: int
-    """Of the tensor's bytes."""
+    """The first byte, counted in the tensor."""
     size: int
     target: Tensor | None
     """Where they go, as bytes one after another; None: memory is made when the first one is read.
@@ -38,9 +38,9 @@ class Part:
 
     wanted: Wanted
     at: int
-    """Of the wanted bytes."""
+    """The first byte, counted in what is wanted."""
     where: int
-    """Of the piece's bytes."""
+    """The first byte, counted in the piece."""
     size: int
 
 
@@ -51,7 +51,7 @@ class Piece:
     offset: int
     size: int
     parts: Sequence[Part]
-    """Of one tensor or several, which may overlap."""
+    """One tensor or several, which may overlap."""
 
 
 class Readers:

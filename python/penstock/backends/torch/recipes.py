@@ -20,7 +20,7 @@ FP8_BLOCK = 128
 EXPERT = "{e}"
 META = torch.device("meta")
 CONVERTED_BYTES = 16 << 20
-"""Of a matrix as stored that are converted at once: in f32, and in steps between, they take a few
+"""What is converted at once of a matrix as stored: in f32, and in steps between, it takes a few
 hundred MB."""
 
 Place = Callable[[torch.Tensor, slice], None]
@@ -275,7 +275,7 @@ def _numbers(stored: Stored, rows: torch.Tensor) -> torch.Tensor:
 
 
 def first_byte(stored: Stored, recipe: Recipe) -> int:
-    """Of the recipe's expert, within the tensor."""
+    """Where the recipe's expert begins within the tensor."""
     return 0 if recipe.expert is None else recipe.expert * (stored.size // stored.shape[0])
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import mmap
 import os
-import re
 import struct
 import weakref
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from penstock.backends.gpu_start import weight_files
 from penstock.backends.torch.dequant import BLOCKS, GGML_TYPES
 from penstock.core import PenstockError
 
@@ -29,7 +29,6 @@ SAFETENSORS = {
     "U8": torch.uint8,
 }
 GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 DEFAULT_ALIGNMENT = 32
 
 
@@ -55,6 +54,10 @@ class File:
                 break
             done += count
         return done
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As many bytes, or fewer at the end of the file. OSError."""
+        return os.pread(self._descriptor, size, offset)
 
     def mapped(self) -> mmap.mmap:
         """For headers whose length is not known before they are read."""
@@ -168,8 +171,10 @@ class Checkpoint:
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            digest.update(stored.read(0, SAMPLE).numpy())
-            digest.update(stored.read(max(0, stored.size - SAMPLE)).numpy())
+            # Without copies of tensors: there may be tens of thousands.
+            size = min(SAMPLE, stored.size)
+            for at in (0, stored.size - size):
+                digest.update(stored.file.read(stored.offset + at, size))
         return digest.digest()
 
 
@@ -204,19 +209,11 @@ def _safetensors_file(path: Path) -> Iterator[Stored]:
 def _read(file: File, offset: int, size: int) -> bytes:
     if offset + size > file.size:
         raise ValueError(f"{size} bytes at {offset}, of a file of {file.size}")
-    data = bytearray(size)
-    file.read_into(memoryview(data), offset)
-    return bytes(data)
+    return file.read(offset, size)
 
 
 def _gguf(path: Path) -> Iterator[Stored]:
-    split = SPLIT.search(path.name)
-    parts = [path]
-    if split is not None:
-        count = int(split[2])
-        names = (f"-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1))
-        parts = [path.with_name(path.name[: split.start()] + name) for name in names]
-    for part in parts:
+    for part in weight_files(path):
         try:
             yield from _gguf_file(part)
         except (KeyError, ValueError, struct.error, OSError) as error:
