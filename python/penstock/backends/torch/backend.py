@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -37,7 +37,7 @@ from penstock.backends.torch.memory import (
     sent_bytes,
     step_bytes,
 )
-from penstock.backends.torch.model import Model
+from penstock.backends.torch.model import Model, one_of_each
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
 from penstock.backends.torch.prompt_graphs import PromptGraphs
@@ -116,13 +116,15 @@ class TorchBackend:
         groups = kv_groups(spec, self._shard.layers)
         self._layouts = [self._layout(len(group.layers)) for group in groups]
         self._compiled = self._compile_ahead(info, checkpoint)
-        self._weights = self._load(info, checkpoint)
+        with ThreadPoolExecutor(1, "fingerprint") as beside:
+            fingerprint = beside.submit(checkpoint.fingerprint)
+            self._weights = self._load(info, checkpoint)
         seconds = time.perf_counter() - began
         size = weight_bytes(self._weights)
         name = NAMES[self._dtype]
         forms = (name,) if self._shard.layers or self._shard.has_head else ()
         self.facts = WorkerFacts(
-            fingerprint=checkpoint.fingerprint(),
+            fingerprint=fingerprint.result(),
             numerics=Numerics(forms, name if forms else "none", FORMS[self._kv_dtype]),
             device=device.name,
             threads=config.compute.threads,
@@ -239,7 +241,7 @@ class TorchBackend:
         if self._compiled is not None:
             self._compiled.result()
         try:
-            given = (self._model, self._on_device, limits, self._flash)
+            given = (one_of_each(self._model), self._on_device, limits, self._flash)
             graphs = [each for each in (self._graphs, self._prompt_graphs) if each is not None]
             self._device.start(lambda: warm_up(*given, graphs)).result()
         except torch.OutOfMemoryError as error:

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
-
 from penstock.backends.torch.load_attention import load_mixer
 from penstock.backends.torch.load_feed_forward import load_feed_forward
 from penstock.backends.torch.recipes import EXPERT, Source
@@ -22,6 +20,7 @@ from penstock.backends.torch.weights import (
     Roles,
     Weights,
     needed,
+    tensors_of,
     top_roles,
 )
 from penstock.core import PenstockError
@@ -167,18 +166,5 @@ def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
 
 def weight_bytes(weights: Weights) -> int:
     """Bytes of the matrices and vectors, each storage once."""
-    found: dict[int, int] = {}
-
-    def visit(value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, tuple):
-            for item in value:
-                visit(item)
-        elif hasattr(value, "__dataclass_fields__"):
-            for name in value.__dataclass_fields__:
-                visit(getattr(value, name))
-
-    visit(weights)
-    return sum(found.values())
+    storages = (each.untyped_storage() for each in tensors_of(weights))
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

@@ -56,8 +56,13 @@ class File:
         return done
 
     def read(self, offset: int, size: int) -> bytes:
-        """As many bytes, or fewer at the end of the file. OSError."""
-        return os.pread(self._descriptor, size, offset)
+        """As many bytes, or fewer at the end of the file. PenstockError names the place."""
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise PenstockError(
+                f"{self.path}: cannot be read at byte {offset}: {error.strerror or error}"
+            ) from error
 
     def mapped(self) -> mmap.mmap:
         """For headers whose length is not known before they are read."""
