@@ -279,8 +279,9 @@ def test_the_warm_up_waits_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_rehearsal_imports_no_compiler_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    # To look for the attribute imports the module.
     monkeypatch.delattr(torch, "_dynamo", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     seen: list[object] = []
 
     def work() -> None:
