@@ -3,12 +3,13 @@
     python benchmarks/load_time.py MODEL [--device cpu torch] [--before TREE] [--repeats 5]
     python benchmarks/load_time.py MODEL --write dense|experts      a checkpoint of random numbers
 
-MODEL is a GGUF file or a directory of safetensors. Each load is a process of its own, without a
-server; its processor time is counted from before the load to behind it. With `--before`, loads of
-another source tree (a git worktree with the native module) take turns with those of this one.
-Before a load from the disk, and before the disk is read alone, the kernel is asked to drop the
-files from its page cache; where a host below keeps them, the disk is faster than it is. Prints
-medians, and the fastest in brackets.
+MODEL is a GGUF file or a directory of safetensors. `--device ring` is what a load to a GPU does on
+the host: torch's, through a ring of buffers from which nothing is copied. Each load is a process of
+its own, without a server; its processor time is counted from before the load to behind it. With
+`--before`, loads of another source tree (a git worktree with the native module) take turns with
+those of this one. Before a load from the disk, and before the disk is read alone, the kernel is
+asked to drop the files from its page cache; where a host below keeps them, the disk is faster than
+it is. Prints medians, and the fastest in brackets.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -33,6 +36,9 @@ sys.path.insert(0, str(ROOT))
 from penstock.bench.compare.machine import machine  # noqa: E402
 
 from benchmarks.gpu.shapes import Shape  # noqa: E402
+
+if TYPE_CHECKING:
+    from penstock.model import ModelInfo
 
 PIECE = 8 << 20
 SHAPES = {
@@ -94,17 +100,56 @@ def load(model: Path, device: str) -> dict[str, float]:
     else:
         from penstock.backends.torch import load as load_weights  # type: ignore[assignment]
 
-    config = resolve({"device": Raw("--device", (device,))}, str(model), "none").engine
+    name = "torch" if device == "ring" else device
+    config = resolve({"device": Raw("--device", (name,))}, str(model), "none").engine
     info = read_model(config)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    backend = load_weights(config, info, None)
+    thread = time.thread_time()
+    if device == "ring":
+        fill_ring(model, info)
+    else:
+        load_weights(config, info, None)
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    backend.close()
     return {
         "seconds": seconds,
         "user": after.ru_utime - before.ru_utime,
         "system": after.ru_stime - before.ru_stime,
+        "thread": time.thread_time() - thread,
     }
+
+
+def fill_ring(model: Path, info: ModelInfo) -> None:
+    """Read all weights into the buffers of a ring, and call for their copies."""
+    import torch
+    from penstock.backends.torch.load import load_weights
+    from penstock.backends.torch.recipes import Source
+    from penstock.backends.torch.shard import whole
+    from penstock.backends.torch.stored import Checkpoint
+    from penstock.backends.torch.uploads import Ring, Uploads
+
+    class Nowhere:
+        def buffer(self, size: int) -> torch.Tensor:
+            return torch.empty(size, dtype=torch.uint8)
+
+        def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+            # As many calls as a copy makes.
+            target[:1].copy_(source[:1], non_blocking=True)
+
+        def mark(self) -> Nowhere:
+            return self
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None: ...
+
+    class Unchecked(Source):
+        def check_finite(self) -> None:
+            """What has not been copied is no number."""
+
+    with Uploads(Ring(Nowhere(), torch.device("cpu"))) as uploads:
+        source = Unchecked(Checkpoint(model), torch.bfloat16, uploads)
+        load_weights(source, info.spec, info.weights, whole(info.spec), 1)
 
 
 def loaded(model: Path, device: str, tree: Path) -> dict[str, float]:
@@ -132,8 +177,8 @@ def compared(
     found: dict[str, list[dict[str, float]]] = {}
     for _ in range(repeats):
         for place, ready in prepare.items():
-            for device in devices:
-                for name, tree in trees.items():
+            for device, (name, tree) in product(devices, trees.items()):
+                if device != "ring" or tree == ROOT:
                     ready()
                     row = f"{device}, from {place}{name}"
                     found.setdefault(row, []).append(loaded(model, device, tree))
@@ -143,7 +188,7 @@ def compared(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--device", nargs="+", default=["cpu"], choices=("cpu", "torch"))
+    parser.add_argument("--device", nargs="+", default=["cpu"], choices=("cpu", "torch", "ring"))
     parser.add_argument("--before", type=Path, help="another source tree, loaded in turns")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--write", choices=SHAPES, help="write a checkpoint, and load nothing")
@@ -166,10 +211,13 @@ def main() -> None:
     forms = compared(model, options.device, trees, options.repeats)
     size = sum(file.stat().st_size for file in files) / 1e9
     print(f"{model.name}, {size:.2f} GB; {', '.join(machine().values())}\n")
-    print("| | seconds | GB/s | processor: program | processor: system |\n|---|--:|--:|--:|--:|")
-    print(f"| the disk alone | {shown(alone)} | {size / statistics.median(alone):.2f} | | |")
+    print("| | seconds | GB/s | processor: program | system | first thread |")
+    print("|---|--:|--:|--:|--:|--:|")
+    print(f"| the disk alone | {shown(alone)} | {size / statistics.median(alone):.2f} | | | |")
     for name, runs in forms.items():
-        columns = [shown([run[key] for run in runs]) for key in ("seconds", "user", "system")]
+        columns = [
+            shown([run[key] for run in runs]) for key in ("seconds", "user", "system", "thread")
+        ]
         columns.insert(1, f"{size / statistics.median(run['seconds'] for run in runs):.2f}")
         print(f"| {name} | {' | '.join(columns)} |")
 

@@ -193,7 +193,7 @@ class Uploads:
         window_bytes: int = WINDOW_BYTES,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_bytes` hears of bytes that have been read."""
+        """`on_bytes` is called with numbers of bytes that have been read."""
         self._way, self._window = way, window_bytes
         self._on_bytes, self._most = on_bytes, 2 * readers
         self._readers = Readers(readers)
