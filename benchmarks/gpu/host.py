@@ -39,6 +39,7 @@ from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.model import Model  # noqa: E402
 from penstock.backends.torch.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.slots import DeviceSlots, Slots  # noqa: E402
+from penstock.backends.torch.uploads import InPlace, Way  # noqa: E402
 from penstock.config import Raw, resolve  # noqa: E402
 from penstock.core import GenerationParams, Request, StepPlan  # noqa: E402
 from penstock.engine import Engine  # noqa: E402
@@ -132,7 +133,8 @@ class Null:
 
     def synchronize(self) -> None: ...
 
-    def uploads(self) -> None: ...
+    def way(self) -> Way:
+        return InPlace()
 
     def close(self) -> None: ...
 

@@ -73,6 +73,8 @@ def truth(condition: str, scope: Mapping[str, Any]) -> bool:
         return int(looked_up(found[1], scope)) > 1
     if found := re.fullmatch(r"eq (\S+) `(\w+)`", condition):
         return bool(looked_up(found[1], scope) == found[2])
+    if found := re.fullmatch(r"and (\S+) \((eq \S+ `\w+`)\)?", condition):
+        return truth(found[1], scope) and truth(found[2], scope)
     if found := re.fullmatch(r"or (\S+) (\S+)", condition):
         return truth(found[1], scope) or truth(found[2], scope)
     if found := re.fullmatch(r"and (\S+) \(?((?:not )?\S+?)\)?", condition):

@@ -249,6 +249,26 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     assert container(files)["command"][2] == "/models/q"
 
 
+def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
+    """Nothing else is written to there; a claim of the user's own is only read."""
+    files = written(HERE, "--pull", "org/name")
+    spec = files["deployment.yaml"]["spec"]["template"]["spec"]
+    claim = {"claimName": files["claim.yaml"]["metadata"]["name"]}
+    assert spec["volumes"][0]["persistentVolumeClaim"] == claim
+    model, kernels = [
+        each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "model"
+    ]
+    assert model == {"name": "model", "mountPath": "/models", "readOnly": True}
+    where = {"mountPath": "/tmp/.triton/cache", "subPath": ".kernels"}
+    assert kernels == {"name": "model", **where}
+    assert {"name": "HOME", "value": "/tmp"} in spec["containers"][0]["env"]
+    for files in (written(HERE, "--claim", "c"), written("vllm-one-device", "--pull", "org/name")):
+        spec = files["deployment.yaml"]["spec"]["template"]["spec"]
+        assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is True
+        mounts = spec["containers"][0]["volumeMounts"]
+        assert all(each.get("readOnly") for each in mounts if each["name"] == "model")
+
+
 def test_a_model_is_in_an_image(written: Written) -> None:
     """Image volumes: `image` with a reference, mounted read-only; nothing is made or filled."""
     reference = "registry:5000/org/model:1@sha256:0123456789abcdef"
@@ -367,7 +387,7 @@ def test_a_pull_leaves_out_copies_for_other_programs(written: Written, tmp_path:
     objects = written(HERE, "--pull", "org/name").values()
     (job,) = [made for made in objects if made["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    _, *words = container["command"]
+    words = [word.replace("/models", str(tmp_path)) for word in container["command"][1:]]
     done = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -19,7 +19,10 @@ UNSAFE = {
     "engine-client": "calls of libc: signals and the death of the parent",
 }
 # Temporary directories too.
-MACHINE_PATH = re.compile(r"(?<![\w.$}~*-])/(?:work|root|tmp|home/[a-z]\w*|Users/\w+)/")
+# Triton's cache is there in a container whose HOME is /tmp.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.$}~*-])/(?:work|root|tmp(?!/\.triton/)|home/[a-z]\w*|Users/\w+)/"
+)
 # Written so that this file does not match itself.
 UNFINISHED = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X)\b|\b(?:t[o]do|unimplemente[d])!\(")
 RUST_ENVIRONMENT = re.compile(r"\benv::(?:var|vars|var_os|vars_os)\b")

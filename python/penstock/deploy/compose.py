@@ -60,7 +60,8 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "ports": [f"127.0.0.1:{port}:{PORT}"],
         "environment": _environment(settings),
         "volumes": [f"{settings.volume.host_path}:{MODELS}:ro", *_disk(settings)],
-        "tmpfs": ["/tmp"],
+        # Compiled kernels are there.
+        "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
         "shm_size": shared_memory(settings),
         "ulimits": {"memlock": -1, "nofile": 65536},
         "restart": "unless-stopped",

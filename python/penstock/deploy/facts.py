@@ -113,6 +113,10 @@ class Facts:
     in_claim: Truth
     pull: str
     pulls: Truth
+    keeps_kernels: Truth
+    """Pods write compiled kernels beside the weights."""
+    claim_is_read: Truth
+    """No pod writes to the claim."""
     storage: str
     storage_class: str
     metrics_port: str
@@ -198,6 +202,8 @@ def facts(settings: Settings) -> Facts:
         in_claim=not (volume.host_path or volume.image),
         pull=volume.pull,
         pulls=bool(volume.pull),
+        keeps_kernels=(keeps := bool(volume.pull) and settings.engine == "penstock"),
+        claim_is_read=not keeps,
         storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",
         storage_class=volume.storage_class,
         metrics_port=engine.metrics_port,

@@ -14,6 +14,10 @@ SCHEMA = 1
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
 """Where the model's volume is mounted."""
+KERNELS = ".kernels"
+"""Directory of a claim that a Job fills, where pods keep the kernels that they compile."""
+KERNEL_CACHE = "/tmp/.triton/cache"
+"""Where Triton looks for them, as HOME is /tmp."""
 PORT, METRICS_PORT = 8000, 8001
 TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
 """NCCL's topology file, and where it is mounted."""

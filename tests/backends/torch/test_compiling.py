@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -276,3 +277,19 @@ def test_the_warm_up_waits_for_the_compiler(monkeypatch: pytest.MonkeyPatch) -> 
         loaded._compiled = done
         loaded._warm_up()
     assert order == ["compiled", "launched"]
+
+
+def test_a_rehearsal_imports_no_compiler_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To look for the attribute imports the module.
+    monkeypatch.delattr(torch, "_dynamo", raising=False)
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    seen: list[object] = []
+
+    def work() -> None:
+        # Python over meta tensors, in all versions.
+        torch.cumsum(torch.empty(4, dtype=torch.int32, device="meta"), 0)
+        seen.append(sys.modules["torch._dynamo"].disable(work, recursive=True, wrapping=False))
+
+    assert recorded(work) == []
+    assert seen == [work]
+    assert "torch._dynamo" not in sys.modules

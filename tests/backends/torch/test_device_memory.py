@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from penstock.backends.torch.codes import Cut, kept_form, read_codes
+from penstock.backends.torch.codes import Cut, kept_form
 from penstock.backends.torch.copies import CudaCopies
 from penstock.backends.torch.dequant import BLOCKS
 from penstock.backends.torch.group import NcclGroup
@@ -21,7 +22,7 @@ from penstock.backends.torch.pool import make_pools
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.stored import Stored
 from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup, difference
-from penstock.backends.torch.uploads import CudaStream, Uploads
+from penstock.backends.torch.uploads import CudaStream, PlainReads, Ring, Uploads
 from penstock.core.transfer import RAM, TransferKind
 from penstock.model.spec import Recipe
 from torch import Tensor
@@ -30,7 +31,7 @@ from tests.backends.torch import fake_kernels, test_staging
 from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, fake_cuda
 from tests.backends.torch.fake_kernels import bare, wrapped
 from tests.backends.torch.test_staging import Moving
-from tests.backends.torch.test_weights import random_bytes, stored
+from tests.backends.torch.test_weights import random_bytes, read_codes, stored
 from tests.worker.test_kv_mover import disk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -126,14 +127,15 @@ def test_a_copy_to_the_host_arrives_when_it_is_waited_for(watch: Watch) -> None:
     assert [wait.behind for wait in watch.waits] == [2, 1]
 
 
-def sources(*tensors: Stored) -> tuple[Source, Source]:
+@contextmanager
+def sources(*tensors: Stored) -> Iterator[tuple[Source, Source]]:
     """On the host, and on the GPU by way of pinned buffers."""
     found = {each.name: each for each in tensors}
-    uploads = Uploads(CudaStream(GPU), buffer_bytes=256)
-    return (
-        Source(found, torch.device("cpu"), torch.float32),  # type: ignore[arg-type]
-        Source(found, GPU, torch.float32, uploads),  # type: ignore[arg-type]
-    )
+    with Uploads(Ring(CudaStream(GPU), GPU, 4, 256), readers=2) as uploads:
+        yield (
+            Source(found, torch.float32, PlainReads()),  # type: ignore[arg-type]
+            Source(found, torch.float32, uploads),  # type: ignore[arg-type]
+        )
 
 
 def same(found: object, expected: object) -> None:
@@ -150,35 +152,42 @@ def test_quantised_weights_are_dequantised_on_the_gpu(dtype: str, watch: Watch) 
     blocks = random_bytes(40, 2, size)
     blocks[..., [0, 1, 2, 3, size - 2, size - 1]] = 17
     width = 2 * numbers
-    host, gpu = sources(stored("w", dtype, blocks, 40, width))
-    for recipe in (Recipe("w"), Recipe("w", interleaved=8)):
-        args = (recipe, 40, width, range(8, 24), range(width))
-        same(gpu.matrix(*args), host.matrix(*args))
-    gpu.check_finite()
+    with sources(stored("w", dtype, blocks, 40, width)) as (host, gpu):
+        for recipe in (Recipe("w"), Recipe("w", interleaved=8)):
+            args = (recipe, 40, width, range(8, 24), range(width))
+            found = gpu.matrix(*args)
+            gpu.settle()
+            same(found, host.matrix(*args))
+        gpu.check_finite()
 
 
 def test_weights_with_scales_arrive_on_the_gpu(watch: Watch) -> None:
     torch.manual_seed(5)
-    host, gpu = sources(
+    with sources(
         stored("f", "F8_E4M3", torch.randn(256, 256).to(torch.float8_e4m3fn)),
         stored("fs", "F32", torch.rand(2, 2) + 0.5),
         stored("m", "U8", random_bytes(3, 80, 3, 16)),
         stored("ms", "U8", torch.randint(110, 140, (3, 80, 3), dtype=torch.uint8)),
-    )
-    fp8 = Recipe("f", scales="fs")
-    mxfp4 = Recipe("m", rows=(0, 40), interleaved=80, expert=1, scales="ms")
-    for recipe, cut in (
-        (fp8, Cut(256, 256, range(128, 256), range(256))),
-        (mxfp4, Cut(40, 96, range(8, 24), range(32, 64))),
-    ):
-        form = kept_form(gpu, recipe, cut)
-        same(read_codes(gpu, recipe, form, cut), read_codes(host, recipe, form, cut))
-        args = (cut.n, cut.k, cut.rows, cut.cols)
-        same(gpu.matrix(recipe, *args), host.matrix(recipe, *args))
-    args = (256, 256, range(16, 80), range(256))
-    turned = Recipe("f", scales="fs", interleaved=16)
-    same(gpu.matrix(turned, *args), host.matrix(turned, *args))
-    gpu.check_finite()
+    ) as (host, gpu):
+        fp8 = Recipe("f", scales="fs")
+        mxfp4 = Recipe("m", rows=(0, 40), interleaved=80, expert=1, scales="ms")
+        for recipe, cut in (
+            (fp8, Cut(256, 256, range(128, 256), range(256))),
+            (fp8, Cut(256, 256, range(256), range(128, 256))),
+            (mxfp4, Cut(40, 96, range(8, 24), range(32, 64))),
+        ):
+            form = kept_form(gpu, recipe, cut)
+            same(read_codes(gpu, recipe, form, cut), read_codes(host, recipe, form, cut))
+            args = (cut.n, cut.k, cut.rows, cut.cols)
+            found = gpu.matrix(recipe, *args)
+            gpu.settle()
+            same(found, host.matrix(recipe, *args))
+        args = (256, 256, range(16, 80), range(256))
+        turned = Recipe("f", scales="fs", interleaved=16)
+        found = gpu.matrix(turned, *args)
+        gpu.settle()
+        same(found, host.matrix(turned, *args))
+        gpu.check_finite()
 
 
 @pytest.mark.parametrize("form", ["plain", "fp8_block", "mxfp4"])

@@ -52,12 +52,10 @@ MEANT = {
 }
 """The waits of `submit`."""
 AT_START = {
-    "uploads.py:_free": "a pinned buffer is written again when its copy has ended",
+    "uploads.py:memory": "a pinned buffer is written again when its copies have ended",
     "recipes.py:check_finite": "one look at all weights",
     "load_feed_forward.py:_experts": "whether scales are too large for the kernels",
-    "load_feed_forward.py:_narrowed": "whether a router has digits that the rows have not",
     "load.py:_rotations": "tables that the host computes",
-    "rope.py:_frequencies": "tables that the host computes",
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
     CAPTURE: "steps with prompts, and what else the first request needs",

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from penstock.backends import load_backend
+from penstock.backends.gpu_start import rank_of_host
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import device as device_module
 from penstock.backends.torch.backend import TorchBackend
-from penstock.backends.torch.device import Cpu, check_driver, rank_of_host
+from penstock.backends.torch.device import Cpu, check_driver
 from penstock.backends.torch.graphs import BUCKETS, capture_cuda
 from penstock.backends.torch.kernels import decode, latent
 from penstock.backends.torch.memory import graph_bytes, split_bytes, step_bytes

@@ -17,6 +17,7 @@ from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
 from penstock.backends.torch.pool import Pool
+from penstock.backends.torch.uploads import InPlace, Way
 from penstock.core import Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind
@@ -227,8 +228,8 @@ class Late:
 
     def synchronize(self) -> None: ...
 
-    def uploads(self) -> None:
-        return None
+    def way(self) -> Way:
+        return InPlace()
 
     @property
     def capture(self) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from penstock.backends.torch.codes import Cut, kept_form, read_codes
+from penstock.backends.torch.codes import Cut, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.dequant import BLOCKS, dequantize
 from penstock.backends.torch.kernels import Matrix
 from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.stored import Checkpoint, Stored
+from penstock.backends.torch.stored import File, Stored
+from penstock.backends.torch.uploads import PlainReads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
 
@@ -20,17 +21,30 @@ from tests.backends.torch.driving import Driver, Part, backend
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.test_families import MARGIN, PROMPT, read
 from tests.fakes.sampling import encode
-from tests.real_ranks import TINY
 
 
 def source(*tensors: Stored) -> Source:
     found = {each.name: each for each in tensors}
-    return Source(found, torch.device("cpu"), torch.float32)  # type: ignore[arg-type]
+    return Source(found, torch.float32, PlainReads())  # type: ignore[arg-type]
 
 
-def stored(name: str, dtype: str, numbers: torch.Tensor, *shape: int) -> Stored:
+def stored(name: str, dtype: str, numbers: torch.Tensor, *shape: int, before: int = 0) -> Stored:
+    """A tensor of a file of its own, from the byte `before` on."""
     data = numbers.contiguous().view(torch.uint8).flatten()
-    return Stored(name, dtype, shape or tuple(numbers.shape), data)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(bytes(before) + data.numpy().tobytes())
+        file.flush()
+        opened = File(Path(file.name))
+    return Stored(name, dtype, shape or tuple(numbers.shape), opened, before, len(data))
+
+
+def read_codes(
+    read_from: Source, recipe: Recipe, form: str, cut: Cut
+) -> tuple[torch.Tensor, torch.Tensor]:
+    codes, scales = empty_codes(read_from, form, cut)  # type: ignore[arg-type]
+    fill_codes(read_from, codes, scales, recipe, form, cut)  # type: ignore[arg-type]
+    read_from.settle()
+    return codes, scales
 
 
 def random_bytes(*shape: int) -> torch.Tensor:
@@ -146,17 +160,3 @@ def test_a_file_of_four_bits_goes_on_as_the_native_decoder_does(model_file: Path
     assert our_tokens == their_tokens
     assert [token for token, _ in ours[2]] == [token for token, _ in theirs[2]]
     assert [v for _, v in ours[2]] == pytest.approx([v for _, v in theirs[2]], abs=1e-3)
-
-
-def test_a_file_larger_than_the_hosts_memory_can_be_mapped(tmp_path: Path) -> None:
-    """As far as Linux is asked for no memory in which its pages could be written."""
-    shutil.copy(TINY / "llama" / "model.safetensors", tmp_path)
-    checkpoint = Checkpoint(tmp_path)
-    maps = Path("/proc/self/smaps").read_text().partition(str(tmp_path))[2]
-    flags = next(line for line in maps.splitlines() if line.startswith("VmFlags"))
-    assert "nr" in flags.split()
-    # A write stays in the process.
-    own = checkpoint["model.norm.weight"].data
-    before = own.clone()
-    own.fill_(7)
-    assert torch.equal(Checkpoint(tmp_path)["model.norm.weight"].data, before)

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ from penstock.backends.torch.flash import (
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
-from penstock.backends.torch.load import load_weights, weight_bytes
+from penstock.backends.torch.load import bytes_to_read, load_weights, reported, weight_bytes
 from penstock.backends.torch.memory import (
     FOR_WEIGHTS,
     graph_bytes,
@@ -37,7 +37,7 @@ from penstock.backends.torch.memory import (
     sent_bytes,
     step_bytes,
 )
-from penstock.backends.torch.model import Model
+from penstock.backends.torch.model import Model, one_of_each
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
 from penstock.backends.torch.prompt_graphs import PromptGraphs
@@ -60,8 +60,9 @@ from penstock.backends.torch.sampling import (
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
+from penstock.backends.torch.uploads import READERS, Uploads
 from penstock.backends.torch.warm_up import warm_up
-from penstock.backends.torch.weights import kv_groups
+from penstock.backends.torch.weights import Weights, kv_groups
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import (
@@ -73,6 +74,7 @@ from penstock.core import (
     StepResult,
     WorkerFacts,
 )
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
 from penstock.model.spec import Attention, LatentAttention
@@ -85,7 +87,12 @@ class TorchBackend:
     """One rank. `device` computes; everything else runs on the caller's thread."""
 
     def __init__(
-        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, device: Device
+        self,
+        config: EngineConfig,
+        info: ModelInfo,
+        rank: tuple[str, str] | None,
+        device: Device,
+        report: Report = silent,
     ) -> None:
         if config.model.quantization in ("int8", "int4"):
             raise PenstockError(
@@ -94,6 +101,7 @@ class TorchBackend:
             )
         spec = info.spec
         self._config, self._spec, self._device = config, spec, device
+        self._report = report
         self._shard = shards.whole(spec) if rank is None else shards.parse(rank[0], spec)
         exact = config.model.dtype == "float32" or config.model.quantization == "none"
         self._dtype = torch.float32 if exact else torch.bfloat16
@@ -108,17 +116,15 @@ class TorchBackend:
         groups = kv_groups(spec, self._shard.layers)
         self._layouts = [self._layout(len(group.layers)) for group in groups]
         self._compiled = self._compile_ahead(info, checkpoint)
-        source = Source(checkpoint, device.torch, self._dtype, device.uploads())
-        try:
-            self._weights = load_weights(source, spec, info.weights, self._shard, self._longest)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
+        with ThreadPoolExecutor(1, "fingerprint") as beside:
+            fingerprint = beside.submit(checkpoint.fingerprint)
+            self._weights = self._load(info, checkpoint)
         seconds = time.perf_counter() - began
         size = weight_bytes(self._weights)
         name = NAMES[self._dtype]
         forms = (name,) if self._shard.layers or self._shard.has_head else ()
         self.facts = WorkerFacts(
-            fingerprint=checkpoint.fingerprint(),
+            fingerprint=fingerprint.result(),
             numerics=Numerics(forms, name if forms else "none", FORMS[self._kv_dtype]),
             device=device.name,
             threads=config.compute.threads,
@@ -138,6 +144,20 @@ class TorchBackend:
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
+
+    def _load(self, info: ModelInfo, checkpoint: Checkpoint) -> Weights:
+        readers = min(READERS, max(2, self._config.compute.threads))
+        wanted, shard = (info.spec, info.weights), self._shard
+        total = bytes_to_read(checkpoint, *wanted, shard)
+        try:
+            with (
+                reported(total, self._report) as add,
+                Uploads(self._device.way(), readers, on_bytes=add) as uploads,
+            ):
+                source = Source(checkpoint, self._dtype, uploads)
+                return load_weights(source, *wanted, shard, self._longest)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the weights", FOR_WEIGHTS) from error
 
     def kv_spec(self) -> KvSpec:
         groups = zip(self._weights.kv_groups, self._layouts, strict=True)
@@ -221,7 +241,7 @@ class TorchBackend:
         if self._compiled is not None:
             self._compiled.result()
         try:
-            given = (self._model, self._on_device, limits, self._flash)
+            given = (one_of_each(self._model), self._on_device, limits, self._flash)
             graphs = [each for each in (self._graphs, self._prompt_graphs) if each is not None]
             self._device.start(lambda: warm_up(*given, graphs)).result()
         except torch.OutOfMemoryError as error:

@@ -5,7 +5,7 @@ A cut that does not keep whole groups leaves them to be dequantised at load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.backends.torch.dequant import nibbles
 from penstock.backends.torch.kernels.matrix import pack_words
-from penstock.backends.torch.recipes import FP8_BLOCK, Source, check_shape, stored_rows
+from penstock.backends.torch.recipes import FP8_BLOCK, Source, block_scales, check_shape
 from penstock.model.spec import Recipe
 
 Form = Literal["plain", "fp8_block", "mxfp4"]
@@ -46,38 +46,66 @@ def _whole(part: range, group: int, whole: int) -> bool:
     return part.start % group == 0 and ends
 
 
-def read_codes(source: Source, recipe: Recipe, form: Form, cut: Cut) -> tuple[Tensor, Tensor]:
-    """Codes and scales of the cut, as `kernels.Matrix` has them for one expert."""
+def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tensor, Tensor]:
+    """Codes and scales [*outer, ...] of cuts, as `kernels.Matrix` has them, to be filled."""
+    rows, cols, device = len(cut.rows), len(cut.cols), source.device
     if form == "fp8_block":
-        return _fp8(source, recipe, cut)
-    codes, scales = _mxfp4(source, recipe, cut)
-    groups = slice(cut.cols.start // MXFP4_GROUP, -(-cut.cols.stop // MXFP4_GROUP))
-    pairs, exponents = codes[:, groups].flatten(1), scales[:, groups]
-    return pack_words(source.on_device(pairs)), source.on_device(exponents)
-
-
-def _fp8(source: Source, recipe: Recipe, cut: Cut) -> tuple[Tensor, Tensor]:
-    stored = source.checkpoint[recipe.tensor]
-    check_shape(recipe, stored, cut.n, cut.k)
-    scales = source.block_scales(recipe, stored)
-    rows, cols = (slice(each.start, each.stop) for each in (cut.rows, cut.cols))
-    blocks = tuple(
-        slice(each.start // FP8_BLOCK, -(-each.stop // FP8_BLOCK)) for each in (cut.rows, cut.cols)
+        blocks = -(-rows // FP8_BLOCK), -(-cols // FP8_BLOCK)
+        return (
+            torch.empty(*outer, rows, cols, dtype=torch.float8_e4m3fn, device=device),
+            torch.empty(*outer, *blocks, device=device),
+        )
+    groups = -(-cols // MXFP4_GROUP)
+    codes = (*outer, rows, groups * MXFP4_GROUP // 2)
+    return (
+        torch.empty(codes, dtype=torch.uint8, device=device),
+        torch.empty(*outer, rows, groups, dtype=torch.uint8, device=device),
     )
-    codes = source.on_device(stored.rows().view(torch.uint8)[rows, cols])
-    return codes.view(torch.float8_e4m3fn), scales[blocks].float()
 
 
-def _mxfp4(source: Source, recipe: Recipe, cut: Cut) -> tuple[Tensor, Tensor]:
-    """Codes [rows, groups, 16], two neighbours a byte, and scales [rows, groups]."""
-    stored, first = source.checkpoint[recipe.tensor], recipe.rows[0] if recipe.rows else 0
-    order = stored_rows(range(first + cut.rows.start, first + cut.rows.stop), recipe)
+def fill_codes(
+    source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, form: Form, cut: Cut
+) -> None:
+    """Codes and scales of the cut; they are there after `Source.settle`."""
+    stored = source.checkpoint[recipe.tensor]
+    if form == "fp8_block":
+        check_shape(recipe, stored, cut.n, cut.k)
+        source.fill_rows(codes, recipe, cut.rows, slice(cut.cols.start, cut.cols.stop))
+        n, k = (len(_blocks(range(size))) for size in (cut.n, cut.k))
+        own = (_blocks(cut.rows), _blocks(cut.cols))
+        source.fill(scales, Recipe(block_scales(recipe, stored)), n, k, *own)
+        return
+    groups = slice(cut.cols.start // MXFP4_GROUP, -(-cut.cols.stop // MXFP4_GROUP))
     if stored.dtype == "U8":
-        codes, scales = source.mxfp4(recipe, cut.n, cut.k)
-        return codes[recipe.expert or 0][order], scales[recipe.expert or 0][order]
+        _fill_pair(source, codes, scales, recipe, cut, groups)
+        return
     check_shape(recipe, stored, cut.n, cut.k)
-    rows = stored.rows() if recipe.expert is None else stored.rows()[recipe.expert]
-    blocks = rows[order].unflatten(1, (-1, 17))
-    # ggml's bytes have the first half of a group in their low halves.
-    low, high = nibbles(blocks[..., 1:]).unflatten(-1, (16, 2)).unbind(-1)
-    return low | (high << 4), blocks[..., 0]
+
+    def place(picked: Tensor, part: slice) -> None:
+        blocks = picked.unflatten(1, (-1, 17))[:, groups]
+        # ggml's bytes have the first half of a group in their low halves.
+        low, high = nibbles(blocks[..., 1:]).unflatten(-1, (16, 2)).unbind(-1)
+        codes[part] = pack_words((low | (high << 4)).flatten(1))
+        scales[part] = blocks[..., 0]
+
+    source.stage_rows(recipe, cut.rows, place)
+
+
+def _fill_pair(
+    source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, cut: Cut, groups: slice
+) -> None:
+    """Codes [experts, rows, groups, 16], two neighbours a byte, and scales [experts, rows, groups]
+    of two tensors.
+    """
+    apart = source.mxfp4_scales(recipe, cut.n, cut.k)
+    expert = recipe.expert or 0
+
+    def place(picked: Tensor, part: slice) -> None:
+        codes[part] = pack_words(picked.unflatten(1, (-1, 16))[:, groups].flatten(1))
+
+    source.stage_rows(replace(recipe, expert=expert), cut.rows, place, dimensions=2)
+    source.fill_rows(scales, replace(recipe, tensor=apart.name, expert=expert), cut.rows, groups)
+
+
+def _blocks(part: range) -> range:
+    return range(part.start // FP8_BLOCK, -(-part.stop // FP8_BLOCK))

@@ -9,11 +9,13 @@ into the caches where the launch looks. Triton, LLVM and ptxas run beside Python
 from __future__ import annotations
 
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -92,7 +94,7 @@ class Rehearsal:
         shard = replace(self.shard, layers=range(len(kinds)))
         groups = zip(kv_groups(spec, own), self.layouts, strict=True)
         known = {(group.window, group.chunked): layout for group, layout in groups}
-        source = Source(self.checkpoint.shapes(), META, self.dtype)
+        source = Source(self.checkpoint, self.dtype)
         weights = load_weights(source, some, roles, shard, 1)
         layouts = [known[group.window, group.chunked] for group in weights.kv_groups]
         pools = make_pools(layouts, [1] * len(layouts), META)
@@ -135,9 +137,27 @@ class _Others:
 def recorded(work: Callable[[], None]) -> list[Launch]:
     """Launches of `work` over meta tensors, which Triton could not do."""
     found: list[Launch] = []
-    with _recording(found):
+    with _recording(found), _without_dynamo():
         work()
     return found
+
+
+@contextmanager
+def _without_dynamo() -> Iterator[None]:
+    """Some operations over meta tensors are Python that torch's compiler leaves alone. The first
+    one imports that compiler to tell it so, which takes 1.2 to 2.4 s; nothing here is for it.
+    """
+    name = "torch._dynamo"
+    if name in sys.modules:
+        yield
+        return
+    stand_in = ModuleType(name)
+    stand_in.disable = lambda function, *_, **__: function  # type: ignore[attr-defined]
+    sys.modules[name] = torch._dynamo = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules[name], torch._dynamo
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -17,8 +16,7 @@ from torch import Tensor
 from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_for
 from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.backends.torch.losses import label, losses
-from penstock.backends.torch.uploads import CudaStream, Uploads
-from penstock.config import EngineConfig
+from penstock.backends.torch.uploads import CudaStream, InPlace, Ring, Way
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
@@ -74,8 +72,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for what was done outside of work."""
 
-    def uploads(self) -> Uploads | None:
-        """How weights reach it; None: it reads mapped files by itself."""
+    def way(self) -> Way:
+        """How weights reach it."""
 
     @property
     def capture(self) -> Capture | None:
@@ -119,8 +117,8 @@ class Cpu:
     def synchronize(self) -> None:
         """Nothing runs outside of work and of the caller."""
 
-    def uploads(self) -> None:
-        return None
+    def way(self) -> Way:
+        return InPlace()
 
     @property
     def capture(self) -> None:
@@ -204,8 +202,8 @@ class Cuda:
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
 
-    def uploads(self) -> Uploads:
-        return Uploads(CudaStream(self.torch))
+    def way(self) -> Way:
+        return Ring(CudaStream(self.torch), self.torch)
 
     @cached_property
     def capture(self) -> Capture:
@@ -234,17 +232,6 @@ class _Recorded:
             elif not wait_for(self._ended.query, timeout):
                 raise TimeoutError
             self.seconds = self._began.elapsed_time(self._ended) / 1e3
-
-
-def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Number of a rank among those of its host, whose GPU of that number it takes. A rank on Ray
-    sees its own alone.
-    """
-    if rank is None or config.parallel.backend == "ray":
-        return 0
-    shard = json.loads(rank[0])
-    number = shard["stage"][0] * (len(shard["heads"]) - 1) + shard["rank"]
-    return config.parallel.number_on_node(number)
 
 
 def check_driver() -> None:

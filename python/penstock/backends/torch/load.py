@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 
 from penstock.backends.torch.load_attention import load_mixer
 from penstock.backends.torch.load_feed_forward import load_feed_forward
-from penstock.backends.torch.recipes import Source
+from penstock.backends.torch.recipes import EXPERT, Source
 from penstock.backends.torch.rope import Rotation, rotation
 from penstock.backends.torch.shard import Shard
+from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.weights import (
     LayerWeights,
     Loader,
@@ -16,17 +20,23 @@ from penstock.backends.torch.weights import (
     Roles,
     Weights,
     needed,
+    tensors_of,
     top_roles,
 )
 from penstock.core import PenstockError
+from penstock.core.progress import LoadProgress, Report
 from penstock.model.spec import (
     Attention,
     DecoderSpec,
+    Experts,
     FactorsScaling,
     LatentAttention,
     Norm,
     WeightRecipes,
 )
+
+WHOLE_ROWS = ("o", "down")
+"""Roles of which a rank has columns."""
 
 
 def load_weights(
@@ -36,6 +46,19 @@ def load_weights(
     is missing or damaged, or a form not built yet.
     """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
+    with ThreadPoolExecutor(1, "rotations") as beside:
+        # Long tables take the host half a second, and no reads.
+        tables = beside.submit(_tables, loader, top, longest)
+        weights = _weights(loader, recipes, top)
+        source.settle()
+        weights = replace(weights, rotations=_on_device(source, tables.result()))
+    source.check_finite()
+    return weights
+
+
+def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
+    """All but the rotations; matrices arrive until `Source.settle`."""
+    source, spec, shard = loader.source, loader.spec, loader.shard
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
     embed = head = positions = score = None
@@ -46,12 +69,12 @@ def load_weights(
         if not spec.tied_embeddings:
             head = source.matrix(needed(top, "head"), spec.vocab, hidden, own)
         if spec.labels is not None:
-            score = source.matrix(needed(top, "score"), spec.labels, hidden).float()
+            score = source.on_device(source.host_matrix(needed(top, "score"), spec.labels, hidden))
     if spec.learned_positions and shard.embeds:
         positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
-    weights = Weights(
+    return Weights(
         layers=layers,
-        rotations=_rotations(loader, top, longest),
+        rotations=(),
         kv_groups=loader.kv_groups,
         embed=embed,
         positions=positions,
@@ -59,8 +82,6 @@ def load_weights(
         final_norm=loader.norm(spec.final_norm, top, "final_norm", hidden),
         score=score,
     )
-    source.check_finite()
-    return weights
 
 
 def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
@@ -83,7 +104,8 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
     )
 
 
-def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]:
+def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
+    """Rotations in memory of the host."""
     mixer = loader.spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
@@ -91,27 +113,58 @@ def _rotations(loader: Loader, top: Roles, longest: int) -> tuple[Rotation, ...]
     for rope in loader.ropes:
         dims, stored = rope.dims or head, None
         if isinstance(rope.scaling, FactorsScaling):
-            stored = loader.source.vector(needed(top, "rope_factors"), dims // 2)
-        table = rotation(rope, dims, longest, stored)
-        device = loader.source.device
-        made.append(Rotation(table.cos.to(device), table.sin.to(device)))
-    return tuple(made)
+            stored = loader.source.host_vector(needed(top, "rope_factors"), dims // 2)
+        made.append(rotation(rope, dims, longest, stored))
+    return made
+
+
+def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ...]:
+    return tuple(Rotation(*map(source.on_device, (each.cos, each.sin))) for each in tables)
+
+
+def bytes_to_read(
+    checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
+) -> int:
+    """What a rank reads of the files, nearly: as many bytes as the tensors have that its recipes
+    name, or its share of their rows.
+    """
+    top = top_roles(recipes)
+    named = {recipe.tensor: shard.ranks for recipe in top.values()}
+    if not shard.embeds and not spec.tied_embeddings:
+        named.pop(top["embed"].tensor, None)
+    if not shard.has_head and "head" in top:
+        named.pop(top["head"].tensor, None)
+    for index in shard.layers:
+        form = spec.layers[index].feed_forward
+        experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
+        for role, recipe in recipes.layers[index].items():
+            # A cut through columns reads whole rows, and so does a cut by experts.
+            stacked = EXPERT in recipe.tensor
+            whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
+            for name in (recipe.tensor, recipe.scales):
+                each = experts if stacked else [0]
+                for own in (name.replace(EXPERT, str(expert)) for expert in each if name):
+                    named[own] = 1 if whole else shard.ranks
+    found = ((checkpoint[name].size, ranks) for name, ranks in named.items() if name in checkpoint)
+    return sum(size // ranks for size, ranks in found)
+
+
+@contextmanager
+def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
+    """Counts bytes until about `total`, of which the last one is read when all is."""
+    progress, left = LoadProgress(total, report), total
+
+    def add(count: int) -> None:
+        nonlocal left
+        count = max(0, min(count, left - 1))
+        left -= count
+        progress.add(count)
+
+    yield add
+    progress.add(left)
 
 
 def weight_bytes(weights: Weights) -> int:
     """Bytes of the matrices and vectors, each storage once."""
-    found: dict[int, int] = {}
-
-    def visit(value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(value, tuple):
-            for item in value:
-                visit(item)
-        elif hasattr(value, "__dataclass_fields__"):
-            for name in value.__dataclass_fields__:
-                visit(getattr(value, name))
-
-    visit(weights)
-    return sum(found.values())
+    storages = (each.untyped_storage() for each in tensors_of(weights))
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

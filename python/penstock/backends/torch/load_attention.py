@@ -98,12 +98,12 @@ def _own_columns(loader: Loader, heads: int, value: int, group: int, roles: Role
     shard, hidden = loader.shard, loader.spec.hidden
     kv = shard.kv_heads(group)
     own = _span(shard.heads, value)
-    matrix = loader.source.matrix(needed(roles, "o"), hidden, heads * value, cols=own)
+    wanted = (needed(roles, "o"), hidden, heads * value)
     if len(kv) * group == len(shard.heads):
-        return matrix
+        return loader.source.matrix(*wanted, cols=own)
     out = loader.zeros(hidden, len(kv) * group * value)
     lead = (shard.heads.start - kv.start * group) * value
-    out[:, lead : lead + len(own)] = matrix
+    loader.source.fill(out[:, lead : lead + len(own)], *wanted, cols=own)
     return out
 
 
@@ -150,14 +150,12 @@ def _absorbed(loader: Loader, a: LatentAttention, roles: Roles) -> tuple[Tensor,
         each = a.plain_dim + a.value_dim
         rows = _span(own, each)
         made = source.matrix(roles["kv_b"], a.heads * each, a.kv_rank, rows)
+        source.settle()
         keys, values = made.view(len(own), each, a.kv_rank).split([a.plain_dim, a.value_dim], 1)
         return keys.contiguous(), values.mT.contiguous()
-    k_b = [
-        source.matrix(of_expert(needed(roles, "k_b"), head), a.kv_rank, a.plain_dim).mT
-        for head in own
-    ]
-    v_b = [
-        source.matrix(of_expert(needed(roles, "v_b"), head), a.value_dim, a.kv_rank).mT
-        for head in own
-    ]
-    return torch.stack(k_b), torch.stack(v_b)
+    k_b = loader.empty(len(own), a.plain_dim, a.kv_rank)
+    v_b = loader.empty(len(own), a.kv_rank, a.value_dim)
+    for at, head in enumerate(own):
+        for role, target in (("k_b", k_b[at].T), ("v_b", v_b[at].T)):
+            source.fill(target, of_expert(needed(roles, role), head), *target.shape)
+    return k_b, v_b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.codes import Cut, Form, kept_form, read_codes
+from penstock.backends.torch.codes import Cut, Form, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.kernels import Activation, Matrix, Rule
 from penstock.backends.torch.kernels.matrix import LARGEST_EXPONENT
 from penstock.backends.torch.recipes import FP8_BLOCK, of_expert
@@ -76,13 +76,9 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
     router_bias = None
     if moe.router.bias:
         router_bias = source.vector(needed(roles, "router_bias"), moe.experts)
-    router = [
-        source.numbers(
-            needed(roles, "router"), moe.experts, hidden, range(moe.experts), range(hidden)
-        ).float()
-    ]
+    router = [source.host_matrix(needed(roles, "router"), moe.experts, hidden)]
     if moe.shared_gate:
-        router.append(source.vector(needed(roles, "shared_factor"), hidden).unsqueeze(0))
+        router.append(source.host_vector(needed(roles, "shared_factor"), hidden).unsqueeze(0))
     inner = _stacked(loader, moe, roles, ("gate", "up"), columns)
     down = _stacked_down(loader, moe, roles, columns, adds_bias)
     coded = [matrix for matrix in (inner, down) if matrix.form != "plain"]
@@ -90,7 +86,7 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
     if widening is not None:
         widening.reserve(*coded)
     return MixtureWeights(
-        router=_narrowed(torch.cat(router), source.dtype),
+        router=source.on_device(_narrowed(torch.cat(router), source.dtype)),
         router_bias=router_bias,
         rule=rule(moe.router),
         chosen=moe.experts_per_token,
@@ -153,16 +149,16 @@ def _experts(
                 source.fill(target, recipe, cut.n, cut.k, cut.rows, cut.cols)
         return Matrix(out, bias=bias)
     (form,) = forms
-    codes, scales = [], []
-    for parts in each:
-        pairs = [read_codes(source, recipe, form, cut) for recipe in parts]
-        codes.append(torch.cat([own.view(torch.uint8) for own, _ in pairs]))
-        scales.append(torch.cat([own for _, own in pairs]))
-    kind = torch.float8_e4m3fn if form == "fp8_block" else torch.uint8
-    stacked = torch.stack(scales)
-    matrix = Matrix(torch.stack(codes).view(kind), stacked, bias, form)
-    if form == "mxfp4" and not stacked.is_meta and int(stacked.max()) > LARGEST_EXPONENT:
-        return Matrix(matrix.dense().to(source.dtype), bias=bias)
+    codes, scales = empty_codes(source, form, cut, len(own), len(recipes))
+    for at, parts in enumerate(each):
+        for part, recipe in enumerate(parts):
+            fill_codes(source, codes[at, part], scales[at, part], recipe, form, cut)
+    codes, scales = codes.flatten(1, 2), scales.flatten(1, 2)
+    matrix = Matrix(codes, scales, bias, form)
+    if form == "mxfp4" and not scales.is_meta:
+        source.settle()
+        if int(scales.max()) > LARGEST_EXPONENT:
+            return Matrix(matrix.dense().to(source.dtype), bias=bias)
     return matrix
 
 
@@ -173,5 +169,6 @@ def _aligned(forms: set[Form], rows: int) -> bool:
 
 def _biases(loader: Loader, moe: Experts, recipe: Recipe, n: int) -> Tensor:
     """[experts of this rank, n]"""
-    own = loader.shard.experts or range(moe.experts)
-    return torch.stack([loader.source.vector(of_expert(recipe, expert), n) for expert in own])
+    own, source = loader.shard.experts or range(moe.experts), loader.source
+    each = [source.host_vector(of_expert(recipe, expert), n) for expert in own]
+    return source.on_device(torch.stack(each))

@@ -5,7 +5,7 @@ The order of the operations is that of `crates/decoder/src/forward.rs`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from penstock.backends.torch.weights import (
     MixerWeights,
     NormWeights,
     Weights,
+    tensors_of,
 )
 from penstock.model.spec import DecoderSpec
 
@@ -115,6 +116,19 @@ class Model:
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
         return self.ranks.sum(feed_forward(layer.feed_forward, x))
+
+
+def one_of_each(model: Model) -> Model:
+    """The model with a layer of each kind: a step of it launches the kernels of a step of all
+    layers, and takes as much memory at once. Ranks of a stage keep the same layers, as they add up
+    what each computes.
+    """
+    kinds: dict[object, LayerWeights] = {}
+    for index, layer in zip(model.shard.layers, model.weights.layers, strict=True):
+        alone = model.shard.ranks == 1
+        form = [(each.dtype, each.shape) for each in tensors_of(layer)] if alone else []
+        kinds.setdefault((model.spec.layers[index], layer.mixer.kv_group, *form), layer)
+    return replace(model, weights=replace(model.weights, layers=tuple(kinds.values())))
 
 
 def norm(

@@ -1,19 +1,30 @@
-"""Recipes to tensors: where the numbers of a role lie in a checkpoint, read and cut."""
+"""Recipes to tensors: where the numbers of a role lie in a checkpoint, read and cut.
+
+Matrices arrive after the call that asks for them: `Source.settle` waits. Vectors are there at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from penstock.backends.torch import dequant
 from penstock.backends.torch.stored import Checkpoint, Stored
-from penstock.backends.torch.uploads import Uploads
+from penstock.backends.torch.uploads import PlainReads, Reads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
 
 FP8_BLOCK = 128
 EXPERT = "{e}"
+META = torch.device("meta")
+CONVERTED_BYTES = 16 << 20
+"""What is converted at once of a matrix as stored: in f32, and in steps between, it takes a few
+hundred MB."""
+
+Place = Callable[[torch.Tensor, slice], None]
+"""Takes rows on the device as they are stored, and which of the wanted rows they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +36,22 @@ class Source:
     """
 
     checkpoint: Checkpoint
-    device: torch.device
     dtype: torch.dtype
     """That of matrices; vectors are f32."""
-    uploads: Uploads | None = None
-    """None: the device reads mapped files by itself."""
-    _ends: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list, init=False)
-    """The least and the largest number of what was read of each tensor, on the device: what is not
-    a number is both.
-    """
+    uploads: Reads | None = None
+    """None: nothing is read, and tensors are on the meta device."""
+    _filled: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
+    """Names, and the numbers that come from them."""
+
+    @property
+    def device(self) -> torch.device:
+        return META if self.uploads is None else self.uploads.device
 
     def matrix(
         self, recipe: Recipe, n: int, k: int, rows: range | None = None, cols: range | None = None
     ) -> torch.Tensor:
-        """`rows` and `cols`, or all, of the matrix [n, k]. Without uploads it may be a view of the
-        mapped file.
-        """
+        """`rows` and `cols`, or all, of the matrix [n, k]."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
-        if self.uploads is None:
-            numbers = self.numbers(recipe, n, k, rows, cols)
-            return self._noted(recipe, numbers.to(self.dtype).contiguous())
         out = torch.empty(len(rows), len(cols), dtype=self.dtype, device=self.device)
         self.fill(out, recipe, n, k, rows, cols)
         return out
@@ -58,111 +65,129 @@ class Source:
         rows: range | None = None,
         cols: range | None = None,
     ) -> None:
-        """As `matrix`, into memory of the device."""
+        """As `matrix`, into memory of the device of any strides."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         stored = self.checkpoint[recipe.tensor]
-        if self.uploads is None or not stored.is_plain:
-            target.copy_(self.numbers(recipe, n, k, rows, cols))
-        else:
-            picked = self._picked(recipe, stored, n, k, rows)
-            self.uploads.copy(picked[:, stored_cols(cols, recipe)], target)
-        self._noted(recipe, target)
-
-    def on_device(self, host: torch.Tensor) -> torch.Tensor:
-        """Host memory as the device has it, in the same type."""
-        if self.uploads is None:
-            return host.to(self.device)
-        out = torch.empty(host.shape, dtype=host.dtype, device=self.device)
-        self.uploads.copy(host, out)
-        return out
-
-    def check_finite(self) -> None:
-        """Check all that was read so far, at once: each look at the device waits for its work."""
-        if not self._ends:
-            return
-        ends = torch.stack([end for _, *ends in self._ends for end in ends])
-        finite = ends.isfinite().view(-1, 2).all(1).tolist()
-        for (name, *_), one in zip(self._ends, finite, strict=True):
-            if not one:
-                raise PenstockError(f"tensor {name!r} has values that are not finite")
-        self._ends.clear()
-
-    def numbers(self, recipe: Recipe, n: int, k: int, rows: range, cols: range) -> torch.Tensor:
-        """As `matrix`, in the type that is stored, or f32 where that is quantised."""
-        stored = self.checkpoint[recipe.tensor]
         if stored.dtype == "U8":
-            return self._mxfp4(recipe, stored, n, k, rows)[:, cols.start : cols.stop]
-        picked = self._picked(recipe, stored, n, k, rows)
-        if stored.blocks is not None:
-            picked = dequant.dequantize(stored.dtype, self.on_device(picked))
-        elif stored.dtype == "F8_E4M3":
-            picked = self._scaled(recipe, stored, self.on_device(picked), rows)
-        picked = picked[:, stored_cols(cols, recipe)]
-        return self.on_device(picked) if stored.is_plain else picked
+            self._fill_mxfp4(target, recipe, n, k, rows, cols)
+        else:
+            check_shape(recipe, stored, n, k)
+            own = stored_cols(cols, recipe)
+            if recipe.transposed:
+                self._fill_transposed(target, recipe, stored, rows, own)
+            elif stored.dtype == "F8_E4M3":
+                self._fill_scaled(target, recipe, stored, rows, own)
+            else:
+                self.fill_rows(target, recipe, rows, own)
+        self._filled.append((recipe.tensor, target))
 
-    def vector(self, recipe: Recipe, n: int) -> torch.Tensor:
-        """`n` numbers in f32."""
-        stored = self.checkpoint[recipe.tensor]
-        start, stop = recipe.rows or (0, n)
-        numbers = stored.rows()
-        if recipe.expert is not None:
-            numbers = numbers[recipe.expert]
-        if stored.blocks is not None:
-            numbers = dequant.dequantize(stored.dtype, numbers)
-        fits = numbers.ndim == 1 and stop - start == n and stop <= len(numbers)
-        if not fits or (recipe.rows is None and len(numbers) != n):
-            raise wrong_shape(stored, (stop,))
-        order = stored_rows(range(start, stop), recipe)
-        return self._noted(recipe, self.on_device(numbers[order].float()))
+    def fill_rows(
+        self, target: torch.Tensor, recipe: Recipe, rows: range, cols: slice | None = None
+    ) -> None:
+        """Rows as they are stored, or as numbers where `target` is of another type."""
+        stored, uploads = self.checkpoint[recipe.tensor], self.uploads
+        if uploads is None:
+            return
+        order, size = rows_in_file(rows, recipe), stored.row_bytes()
+        whole = cols is None or range(*cols.indices(stored.shape[-1])) == range(stored.shape[-1])
+        same = stored.blocks is None and stored.kind == target.dtype and target.is_contiguous()
+        if whole and same and isinstance(order, slice):
+            uploads.fill(target, stored, first_byte(stored, recipe) + order.start * size)
+            return
 
-    def _picked(self, recipe: Recipe, stored: Stored, n: int, k: int, rows: range) -> torch.Tensor:
-        """Rows of the matrix in the order of half-split rotation, with all stored columns."""
-        matrix = stored.rows()
-        if recipe.expert is not None:
-            matrix = matrix[recipe.expert]
-        first = recipe.rows[0] if recipe.rows else 0
-        check_shape(recipe, stored, n, k)
-        if recipe.transposed:
-            if stored.blocks is not None:
-                raise PenstockError(
-                    f"tensor {stored.name!r}: transposed and stored as {stored.dtype}; not read"
-                )
-            matrix = matrix.T
-        order = stored_rows(range(first + rows.start, first + rows.stop), recipe)
-        return matrix[order]
+        def place(picked: torch.Tensor, part: slice) -> None:
+            numbers = _numbers(stored, picked)
+            target[part].copy_(numbers if cols is None else numbers[:, cols])
 
-    def _scaled(
-        self, recipe: Recipe, stored: Stored, picked: torch.Tensor, rows: range
-    ) -> torch.Tensor:
+        self.stage_rows(recipe, rows, place)
+
+    def stage_rows(self, recipe: Recipe, rows: range, place: Place, dimensions: int = 1) -> None:
+        """Give `place` the bytes of rows, of the last so many dimensions, in the order of `rows`;
+        before the end of `settle`.
+        """
+        uploads, stored = self.uploads, self.checkpoint[recipe.tensor]
+        if uploads is None or not rows:
+            return
+        size, first = stored.row_bytes(dimensions), first_byte(stored, recipe)
+        order = rows_in_file(rows, recipe)
+        if isinstance(order, slice):
+            most = max(1, CONVERTED_BYTES // size)
+            for at in range(0, len(rows), most):
+                count = min(most, len(rows) - at)
+
+                def given(
+                    data: torch.Tensor, at: int = at, count: int = count, size: int = size
+                ) -> None:
+                    place(data.view(count, size), slice(at, at + count))
+
+                uploads.stage(stored, first + (order.start + at) * size, count * size, given)
+            return
+        low, high = int(order.min()), int(order.max()) + 1
+        places = self.on_device(order - low)
+
+        def gathered(data: torch.Tensor) -> None:
+            whole, most = data.view(high - low, size), max(1, CONVERTED_BYTES // size)
+            for at in range(0, len(places), most):
+                part = slice(at, min(at + most, len(places)))
+                place(whole[places[part]], part)
+
+        uploads.stage(stored, first + low * size, (high - low) * size, gathered)
+
+    def _fill_transposed(
+        self, target: torch.Tensor, recipe: Recipe, stored: Stored, rows: range, cols: slice
+    ) -> None:
+        if not stored.is_plain:
+            raise PenstockError(
+                f"tensor {stored.name!r}: transposed and stored as {stored.dtype}; not read"
+            )
+        if self.uploads is None:
+            return
+        shape = stored.shape[-2:]
+        order = rows_in_file(rows, recipe)
+        if not isinstance(order, slice):
+            order = self.on_device(order)
+
+        def place(data: torch.Tensor) -> None:
+            target.copy_(data.view(stored.kind).view(shape).T[order, cols])
+
+        size = stored.row_bytes() * shape[0]
+        self.uploads.stage(stored, first_byte(stored, recipe), size, place)
+
+    def _fill_scaled(
+        self, target: torch.Tensor, recipe: Recipe, stored: Stored, rows: range, cols: slice
+    ) -> None:
         """8-bit floats times the scales of their blocks."""
-        scales = self.block_scales(recipe, stored)
-        first = recipe.rows[0] if recipe.rows else 0
-        order = stored_rows(range(first + rows.start, first + rows.stop), recipe)
-        at = self.on_device(torch.arange(stored.shape[0])[order] // FP8_BLOCK)
-        wide = scales.repeat_interleave(FP8_BLOCK, 1)[:, : stored.shape[1]]
-        return picked.float() * wide[at]
+        scales = self.checkpoint[block_scales(recipe, stored)]
+        if self.uploads is None:
+            return
+        own = self.on_device(self._checked(scales, scales.rows().float()))
+        wide = own.repeat_interleave(FP8_BLOCK, 1)[:, : stored.shape[1]]
+        at = torch.arange(stored.shape[0])[rows_in_file(rows, recipe)] // FP8_BLOCK
+        block = self.on_device(at)
 
-    def block_scales(self, recipe: Recipe, stored: Stored) -> torch.Tensor:
-        """One for each block of a matrix of 8-bit floats."""
-        if recipe.scales is None:
-            raise PenstockError(f"tensor {stored.name!r}: 8-bit floats without scales; not read")
-        scales = self.checkpoint[recipe.scales]
-        expected = tuple(-(-size // FP8_BLOCK) for size in stored.shape)
-        if scales.shape != expected:
-            raise wrong_shape(scales, expected)
-        return self._noted(Recipe(recipe.scales), self.on_device(scales.rows()))
+        def place(picked: torch.Tensor, part: slice) -> None:
+            numbers = picked.view(torch.float8_e4m3fn).float() * wide[block[part]]
+            target[part].copy_(numbers[:, cols])
 
-    def _mxfp4(self, recipe: Recipe, stored: Stored, n: int, k: int, rows: range) -> torch.Tensor:
+        self.stage_rows(recipe, rows, place)
+
+    def _fill_mxfp4(
+        self, target: torch.Tensor, recipe: Recipe, n: int, k: int, rows: range, cols: range
+    ) -> None:
         """Rows of an expert that is stored as codes [experts, rows, groups, 16] and scales."""
-        codes, scales = self.mxfp4(recipe, n, k)
-        expert = recipe.expert or 0
-        first = recipe.rows[0] if recipe.rows else 0
-        order = stored_rows(range(first + rows.start, first + rows.stop), recipe)
-        picked = (self.on_device(each[expert][order]) for each in (codes, scales))
-        return dequant.mxfp4(*picked)
+        scales = self.mxfp4_scales(recipe, n, k)
+        if self.uploads is None:
+            return
+        own = self.on_device(scales.rows(recipe.expert or 0)[rows_in_file(rows, recipe)])
 
-    def mxfp4(self, recipe: Recipe, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes [experts, rows, groups, 16] and scales [experts, rows, groups] as stored."""
+        def place(picked: torch.Tensor, part: slice) -> None:
+            numbers = dequant.mxfp4(picked.view(len(picked), -1, 16), own[part])
+            target[part].copy_(numbers[:, cols.start : cols.stop])
+
+        self.stage_rows(replace(recipe, expert=recipe.expert or 0), rows, place, dimensions=2)
+
+    def mxfp4_scales(self, recipe: Recipe, n: int, k: int) -> Stored:
+        """Scales [experts, rows, groups] of codes [experts, rows, groups, 16], both checked."""
         stored = self.checkpoint[recipe.tensor]
         if recipe.scales is None:
             raise PenstockError(f"tensor {stored.name!r}: bytes without scales; not read")
@@ -172,13 +197,99 @@ class Source:
             raise wrong_shape(stored, (stored.shape[0], end, k // 32, 16))
         if scales.shape != stored.shape[:3] or scales.dtype != "U8":
             raise wrong_shape(scales, stored.shape[:3])
-        return stored.rows(), scales.rows()
+        return scales
 
-    def _noted(self, recipe: Recipe, numbers: torch.Tensor) -> torch.Tensor:
-        if numbers.numel() and not numbers.is_meta:
-            # In one pass; `isfinite` makes copies, of which there may be no room for the largest.
-            self._ends.append((recipe.tensor, *numbers.aminmax()))
+    def on_device(self, host: torch.Tensor) -> torch.Tensor:
+        """Host memory as the device has it, in the same type."""
+        if self.uploads is None:
+            return host.to(META)
+        return self.uploads.send(host)
+
+    def settle(self) -> None:
+        """Matrices that were asked for are there, for work of the device that begins later."""
+        if self.uploads is not None:
+            self.uploads.settle()
+
+    def check_finite(self) -> None:
+        """Check all that has arrived, at once: each look at the device waits for its work."""
+        if self.uploads is None:
+            return
+        found = {id(root): root for root in (_root(each) for _, each in self._filled)}
+        # In one pass; `isfinite` makes copies, of which there may be no room for the largest.
+        ends = [end for root in found.values() if root.numel() for end in root.aminmax()]
+        if ends and not bool(torch.stack([end.float() for end in ends]).isfinite().all()):
+            for name, numbers in self._filled:
+                _check(name, numbers)
+        self._filled.clear()
+
+    def host_matrix(self, recipe: Recipe, n: int, k: int) -> torch.Tensor:
+        """A small matrix [n, k] in f32, in memory of the host."""
+        if self.uploads is None:
+            check_shape(recipe, self.checkpoint[recipe.tensor], n, k)
+            return torch.empty(n, k, device=META)
+        source = Source(self.checkpoint, torch.float32, PlainReads())
+        found = source.matrix(recipe, n, k)
+        source.check_finite()
+        return found
+
+    def host_vector(self, recipe: Recipe, n: int) -> torch.Tensor:
+        """`n` numbers in f32, in memory of the host."""
+        stored = self.checkpoint[recipe.tensor]
+        start, stop = recipe.rows or (0, n)
+        shape = stored.shape if recipe.expert is None else stored.shape[1:]
+        fits = len(shape) == 1 and stop - start == n and stop <= shape[0]
+        if not fits or (recipe.rows is None and shape[0] != n):
+            raise wrong_shape(stored, (stop,))
+        if self.uploads is None:
+            return torch.empty(n, device=META)
+        numbers = stored.rows(recipe.expert)
+        if stored.blocks is not None:
+            numbers = dequant.dequantize(stored.dtype, numbers)
+        return self._checked(stored, numbers[stored_rows(range(start, stop), recipe)].float())
+
+    def vector(self, recipe: Recipe, n: int) -> torch.Tensor:
+        """`n` numbers in f32."""
+        return self.on_device(self.host_vector(recipe, n))
+
+    def _checked(self, stored: Stored, numbers: torch.Tensor) -> torch.Tensor:
+        if not numbers.is_meta:
+            _check(stored.name, numbers)
         return numbers
+
+
+def _check(name: str, numbers: torch.Tensor) -> None:
+    if numbers.numel() and not all(bool(end.isfinite()) for end in numbers.aminmax()):
+        raise PenstockError(f"tensor {name!r} has values that are not finite")
+
+
+def _root(view: torch.Tensor) -> torch.Tensor:
+    """The tensor that a view is of: one look for all that was filled into it."""
+    return view if view._base is None else view._base
+
+
+def _numbers(stored: Stored, rows: torch.Tensor) -> torch.Tensor:
+    """Numbers of the bytes of whole rows."""
+    if stored.blocks is not None:
+        return dequant.dequantize(stored.dtype, rows)
+    return rows.view(stored.kind)
+
+
+def first_byte(stored: Stored, recipe: Recipe) -> int:
+    """Where the recipe's expert begins within the tensor."""
+    return 0 if recipe.expert is None else recipe.expert * (stored.size // stored.shape[0])
+
+
+def rows_in_file(rows: range, recipe: Recipe) -> slice | torch.Tensor:
+    """Where rows of a recipe's matrix are in its tensor."""
+    first = recipe.rows[0] if recipe.rows else 0
+    return stored_rows(range(first + rows.start, first + rows.stop), recipe)
+
+
+def block_scales(recipe: Recipe, stored: Stored) -> str:
+    """The tensor with one scale for each block of a matrix of 8-bit floats."""
+    if recipe.scales is None:
+        raise PenstockError(f"tensor {stored.name!r}: 8-bit floats without scales; not read")
+    return recipe.scales
 
 
 def _or_all(part: range | None, whole: int) -> range:

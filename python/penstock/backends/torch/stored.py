@@ -1,20 +1,21 @@
-"""A checkpoint's tensors as mapped bytes: safetensors files, or a GGUF file and its other parts."""
+"""Where a checkpoint's tensors lie: in safetensors files, or a GGUF file and its other parts."""
 
 from __future__ import annotations
 
 import json
 import math
 import mmap
-import re
+import os
 import struct
+import weakref
 from collections.abc import Iterator
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import torch
 
+from penstock.backends.gpu_start import weight_files
 from penstock.backends.torch.dequant import BLOCKS, GGML_TYPES
 from penstock.core import PenstockError
 
@@ -28,10 +29,44 @@ SAFETENSORS = {
     "U8": torch.uint8,
 }
 GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 DEFAULT_ALIGNMENT = 32
-NO_RESERVE = 0x4000
-"""MAP_NORESERVE of Linux, which the module `mmap` does not name before Python 3.13."""
+
+
+class File:
+    """A file that any thread reads at offsets. Nothing is mapped: a page that is not there would
+    hold up the thread that touches it, and an error of the disk would be a signal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.size = os.fstat(self._descriptor).st_size
+        if self.size == 0:
+            raise PenstockError(f"{path}: empty")
+
+    def read_into(self, memory: memoryview, offset: int) -> int:
+        """Bytes read, fewer than asked for at the end of the file. OSError."""
+        done = 0
+        while done < len(memory):
+            count = os.preadv(self._descriptor, [memory[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def read(self, offset: int, size: int) -> bytes:
+        """As many bytes, or fewer at the end of the file. PenstockError names the place."""
+        try:
+            return os.pread(self._descriptor, size, offset)
+        except OSError as error:
+            raise PenstockError(
+                f"{self.path}: cannot be read at byte {offset}: {error.strerror or error}"
+            ) from error
+
+    def mapped(self) -> mmap.mmap:
+        """For headers whose length is not known before they are read."""
+        return mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +78,10 @@ class Stored:
     """As the container spells it."""
     shape: tuple[int, ...]
     """Outermost dimension first; it counts numbers, also of quantised types."""
-    data: torch.Tensor
-    """Bytes of the mapped file."""
+    file: File
+    offset: int
+    size: int
+    """Bytes."""
 
     @property
     def blocks(self) -> tuple[int, int] | None:
@@ -56,15 +93,56 @@ class Stored:
         """Whether the numbers need nothing but a conversion of their type."""
         return self.blocks is None and self.dtype not in ("U8", "F8_E4M3")
 
-    def rows(self) -> torch.Tensor:
-        """The numbers, or the bytes of quantised rows: [..., rows, bytes of a row]."""
-        if self.blocks is None:
-            kind = SAFETENSORS.get(self.dtype) or GGUF_FLOATS[self.dtype]
-            # Some writers do not align tensors.
-            data = self.data.clone() if self.data.storage_offset() % kind.itemsize else self.data
-            return data.view(kind).view(self.shape)
-        numbers, size = self.blocks
-        return self.data.view(*self.shape[:-1], self.shape[-1] // numbers * size)
+    @property
+    def kind(self) -> torch.dtype:
+        """Type of the elements that are stored, bytes for quantised blocks."""
+        if self.blocks is not None:
+            return torch.uint8
+        return SAFETENSORS.get(self.dtype) or GGUF_FLOATS[self.dtype]
+
+    def row_bytes(self, dimensions: int = 1) -> int:
+        """Bytes of a row of the last `dimensions`."""
+        return self.size // (math.prod(self.shape[:-dimensions]) or 1)
+
+    def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Bytes `start` to `stop` of the tensor, in memory of the host. PenstockError names the
+        tensor and the place where the file cannot be read.
+        """
+        stop = self.size if stop is None else min(stop, self.size)
+        data = torch.empty(stop - start, dtype=torch.uint8)
+        if stop > start:
+            read_whole(self, memoryview(data.numpy()), self.offset + start)
+        return data
+
+    def rows(self, expert: int | None = None) -> torch.Tensor:
+        """The numbers, or the bytes of quantised rows [..., rows, bytes of a row], of all or of one
+        entry of the first dimension, in memory of the host.
+        """
+        shape, start, stop = self.shape, 0, self.size
+        if expert is not None:
+            part, shape = self.size // shape[0], shape[1:]
+            start, stop = expert * part, (expert + 1) * part
+        data = self.read(start, stop)
+        if self.blocks is not None:
+            numbers, size = self.blocks
+            return data.view(*shape[:-1], shape[-1] // numbers * size)
+        return data.view(self.kind).view(shape)
+
+
+def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
+    """Fill `memory` with bytes of the tensor's file. PenstockError names tensor and place."""
+    try:
+        count = stored.file.read_into(memory, offset)
+    except OSError as error:
+        raise PenstockError(
+            f"{stored.file.path}: tensor {stored.name!r} cannot be read at byte {offset}: "
+            f"{error.strerror or error}"
+        ) from error
+    if count < len(memory):
+        raise PenstockError(
+            f"{stored.file.path}: ends at byte {offset + count}, within the read of tensor "
+            f"{stored.name!r} at byte {offset}"
+        )
 
 
 class Checkpoint:
@@ -72,50 +150,37 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.metadata = b""
         self._tensors: dict[str, Stored] = {}
         found = _safetensors(path) if path.is_dir() else _gguf(path)
         for stored in found:
+            if stored.offset + stored.size > stored.file.size:
+                raise PenstockError(
+                    f"{stored.file.path}: tensor {stored.name!r} ends at byte "
+                    f"{stored.offset + stored.size}, the file at {stored.file.size}"
+                )
             self._tensors[stored.name] = stored
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
 
     def __getitem__(self, name: str) -> Stored:
         if name not in self._tensors:
             raise PenstockError(f"{self._path}: tensor {name!r} is missing")
         return self._tensors[name]
 
-    def shapes(self) -> Checkpoint:
-        """The same tensors without their numbers, on the meta device."""
-        made = copy(self)
-        made._tensors = {
-            name: replace(stored, data=stored.data.to("meta"))
-            for name, stored in self._tensors.items()
-        }
-        return made
-
     def fingerprint(self) -> bytes:
         """32 bytes of the names, types, shapes, and both ends of the data of all tensors."""
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            digest.update(stored.data[:SAMPLE].numpy(force=True).tobytes())
-            digest.update(stored.data[-SAMPLE:].numpy(force=True).tobytes())
+            # Without copies of tensors: there may be tens of thousands.
+            size = min(SAMPLE, stored.size)
+            for at in (0, stored.size - size):
+                digest.update(stored.file.read(stored.offset + at, size))
         return digest.digest()
-
-
-def _mapped(path: Path) -> torch.Tensor:
-    """All bytes of a file. Private pages: torch wants memory that it could write. None are reserved
-    for that, or Linux would refuse a file larger than the host's memory.
-    """
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            raise PenstockError(f"{path}: empty")
-        flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
-        return torch.frombuffer(
-            mmap.mmap(file.fileno(), 0, flags=flags, prot=access), dtype=torch.uint8
-        )
 
 
 def _safetensors(directory: Path) -> Iterator[Stored]:
@@ -130,27 +195,30 @@ def _safetensors(directory: Path) -> Iterator[Stored]:
 
 
 def _safetensors_file(path: Path) -> Iterator[Stored]:
-    data = _mapped(path)
+    file = File(path)
     try:
-        (size,) = struct.unpack("<Q", bytes(data[:8].tolist()))
-        header = json.loads(data[8 : 8 + size].numpy(force=True).tobytes())
+        (size,) = struct.unpack("<Q", _read(file, 0, 8))
+        header = json.loads(_read(file, 8, size))
         for name, entry in header.items():
             if name == "__metadata__" or entry["dtype"] not in SAFETENSORS:
                 continue
-            start, end = (8 + size + offset for offset in entry["data_offsets"])
-            yield Stored(name, entry["dtype"], tuple(entry["shape"]), data[start:end])
+            start, end = entry["data_offsets"]
+            shape = tuple(entry["shape"])
+            if end - start != math.prod(shape) * SAFETENSORS[entry["dtype"]].itemsize:
+                raise ValueError(f"tensor {name!r} of {list(shape)} has {end - start} bytes")
+            yield Stored(name, entry["dtype"], shape, file, 8 + size + start, end - start)
     except (KeyError, ValueError, TypeError, struct.error) as error:
         raise PenstockError(f"{path}: damaged safetensors header: {error}") from error
 
 
+def _read(file: File, offset: int, size: int) -> bytes:
+    if offset + size > file.size:
+        raise ValueError(f"{size} bytes at {offset}, of a file of {file.size}")
+    return file.read(offset, size)
+
+
 def _gguf(path: Path) -> Iterator[Stored]:
-    split = SPLIT.search(path.name)
-    parts = [path]
-    if split is not None:
-        count = int(split[2])
-        names = (f"-{n:05}-of-{count:05}.gguf" for n in range(1, count + 1))
-        parts = [path.with_name(path.name[: split.start()] + name) for name in names]
-    for part in parts:
+    for part in weight_files(path):
         try:
             yield from _gguf_file(part)
         except (KeyError, ValueError, struct.error, OSError) as error:
@@ -165,8 +233,8 @@ _STRING, _ARRAY = 8, 9
 class _Cursor:
     """A GGUF header, read forward."""
 
-    def __init__(self, data: torch.Tensor) -> None:
-        self._view = memoryview(data.numpy(force=True))
+    def __init__(self, data: mmap.mmap) -> None:
+        self._view = data
         self.at = 0
 
     def scalar(self, form: str) -> int:
@@ -177,7 +245,7 @@ class _Cursor:
     def text(self) -> str:
         size = self.scalar("Q")
         self.at += size
-        return bytes(self._view[self.at - size : self.at]).decode()
+        return self._view[self.at - size : self.at].decode()
 
     def value(self, kind: int) -> int:
         """Skips a value of metadata; the number of one."""
@@ -196,8 +264,8 @@ class _Cursor:
 
 
 def _gguf_file(path: Path) -> Iterator[Stored]:
-    data = _mapped(path)
-    cursor = _Cursor(data)
+    file = File(path)
+    cursor = _Cursor(file.mapped())
     magic, version = cursor.scalar("I"), cursor.scalar("I")
     if magic != 0x46554747 or version not in (2, 3):
         raise ValueError(f"magic {magic:#x}, version {version}")
@@ -219,4 +287,4 @@ def _gguf_file(path: Path) -> Iterator[Stored]:
             raise PenstockError(f"{path}: tensor {name!r} has the type {kind} of ggml; not read")
         numbers, size = BLOCKS.get(dtype) or (1, GGUF_FLOATS[dtype].itemsize)
         count = math.prod(shape) // numbers * size
-        yield Stored(name, dtype, shape, data[base + offset : base + offset + count])
+        yield Stored(name, dtype, shape, file, base + offset, count)

@@ -7,7 +7,8 @@ zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
@@ -187,6 +188,18 @@ class Loader:
 
     def zeros(self, *shape: int) -> Tensor:
         return self.empty(*shape).zero_()
+
+
+def tensors_of(weights: object) -> Iterator[Tensor]:
+    """All tensors within dataclasses of this module."""
+    if isinstance(weights, Tensor):
+        yield weights
+    elif isinstance(weights, tuple):
+        for each in weights:
+            yield from tensors_of(each)
+    elif is_dataclass(weights):
+        for own in fields(weights):
+            yield from tensors_of(getattr(weights, own.name))
 
 
 def needed(roles: Roles, role: str) -> Recipe:

@@ -8,6 +8,7 @@ from penstock.deploy.parts import Condition, Place, Text
 GROUPED = "gt (int $.Values.nodes) 1"
 PROXIED = "and $.Values.gateway.enabled (not $.Values.gateway.className)"
 PICKED = "and $.Values.gateway.enabled $.Values.gateway.className"
+KEEPS_KERNELS = "and $.Values.model.pull (eq $.Values.engine `penstock`)"
 CLAIM = "$.Values.model.claim | default (printf `%s-model` $.Release.Name)"
 
 
@@ -49,6 +50,8 @@ def places() -> Facts:
         in_claim=Condition("not (or $.Values.model.hostPath $.Values.model.image)"),
         pull=_text("model.pull"),
         pulls=_is("model.pull"),
+        keeps_kernels=Condition(KEEPS_KERNELS),
+        claim_is_read=Condition(f"not ({KEEPS_KERNELS})"),
         storage=_text("model.storage"),
         storage_class=_text("model.storageClass"),
         metrics_port=_text("metricsPort"),

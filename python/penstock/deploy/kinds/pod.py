@@ -7,7 +7,7 @@ from penstock.deploy.facts import Facts
 from penstock.deploy.kinds.topology import topology_name
 from penstock.deploy.parts import optional, when
 from penstock.deploy.probes import UNLISTING, until_unlisted
-from penstock.deploy.settings import MODELS, TOPOLOGY_FOLDER
+from penstock.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
 """Annotation: why variables between nodes are set. YAML's comments are lost in a cluster."""
@@ -65,6 +65,10 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
         "volumeMounts": [
             {"name": "model", "mountPath": MODELS, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            when(
+                facts.keeps_kernels,
+                {"name": "model", "mountPath": KERNEL_CACHE, "subPath": KERNELS},
+            ),
             {"name": "shm", "mountPath": "/dev/shm"},
             when(facts.has_disk, {"name": "kv", "mountPath": facts.disk}),
             when(
@@ -76,7 +80,7 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
 
 
 def _model_volume(facts: Facts) -> dict[str, object]:
-    claim = {"claimName": facts.claim, "readOnly": True}
+    claim = {"claimName": facts.claim, "readOnly": when(facts.claim_is_read, True)}
     return {
         "name": "model",
         "image": when(facts.in_image, {"reference": facts.volume_image}),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from penstock.deploy.facts import Facts
 from penstock.deploy.resources import restricted, restricted_pod
-from penstock.deploy.settings import MODELS
+from penstock.deploy.settings import KERNELS, MODELS
 
 HUB_SECRET = "hub"
 """Secret with the key `token`, for models that need one; it may be missing."""
 
 DOWNLOAD = (
-    "import sys; from huggingface_hub import snapshot_download as get; "
-    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
+    "import os, sys; from huggingface_hub import snapshot_download as get; "
+    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*']); "
+    f"os.makedirs('{MODELS}/{KERNELS}', exist_ok=True)"
 )
 """Without the copies of the weights that some repositories keep for other programs: the claim has
-no room for them."""
+no room for them. The directory of kernels is made here, as the kubelet's would be root's."""
 
 
 def pull_job(facts: Facts) -> dict[str, object]:
