@@ -56,7 +56,7 @@ def _bound(logit, token, CHUNK: tl.constexpr):
 
 @jit
 def _quantiles(bounds, before, place):
-    """Of `bounds` those with so many others `before` them, or the next ones."""
+    """Those of `bounds` with so many others `before` them, or the next ones."""
     return tl.max(tl.where(before[None, :] >= place[:, None], bounds[None, :], 0), 1)
 
 

@@ -165,10 +165,10 @@ def find(
     CAP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Two ranks with one logit between them, and the mass from the lower one on: the first logit with
-    which the mass, or the count, is `wanted`, or above it where STRICT, of those from the rank `low`
-    on and below `high`; the last with a weight where none is. `mass` and `count` are those from
-    `high` on.
+    """Two ranks with one logit between them, and the mass from the lower one on: the first logit
+    with which the mass, or the count, is `wanted`, or above it where STRICT, of those from the rank
+    `low` on and below `high`; the last with a weight where none is. `mass` and `count` are those
+    from `high` on.
     """
     j = tl.arange(0, 16)
     reached = mass
