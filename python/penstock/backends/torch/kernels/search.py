@@ -30,12 +30,12 @@ def read_logits(row, token, known):
 def key_of(logit):
     """Whole numbers in the order of the logits: zero and minus zero are one."""
     bits = (logit + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(bits >= 0x80000000, ~bits, bits | 0x80000000)
+    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
 
 @jit
 def logit_of(key):
-    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, ~key)
+    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     return bits.to(tl.float32, bitcast=True)
 
 
