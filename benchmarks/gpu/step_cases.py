@@ -33,14 +33,27 @@ def draws(
     logits[::3, 5::17] = math.nan
     each = [rules[i % len(rules)] for i in range(rows)]
     heat = [0.0 if i % 7 == 6 else 0.5 + i % 3 for i in range(rows)]
+    return draws_of(make, logits, each, heat, softcap=softcap)
+
+
+def draws_of(
+    make: Maker,
+    logits: Tensor,
+    rules: Sequence[Any],
+    temperatures: Sequence[float],
+    *,
+    softcap: float = 0.0,
+) -> Case:
+    """Rows of logits with a rule and a temperature each."""
+    rows = len(logits)
 
     def column(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=make.device)
 
     seeds = make.integers(-(2**31), 2**31 - 1, rows).long() * 0x12345677
     by_row = (
-        *(column(heat), make.index([k for k, _, _ in each])),
-        *(column([p for _, p, _ in each]), column([m for _, _, m in each])),
+        *(column(temperatures), make.index([k for k, _, _ in rules])),
+        *(column([p for _, p, _ in rules]), column([m for _, _, m in rules])),
         *(seeds, make.integers(0, 3, rows)),
     )
     slots = torch.randperm(rows, generator=make.generator, device=make.device)
@@ -55,8 +68,7 @@ def draws(
     # of two tokens may draw either: about one row in a hundred, of 10,000 likely tokens.
     may = 0.0 if make.device == "cpu" else 0.03
     pair = (sample_triton, sample_reference)
-    size = logits.nbytes
-    return Case("sampling", *pair, args, written=(7,), bytes=size, may_differ=may)
+    return Case("sampling", *pair, args, written=(7,), bytes=logits.nbytes, may_differ=may)
 
 
 def rows(make: Maker, counts: Sequence[int], groups: int, size: int) -> Case:

@@ -30,8 +30,8 @@ TYPES = {
 }
 """Types of the arguments with these names: another one compiles a kernel anew."""
 CHECKSUMS = ("_segments", "_joined")
-DRAWS = ("_scan", "_draw_rows")
-"""Their logits come as the product gives them, and as rules change them: both are compiled."""
+DRAWS = ("_scan", "_narrow", "_list", "_draw_rows")
+"""Their logits come as the product gives them, and as rules change them: all are compiled."""
 STRIDED = ("q", "k", "v", "tables", "x", "residual", "qkv", "latents", "pool", "logits", "gate_up")
 STRIDED += ("codes", "scales", "queries")
 """Arguments that come with their strides, all but that of the last dimension, which is 1."""

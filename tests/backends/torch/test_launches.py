@@ -18,8 +18,9 @@ from tests.backends.torch.launched import Step, by_layer, decode_step, prompt_st
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-# Block tables, tokens and places, embedding; final norm, head, parts of logits, draw.
-OUTSIDE = 7
+# Block tables, tokens and places, embedding; final norm, head; parts of logits, two for rows with a
+# cut, draw.
+OUTSIDE = 9
 # Norm, projection, rotation, attention, merge, output; norm, two products, activation between them.
 DENSE = 10
 # In place of the last three: router, choice, order, gathered rows, two products of two kernels,

@@ -69,7 +69,7 @@ def graph_bytes(
     row = _row(spec, shard, dtype)
     # Of several ranks the first one has its own, those of all, and those in the order of tokens.
     copies = 1 if shard.ranks == 1 else 3
-    logits = copies * size * spec.vocab + drawing_bytes(spec.vocab, size)
+    logits = copies * size * spec.vocab + drawing_bytes(spec.vocab)
     decodes = most * (row + logits) + max(split_bytes(spec, shard, n) for n in sequences)
     mixed = prompts * row + split_bytes(spec, shard, prompts) + _shared_parts(spec, shard, slots)
     results = sum(sequences) * (spec.hidden * size + 3 * WIDE) + prompts * spec.hidden * size

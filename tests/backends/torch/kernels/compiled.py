@@ -33,6 +33,7 @@ from penstock.backends.torch.kernels import (
     rows,
     widen,
 )
+from penstock.backends.torch.kernels.narrow import TABLE, _list, _narrow
 from penstock.backends.torch.kernels.route import _route, _sort
 from penstock.backends.torch.kernels.sample import _draw_rows, _scan
 from triton.backends.compiler import GPUTarget
@@ -184,15 +185,26 @@ def others() -> Iterator[Build]:
 
 
 def sampling() -> Iterator[Build]:
-    """Both kernels, for rows of up to 2048 parts, without and with a soft cap."""
+    """All kernels, for rows of up to 2048 parts and 64 chunks, without and with a soft cap."""
+    types = {"logits": "*bf16", "maxima": "*fp32", "sums": "*fp32", "parts": "i32"}
+    types |= {"tops": "*fp32", "above": "*fp32", "table": "*i64", "uniforms": "*fp64"}
+    types |= {"seeds": "*i64", "states": "*bf16", "instead": "i32", "chunks": "i32"}
     for cap in (False, True):
-        name, shared = "capped " * cap, {"CAP": cap, "PART": 128, "num_warps": 8}
-        types = {"logits": "*bf16", "maxima": "*fp32", "sums": "*fp32", "parts": "i32"}
-        yield Build(f"{name}parts of logits", _scan, {**shared, "EACH": 32}, types)
-        shared |= {"WIDTH": 4096, "LAST": True, "BLOCK": 1024, "BLOCK_P": 2048, "BLOCK_W": 4096}
-        types |= {"seeds": "*i64", "found": "*bf16", "states": "*bf16", "instead": "i32"}
-        constants = {**shared, "PICKED": 256, "CANDIDATES": 1024}
-        yield Build(f"{name}sampling", _draw_rows, constants, types)
+        name, shared = "capped " * cap, {"CAP": cap, "TABLE": TABLE, "num_warps": 4}
+        parts = {**shared, "PART": 128}
+        yield Build(f"{name}parts of logits", _scan, {**parts, "EACH": 32}, types)
+        chunks = {**shared, "CHUNK": 4096, "BLOCK_C": 64}
+        yield Build(f"{name}cuts of logits", _narrow, {**chunks, "FEW": 4096}, types)
+        yield Build(f"{name}list of logits", _list, {**chunks, "ROOM": 8192}, types)
+        parts |= {
+            "num_warps": 8,
+            "WIDTH": 4096,
+            "LAST": True,
+            "BLOCK": 512,
+            "BLOCK_P": 2048,
+            "BLOCK_W": 4096,
+        }
+        yield Build(f"{name}sampling", _draw_rows, {**parts, "ROOM": 8192}, types)
 
 
 def compiled(build: Build, architecture: int) -> Compiled:

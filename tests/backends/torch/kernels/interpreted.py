@@ -6,8 +6,11 @@ Usage: TRITON_INTERPRET=1 python interpreted.py f32|f16 quick|full. Prints JSON:
 
 import itertools
 import json
+import math
+import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -115,13 +118,14 @@ def products(make: Maker) -> Iterator[Case]:
 
 def sampling(make: Maker) -> Iterator[Case]:
     yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
-    yield step_cases.draws(make, 42, 50)
-    yield step_cases.draws(make, 13, 700, softcap=9.0)
-    # Peaked and flat, with room for less than all parts and all likely ones.
-    for spread in (0.3, 2.0, 9.0):
-        case = step_cases.draws(make, 14, 1500, spread=spread)
-        case.launch = partial(with_room_for, 4, 60, case.launch)
-        yield case
+    yield step_cases.draws(make, 14, 50)
+    yield step_cases.draws(make, 7, 700, softcap=9.0)
+    # Peaked and flat, in several chunks: listed as they are, narrowed down first, and searched as a
+    # whole where the list is too short.
+    for spread, chunk, few, room in ((0.3, 256, 60, 400), (2.0, 512, 300, 800), (9.0, 128, 0, 10)):
+        case = step_cases.draws(make, 7, 900, spread=spread)
+        yield replace(case, launch=partial(with_sizes, chunk, few, room, case.launch))
+    yield from hostile(make)
 
 
 def with_short_splits(launch: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -130,11 +134,48 @@ def with_short_splits(launch: Callable[..., Any], *args: Any, **options: Any) ->
         return launch(*args, **options)
 
 
-def with_room_for(parts: int, logits: int, launch: Callable[..., Any], *args: Any) -> Any:
+def hostile(make: Maker) -> Iterator[Case]:
+    """Rows of few values, masks, and numbers that are next to one another."""
+    for seed, (chunk, few, room) in enumerate([(256, 100, 400), (128, 20, 160), (4096, 9, 9000)]):
+        made = random.Random(seed)
+        count, width = 7, made.choice([300, 700, 1111])
+        logits = torch.stack([hostile_row(make, i + 7 * seed, width) for i in range(count)])
+        rules = [
+            (
+                made.choice([0, 0, 0, 2, 100, width, 2 * width]),
+                made.choice([1.0, 0.95, 0.95, 0.5, 1e-6, 0.0, 1 - 2**-24]),
+                made.choice([0.0, 0.0, 0.02, 0.9, 1.0]),
+            )
+            for _ in range(count)
+        ]
+        heats = [made.choice([0.7, 1.0, 1.0, 5.0, 1e-3]) for _ in range(count)]
+        case = step_cases.draws_of(make, logits.to(make.dtype), rules, heats)
+        yield replace(case, launch=partial(with_sizes, chunk, few, room, case.launch))
+
+
+def hostile_row(make: Maker, kind: int, width: int) -> torch.Tensor:
+    row = make.wide(width)
+    kinds = (
+        lambda: torch.zeros(width),
+        lambda: (row > 0.3).float() * 1.5 - 3,
+        lambda: row.masked_fill(row < 2, -math.inf),
+        lambda: row.masked_fill(torch.arange(width) != width // 2, -math.inf),
+        lambda: torch.full((width,), math.nan),
+        lambda: 3.0 + row * 1e-3,
+        lambda: row * 1e-30,
+        lambda: row.round() * 4,
+        lambda: torch.where(row > 1.0, row * 30, -0.0 * row),
+        lambda: torch.full((width,), -math.inf),
+        lambda: -60000.0 + 100 * row.round(),
+    )
+    return kinds[kind % len(kinds)]()
+
+
+def with_sizes(chunk: int, few: int, room: int, launch: Callable[..., Any], *args: Any) -> Any:
     module = sys.modules[launch.__module__]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PICKED", parts)
-        patch.setattr(module, "_CANDIDATES", logits)
+        for name, value in (("_CHUNK", chunk), ("_FEW", few), ("_ROOM", room)):
+            patch.setattr(module, name, value)
         return launch(*args)
 
 

@@ -56,6 +56,7 @@ def call(case: Case, places: Sequence[int] = ()) -> None:
 
 MAKE = Maker(torch.float32)
 SCORING = Scoring(0.2)
+DRAWS = ("_scan", "_narrow", "_list", "_draw_rows")
 INDICES: dict[str, tuple[Case, tuple[int, ...]]] = {
     "_attend_decode": (cases.decodes(MAKE, [5], 2, 1, 16, SCORING, splits=1), (3, 4)),
     "_attend_prefill": (cases.prefills(MAKE, [(0, 4)], 2, 1, 16, SCORING), (3, 4, 5)),
@@ -63,7 +64,7 @@ INDICES: dict[str, tuple[Case, tuple[int, ...]]] = {
     "_rotate": (cases.heads(MAKE, 5, 2, 1, 16, rotary=16), (2, 5)),
     "_store_latent": (cases.latents(MAKE, 5, 16, 8), (3, 6)),
     # Positions are behind the slots of the rows in one copy: those of one row by 4 bytes.
-    "_draw_rows": (step_cases.draws(MAKE, 3, 40), (2, 3)),
+    **{name: (step_cases.draws(MAKE, 3, 40), (2, 3)) for name in DRAWS},
     "_find_rows": (step_cases.rows(MAKE, [3, 2], 2, 16), (0, 1, 2, 3, 4)),
 }
 
@@ -71,8 +72,9 @@ INDICES: dict[str, tuple[Case, tuple[int, ...]]] = {
 @pytest.mark.parametrize("kernel", INDICES)
 def test_an_index_may_begin_anywhere(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, places = INDICES[kernel]
-    if kernel == "_draw_rows":
-        Launches(case, "_scan", monkeypatch)
+    for other in DRAWS if kernel in DRAWS else ():
+        if other != kernel:
+            Launches(case, other, monkeypatch)
     launches = Launches(case, kernel, monkeypatch)
     if kernel == "_attend_latent":
         monkeypatch.setattr(sys.modules[case.launch.__module__], "merge_splits", lambda *_: None)
@@ -93,11 +95,10 @@ def test_any_number_of_rows_is_sorted_by_one_kernel(monkeypatch: pytest.MonkeyPa
 
 def test_any_number_of_rows_is_drawn_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [step_cases.draws(MAKE, rows, 400) for rows in (1, 3, 16)]
-    parts = Launches(made[0], "_scan", monkeypatch)
-    rows = Launches(made[0], "_draw_rows", monkeypatch)
+    kernels = [Launches(made[0], kernel, monkeypatch) for kernel in DRAWS]
     for case in made:
         call(case)
-    for launches in (parts, rows):
+    for launches in kernels:
         assert all(key == launches.keys[0] for key in launches.keys)
 
 

@@ -21,6 +21,7 @@ else:
 __all__ = [
     "capability",
     "ceiling",
+    "constant",
     "hopper",
     "jit",
     "jit_with_varying",
@@ -36,6 +37,11 @@ __all__ = [
 def jit(function: Any) -> Any:
     """`triton.jit`; without Triton a function that is never launched."""
     return function if triton is None else triton.jit(function)
+
+
+def constant(value: Any) -> Any:
+    """A number of a module that kernels read."""
+    return value if triton is None else tl.constexpr(value)
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:

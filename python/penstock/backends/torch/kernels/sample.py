@@ -14,25 +14,42 @@ from penstock.backends.torch.kernels.language import (
     jit,
     jit_with_varying,
     launches,
+    multiprocessors,
     power,
     tl,
 )
+from penstock.backends.torch.kernels.narrow import (
+    LISTED,
+    TABLE,
+    _list,
+    _narrow,
+    above_keys,
+    cuts_of,
+    has_cut,
+    keys_from,
+    offered,
+    read_table,
+    sampled_bounds,
+)
 from penstock.backends.torch.kernels.search import (
-    draw_kept,
-    key_of,
-    least_of,
+    cuts_between,
+    find,
     read_logits,
-    search,
+    token_between,
     weight_of,
 )
 
 _LOW = 0xFFFF_FFFF
 _PARTS = 2048
 """Parts of a row, at most: the kernel that draws has the largest logit of each in registers."""
-_PICKED = 256
-"""Parts that are read again for a row with a cut, at most."""
-_CANDIDATES = 1024
-"""Logits that are kept of those, at most."""
+_CHUNK = 4096
+"""Tokens of a part of the work on a row, or those of one of its parts where that has more."""
+_FEW = 4096
+"""Logits between two ranks, of which is no more to be known before they are listed."""
+_ROOM = 8192
+"""Tokens that are listed of a row with a cut. Of more, all are searched."""
+_PROGRAMS = 4
+"""Programs of a multiprocessor, among which the work on rows with a cut is divided."""
 
 
 def sample(
@@ -143,40 +160,63 @@ def sample_triton(
     last: Tensor | None = None,
 ) -> Tensor:
     """All logits are read once, by as many programs as fill the GPU, which leave the largest of
-    each part and the sum of its weights. A program for each row finds the part of its token, or of
-    a row with a cut the parts with the likely ones, and reads those again.
+    each part and the sum of its weights. A program for each row finds the part of its token and
+    reads that again. Those of a row with a cut are read twice more, by as many programs: where it
+    is cut is narrowed down, what is left is listed, and the program of the row searches in that.
     """
     (rows, vocabulary), device = logits.shape, logits.device
     tokens = torch.empty(rows, dtype=torch.int32, device=device)
     if rows == 0:
         return tokens
     part, parts = _parts(vocabulary)
-    each = max(1, 4096 // part)
-    maxima = torch.empty(rows, parts, dtype=torch.float32, device=device)
-    sums = torch.empty_like(maxima)
-    places = torch.empty(rows, _PICKED + _CANDIDATES, dtype=torch.int32, device=device)
-    found = torch.empty(rows, _CANDIDATES, dtype=logits.dtype, device=device)
-    temperature, *others = parameters
-    shared = {"CAP": softcap != 0, "PART": part}
-    _scan[(rows, ceiling(parts, each))](
-        *(logits, temperature, slots, maxima, sums),
-        *(logits.stride(0), vocabulary, parts, softcap),
-        EACH=min(each, power(parts)),
-        num_warps=8,
+    each = min(max(1, _CHUNK // part), power(parts))
+    chunks = ceiling(parts, each)
+
+    def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(rows, *shape, dtype=dtype, device=device)
+
+    maxima, sums, tops, above = made(parts), made(parts), made(chunks), made(chunks, 2, 16)
+    offers, listed = made(chunks, 16, dtype=torch.int32), made(_ROOM, dtype=torch.int32)
+    table, uniforms = made(TABLE, dtype=torch.int64), made(dtype=torch.float64)
+    temperature, top_k, top_p, min_p, seeds, choices = parameters
+    cuts = (temperature, top_k, top_p, min_p)
+    sizes = (logits.stride(0), vocabulary)
+    shared = {"CAP": softcap != 0, "TABLE": TABLE}
+    row = {"CHUNK": part * each, "BLOCK_C": power(chunks, 16)}
+    _scan[(rows, chunks)](
+        *(logits, *cuts, seeds, choices, slots, positions),
+        *(maxima, sums, tops, above, offers, table, uniforms, *sizes, parts, chunks, softcap),
+        PART=part,
+        EACH=each,
+        num_warps=4,
         **shared,
     )
+    programs = (rows, min(chunks, ceiling(_PROGRAMS * multiprocessors(device), rows)))
+    _narrow[programs](
+        *(logits, *cuts, slots, uniforms, tops, above, offers, table, *sizes, chunks, softcap),
+        FEW=_FEW,
+        num_warps=4,
+        **shared,
+        **row,
+    )
+    _list[programs](
+        *(logits, *cuts, slots, uniforms, tops, table, listed, *sizes, chunks, softcap),
+        ROOM=_ROOM,
+        num_warps=4,
+        **shared,
+        **row,
+    )
     _draw_rows[(rows,)](
-        *(logits, temperature, *others, slots, positions, maxima, sums, places, found),
+        *(logits, *cuts, slots, maxima, sums, table, uniforms, listed),
         *(logits if states is None else states, tokens if last is None else last, tokens),
-        *(logits.stride(0), vocabulary, parts, softcap, instead),
-        0 if states is None else states.stride(0),
+        *(*sizes, parts, softcap, instead, 0 if states is None else states.stride(0)),
+        PART=part,
         WIDTH=0 if states is None else states.shape[1],
         LAST=last is not None,
-        BLOCK=min(1024, power(vocabulary, 16)),
+        BLOCK=min(512, power(vocabulary, 16)),
         BLOCK_P=power(parts, 16),
         BLOCK_W=1 if states is None else power(states.shape[1]),
-        PICKED=_PICKED,
-        CANDIDATES=_CANDIDATES,
+        ROOM=_ROOM,
         num_warps=8,
         **shared,
     )
@@ -189,9 +229,11 @@ def _parts(vocabulary: int) -> tuple[int, int]:
     return part, ceiling(vocabulary, part)
 
 
-def drawing_bytes(vocabulary: int, size: int) -> int:
-    """Memory of a row beside its logits of `size` bytes, as it is drawn from."""
-    return 8 * _parts(vocabulary)[1] + 4 * (_PICKED + _CANDIDATES + 1) + size * _CANDIDATES
+def drawing_bytes(vocabulary: int) -> int:
+    """Memory of a row beside its logits, as it is drawn from."""
+    part, parts = _parts(vocabulary)
+    chunks = ceiling(parts, max(1, _CHUNK // part))
+    return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_ROOM + 1)
 
 
 @jit
@@ -210,33 +252,70 @@ def _philox(seed, position, choice):
     return bits.to(tl.int64).to(tl.float64) * 1.1102230246251565e-16
 
 
-@jit_with_varying("slots")
+@jit_with_varying("slots", "positions")
 def _scan(
     logits,
     temperature,
+    top_k,
+    top_p,
+    min_p,
+    seeds,
+    choices,
     slots,
+    positions,
     maxima,
     sums,
+    tops,
+    above,
+    offers,
+    table,
+    uniforms,
     stride,
     vocabulary,
     parts,
+    chunks,
     softcap,
     CAP: tl.constexpr,
+    TABLE: tl.constexpr,
     PART: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """The largest logit of each part of a row, and the sum of the weights next to that."""
-    own = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1) * EACH + tl.arange(0, EACH)
+    """The largest logit of each part of a row, and the sum of the weights next to that. Of a chunk
+    of a row with a cut the mass and number from each of some ranks on, and tokens between them.
+    """
+    own, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, slot = logits + own * stride, tl.load(slots + own)
+    part = chunk * EACH + tl.arange(0, EACH)
     token = part[:, None] * PART + tl.arange(0, PART)[None, :]
-    logit = read_logits(logits + own * stride, token, token < vocabulary)
+    logit = read_logits(row, token, token < vocabulary)
     most = tl.max(logit, 1)
     tl.store(maxima + own * parts + part, most, mask=part < parts)
-    heat = tl.load(temperature + tl.load(slots + own))
+    heat = tl.load(temperature + slot)
     if heat > 0:
         base = tl.where(most > float("-inf"), most, 0.0)
         weight = weight_of(logit, base[:, None], 1.0 / heat, softcap, CAP)
         tl.store(sums + own * parts + part, tl.sum(weight, 1), mask=part < parts)
+        if chunk == 0:
+            u = _philox(
+                tl.load(seeds + slot).to(tl.int64),
+                tl.load(positions + own).to(tl.int64),
+                tl.load(choices + slot).to(tl.int64),
+            )
+            tl.store(uniforms + own, u)
+    if has_cut(slot, temperature, top_k, top_p, min_p, vocabulary):
+        if chunk == 0:
+            i = tl.arange(0, TABLE)
+            tl.store(table + own * TABLE + i, tl.zeros([TABLE], tl.int64))
+        CHUNK: tl.constexpr = PART * EACH
+        top, first, at = tl.max(most, 0), chunk * CHUNK, own * chunks + chunk
+        base = tl.where(top > float("-inf"), top, 0.0)
+        j, keys = tl.arange(0, 16), keys_from(sampled_bounds(row, vocabulary, CHUNK), first)
+        rule = (base, 1.0 / heat, softcap)
+        masses, counts = above_keys(row, first, keys, vocabulary, rule, True, CAP, CHUNK)
+        tl.store(tops + at, top)
+        tl.store(above + at * 32 + j, masses)
+        tl.store(above + at * 32 + 16 + j, counts)
+        tl.store(offers + at * 16 + j, offered(row, first, keys, vocabulary, CHUNK))
 
 
 @jit
@@ -265,73 +344,55 @@ def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.con
 
 
 @jit
-def _gathered(
-    row,
-    largest,
-    level,
-    places,
-    found,
-    rule,
-    vocabulary,
-    CAP: tl.constexpr,
-    PART: tl.constexpr,
-    PARTS: tl.constexpr,
-    PICKED: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-):
-    """Leave the logits from the key `level` on in `found`, in the order of their tokens, which are
-    in `places` behind the parts; how many there are, and the sum of their weights. Too many are
-    counted only.
+def _draw_cut(row, u, table, listed, cuts, rule, own, vocabulary, CAP, BLOCK, ROOM, TABLE):
+    """The token at `u` of the cumulative weights of those that are kept, in the order of falling
+    logits; -1 where by rounding it is none.
     """
-    most, scale, softcap = rule
-    picked = (key_of(largest) >= level) & (largest > float("-inf"))
-    number = tl.cumsum(picked.to(tl.int32), 0)
-    count = tl.sum(picked.to(tl.int32), 0)
-    known = picked & (number <= PICKED)
-    tl.store(places + number - 1, tl.arange(0, PARTS), mask=known)
-    # The threads read what others have written.
-    tl.debug_barrier()
-    kept, mass = count * 0, (most * 0.0).to(tl.float64)
-    EACH: tl.constexpr = 4096 // PART if PART < 4096 else 1
-    if count <= PICKED:
-        i = tl.arange(0, EACH)
-        for at in range(0, count, EACH):
-            part = tl.load(places + at + i, mask=at + i < count, other=0)
-            token = part[:, None] * PART + tl.arange(0, PART)[None, :]
-            inside = (at + i < count)[:, None] & (token < vocabulary)
-            logit = read_logits(row, token, inside)
-            taken = inside & (key_of(logit) >= level) & (logit > float("-inf"))
-            weight = tl.where(taken, weight_of(logit, most, scale, softcap, CAP), 0.0)
-            mass += tl.sum(tl.sum(weight, 1).to(tl.float64), 0)
-            # Those of the parts before, and those before it in its part.
-            each = tl.sum(taken.to(tl.int32), 1)
-            place = (kept + tl.cumsum(each, 0) - each)[:, None]
-            place += tl.cumsum(taken.to(tl.int32), 1) - 1
-            room = taken & (place < CANDIDATES)
-            tl.store(found + place, logit.to(found.dtype.element_ty), mask=room)
-            tl.store(places + PICKED + place, token, mask=room)
-            kept += tl.sum(each, 0)
-        tl.debug_barrier()
-    else:
-        kept += CANDIDATES + 1
-    return kept, mass
+    k, share, floor = cuts
+    bounds, masses, counts = read_table(table, own, TABLE)
+    by_rank, by_mass, drawn, least = cuts_between(
+        bounds, masses, counts, (k, share, floor, u), rule, CAP
+    )
+    number = tl.load(table + own * TABLE + LISTED).to(tl.int32)
+    some = number <= ROOM
+    count = tl.where(some, number, vocabulary)
+    source = (row, listed + own * ROOM, some, count, vocabulary)
+    # The mass of what top-k and min-p keep, and from where on none is kept.
+    kept, end = by_rank[4].to(tl.int64), by_rank[1]
+    if (k > 0) | (floor > 0):
+        end = tl.maximum(end, least)
+        wanted = tl.where(k > 0, k, vocabulary)
+        _, end, kept = find(
+            *(source, by_rank[0], end, by_rank[2].to(tl.int64), by_rank[3], wanted, rule),
+            *(True, False, CAP, BLOCK),
+        )
+    if share < 1:
+        wanted = tl.maximum(kept.to(tl.float64) * share, 1.0)
+        _, end, kept = find(
+            *(source, by_mass[0], tl.maximum(by_mass[1], end), by_mass[2].to(tl.int64)),
+            *(by_mass[3], wanted, rule, False, False, CAP, BLOCK),
+        )
+    wanted = kept.to(tl.float64) * u
+    high, low, _ = find(
+        *(source, drawn[0], tl.maximum(drawn[1], end), drawn[2].to(tl.int64), drawn[3]),
+        *(wanted, rule, False, True, CAP, BLOCK),
+    )
+    return token_between(source, high, low, BLOCK)
 
 
-@jit_with_varying("slots", "positions", "instead")
+@jit_with_varying("slots", "instead")
 def _draw_rows(
     logits,
     temperature,
     top_k,
     top_p,
     min_p,
-    seeds,
-    choices,
     slots,
-    positions,
     maxima,
     sums,
-    places,
-    found,
+    table,
+    uniforms,
+    listed,
     states,
     last,
     tokens,
@@ -342,60 +403,38 @@ def _draw_rows(
     instead,
     stride_state,
     CAP: tl.constexpr,
+    TABLE: tl.constexpr,
     PART: tl.constexpr,
     WIDTH: tl.constexpr,
     LAST: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_W: tl.constexpr,
-    PICKED: tl.constexpr,
-    CANDIDATES: tl.constexpr,
+    ROOM: tl.constexpr,
 ):
     own, p = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_P)
     slot, row = tl.load(slots + own), logits + own * stride
-    heat, k = tl.load(temperature + slot), tl.load(top_k + slot)
-    share, floor = tl.load(top_p + slot), tl.load(min_p + slot)
+    heat = tl.load(temperature + slot)
     largest = tl.load(maxima + own * parts + p, mask=p < parts, other=float("-inf"))
     most = tl.max(largest, 0)
     first = tl.min(tl.where(largest == most, p, BLOCK_P), 0)
     token = _first_equal(row, first, most, vocabulary, PART)
     scale = 1.0 / tl.where(heat > 0, heat, 1.0)
-    # A temperature so small that its inverse overflows is greedy too.
-    drawn = (heat > 0) & (k != 1) & (scale < float("inf")) & (most > float("-inf"))
-    if drawn:
-        u = _philox(
-            tl.load(seeds + slot).to(tl.int64),
-            tl.load(positions + own).to(tl.int64),
-            tl.load(choices + slot).to(tl.int64),
-        )
-        rule = (most, scale, softcap)
-        weights = tl.load(sums + own * parts + p, mask=p < parts, other=0.0)
-        weights *= weight_of(largest, most, scale, softcap, CAP)
-        weights = weights.to(tl.float64)
-        by_k = (k > 0) & (k < vocabulary)
-        if by_k | (share < 1) | (floor > 0):
-            # The logits from the largest one of so many parts on: as many at least.
-            wanted = u * 0.0 + tl.where(by_k & (k < PICKED), k, PICKED)
-            level, _, _ = search(maxima + own * parts, wanted, rule, parts, False, True, CAP, BLOCK)
-            listed = places + own * (PICKED + CANDIDATES)
-            kept, mass = _gathered(
-                *(row, largest, level, listed, found + own * CANDIDATES, rule, vocabulary),
-                *(CAP, PART, BLOCK_P, PICKED, CANDIDATES),
+    rule = (most, scale, softcap)
+    if most > float("-inf"):
+        if has_cut(slot, temperature, top_k, top_p, min_p, vocabulary):
+            u = tl.load(uniforms + own)
+            cuts = cuts_of(slot, top_k, top_p, min_p, vocabulary)
+            drawn = _draw_cut(
+                *(row, u, table, listed, cuts, rule, own, vocabulary),
+                *(CAP, BLOCK, ROOM, TABLE),
             )
-            total = tl.sum(weights, 0)
-            least = key_of(least_of(tl.maximum(floor, 1e-37), most, scale, softcap, CAP))
-            # At or below the key of minus infinity it is all of them.
-            enough = (level <= 0x007FFFFF) | (by_k & (k <= kept))
-            enough = enough | ((floor > 0) & (least >= level))
-            enough = enough | ((k <= 0) & (floor <= 0) & (mass >= total * share))
-            enough = enough & (kept <= CANDIDATES)
-            source, count = row, vocabulary
-            if enough:
-                source, count = found + own * CANDIDATES, kept
-            token = draw_kept(source, u, total, k, share, floor, rule, count, CAP, BLOCK)
-            if enough:
-                token = tl.load(listed + PICKED + token)
-        else:
+            token = tl.where(drawn < 0, token, drawn)
+        elif (heat > 0) & (tl.load(top_k + slot) != 1) & (scale < float("inf")):
+            u = tl.load(uniforms + own)
+            weights = tl.load(sums + own * parts + p, mask=p < parts, other=0.0)
+            weights *= weight_of(largest, most, scale, softcap, CAP)
+            weights = weights.to(tl.float64)
             token = _draw_any(row, u, weights, rule, vocabulary, CAP, PART, BLOCK_P)
     if WIDTH > 0:
         w = tl.arange(0, BLOCK_W)

@@ -1,13 +1,22 @@
-"""A token of a row of logits of which some are cut, without a sort: what a sorted order would find
-is searched for by bits of the logits. Functions of the kernels of `sample.py`.
+"""Where a row of logits in falling order is cut, and the token at a place of it, without a sort.
+Functions of the kernels of `sample.py` and `narrow.py`.
 
-Logits are compared as they are; their soft cap, which keeps the order, is in their weights alone.
+The order is that of a sort: by falling logits, equal ones by their ids. A *rank* is a whole number
+that grows with it from the end: the key of the logit above 31 bits of the id. Logits are compared
+as they are; their soft cap, which keeps the order, is in their weights alone. Sums of weights are
+whole numbers, in units of 2**-44 of the largest weight: no order of additions changes them.
 """
 
 from __future__ import annotations
 
 from penstock.backends.torch.kernels.attention import capped
-from penstock.backends.torch.kernels.language import jit, tl
+from penstock.backends.torch.kernels.language import constant, jit, tl
+
+UNIT = constant(float(1 << 44))
+BOTTOM = constant(0x0080_0000 << 31)
+"""All finite logits have at least this rank."""
+TOP = constant(0xFF80_0001 << 31)
+"""No logit has this rank."""
 
 
 @jit
@@ -21,13 +30,18 @@ def read_logits(row, token, known):
 def key_of(logit):
     """Whole numbers in the order of the logits: zero and minus zero are one."""
     bits = (logit + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(bits >= 0x80000000, ~bits, bits | 0x80000000)
+    return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
 
 @jit
-def _logit_of(key):
-    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, ~key)
+def logit_of(key):
+    bits = tl.where(key >= 0x80000000, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     return bits.to(tl.float32, bitcast=True)
+
+
+@jit
+def rank_of(key, token):
+    return (key.to(tl.int64) << 31) + (0x7FFFFFFF - token.to(tl.int64))
 
 
 @jit
@@ -57,110 +71,132 @@ def least_of(min_p, most, scale, softcap, CAP: tl.constexpr):
 
 
 @jit
-def _above(row, least, rule, count, COUNT: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum of the weights, or number, of the logits whose keys are at least each of `least`."""
-    most, scale, softcap = rule
-    sums = tl.zeros([16], tl.float64)
-    for at in range(0, count, BLOCK):
-        token = at + tl.arange(0, BLOCK)
-        logit = read_logits(row, token, token < count)
-        each = (token < count).to(tl.float32)
-        if not COUNT:
-            each = weight_of(logit, most, scale, softcap, CAP)
-        reached = key_of(logit)[:, None] >= least[None, :]
-        sums += tl.sum(tl.where(reached, each[:, None], 0.0), 0).to(tl.float64)
-    return sums
+def _between(inside, beyond, bounds, masses, counts):
+    """The lowest bound inside of a cut, and the highest beyond it, with mass and count from each
+    on.
+    """
+    low = tl.max(tl.where(beyond, bounds, 0), 0)
+    inside = inside & (bounds > low)
+    high = tl.min(tl.where(inside, bounds, TOP), 0)
+    mass_high = tl.max(tl.where(inside, masses, 0.0), 0)
+    count_high = tl.max(tl.where(inside, counts, 0), 0)
+    mass_low = tl.max(tl.where(bounds == low, masses, 0.0), 0)
+    count_low = tl.max(tl.where(bounds == low, counts, 0), 0)
+    return high, low, mass_high, count_high, mass_low, count_low
 
 
 @jit
-def search(
-    row,
+def cuts_between(bounds, masses, counts, cuts, rule, CAP: tl.constexpr):
+    """For the cut by top-k and min-p, for that by top-p, and for the token that is drawn: the two
+    of `bounds` between which it is, as `_between` returns them.
+
+    `masses` and `counts` are those of all logits from each rank of `bounds` on; a bound of 0 is
+    none. A cut that follows from one that is not known yet is between the ends of that.
+    """
+    most, scale, softcap = rule
+    top_k, top_p, min_p, u = cuts
+    known = bounds > 0
+    kept = tl.max(counts, 0)
+    kept = tl.where(top_k > 0, tl.minimum(kept, top_k), kept)
+    least = key_of(least_of(tl.maximum(min_p, 1e-37), most, scale, softcap, CAP)).to(tl.int64) << 31
+    least = tl.where(min_p > 0, least, 0)
+    beyond = known & ((counts >= kept) | (bounds <= least))
+    by_rank = _between(known & ~beyond, beyond, bounds, masses, counts)
+    from_mass, to_mass = by_rank[2], by_rank[4]
+    if (top_k <= 0) & (min_p <= 0):
+        from_mass = to_mass
+    inside = known & ~beyond
+    by_mass = by_rank
+    if top_p < 1:
+        limit = tl.maximum(to_mass * top_p, 1.0)
+        beyond = beyond | (known & (masses >= limit))
+        inside = inside & (masses < from_mass * top_p)
+        by_mass = _between(inside, beyond, bounds, masses, counts)
+        inside = known & ~beyond
+        # Less than a token more than the limit.
+        key = (tl.minimum(by_mass[0], TOP - 1) >> 31).to(tl.uint32)
+        more = tl.minimum(
+            weight_of(tl.minimum(logit_of(key), most), most, scale, softcap, CAP), 1.0
+        )
+        from_mass = tl.maximum(by_mass[2], from_mass * top_p)
+        to_mass = tl.minimum(by_mass[4], limit + more.to(tl.float64) * UNIT)
+    beyond = beyond | (known & (masses > u * to_mass))
+    drawn = _between(inside & (masses <= u * from_mass), beyond, bounds, masses, counts)
+    return by_rank, by_mass, drawn, least
+
+
+@jit
+def _ranks(row, listed, some, at, count, vocabulary, BLOCK: tl.constexpr):
+    """Logits of a block of those in `listed`, or of all where not `some`, and their ranks."""
+    i = at + tl.arange(0, BLOCK)
+    token = tl.load(listed + i, mask=i < tl.where(some, count, 0), other=0)
+    token = tl.where(some, token, i)
+    logit = read_logits(row, token, (i < count) & (token < vocabulary))
+    return logit, rank_of(key_of(logit), token)
+
+
+@jit
+def _above(source, bounds, high, rule, CAP: tl.constexpr, BLOCK: tl.constexpr):
+    """Mass and count of the logits below the rank `high` from each of `bounds` on."""
+    row, listed, some, count, vocabulary = source
+    most, scale, softcap = rule
+    masses = tl.zeros([16, BLOCK], tl.int64)
+    counts = tl.zeros([16, BLOCK], tl.int32)
+    for at in range(0, count, BLOCK):
+        logit, rank = _ranks(row, listed, some, at, count, vocabulary, BLOCK)
+        weight = (weight_of(logit, most, scale, softcap, CAP) * UNIT).to(tl.int64)
+        reached = (rank[None, :] >= bounds[:, None]) & (rank < high)[None, :]
+        masses += tl.where(reached, weight[None, :], 0)
+        counts += reached.to(tl.int32)
+    return tl.sum(masses, 1), tl.sum(counts, 1)
+
+
+@jit
+def find(
+    source,
+    high,
+    low,
+    mass,
+    count,
     wanted,
     rule,
-    count,
-    STRICT: tl.constexpr,
     COUNT: tl.constexpr,
+    STRICT: tl.constexpr,
     CAP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The largest key from which on the sum is at least `wanted`, or above it where STRICT; the sum
-    of those above that key, and the sum from it on.
+    """Two ranks with one logit between them, and the mass from the lower one on: the first logit
+    with which the mass, or the count, is `wanted`, or above it where STRICT, of those from the rank
+    `low` on and below `high`; the last with a weight where none is. `mass` and `count` are those
+    from `high` on.
     """
-    key = (wanted * 0.0).to(tl.uint32)
-    step = key + (1 << 28)
     j = tl.arange(0, 16)
-    above = wanted * 0.0
-    reached = above
-    for _ in range(8):
-        sums = _above(row, key + j.to(tl.uint32) * step, rule, count, COUNT, CAP, BLOCK)
-        enough = sums >= wanted
-        if STRICT:
-            enough = sums > wanted
-        # The sums fall: the last that is enough, and none above the first that is not.
-        last = tl.maximum(tl.sum(enough.to(tl.int32), 0) - 1, 0)
-        reached = tl.sum(tl.where(j == last, sums, 0.0), 0)
-        above = tl.where(last < 15, tl.sum(tl.where(j == last + 1, sums, 0.0), 0), above)
-        key += last.to(tl.uint32) * step
-        step = step >> 4
-    return key, above, reached
+    reached = mass
+    more = wanted.to(tl.int32) * 0 + 2
+    while more > 1:
+        step = ((high - low) >> 4) + 1
+        masses, counts = _above(source, low + j * step, high, rule, CAP, BLOCK)
+        of = (counts + count) if COUNT else (masses + mass)
+        enough = of > wanted if STRICT else of >= wanted
+        enough = enough | (of == tl.max(of, 0))
+        last = tl.max(tl.where(enough, j, 0), 0)
+        reached = mass + tl.sum(tl.where(j == last, masses, 0), 0)
+        more = tl.sum(tl.where(j == last, counts, 0), 0)
+        more -= tl.sum(tl.where(j == last + 1, counts, 0), 0)
+        mass += tl.sum(tl.where(j == last + 1, masses, 0), 0)
+        count += tl.sum(tl.where(j == last + 1, counts, 0), 0)
+        low += last * step
+        high = tl.minimum(high, low + step)
+    return high, low, reached
 
 
 @jit
-def _index_of(row, key, nth, count, BLOCK: tl.constexpr):
-    """The index of number `nth` among the logits with this key, or of the last of them."""
-    found, passed = nth * 0 - 1, nth * 0
-    last = found
+def token_between(source, high, low, BLOCK: tl.constexpr):
+    """The first token whose rank is from `low` on and below `high`; -1 where there is none."""
+    row, listed, some, count, vocabulary = source
+    found = tl.zeros([BLOCK], tl.int64)
     for at in range(0, count, BLOCK):
-        token = at + tl.arange(0, BLOCK)
-        logit = read_logits(row, token, token < count)
-        equal = (key_of(logit) == key) & (token < count)
-        number = equal.to(tl.int32)
-        place = passed + tl.cumsum(number, 0) - number
-        found = tl.maximum(found, tl.max(tl.where(equal & (place == nth), token, -1), 0))
-        last = tl.maximum(last, tl.max(tl.where(equal, token, -1), 0))
-        passed += tl.sum(number, 0)
-    return tl.maximum(tl.where(found < 0, last, found), 0)
-
-
-@jit
-def draw_kept(
-    row, u, total, top_k, top_p, min_p, rule, count, CAP: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The index at `u` of the cumulative weights of those that are kept, by falling logits, of
-    `count` logits. `total` is the sum of all weights where only `top_p` cuts.
-
-    What is kept are the logits above a key, and the first ones of those that have it.
-    """
-    most, scale, softcap = rule
-    one = total * 0.0 + 1.0
-    # Key 0 is that of no number.
-    key, equals = (one * 0.0).to(tl.uint32), one * count
-    if (top_k > 0) & (top_k < count):
-        wanted = one * top_k
-        key, above, _ = search(row, wanted, rule, count, False, True, CAP, BLOCK)
-        equals = wanted - above
-    if min_p > 0:
-        least = key_of(least_of(min_p, most, scale, softcap, CAP))
-        equals = tl.where(least > key, one * count, equals)
-        key = tl.maximum(key, least)
-    if (top_k > 0) | (min_p > 0):
-        steps = tl.arange(0, 16).to(tl.uint32)
-        sums = _above(row, key + steps, rule, count, False, CAP, BLOCK)
-        from_on = tl.sum(tl.where(tl.arange(0, 16) == 0, sums, 0.0), 0)
-        above = tl.sum(tl.where(tl.arange(0, 16) == 1, sums, 0.0), 0)
-        each = weight_of(_logit_of(key), most, scale, softcap, CAP).to(tl.float64)
-        # Where no logit has the key, none of them is left out.
-        total = tl.where(above < from_on, tl.minimum(from_on, above + equals * each), from_on)
-    if top_p < 1:
-        wanted = tl.maximum(total * top_p, 1e-30)
-        end, above, reached = search(row, wanted, rule, count, False, False, CAP, BLOCK)
-        each = weight_of(_logit_of(end), most, scale, softcap, CAP).to(tl.float64)
-        needed = tl.maximum(tl.ceil((wanted - above) / each), 1.0)
-        total = tl.minimum(tl.minimum(reached, above + needed * each), total)
-    target = u * total
-    key, above, _ = search(row, target, rule, count, True, False, CAP, BLOCK)
-    each = weight_of(_logit_of(key), most, scale, softcap, CAP).to(tl.float64)
-    nth = tl.floor((target - above) / each)
-    # By rounding the next one may lie behind those that are kept.
-    nth = tl.minimum(nth, tl.maximum(tl.ceil((total - above) / each - 1e-3) - 1.0, 0.0))
-    return _index_of(row, key, tl.maximum(nth, 0.0).to(tl.int32), count, BLOCK)
+        _, rank = _ranks(row, listed, some, at, count, vocabulary, BLOCK)
+        found = tl.maximum(found, tl.where((rank >= low) & (rank < high), rank, 0))
+    rank = tl.max(found, 0)
+    return tl.where(rank > 0, 0x7FFFFFFF - (rank & 0x7FFFFFFF), -1).to(tl.int32)
