@@ -1,0 +1,83 @@
+"""How far the loading of weights is, as lines of text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+INTERVAL = 1.0
+"""Seconds between two lines, and before the first."""
+WINDOW = 5
+"""Lines over which the rate is taken: a file is often partly in the page cache."""
+
+
+class LoadProgress:
+    """Counts loaded bytes and reports such as `4.1 of 15.3 GiB (26%), 1.92 GiB/s, 5.8 s left`: at
+    most a line a second, and one when all is loaded; none for a load that takes less than that.
+    The time begins with the object.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`total`: bytes. `report` runs in a thread that adds, for one line at a time."""
+        self._total, self._report, self._clock = total, report, clock
+        self._lock, self._reporting = threading.Lock(), threading.Lock()
+        self._loaded = 0
+        self._began = clock()
+        self._due = self._began + INTERVAL
+        self._seen: deque[tuple[float, int]] = deque([(self._began, 0)], maxlen=WINDOW)
+
+    def add(self, count: int) -> None:
+        """`count` more bytes are loaded. Any thread may call it; none waits for a report."""
+        with self._lock:
+            ended = self._loaded < self._total <= self._loaded + count
+            self._loaded += count
+            now = self._clock()
+            due = self._began + INTERVAL if ended else self._due
+            if now < due or (self._loaded >= self._total and not ended):
+                return
+            self._due = now + INTERVAL
+            line = self._last(now) if ended else self._line(now)
+        if self._reporting.acquire(blocking=ended):
+            try:
+                self._report(line)
+            finally:
+                self._reporting.release()
+
+    def _line(self, now: float) -> str:
+        since, before = self._seen[0]
+        self._seen.append((now, self._loaded))
+        rate = (self._loaded - before) / (now - since)
+        parts = [of_total(self._loaded, self._total), f"{size(rate)}/s"]
+        if rate > 0:
+            parts.append(f"{duration((self._total - self._loaded) / rate)} left")
+        return ", ".join(parts)
+
+    def _last(self, now: float) -> str:
+        seconds = now - self._began
+        return f"{size(self._total)} in {duration(seconds)}, {size(self._total / seconds)}/s"
+
+
+def size(count: float) -> str:
+    """Bytes in GiB, or in MiB below one."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def of_total(loaded: int, total: int) -> str:
+    share = f"({100 * loaded // total}%)"
+    if total >= 2**30:
+        return f"{loaded / 2**30:.2f} of {total / 2**30:.2f} GiB {share}"
+    return f"{loaded / 2**20:.0f} of {total / 2**20:.0f} MiB {share}"
+
+
+def duration(seconds: float) -> str:
+    """Such as `5.8 s` or `2 min 05 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02} s"
