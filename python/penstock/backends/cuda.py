@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 from penstock.config import EngineConfig
 from penstock.core import PenstockError
+from penstock.core.progress import Report, silent
 from penstock.model import ModelInfo
 
 if TYPE_CHECKING:
     from penstock.backends.torch.backend import TorchBackend
 
 
-def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None) -> TorchBackend:
+def load(
+    config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report = silent
+) -> TorchBackend:
     """PenstockError where torch or a GPU is missing, with the remedy."""
     try:
         from penstock.backends.torch.backend import TorchBackend
@@ -23,4 +26,4 @@ def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None) ->
         raise PenstockError(
             "--device cuda needs torch: pip install 'penstock[cuda]' (5.3 GB)"
         ) from error
-    return TorchBackend(config, info, rank, Cuda(rank_of_host(config, rank)))
+    return TorchBackend(config, info, rank, Cuda(rank_of_host(config, rank)), report)

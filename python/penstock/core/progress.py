@@ -12,6 +12,24 @@ INTERVAL = 1.0
 WINDOW = 5
 """Lines over which the rate is taken: a file is often partly in the page cache."""
 
+Report = Callable[[str], None]
+"""Takes lines, on any thread but one at a time."""
+
+
+def silent(line: str) -> None:
+    """Reports nothing."""
+
+
+class ProgressLine(str):
+    """A line that knows how much of its load is done, to find the slowest of several ranks."""
+
+    share: float
+
+    def __new__(cls, text: str, share: float) -> ProgressLine:
+        made = super().__new__(cls, text)
+        made.share = share
+        return made
+
 
 class LoadProgress:
     """Counts loaded bytes and reports such as `4.1 of 15.3 GiB (26%), 1.92 GiB/s, 5.8 s left`: at
@@ -22,10 +40,10 @@ class LoadProgress:
     def __init__(
         self,
         total: int,
-        report: Callable[[str], None],
+        report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total`: bytes. `report` runs in a thread that adds, for one line at a time."""
+        """`total`: bytes. `report` runs in a thread that adds."""
         self._total, self._report, self._clock = total, report, clock
         self._lock, self._reporting = threading.Lock(), threading.Lock()
         self._loaded = 0
@@ -50,18 +68,19 @@ class LoadProgress:
             finally:
                 self._reporting.release()
 
-    def _line(self, now: float) -> str:
+    def _line(self, now: float) -> ProgressLine:
         since, before = self._seen[0]
         self._seen.append((now, self._loaded))
         rate = (self._loaded - before) / (now - since)
         parts = [of_total(self._loaded, self._total), f"{size(rate)}/s"]
         if rate > 0:
             parts.append(f"{duration((self._total - self._loaded) / rate)} left")
-        return ", ".join(parts)
+        return ProgressLine(", ".join(parts), self._loaded / self._total)
 
-    def _last(self, now: float) -> str:
+    def _last(self, now: float) -> ProgressLine:
         seconds = now - self._began
-        return f"{size(self._total)} in {duration(seconds)}, {size(self._total / seconds)}/s"
+        rate = size(self._total / seconds)
+        return ProgressLine(f"{size(self._total)} in {duration(seconds)}, {rate}/s", 1.0)
 
 
 def size(count: float) -> str:

@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from logging import INFO
 
 from penstock.config import EngineConfig, configure_log
 from penstock.core import PenstockError
 from penstock.engine.frontend import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
+from penstock.engine.load_report import LoadReport, on_terminal
 from penstock.engine.loop import Engine
 from penstock.engine.startup import Started, start
 from penstock.engine.tiers import kinds
@@ -59,7 +61,7 @@ def serve(socket: str, config: EngineConfig) -> int:
 def _live(connection: Connection, config: EngineConfig) -> int:
     try:
         connection.send(Hello(os.getpid()))
-        started = start(config, lambda *stage: connection.send(Stage(*stage)))
+        started = _start(connection, config)
         try:
             _quieten_collector()
             connection.send(ready(started))
@@ -76,6 +78,20 @@ def _live(connection: Connection, config: EngineConfig) -> int:
         connection.send(Fatal(f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _start(connection: Connection, config: EngineConfig) -> Started:
+    # In a log of objects a line of progress is one of them.
+    report = LoadReport(on_terminal() and config.log.format == "text" and log.isEnabledFor(INFO))
+
+    def on_stage(name: str, seconds: float, detail: str) -> None:
+        report.end()
+        connection.send(Stage(name, seconds, detail))
+
+    try:
+        return start(config, on_stage, on_progress=report)
+    finally:
+        report.end()
 
 
 def ready(started: Started) -> Ready:

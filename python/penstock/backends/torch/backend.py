@@ -73,6 +73,7 @@ from penstock.core import (
     StepResult,
     WorkerFacts,
 )
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
 from penstock.model.spec import Attention, LatentAttention
@@ -85,7 +86,12 @@ class TorchBackend:
     """One rank. `device` computes; everything else runs on the caller's thread."""
 
     def __init__(
-        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, device: Device
+        self,
+        config: EngineConfig,
+        info: ModelInfo,
+        rank: tuple[str, str] | None,
+        device: Device,
+        report: Report = silent,
     ) -> None:
         if config.model.quantization in ("int8", "int4"):
             raise PenstockError(
@@ -94,6 +100,7 @@ class TorchBackend:
             )
         spec = info.spec
         self._config, self._spec, self._device = config, spec, device
+        self._report = report
         self._shard = shards.whole(spec) if rank is None else shards.parse(rank[0], spec)
         exact = config.model.dtype == "float32" or config.model.quantization == "none"
         self._dtype = torch.float32 if exact else torch.bfloat16
