@@ -16,7 +16,7 @@ def test_what_is_counted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LOOK", 0.01)
     monkeypatch.setattr("penstock.core.progress.INTERVAL", 0.02)
     count, lines = Count(), list[str]()
-    with watched(count, lines.append):  # type: ignore[arg-type]
+    with watched(count, lines.append):
         count.total = 300 << 20
         deadline = time.monotonic() + 30
         while not lines and time.monotonic() < deadline:
@@ -29,6 +29,6 @@ def test_what_is_counted_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_load_that_fails_ends_the_watch() -> None:
     lines = list[str]()
-    with pytest.raises(ValueError, match="damaged"), watched(Count(), lines.append):  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="damaged"), watched(Count(), lines.append):
         raise ValueError("damaged")
     assert not lines

@@ -13,6 +13,7 @@ use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
 
 use crate::block_scales::{BlockScales, finite};
 use crate::error::{DecoderError, not_finite, shape};
+use crate::interleaved::{Interleaved, stored_row};
 use crate::recipe::Recipe;
 
 /// Some rows and columns of a matrix in a checkpoint.
@@ -37,37 +38,6 @@ pub(crate) struct TensorRows<'a> {
 }
 
 const FINITE: usize = usize::MAX;
-
-/// Blocks (heads) of rows in interleaved rotation order, but for the first ones of each.
-#[derive(Clone, Copy)]
-struct Interleaved {
-    block: usize,
-    unrotated: usize,
-}
-
-impl Interleaved {
-    fn of(recipe: &Recipe) -> Option<Self> {
-        let unrotated = recipe.unrotated.unwrap_or(0);
-        let block = recipe.interleaved?;
-        Some(Self { block, unrotated })
-    }
-}
-
-/// Row in the file of output feature `row`.
-///
-/// Half-split order puts the first items of all pairs before the second ones; interleaved order
-/// keeps pairs together.
-fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
-    let Some(Interleaved { block, unrotated }) = interleaved else {
-        return row;
-    };
-    let (start, i) = (row / block * block + unrotated, row % block);
-    let half = (block - unrotated) / 2;
-    match i.checked_sub(unrotated) {
-        Some(i) => start + i % half * 2 + i / half,
-        None => row,
-    }
-}
 
 /// The vector of `n` numbers that `recipe` describes.
 ///

@@ -32,7 +32,7 @@ impl Fault {
 pub struct Unreadable {
     pub path: PathBuf,
     pub tensor: String,
-    /// Of the file.
+    /// A byte of the file.
     pub offset: usize,
     pub source: Arc<std::io::Error>,
 }

@@ -7,15 +7,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.core.progress import LoadProgress, Report
 
-if TYPE_CHECKING:
-    from penstock._native import ReadCount
-
 LOOK = 0.25
 """Seconds between two looks."""
+
+
+class ReadCount(Protocol):
+    """Such as `penstock._native.ReadCount`."""
+
+    @property
+    def total(self) -> int:
+        """Bytes to read; 0 before they are known."""
+
+    @property
+    def read(self) -> int:
+        """Bytes read so far."""
 
 
 @contextmanager

@@ -10,6 +10,9 @@ import select
 import time
 from collections.abc import Callable
 
+from penstock.config import EngineConfig
+from penstock.engine.startup import StageSink, Started, start
+
 STDERR = 2
 INTERVAL = 5.0
 """Seconds between two lines of the log, and before the first."""
@@ -72,3 +75,19 @@ def on_terminal(descriptor: int = STDERR) -> bool:
         return os.isatty(descriptor)
     except OSError:
         return False
+
+
+def start_reported(
+    config: EngineConfig, on_stage: StageSink, terminal: bool, *, arrivals: bool = True
+) -> Started:
+    """As `penstock.engine.startup.start`, with a report of the loading."""
+    report = LoadReport(terminal)
+
+    def on_stage_alone(name: str, seconds: float, detail: str) -> None:
+        report.end()
+        on_stage(name, seconds, detail)
+
+    try:
+        return start(config, on_stage_alone, arrivals=arrivals, on_progress=report)
+    finally:
+        report.end()

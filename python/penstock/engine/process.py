@@ -16,9 +16,9 @@ from logging import INFO
 from penstock.config import EngineConfig, configure_log
 from penstock.core import PenstockError
 from penstock.engine.frontend import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
-from penstock.engine.load_report import LoadReport, on_terminal
+from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.loop import Engine
-from penstock.engine.startup import Started, start
+from penstock.engine.startup import Started
 from penstock.engine.tiers import kinds
 
 log = logging.getLogger("penstock.engine")
@@ -82,16 +82,8 @@ def _live(connection: Connection, config: EngineConfig) -> int:
 
 def _start(connection: Connection, config: EngineConfig) -> Started:
     # In a log of objects a line of progress is one of them.
-    report = LoadReport(on_terminal() and config.log.format == "text" and log.isEnabledFor(INFO))
-
-    def on_stage(name: str, seconds: float, detail: str) -> None:
-        report.end()
-        connection.send(Stage(name, seconds, detail))
-
-    try:
-        return start(config, on_stage, on_progress=report)
-    finally:
-        report.end()
+    terminal = on_terminal() and config.log.format == "text" and log.isEnabledFor(INFO)
+    return start_reported(config, lambda *stage: connection.send(Stage(*stage)), terminal)
 
 
 def ready(started: Started) -> Ready:

@@ -94,8 +94,7 @@ class RanksExecutor:
         found = self._starting.items()
         under_way = {each: at.share for each, at in found if isinstance(at, Loading)}
         if min(under_way, key=under_way.__getitem__) == rank:
-            name = f"rank {rank}, the slowest of {self._layout.size}"
-            self._report(f"{name}: {loading.line}")
+            self._report(f"rank {rank} of {self._layout.size}: {loading.line}")
 
     def compute_first_step(self) -> None:
         """One token of one sequence through all ranks: a check that hosts can work together.

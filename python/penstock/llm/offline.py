@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.config import EngineConfig, resolve
 from penstock.core import InvalidValueError, PenstockError, PoolerOutput
-from penstock.engine import InFlight, start
-from penstock.engine.load_report import LoadReport, on_terminal
-from penstock.engine.startup import Started, read_model
+from penstock.engine import InFlight
+from penstock.engine.load_report import on_terminal, start_reported
+from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
 from penstock.llm.batch import Batch
 from penstock.llm.beam import BeamSearchOutput, BeamSearchParams, search
@@ -122,7 +122,7 @@ class LLM:
             str(locate(tokenizer).path) if tokenizer else config.model.path, chat_template
         )
         _check_vocabulary(self._native, info)
-        self._started = _start(config)
+        self._started = start_reported(config, _log_stage, on_terminal(), arrivals=False)
         self._in_flight = InFlight(
             self._started.scheduler, self._started.executor, rates=self._started.admin.rates
         )
@@ -485,19 +485,6 @@ def _open_tokenizer(path: str, chat_template: str | None) -> _native.Tokenizer:
     except (OSError, ValueError) as error:
         raise PenstockError(str(error)) from error
     return opened
-
-
-def _start(config: EngineConfig) -> Started:
-    report = LoadReport(on_terminal())
-
-    def on_stage(name: str, seconds: float, detail: str) -> None:
-        report.end()
-        _log_stage(name, seconds, detail)
-
-    try:
-        return start(config, on_stage, arrivals=False, on_progress=report)
-    finally:
-        report.end()
 
 
 def _log_stage(name: str, seconds: float, detail: str) -> None:
