@@ -1,4 +1,5 @@
 //! Reading ahead: every byte as it is, in any order, and errors in place of a signal.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
