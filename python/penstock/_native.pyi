@@ -17,6 +17,11 @@ KV_PAYLOAD_AT: int
 class StepFuture:
     def result(self, timeout: float | None = None) -> StepResult: ...
 
+class ReadCount:
+    total: int
+    read: int
+    def __init__(self) -> None: ...
+
 class Decoder:
     numerics: str
     isa: str
@@ -32,6 +37,7 @@ class Decoder:
         paths: list[str],
         options_json: str,
         rank: tuple[str, str] | None = None,
+        count: ReadCount | None = None,
     ) -> None: ...
     def kv_spec(self) -> tuple[int, list[tuple[list[int], int, int | None, bool]]]: ...
     def allocate(self, blocks: Sequence[int]) -> None: ...

@@ -15,6 +15,7 @@ from penstock.core import (
     StepResult,
     WorkerFacts,
 )
+from penstock.core.progress import Report
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
 
@@ -22,7 +23,9 @@ LAST_SAMPLED = -1
 """In a plan: the token that the slot sampled last."""
 
 
-def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None) -> CountingBackend:
+def load(
+    config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report
+) -> CountingBackend:
     return CountingBackend(config, info)
 
 

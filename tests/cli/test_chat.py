@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
-from penstock.cli.chat import printable
+from penstock.cli.chat import StartUp, printable
 
 from tests.e2e.server import HANG, eventually, metric
 from tests.e2e.sim import Sim
@@ -231,3 +231,19 @@ def children(pid: int) -> list[str]:
 
 def test_what_a_terminal_would_obey_is_left_out() -> None:
     assert printable("a\x1b[31mb\x07\r\n\tc\x9b2J\x7f \u00e9") == "a[31mb\n\tc2J \u00e9"
+
+
+def test_a_terminal_shows_what_a_server_that_starts_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with (tmp_path / "log").open("wb+", buffering=0) as log:
+        with StartUp(log) as shown:
+            shown.look()
+            log.write(b"2026-11-26T17:10:02.973Z INFO penstock.engine: loading weights: 15%\n")
+            shown.look()
+            shown.look()
+            assert log.tell() == (tmp_path / "log").stat().st_size, (
+                "the server writes on from there"
+            )
+        assert capsys.readouterr().err == "\r\x1b[Kloading weights: 15%\r\r\x1b[K"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from penstock.config import shared_memory_directory
 from penstock.core import KvGroup, KvSpec, PenstockError, StepPlan
+from penstock.core.progress import Report, silent
 from penstock.executor import WorkersLostError
 from penstock.executor.connection import GRACE
 from penstock.executor.mp import connect_processes
@@ -40,9 +41,11 @@ class Start:
     def __init__(self) -> None:
         self.made: list[RanksExecutor] = []
 
-    def __call__(self, tp: int, pp: int, **faults: dict[str, object]) -> RanksExecutor:
+    def __call__(
+        self, tp: int, pp: int, report: Report = silent, **faults: dict[str, object]
+    ) -> RanksExecutor:
         layout = rank_layout(tp, pp, **faults)
-        executor = connect_processes(layout, engine_config(), shared_memory_directory())
+        executor = connect_processes(layout, engine_config(), shared_memory_directory(), report)
         self.made.append(executor)
         executor.allocate([BLOCKS])
         return executor
@@ -63,6 +66,15 @@ def start(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         assert not [pid for pid in executor.pids if Path(f"/proc/{pid}").exists()]
     assert memory_files() <= before
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_slowest_rank_is_reported_and_reports_of_others_hold_up_nothing(start: Start) -> None:
+    many, lines = 40, list[str]()
+    faults = {"rank0": {"loading": [0.1] * many}, "rank1": {"loading": [0.5] * many}}
+    assert rank_layout(2, 1).answer_cells < many
+    start(2, 1, lines.append, **faults)
+    slowest = [line for line in lines if line.startswith("rank 0 of 2: 10% of")]
+    assert len(slowest) == many
 
 
 @pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2), (2, 2)])

@@ -27,6 +27,7 @@ from penstock.core import (
     StepResult,
     WorkerFacts,
 )
+from penstock.core.progress import ProgressLine, Report
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
 from penstock.ranks import RankLayout
@@ -54,8 +55,13 @@ def rank_layout(tp: int, pp: int, **faults: Fault) -> RankLayout:
     return RankLayout(tp, pp, (pp - 1) * tp, shards, 100, 4000, 10_000, 10_000)
 
 
-def load(config: EngineConfig, _info: ModelInfo, rank: tuple[str, str]) -> FakeBackend:
-    return FakeBackend(config, json.loads(rank[0]))
+def load(
+    config: EngineConfig, _info: ModelInfo, rank: tuple[str, str], report: Report
+) -> FakeBackend:
+    fault = json.loads(rank[0])
+    for share in fault.get("loading", ()):
+        report(ProgressLine(f"{share:.0%} of the weights", share))
+    return FakeBackend(config, fault)
 
 
 class FakeBackend:

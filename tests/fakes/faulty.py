@@ -24,6 +24,7 @@ from penstock.backends import StepFuture, cpu
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.core import StepPlan
+from penstock.core.progress import Report
 from penstock.model import ModelInfo
 
 NAME = "tests.fakes.faulty"
@@ -39,11 +40,13 @@ def order(file: Path, number: int, how: str) -> None:
     draft.replace(file)
 
 
-def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str]) -> FaultyBackend:
+def load(
+    config: EngineConfig, info: ModelInfo, rank: tuple[str, str], report: Report
+) -> FaultyBackend:
     shard = json.loads(rank[0])
     stage = shard["stage"][0]
     number = stage * config.parallel.tensor + shard["rank"]
-    return FaultyBackend(cpu.load(config, info, rank), str(number))
+    return FaultyBackend(cpu.load(config, info, rank, report), str(number))
 
 
 class FaultyBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 import pytest
 from penstock.core import (
@@ -16,10 +17,12 @@ from penstock.core import (
     WorkerFacts,
 )
 from penstock.core.codec import encode_plan
+from penstock.core.progress import ProgressLine
 from penstock.ranks import RankTask
 from penstock.ranks.messages import (
     Computed,
     Failed,
+    Loading,
     Ready,
     decode_answer,
     encode_allocate,
@@ -113,6 +116,20 @@ def plans(count: int) -> list[bytes]:
 def failures(script: Script) -> list[Failed]:
     answers = [decode_answer(message) for message in script.answers if message]
     return [answer for answer in answers if isinstance(answer, Failed)]
+
+
+def test_progress_comes_before_the_facts() -> None:
+    def load(*arguments: Any) -> Backend:
+        arguments[-1](ProgressLine("half of it", 0.5))
+        return Backend()
+
+    script = Script()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "load_backend", load)
+        task = RankTask(1, False, engine_config().to_json(), "{}", "{}")
+        assert loop.serve(loop.Rank(task, script.capacity), script)
+    found = [decode_answer(message) for message in script.answers]
+    assert found == [Loading(0.5, "half of it"), Loaded(FACTS, SPEC, 7)]
 
 
 def test_the_reading_rank_answers_with_results_and_others_with_nothing() -> None:

@@ -1,6 +1,6 @@
 //! Scales of matrices stored as 8-bit floats: one for each block of 128 x 128, in a tensor beside.
 
-use penstock_formats::{Checkpoint, DType, TensorView};
+use penstock_formats::{DType, ReadAhead, TensorView};
 
 use crate::error::{DecoderError, not_finite, shape};
 
@@ -16,11 +16,11 @@ pub(crate) struct BlockScales {
 impl BlockScales {
     /// The scales of `view` in the tensor `name`.
     pub(crate) fn read(
-        checkpoint: &Checkpoint,
+        tensors: &ReadAhead<'_>,
         view: &TensorView<'_>,
         name: &str,
     ) -> Result<Self, DecoderError> {
-        let (stored, size) = (checkpoint.tensor(name)?, |n: usize| n.div_ceil(BLOCK));
+        let (stored, size) = (tensors.tensor(name)?, |n: usize| n.div_ceil(BLOCK));
         let expected: Vec<usize> = view.shape.iter().map(|&n| size(n)).collect();
         if stored.dtype != DType::F32 || view.shape.len() != 2 || stored.shape != expected {
             return Err(shape(&stored, expected));

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use penstock_formats::ReadCount;
 use penstock_kernels::PoolHandle;
 use penstock_wire::StepPlan;
 
@@ -44,11 +45,13 @@ impl Decoder {
         options: &Options,
     ) -> Result<Self, DecoderError> {
         let spec = DecoderSpec::parse(spec_json)?;
-        let shard = Shard::whole(&spec);
-        Self::load_shard(spec, weights_json, path, options, shard, Box::new(Alone))
+        let (shard, count) = (Shard::whole(&spec), ReadCount::default());
+        let alone = Box::new(Alone);
+        Self::load_shard(spec, weights_json, path, options, shard, alone, &count)
     }
 
-    /// The same for one rank's part, with the means to reach the others.
+    /// The same for one rank's part, with the means to reach the others. `count` says meanwhile how
+    /// much is read.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -59,10 +62,11 @@ impl Decoder {
         options: &Options,
         shard: Shard,
         collectives: Box<dyn Collectives>,
+        count: &ReadCount,
     ) -> Result<Self, DecoderError> {
         let weights = WeightRecipes::parse(weights_json, spec.depth())?;
         let (loaded, info, stages) =
-            Loaded::open(spec, &weights, path, options, shard, collectives)?;
+            Loaded::open(spec, &weights, path, options, shard, collectives, count)?;
         Ok(Self {
             info,
             stages,

@@ -11,6 +11,7 @@ mod error;
 mod feed_forward;
 mod forward;
 mod head_rows;
+mod interleaved;
 mod latent;
 mod le_bytes;
 mod load;

@@ -4,10 +4,11 @@
 mod attention;
 mod feed_forward;
 mod latent;
+mod order;
 
 use std::ops::Range;
 
-use penstock_formats::{Checkpoint, DType};
+use penstock_formats::{DType, ReadAhead};
 use penstock_kernels::{
     ActivationFormat, Cpu, Linear, Norm, NormKind, Packed, RowSource, WeightFormat,
 };
@@ -21,15 +22,16 @@ use crate::source::{TensorRows, vector};
 use crate::spec::{self, DecoderSpec, NormSpec, RopeSpec};
 
 pub(crate) use attention::kv_groups;
+pub(crate) use order::add_in_order;
 
 impl Model {
     /// Packs this rank's part of every tensor the spec implies.
     ///
     /// # Errors
-    /// A tensor is missing, damaged or of another shape.
+    /// A tensor is missing, damaged or of another shape, or its file cannot be read.
     pub(crate) fn load(
         cpu: &Cpu,
-        checkpoint: &Checkpoint,
+        tensors: &ReadAhead<'_>,
         spec: DecoderSpec,
         weights: &WeightRecipes,
         numerics: Numerics,
@@ -37,7 +39,7 @@ impl Model {
     ) -> Result<Self, DecoderError> {
         let loader = Loader {
             cpu,
-            checkpoint,
+            tensors,
             numerics,
             spec: &spec,
             shard: &shard,
@@ -80,7 +82,7 @@ impl Model {
 
 struct Loader<'a> {
     cpu: &'a Cpu,
-    checkpoint: &'a Checkpoint,
+    tensors: &'a ReadAhead<'a>,
     numerics: Numerics,
     spec: &'a DecoderSpec,
     shard: &'a Shard,
@@ -133,7 +135,7 @@ impl Loader<'_> {
             feed_forward: self.feed_forward(&kind.feed_forward, weights)?,
         };
         // A large checkpoint and its packed form are never both resident.
-        self.checkpoint.release();
+        self.tensors.release();
         Ok(layer)
     }
 
@@ -157,7 +159,7 @@ impl Loader<'_> {
     ) -> Result<Vec<f32>, DecoderError> {
         let hidden = self.spec.hidden;
         let recipe = recipe.ok_or_else(|| missing(role))?;
-        let source = TensorRows::open(self.checkpoint, recipe, rows, hidden)?;
+        let source = TensorRows::open(self.tensors, recipe, rows, hidden)?;
         let mut table = vec![0.0; rows * hidden];
         let each = table.chunks_exact_mut(hidden).enumerate();
         each.for_each(|(row, out)| source.fill_f32(row, out));
@@ -173,7 +175,7 @@ impl Loader<'_> {
         n: usize,
     ) -> Result<Norm, DecoderError> {
         let bias = match (spec.bias, bias) {
-            (true, Some(bias)) => Some(vector(self.checkpoint, bias, n)?),
+            (true, Some(bias)) => Some(vector(self.tensors, bias, n)?),
             (true, None) => return Err(missing("norm's bias")),
             (false, _) => None,
         };
@@ -194,7 +196,7 @@ impl Loader<'_> {
         weight: &Recipe,
         n: usize,
     ) -> Result<Vec<f32>, DecoderError> {
-        let mut weight = vector(self.checkpoint, weight, n)?;
+        let mut weight = vector(self.tensors, weight, n)?;
         if spec.unit_offset {
             weight.iter_mut().for_each(|w| *w += 1.0);
         }
@@ -205,7 +207,7 @@ impl Loader<'_> {
     fn outputs(&self, parts: &[Part<'_>], k: usize) -> Result<Linear, DecoderError> {
         let sources = parts
             .iter()
-            .map(|part| TensorRows::open(self.checkpoint, part.recipe, part.whole, k))
+            .map(|part| TensorRows::open(self.tensors, part.recipe, part.whole, k))
             .collect::<Result<Vec<_>, _>>()?;
         let mut forms: Vec<WeightFormat> = sources
             .iter()
@@ -235,7 +237,7 @@ impl Loader<'_> {
         let mut bias = Vec::new();
         for part in parts {
             if let Some(recipe) = part.bias {
-                bias.extend(&vector(self.checkpoint, recipe, part.whole)?[part.own.clone()]);
+                bias.extend(&vector(self.tensors, recipe, part.whole)?[part.own.clone()]);
             }
         }
         Ok(Linear {
@@ -266,11 +268,11 @@ impl Loader<'_> {
         inputs: &Inputs,
     ) -> Result<Linear, DecoderError> {
         let hidden = self.spec.hidden;
-        let source = TensorRows::open(self.checkpoint, recipe, hidden, k)?;
+        let source = TensorRows::open(self.tensors, recipe, hidden, k)?;
         let form = self.numerics.form(source.dtype());
         let rows = source.columns(&inputs.columns);
         let packed = self.pack(form, hidden, inputs.len(), &rows)?;
-        let bias = bias.map(|recipe| vector(self.checkpoint, recipe, hidden));
+        let bias = bias.map(|recipe| vector(self.tensors, recipe, hidden));
         Ok(Linear {
             parts: vec![packed],
             bias: bias.transpose()?,

@@ -4,17 +4,20 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use penstock_formats::Checkpoint;
+use penstock_formats::{Checkpoint, ReadAhead, ReadCount};
 use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed, Seen};
 
 use crate::collectives::Collectives;
 use crate::error::DecoderError;
-use crate::load::kv_groups;
+use crate::load::{add_in_order, kv_groups};
 use crate::model::{KvGroup, Model};
 use crate::options::Options;
 use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
+
+/// Threads that pack about as fast as one thread reads from the page cache.
+const THREADS_OF_A_READER: usize = 16;
 
 /// Facts about a loaded decoder.
 #[derive(Clone, Debug)]
@@ -89,16 +92,22 @@ impl Loaded {
         options: &Options,
         shard: Shard,
         collectives: Box<dyn Collectives>,
+        count: &ReadCount,
     ) -> Result<(Self, Info, Vec<Stage>), DecoderError> {
         let options = *options;
         let cpu = Cpu::new(options.isa, options.threads)?;
         let began = Instant::now();
         let checkpoint = Checkpoint::open(path)?;
-        let fingerprint = checkpoint.fingerprint();
         let tensors = format!("{} tensors", checkpoint.names().count());
         let read = stage("model read", began, tensors);
         let began = Instant::now();
-        let model = Model::load(&cpu, &checkpoint, spec, weights, options.numerics, shard)?;
+        let mut tensors = ReadAhead::new(&checkpoint, count);
+        add_in_order(&mut tensors, &spec, weights, &shard);
+        let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
+        let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
+        let model = tensors.run(readers, load)?;
+        // Now its samples are in the page cache; before, a disk would go from one to the next.
+        let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);
         let matrices = model.matrices().chain(model.routers());
         let weights_bytes = matrices.map(Packed::bytes).sum();

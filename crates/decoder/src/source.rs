@@ -6,16 +6,20 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
-use penstock_formats::{Checkpoint, DType, IQ4_NL, TensorView, dequantize, five_bits, k_scale_min};
+use penstock_formats::{
+    Arrival, DType, IQ4_NL, ReadAhead, TensorView, dequantize, five_bits, k_scale_min,
+};
 use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
 
 use crate::block_scales::{BlockScales, finite};
 use crate::error::{DecoderError, not_finite, shape};
+use crate::interleaved::{Interleaved, stored_row};
 use crate::recipe::Recipe;
 
 /// Some rows and columns of a matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
     view: TensorView<'a>,
+    arrival: Arrival<'a>,
     /// Scales of MXFP4 codes that are in `view` alone, whose shape counts numbers.
     scales: Option<TensorView<'a>>,
     /// Scales of 8-bit floats.
@@ -35,47 +39,16 @@ pub(crate) struct TensorRows<'a> {
 
 const FINITE: usize = usize::MAX;
 
-/// Blocks (heads) of rows in interleaved rotation order, but for the first ones of each.
-#[derive(Clone, Copy)]
-struct Interleaved {
-    block: usize,
-    unrotated: usize,
-}
-
-impl Interleaved {
-    fn of(recipe: &Recipe) -> Option<Self> {
-        let unrotated = recipe.unrotated.unwrap_or(0);
-        let block = recipe.interleaved?;
-        Some(Self { block, unrotated })
-    }
-}
-
-/// Row in the file of output feature `row`.
-///
-/// Half-split order puts the first items of all pairs before the second ones; interleaved order
-/// keeps pairs together.
-fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
-    let Some(Interleaved { block, unrotated }) = interleaved else {
-        return row;
-    };
-    let (start, i) = (row / block * block + unrotated, row % block);
-    let half = (block - unrotated) / 2;
-    match i.checked_sub(unrotated) {
-        Some(i) => start + i % half * 2 + i / half,
-        None => row,
-    }
-}
-
 /// The vector of `n` numbers that `recipe` describes.
 ///
 /// # Errors
 /// The tensor is missing or of another shape.
 pub(crate) fn vector(
-    checkpoint: &Checkpoint,
+    tensors: &ReadAhead<'_>,
     recipe: &Recipe,
     n: usize,
 ) -> Result<Vec<f32>, DecoderError> {
-    let view = checkpoint.tensor(&recipe.tensor)?;
+    let view = tensors.tensor(&recipe.tensor)?;
     if view.dtype == DType::U8 {
         let problem = format!("tensor {:?}, stored as bytes,", view.name);
         return Err(DecoderError::Unsupported(problem));
@@ -104,11 +77,10 @@ pub(crate) fn vector(
 
 /// The tensor of a matrix, and its scales where they are a tensor of their own.
 fn stored<'a>(
-    checkpoint: &'a Checkpoint,
+    tensors: &'a ReadAhead<'a>,
     recipe: &Recipe,
 ) -> Result<(TensorView<'a>, Option<TensorView<'a>>), DecoderError> {
-    let mut view = checkpoint.tensor(&recipe.tensor)?;
-    checkpoint.read_ahead(&recipe.tensor);
+    let mut view = tensors.checkpoint().tensor(&recipe.tensor)?;
     let Some(name) = &recipe.scales else {
         let alone = match view.dtype {
             DType::U8 => "bytes",
@@ -122,7 +94,7 @@ fn stored<'a>(
     if view.dtype != DType::U8 {
         return Ok((view, None));
     }
-    let scales = checkpoint.tensor(name)?;
+    let scales = tensors.tensor(name)?;
     let block = DType::Mxfp4.block_bytes() - 1;
     if scales.dtype != DType::U8 {
         let problem = format!(
@@ -151,15 +123,15 @@ impl<'a> TensorRows<'a> {
     /// # Errors
     /// The tensor is missing, of another shape, or quantised and transposed.
     pub(crate) fn open(
-        checkpoint: &'a Checkpoint,
+        tensors: &'a ReadAhead<'a>,
         recipe: &Recipe,
         n: usize,
         k: usize,
     ) -> Result<Self, DecoderError> {
-        let (view, scales) = stored(checkpoint, recipe)?;
+        let (view, scales) = stored(tensors, recipe)?;
         let blocks = match &recipe.scales {
             Some(name) if view.dtype == DType::F8E4M3 => {
-                Some(BlockScales::read(checkpoint, &view, name)?)
+                Some(BlockScales::read(tensors, &view, name)?)
             }
             _ => None,
         };
@@ -205,6 +177,7 @@ impl<'a> TensorRows<'a> {
             first: rows[0],
             columns: cols[0]..cols[1],
             not_finite: AtomicUsize::new(FINITE),
+            arrival: tensors.arrival(&recipe.tensor, recipe.expert),
             view,
             scales,
             blocks,
@@ -233,8 +206,9 @@ impl<'a> TensorRows<'a> {
     /// Checks the rows read so far.
     ///
     /// # Errors
-    /// One of them has a value, or a block's scale, that is not finite.
+    /// One of them could not be read, has a value, or a block's scale, that is not finite.
     pub(crate) fn check(&self) -> Result<(), DecoderError> {
+        self.arrival.check()?;
         match self.not_finite.load(Ordering::Relaxed) {
             FINITE => Ok(()),
             // All codes of MXFP4 are numbers.
@@ -249,6 +223,17 @@ impl<'a> TensorRows<'a> {
         if !finite {
             self.not_finite.fetch_min(row, Ordering::Relaxed);
         }
+    }
+
+    /// Waits until a row is read; false when it cannot be, and must not be touched.
+    fn arrived(&self, row: usize) -> bool {
+        let end = if self.transposed {
+            usize::MAX
+        } else {
+            let each = self.view.data.len() / self.view.rows().max(1);
+            self.view.offset + (self.stored(row) + 1) * each
+        };
+        self.arrival.until(end)
     }
 
     fn stored(&self, row: usize) -> usize {
@@ -269,11 +254,16 @@ impl<'a> TensorRows<'a> {
 
 impl RowSource for TensorRows<'_> {
     fn fill_f32(&self, row: usize, out: &mut [f32]) {
-        self.read_f32(row, out);
-        self.note(row, finite(out));
+        if self.arrived(row) {
+            self.read_f32(row, out);
+            self.note(row, finite(out));
+        }
     }
 
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+        if !self.arrived(row) {
+            return false;
+        }
         let filled = self.read_groups(form, row, out);
         self.note(row, !filled || finite(&out.scales) && finite(&out.mins));
         filled

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 
-use crate::error::{Fault, FormatError};
+use crate::error::{Fault, FormatError, Unreadable};
 use crate::safetensors::{self, StoredTensor};
 use crate::{DType, GgufHeader, TensorView, split};
 
@@ -16,9 +18,9 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Index files of the largest published checkpoints are under 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
-/// Bytes of a file that are read ahead of the tensor in use, and the least asked for at once.
-const AHEAD: usize = 256 << 20;
-const STEP: usize = 32 << 20;
+/// Bytes of a read that looks for an error.
+const STEP: usize = 1 << 20;
+const PAGE: usize = 4096;
 
 /// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully
 /// checked.
@@ -35,18 +37,17 @@ pub struct Checkpoint {
 /// Where a tensor lies.
 pub(crate) struct Entry {
     /// Index into `Checkpoint::files`.
-    file: usize,
+    pub(crate) file: usize,
     /// `Err` holds the name of a type we do not read.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
-    range: Range<usize>,
+    pub(crate) range: Range<usize>,
 }
 
 pub(crate) struct MappedFile {
     path: PathBuf,
+    file: File,
     pub(crate) map: Mmap,
-    /// What was asked to be read ahead.
-    ahead: Mutex<Range<usize>>,
 }
 
 impl Checkpoint {
@@ -213,26 +214,21 @@ impl Checkpoint {
         self.gguf.as_ref()
     }
 
-    /// Has the operating system read a tensor, and what follows it in its file, while the caller
-    /// works on earlier ones. A loader takes tensors in about the order of the file; without this
-    /// its threads wait for one page after another. Best effort.
-    pub fn read_ahead(&self, name: &str) {
-        if let Some(entry) = self.tensors.get(name) {
-            self.files[entry.file].read_ahead(&entry.range);
+    /// A tensor's name, file and bytes; those of one `expert` where it stacks them.
+    pub(crate) fn place(
+        &self,
+        tensor: &str,
+        expert: Option<usize>,
+    ) -> Option<(&str, usize, Range<usize>)> {
+        let (name, entry) = self.tensors.get_key_value(tensor)?;
+        let mut range = entry.range.clone();
+        let stacked = entry.shape.first().copied().unwrap_or(0);
+        if let Some(expert) = expert.filter(|&e| e < stacked && entry.shape.len() > 1) {
+            let each = range.len() / stacked;
+            range.start += expert * each;
+            range.end = range.start + each;
         }
-    }
-
-    /// Lets the operating system take back the pages read so far; they are read again when touched.
-    /// A loader calls this after packing a layer, so that checkpoint and packed weights are never
-    /// both resident. Best effort.
-    pub fn release(&self) {
-        for file in &self.files {
-            // SAFETY: the mapping is a read-only view of a file and no page of it was ever written,
-            // so dropped pages come back with the same bytes; outstanding slices stay valid.
-            let advised = unsafe { file.map.unchecked_advise(UncheckedAdvice::DontNeed) };
-            // An advice the system refuses costs memory, not correctness.
-            drop(advised);
-        }
+        Some((name, entry.file, range))
     }
 }
 
@@ -252,24 +248,77 @@ impl MappedFile {
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Self {
             path: path.to_owned(),
+            file,
             map,
-            ahead: Mutex::default(),
         })
     }
 
-    /// Asks for `range` and what follows it, in large steps.
-    fn read_ahead(&self, range: &Range<usize>) {
-        let mut asked = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        if range.start < asked.start || range.start > asked.end {
-            *asked = range.start..range.start;
+    /// Reads and maps the pages of `range`, which is of `tensor`.
+    pub(crate) fn populate(&self, range: &Range<usize>, tensor: &str) -> Result<(), Unreadable> {
+        #[cfg(target_os = "linux")]
+        if self
+            .map
+            .advise_range(Advice::PopulateRead, range.start, range.len())
+            .is_ok()
+        {
+            return Ok(());
         }
-        let wanted = self.map.len().min(range.end + AHEAD);
-        if asked.end < range.end || wanted >= asked.end + STEP {
-            let missing = wanted - asked.end;
-            // An advice the system refuses costs time, not correctness.
-            drop(self.map.advise_range(Advice::WillNeed, asked.end, missing));
-            asked.end = wanted;
+        // Why it cannot be populated, a read says; where there is no reason, the kernel is too old.
+        let mut buffer = vec![0; STEP];
+        for start in range.clone().step_by(STEP) {
+            let piece = &mut buffer[..STEP.min(range.end - start)];
+            self.read_at(piece, start, tensor)?;
         }
+        for at in range.clone().step_by(PAGE) {
+            std::hint::black_box(self.map[at]);
+        }
+        Ok(())
+    }
+
+    /// Has the operating system read `range` meanwhile. Best effort.
+    pub(crate) fn will_need(&self, range: &Range<usize>) {
+        let advice = Advice::WillNeed;
+        // An advice the system refuses costs time, not correctness.
+        drop(self.map.advise_range(advice, range.start, range.len()));
+    }
+
+    /// Reads bytes of `tensor` without the mapping, and none ahead of them.
+    pub(crate) fn read_at(
+        &self,
+        out: &mut [u8],
+        offset: usize,
+        tensor: &str,
+    ) -> Result<(), Unreadable> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done;
+            let unreadable = |source| Unreadable {
+                path: self.path.clone(),
+                tensor: tensor.to_owned(),
+                offset: at,
+                source: Arc::new(source),
+            };
+            match self.file.read_at(&mut out[done..], at as u64) {
+                Ok(0) => {
+                    let problem = "the file ends here, and was longer when it was opened";
+                    return Err(unreadable(io::Error::other(problem)));
+                }
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(unreadable(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the operating system take back pages; they are read again when touched.
+    pub(crate) fn release(&self, range: &Range<usize>) {
+        let (advice, len) = (UncheckedAdvice::DontNeed, range.len());
+        // SAFETY: the mapping is a read-only view of a file and no page of it was ever written, so
+        // dropped pages come back with the same bytes; outstanding slices stay valid.
+        let advised = unsafe { self.map.unchecked_advise_range(advice, range.start, len) };
+        // An advice the system refuses costs memory, not correctness.
+        drop(advised);
     }
 
     fn gguf(&self) -> Result<GgufHeader, FormatError> {

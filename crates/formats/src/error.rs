@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A defect found inside one file's bytes: what it concerns, where, and what is wrong. It has no
 /// path, because parsers see bytes only; [`FormatError::Malformed`] adds it.
@@ -25,6 +26,17 @@ impl Fault {
     }
 }
 
+/// A byte that the operating system does not give.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}: tensor {} at byte {offset}: {source}", path.display(), quoted(tensor))]
+pub struct Unreadable {
+    pub path: PathBuf,
+    pub tensor: String,
+    /// A byte of the file.
+    pub offset: usize,
+    pub source: Arc<std::io::Error>,
+}
+
 /// Why a checkpoint could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
@@ -39,6 +51,9 @@ pub enum FormatError {
 
     #[error("{}: {fault}", path.display())]
     Malformed { path: PathBuf, fault: Fault },
+
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
 
     #[error("{}: no tensor {}", path.display(), quoted(name))]
     MissingTensor { path: PathBuf, name: String },

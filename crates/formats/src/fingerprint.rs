@@ -1,7 +1,9 @@
 //! A cheap identity of a checkpoint's contents.
 
-use crate::Checkpoint;
+use std::ops::Range;
+
 use crate::checkpoint::Entry;
+use crate::{Checkpoint, FormatError};
 
 /// Bytes read from each end of a tensor.
 const SAMPLE: usize = 4096;
@@ -15,21 +17,36 @@ impl Checkpoint {
     /// Two checkpoints that differ only in the middle of tensors larger than 8 KiB share a
     /// fingerprint: it tells models, quantisations and fine-tunes apart in milliseconds, it does
     /// not prove integrity.
-    pub fn fingerprint(&self) -> [u8; 32] {
+    ///
+    /// Reads these bytes only, all at once where they are on a disk: a fault of the mapping would
+    /// have the kernel read what is around it too, and the faults of all tensors most of the file.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is shorter than it was.
+    pub fn fingerprint(&self) -> Result<[u8; 32], FormatError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(DOMAIN);
         let metadata = self.gguf.as_ref().map_or(&[][..], |header| {
             &self.files[0].map[header.metadata_range.clone()]
         });
         update_framed(&mut hasher, metadata);
+        for entry in self.tensors.values() {
+            let file = &self.files[entry.file];
+            samples(entry).for_each(|sample| file.will_need(&sample));
+        }
         for (name, entry) in &self.tensors {
             update_framed(&mut hasher, name.as_bytes());
-            self.update_tensor(&mut hasher, entry);
+            self.update_tensor(&mut hasher, name, entry)?;
         }
-        *hasher.finalize().as_bytes()
+        Ok(*hasher.finalize().as_bytes())
     }
 
-    fn update_tensor(&self, hasher: &mut blake3::Hasher, entry: &Entry) {
+    fn update_tensor(
+        &self,
+        hasher: &mut blake3::Hasher,
+        name: &str,
+        entry: &Entry,
+    ) -> Result<(), FormatError> {
         let dtype = entry
             .dtype
             .as_ref()
@@ -39,10 +56,21 @@ impl Checkpoint {
         for &dimension in &entry.shape {
             hasher.update(&(dimension as u64).to_le_bytes());
         }
-        let data = self.data(entry);
-        update_framed(hasher, &data[..data.len().min(SAMPLE)]);
-        update_framed(hasher, &data[data.len().saturating_sub(SAMPLE)..]);
+        let mut buffer = [0; SAMPLE];
+        for sample in samples(entry) {
+            let bytes = &mut buffer[..sample.len()];
+            self.files[entry.file].read_at(bytes, sample.start, name)?;
+            update_framed(hasher, bytes);
+        }
+        Ok(())
     }
+}
+
+/// The ends of a tensor.
+fn samples(entry: &Entry) -> impl Iterator<Item = Range<usize>> {
+    let Range { start, end } = entry.range;
+    let size = (end - start).min(SAMPLE);
+    [start..start + size, end - size..end].into_iter()
 }
 
 /// Length before content, so that no two sequences of fields hash alike.

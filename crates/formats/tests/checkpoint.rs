@@ -66,32 +66,6 @@ fn a_sharded_checkpoint_has_all_its_tensors() {
 }
 
 #[test]
-fn reading_ahead_changes_nothing_in_any_order() {
-    for path in [tiny("llama3.gguf"), tiny("mistral")] {
-        let (plain, ahead) = (
-            Checkpoint::open(&path).unwrap(),
-            Checkpoint::open(&path).unwrap(),
-        );
-        let names: Vec<&str> = plain.names().collect();
-        for name in names.iter().chain(names.iter().rev()).chain(&["absent"]) {
-            ahead.read_ahead(name);
-        }
-        for name in names {
-            let [one, other] = [&plain, &ahead].map(|c| c.tensor(name).unwrap().data.to_vec());
-            assert_eq!(one, other, "{name}");
-        }
-    }
-}
-
-#[test]
-fn tensors_read_the_same_after_release() {
-    let checkpoint = Checkpoint::open(&tiny("llama")).unwrap();
-    let before = floats(&checkpoint, "model.embed_tokens.weight");
-    checkpoint.release();
-    assert_eq!(floats(&checkpoint, "model.embed_tokens.weight"), before);
-}
-
-#[test]
 fn paths_without_a_checkpoint_are_refused() {
     let scratch = Scratch::new("paths");
     let message = |path: &std::path::Path| Checkpoint::open(path).err().unwrap().to_string();
@@ -114,7 +88,7 @@ fn fingerprint(scratch: &Scratch, bytes: &[u8]) -> [u8; 32] {
         fs::rename(&path, &renamed).unwrap();
         renamed
     };
-    Checkpoint::open(&path).unwrap().fingerprint()
+    Checkpoint::open(&path).unwrap().fingerprint().unwrap()
 }
 
 #[test]
@@ -195,8 +169,8 @@ fn the_fingerprint_ignores_how_tensors_are_spread_over_files() {
     );
     let sharded = Checkpoint::open(scratch.path()).unwrap();
     assert_eq!(
-        Checkpoint::open(&whole).unwrap().fingerprint(),
-        sharded.fingerprint()
+        Checkpoint::open(&whole).unwrap().fingerprint().unwrap(),
+        sharded.fingerprint().unwrap()
     );
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Scratch, plain_gguf, safetensors, tiny};
-use penstock_formats::{Checkpoint, GgufHeader};
+use penstock_formats::{Checkpoint, FormatError, GgufHeader, ReadAhead, ReadCount};
 use proptest::prelude::*;
 
 /// A change of some bytes of a file.
@@ -75,8 +75,23 @@ fn read_everything(checkpoint: &Checkpoint) {
                 .for_each(|i| tensor.dequantize_row(i, &mut row));
         }
     }
-    checkpoint.fingerprint();
-    checkpoint.release();
+    checkpoint.fingerprint().unwrap();
+    let count = ReadCount::default();
+    let mut ahead = ReadAhead::new(checkpoint, &count);
+    for (i, name) in checkpoint.names().enumerate() {
+        ahead.add(name, (i % 3 > 0).then_some(i));
+    }
+    let read = ahead.run(1, || {
+        checkpoint
+            .names()
+            .try_for_each(|name| match ahead.tensor(name) {
+                Err(FormatError::Unreadable(problem)) => Err(std::io::Error::other(problem)),
+                _ => Ok(()),
+            })?;
+        ahead.release();
+        Ok::<_, std::io::Error>(())
+    });
+    read.unwrap();
 }
 
 fn check_gguf(bytes: &[u8]) {

@@ -5,8 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use penstock_decoder::{
-    Carried, Decoder as Native, DecoderError, DecoderSpec, Options, Shard, Wiring, join,
+    Alone, Carried, Collectives, Decoder as Native, DecoderError, DecoderSpec, Options, Shard,
+    Wiring, join,
 };
+use penstock_formats::ReadCount as Count;
 use penstock_kernels::Seen;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -16,6 +18,33 @@ use crate::step::{self, StepFuture, error};
 
 /// Layers, bytes of a block, window, whether it is a chunk.
 type Group = (Vec<usize>, usize, Option<usize>, bool);
+
+/// How much of its files a decoder that loads has read, for another thread.
+#[pyclass(frozen)]
+#[derive(Default)]
+pub(crate) struct ReadCount {
+    count: Count,
+}
+
+#[pymethods]
+impl ReadCount {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes to read; 0 before they are known.
+    #[getter]
+    fn total(&self) -> u64 {
+        self.count.total()
+    }
+
+    /// Bytes read so far.
+    #[getter]
+    fn read(&self) -> u64 {
+        self.count.read()
+    }
+}
 
 /// A loaded model.
 #[pyclass(frozen)]
@@ -27,9 +56,10 @@ pub(crate) struct Decoder {
 
 #[pymethods]
 impl Decoder {
-    /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model.
+    /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model. `count`
+    /// says meanwhile how much is read.
     #[new]
-    #[pyo3(signature = (spec_json, weights_json, paths, options_json, rank=None))]
+    #[pyo3(signature = (spec_json, weights_json, paths, options_json, rank=None, count=None))]
     fn new(
         py: Python<'_>,
         spec_json: &str,
@@ -37,6 +67,7 @@ impl Decoder {
         paths: Vec<String>,
         options_json: &str,
         rank: Option<(String, String)>,
+        count: Option<Py<ReadCount>>,
     ) -> PyResult<Self> {
         let [path] = paths.as_slice() else {
             return Err(PyValueError::new_err(format!(
@@ -46,25 +77,25 @@ impl Decoder {
         };
         let options = Options::parse(options_json).map_err(error)?;
         let path = Path::new(path);
-        let (native, carried) = py
-            .detach(|| match rank {
-                None => {
-                    let native = Native::load(spec_json, weights_json, path, &options)?;
-                    Ok((native, Carried::default()))
-                }
-                Some((shard, wiring)) => {
-                    let spec = DecoderSpec::parse(spec_json)?;
-                    let shard = Shard::parse(&shard, &spec)?;
-                    let wiring: Wiring = serde_json::from_str(&wiring)
-                        .map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
-                    let (collectives, carried) = join(&wiring)?;
-                    let collectives = Box::new(collectives);
-                    let native =
-                        Native::load_shard(spec, weights_json, path, &options, shard, collectives)?;
-                    Ok((native, carried))
-                }
-            })
-            .map_err(error)?;
+        let unwatched = Count::default();
+        let count = count
+            .as_ref()
+            .map_or(&unwatched, |count| &count.get().count);
+        let load = || {
+            let spec = DecoderSpec::parse(spec_json)?;
+            let (shard, collectives, carried) = place(rank, &spec)?;
+            let native = Native::load_shard(
+                spec,
+                weights_json,
+                path,
+                &options,
+                shard,
+                collectives,
+                count,
+            )?;
+            Ok((native, carried))
+        };
+        let (native, carried) = py.detach(load).map_err(error)?;
         let carried = Mutex::new(carried);
         Ok(Self { native, carried })
     }
@@ -166,4 +197,19 @@ impl Decoder {
     fn submit(&self, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
         step::submit(&self.native, plan)
     }
+}
+
+/// A rank's part of the model, and what connects it to the others.
+fn place(
+    rank: Option<(String, String)>,
+    spec: &DecoderSpec,
+) -> Result<(Shard, Box<dyn Collectives>, Carried), DecoderError> {
+    let Some((shard, wiring)) = rank else {
+        return Ok((Shard::whole(spec), Box::new(Alone), Carried::default()));
+    };
+    let shard = Shard::parse(&shard, spec)?;
+    let wiring: Wiring =
+        serde_json::from_str(&wiring).map_err(|e| DecoderError::Options(format!("wiring: {e}")))?;
+    let (collectives, carried) = join(&wiring)?;
+    Ok((shard, Box::new(collectives), carried))
 }

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.model import ModelInfo
 
@@ -89,16 +90,20 @@ class CarryingBackend(Backend, Protocol):
 
 class BackendModule(Protocol):
     def load(
-        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None
+        self, config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report
     ) -> CarryingBackend:
         """Load the weights of this rank. PenstockError names the tensor or the flag at fault.
 
         `rank` is JSON of `penstock_decoder::Shard` and `Wiring`; None for the whole model.
+        `report` takes the lines of a `penstock.core.progress.LoadProgress`.
         """
 
 
 def load_backend(
-    config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None = None
+    config: EngineConfig,
+    info: ModelInfo,
+    rank: tuple[str, str] | None = None,
+    report: Report = silent,
 ) -> CarryingBackend:
     """Load the backend that `config.compute.backend` names: a module of this package, or the full
     name of another one. PenstockError when there is none.
@@ -111,4 +116,4 @@ def load_backend(
         if error.name is None or not f"{full}.".startswith(f"{error.name}."):
             raise  # A module that the backend needs.
         raise PenstockError(f"--device {name}: {error}") from error
-    return cast(BackendModule, module).load(config, info, rank)
+    return cast(BackendModule, module).load(config, info, rank, report)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from penstock.backends.cpu_options import decoder_options
 from penstock.backends.mover_options import direct_tiers, mover_options
+from penstock.backends.watching import watched
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import KvGroup, KvSpec, Numerics, PenstockError, StepPlan, WorkerFacts
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import OpenTiers
 from penstock.model import ModelInfo
 
@@ -18,15 +20,21 @@ if TYPE_CHECKING:
     from penstock._native import Decoder, KvMover, StepFuture
 
 
-def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None) -> CpuBackend:
+def load(
+    config: EngineConfig,
+    info: ModelInfo,
+    rank: tuple[str, str] | None,
+    report: Report = silent,
+) -> CpuBackend:
     """Errors name the tensor or the flag at fault."""
-    from penstock._native import Decoder
+    from penstock._native import Decoder, ReadCount
 
-    options = json.dumps(decoder_options(config))
+    options, count = json.dumps(decoder_options(config)), ReadCount()
     try:
-        decoder = Decoder(
-            info.spec.to_json(), info.weights.to_json(), list(info.paths), options, rank
-        )
+        with watched(count, report):
+            decoder = Decoder(
+                info.spec.to_json(), info.weights.to_json(), list(info.paths), options, rank, count
+            )
     except ValueError as error:
         raise PenstockError(str(error)) from error
     return CpuBackend(decoder, config)

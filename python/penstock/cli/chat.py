@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,8 @@ HELP = """\
 /exit          leave, as Ctrl-D does; Ctrl-C stops an answer"""
 COMMANDS = ("/reset", "/system", "/save", "/exit", "/help")
 HISTORY_LINES = 1000
+CLEAR = "\r\x1b[K"
+LAST_BYTES = 4096
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,12 +98,41 @@ def own_server(model: str) -> Iterator[str]:
             serve_command(model, port), stdout=log, stderr=log, start_new_session=True
         )
         try:
-            wait_until_ready(server, port)
+            with StartUp(log) as shown:
+                wait_until_ready(server, port, shown.look)
             yield f"http://{HOST}:{port}"
         except PenstockError as error:
             raise PenstockError(last_line(log) or str(error)) from error
         finally:
             stop(server)
+
+
+class StartUp:
+    """What the log of a server that starts said last, on a terminal."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        # A duplicate of the server's descriptor: it must not be moved.
+        self._log = log.fileno()
+        self._terminal = sys.stderr.isatty()
+        self._size = 0
+
+    def __enter__(self) -> StartUp:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._size and self._terminal:
+            print(CLEAR, end="", file=sys.stderr, flush=True)
+
+    def look(self) -> None:
+        size = os.fstat(self._log).st_size
+        if size == self._size or not self._terminal:
+            return
+        self._size = size
+        end = os.pread(self._log, LAST_BYTES, max(size - LAST_BYTES, 0))
+        line = end.decode(errors="replace").strip().rpartition("\n")[2]
+        said = printable(line.partition("penstock")[2].partition(": ")[2])
+        width = shutil.get_terminal_size().columns - 1
+        print(f"{CLEAR}{said[:width]}", end="\r", file=sys.stderr, flush=True)
 
 
 def last_line(log: IO[bytes]) -> str:

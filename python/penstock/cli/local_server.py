@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.config import gather, openai_api_key
 from penstock.core import PenstockError
@@ -30,7 +30,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
+def wait_until_ready(
+    server: subprocess.Popen[bytes], port: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """PenstockError for a server that ends before, or is not ready in time. `meanwhile` is called
+    again and again.
+    """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -39,6 +44,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
             )
         if is_ready(port):
             return
+        meanwhile()
         time.sleep(0.02)
     raise PenstockError(f"the server was not ready within {START_TIMEOUT:.0f} s")
 

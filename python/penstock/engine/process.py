@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from logging import INFO
 
 from penstock.config import EngineConfig, configure_log
 from penstock.core import PenstockError
 from penstock.engine.frontend import Connection, ConnectionClosed, Fatal, Hello, Ready, Stage
+from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.loop import Engine
-from penstock.engine.startup import Started, start
+from penstock.engine.startup import Started
 from penstock.engine.tiers import kinds
 
 log = logging.getLogger("penstock.engine")
@@ -59,7 +61,7 @@ def serve(socket: str, config: EngineConfig) -> int:
 def _live(connection: Connection, config: EngineConfig) -> int:
     try:
         connection.send(Hello(os.getpid()))
-        started = start(config, lambda *stage: connection.send(Stage(*stage)))
+        started = _start(connection, config)
         try:
             _quieten_collector()
             connection.send(ready(started))
@@ -76,6 +78,12 @@ def _live(connection: Connection, config: EngineConfig) -> int:
         connection.send(Fatal(f"{type(error).__name__}: {error}"))
         return 1
     return 0
+
+
+def _start(connection: Connection, config: EngineConfig) -> Started:
+    # In a log of objects a line of progress is one of them.
+    terminal = on_terminal() and config.log.format == "text" and log.isEnabledFor(INFO)
+    return start_reported(config, lambda *stage: connection.send(Stage(*stage)), terminal)
 
 
 def ready(started: Started) -> Ready:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.config import EngineConfig, KvEventsConfig, cluster_key, shared_memory_directory
-from penstock.core import InvalidValueError, KvSpec, PenstockError, WorkerFacts
+from penstock.config.machine import available_memory
+from penstock.core import InvalidValueError, KvSpec, Loaded, PenstockError, WorkerFacts
+from penstock.core.progress import Report, silent, size
 from penstock.engine.admin import KvAdmin
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.facts import cache_identity, join_facts
@@ -56,27 +58,29 @@ def start(
     clock: Callable[[], float] = time.monotonic,
     *,
     arrivals: bool = True,
+    on_progress: Report = silent,
 ) -> Started:
     """Load the model, size and allocate its KV, and build the rooms around it. PenstockError has
-    the cause and the remedy. `arrivals`: requests come while others run.
+    the cause and the remedy. `arrivals`: requests come while others run. `on_progress` takes lines
+    while weights are loaded.
     """
     began = time.monotonic()
     info = read_model(config)
     parallel = config.parallel
     grid = plan_grid(info.spec, parallel.tensor, parallel.pipeline, by_experts=parallel.by_experts)
     metadata = time.monotonic() - began
-    executor = build_executor(config, info, grid)
+    executor = build_executor(config, info, grid, on_progress)
     try:
-        each = [loaded.facts for loaded in executor.loaded]
-        facts = join_facts(each)
-        report(each, info, grid, metadata, on_stage)
+        facts = join_facts([loaded.facts for loaded in executor.loaded])
+        report(executor.loaded, info, grid, metadata, on_stage)
         kv = size_kv(config, info, executor.loaded)
         check_ram_tier(config, kv, executor.loaded)
         if kv.notice:
             log.warning("%s", kv.notice)
         began = time.monotonic()
         executor.allocate(kv.blocks)
-        on_stage("KV allocated", time.monotonic() - began, describe(kv, config, facts))
+        detail = f"{describe(kv, config, facts)}, {describe_free(available_memory())}"
+        on_stage("KV allocated", time.monotonic() - began, detail)
         identity = cache_identity(facts, info.spec.to_json())
         cache = build_kv_cache(config, kv, executor.loaded[0].kv_spec, identity)
         opened = open_tiers(config, executor.transfers, kv, cache, identity, clock)
@@ -89,47 +93,67 @@ def start(
     return Started(config, info, executor, scheduler, admin, facts, kv, identity)
 
 
-def build_executor(config: EngineConfig, info: ModelInfo, grid: Grid) -> Executor:
-    """The executor that the configuration names. Returns when its ranks are loaded."""
+def build_executor(
+    config: EngineConfig, info: ModelInfo, grid: Grid, report: Report = silent
+) -> Executor:
+    """The executor that the configuration names. Returns when its ranks are loaded; `report` takes
+    lines meanwhile.
+    """
     if config.parallel.backend == "inline":
         from penstock.backends import load_backend
         from penstock.executor.inline import InlineExecutor
 
-        return InlineExecutor(load_backend(config, info))
+        return InlineExecutor(load_backend(config, info, report=report))
     threads = max(config.compute.threads // config.parallel.most_ranks_on_a_node, 1)
     each = replace(config, compute=replace(config.compute, threads=threads))
     layout, directory = plan_layout(config, info, grid), shared_memory_directory()
     if config.parallel.backend == "ray":
         from penstock.executor.ray import connect_ray
 
-        return connect_ray(layout, each, directory)
+        return connect_ray(layout, each, directory, report=report)
     if config.parallel.nnodes > 1:
         from penstock.executor.nodes import connect_nodes
 
         key, shared = cluster_key(config.parallel.token_file), config_fingerprint(config, info)
-        return connect_nodes(layout, each, directory, key, shared)
+        return connect_nodes(layout, each, directory, key, shared, report)
     from penstock.executor.mp import connect_processes
 
-    return connect_processes(layout, each, directory)
+    return connect_processes(layout, each, directory, report)
 
 
 def report(
-    facts: Sequence[WorkerFacts], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
+    loaded: Sequence[Loaded], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
 ) -> None:
-    """Stages of the start: all stages of a single rank; of several ranks a line for each."""
-    if len(facts) == 1:
-        for name, seconds, detail in facts[0].stages:
-            on_stage(name, seconds + metadata, detail)
+    """Stages of the start: all stages of a single rank; of several ranks a line for each. The last
+    one says what is free.
+    """
+    if len(loaded) == 1:
+        stages = loaded[0].facts.stages
+        for at, (name, seconds, detail) in enumerate(stages, 1):
+            end = f", {free(loaded[0])}" if at == len(stages) else ""
+            on_stage(name, seconds + metadata, detail + end)
             metadata = 0.0  # Part of the first stage, the reading of the model.
         return
     on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
-    for rank, own in enumerate(facts):
+    for rank, each in enumerate(loaded):
+        own = each.facts
         name, _, held = grid.describe(rank, info.spec).partition(": ")
         memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.device} on {own.threads} threads"
         memory += f" of {own.host}" if own.host else ""
-        on_stage(
-            f"{name} loaded", sum(seconds for _, seconds, _ in own.stages), f"{held}; {memory}"
-        )
+        seconds = sum(seconds for _, seconds, _ in own.stages)
+        on_stage(f"{name} loaded", seconds, f"{held}; {memory}, {free(each)}")
+
+
+def free(loaded: Loaded) -> str:
+    """Memory that the rank's pool and steps may take, and that of this host."""
+    host = describe_free(available_memory())
+    if not loaded.facts.own_memory:
+        return host
+    return f"{size(loaded.free_memory)} of GPU memory free for KV, {host}"
+
+
+def describe_free(host: int) -> str:
+    return f"{size(host)} of memory free"
 
 
 def describe(kv: KvPlan, config: EngineConfig, facts: WorkerFacts) -> str:

@@ -9,13 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.config import EngineConfig
+from penstock.core.progress import Report, silent
 from penstock.executor.processes import Processes
 from penstock.executor.ranks import RanksExecutor
 from penstock.executor.transport import Transport, open_rings
 from penstock.ranks import LocalResources, RankLayout, comm_resources, keyed, wire
 
 
-def connect_processes(layout: RankLayout, config: EngineConfig, directory: Path) -> RanksExecutor:
+def connect_processes(
+    layout: RankLayout, config: EngineConfig, directory: Path, report: Report = silent
+) -> RanksExecutor:
     """Returns when all ranks are loaded. PenstockError with the reason of the first that cannot.
 
     `directory` is in memory.
@@ -33,7 +36,7 @@ def connect_processes(layout: RankLayout, config: EngineConfig, directory: Path)
         ]
         processes = Processes(jobs, local.files.descriptors, transport.on_exit)
         cleanup.callback(processes.end)
-        executor = RanksExecutor(layout, transport, processes, cleanup)
+        executor = RanksExecutor(layout, transport, processes, cleanup, report=report)
         executor.await_loaded()
         return executor
     except BaseException:

@@ -19,11 +19,12 @@ from penstock.core import (
     StepResult,
 )
 from penstock.core.codec import encode_plan
+from penstock.core.progress import Report, silent
 from penstock.executor.connection import GRACE, LOOK, Members, RankConnection
 from penstock.executor.transfers import RankTransfers
 from penstock.executor.transport import Transport
 from penstock.ranks import RankLayout
-from penstock.ranks.messages import Answer, Computed, Failed, Ready, encode_allocate
+from penstock.ranks.messages import Answer, Computed, Failed, Loading, Ready, encode_allocate
 
 FIRST_STEP = 120.0
 """Seconds that the first step may take."""
@@ -41,14 +42,16 @@ class RanksExecutor:
         members: Members,
         cleanup: ExitStack,
         after_ready: Callable[[RanksExecutor], None] = lambda _: None,
+        report: Report = silent,
     ) -> None:
         self.depth = layout.depth
         self.loaded: tuple[Loaded, ...] = ()
         self._layout = layout
         self._after_ready = after_ready
+        self._report = report
         self._connection = RankConnection(transport, members, cleanup, self._on_answer)
         self.transfers = RankTransfers(layout.size, self._connection)
-        self._starting: dict[int, Loaded | Ready] = {}
+        self._starting: dict[int, Loading | Loaded | Ready] = {}
         self._pending: deque[int] = deque()
         """Steps that the reading rank has not answered."""
         self._results: dict[int, StepResult | Exception] = {}
@@ -77,10 +80,21 @@ class RanksExecutor:
         self._after_ready(self)
 
     def _await_all(self, kind: type[Loaded | Ready]) -> None:
-        for rank in range(self._layout.size):
-            while not isinstance(self._starting.get(rank), kind):
-                self.check()
-                self._connection.pump(rank, LOOK)
+        waiting = list(range(self._layout.size))
+        while waiting:
+            self.check()
+            # All in turn: a rank whose reports are not read would wait.
+            for rank in waiting:
+                self._connection.pump(rank, LOOK / len(waiting))
+            waiting = [rank for rank in waiting if not isinstance(self._starting.get(rank), kind)]
+
+    def _on_loading(self, rank: int, loading: Loading) -> None:
+        """Reports the slowest rank of those that are not loaded."""
+        self._starting[rank] = loading
+        found = self._starting.items()
+        under_way = {each: at.share for each, at in found if isinstance(at, Loading)}
+        if min(under_way, key=under_way.__getitem__) == rank:
+            self._report(f"rank {rank} of {self._layout.size}: {loading.line}")
 
     def compute_first_step(self) -> None:
         """One token of one sequence through all ranks: a check that hosts can work together.
@@ -141,7 +155,9 @@ class RanksExecutor:
         self._look_at_others()
 
     def _on_answer(self, rank: int, answer: Answer) -> None:
-        if isinstance(answer, Loaded | Ready):
+        if isinstance(answer, Loading):
+            self._on_loading(rank, answer)
+        elif isinstance(answer, Loaded | Ready):
             self._starting[rank] = answer
         elif isinstance(answer, Failed):
             self._failures.setdefault(answer.step, {})[rank] = answer

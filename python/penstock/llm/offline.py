@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.config import EngineConfig, resolve
 from penstock.core import InvalidValueError, PenstockError, PoolerOutput
-from penstock.engine import InFlight, start
+from penstock.engine import InFlight
+from penstock.engine.load_report import on_terminal, start_reported
 from penstock.engine.startup import read_model
 from penstock.engine.tiers import flush
 from penstock.llm.batch import Batch
@@ -121,7 +122,7 @@ class LLM:
             str(locate(tokenizer).path) if tokenizer else config.model.path, chat_template
         )
         _check_vocabulary(self._native, info)
-        self._started = start(config, _log_stage, arrivals=False)
+        self._started = start_reported(config, _log_stage, on_terminal(), arrivals=False)
         self._in_flight = InFlight(
             self._started.scheduler, self._started.executor, rates=self._started.admin.rates
         )

@@ -24,11 +24,24 @@ from penstock.core import (
     WorkerFacts,
 )
 from penstock.core.codec import CodecError, decode_result, encode_result
+from penstock.core.progress import ProgressLine
 from penstock.core.transfer import Moved
 from penstock.ranks.transfers import decode_moved, encode_moved
 
 ALLOCATE = b"A"
 _STEP = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How far the rank's weights are loaded."""
+
+    share: float
+    line: str
+
+    @classmethod
+    def of(cls, line: str) -> Loading:
+        return cls(line.share if isinstance(line, ProgressLine) else 0.0, line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,7 @@ class TransferResults:
     results: tuple[Moved, ...]
 
 
-Single = Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
+Single = Loading | Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
 Answer = Single | TransferResults
 
 
@@ -116,6 +129,8 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
         return b"C" + _STEP.pack(answer.step) + encode_result(answer.result)
     if isinstance(answer, Ready):
         return b"R"
+    if isinstance(answer, Loading):
+        return b"B" + json.dumps([answer.share, answer.line]).encode()
     if isinstance(answer, Loaded):
         return b"L" + json.dumps(asdict(answer), default=bytes.hex).encode()
     if isinstance(answer, MoverReport):
@@ -158,6 +173,9 @@ def decode_answer(data: bytes) -> Answer:
 def _decode_text(kind: bytes, text: str) -> Answer:
     if kind == b"K":
         return MoverReport(text)
+    if kind == b"B":
+        share, line = json.loads(text)
+        return Loading(float(share), str(line))
     if kind == b"F":
         return Failed(**json.loads(text))
     if kind == b"L":

@@ -11,12 +11,14 @@ from penstock.backends import CarryingBackend, StepFuture, load_backend
 from penstock.config import EngineConfig
 from penstock.core import Loaded, StepResult
 from penstock.core.codec import decode_plan, is_plan
+from penstock.core.progress import Report, silent
 from penstock.model import load_model
 from penstock.ranks import HeartbeatStream, RankTask
 from penstock.ranks.messages import (
     ALLOCATE,
     Computed,
     Failed,
+    Loading,
     MoverClosed,
     MoverReport,
     Ready,
@@ -94,12 +96,12 @@ class Rank:
         self._capacity = capacity
         self.usable = True
 
-    def load(self) -> bytes:
+    def load(self, report: Report = silent) -> bytes:
         task = self._task
         try:
             config = EngineConfig.from_json(task.config)
             info = load_model(Path(config.model.path), served=config.model.max_model_len)
-            backend = self.backend = load_backend(config, info, (task.shard, task.wiring))
+            backend = self.backend = load_backend(config, info, (task.shard, task.wiring), report)
             loaded = Loaded(backend.facts, backend.kv_spec(), backend.free_memory())
         except Exception as error:  # noqa: BLE001 - the engine gets any error
             return self._fail(0, error)
@@ -157,7 +159,7 @@ def serve(rank: Rank, channel: Channel) -> bool:
 
     A plan that is there when the previous one is computed starts before that is answered.
     """
-    channel.answer(rank.load())
+    channel.answer(rank.load(lambda line: channel.answer(encode_answer(Loading.of(line)))))
     running: Step | None = None
     while rank.usable:
         if running is not None:

@@ -143,7 +143,7 @@ impl Loader<'_> {
         let Some(recipe) = needed(a.sinks, "sinks", &weights.sinks)? else {
             return Ok(None);
         };
-        let sinks = vector(self.checkpoint, recipe, a.heads)?;
+        let sinks = vector(self.tensors, recipe, a.heads)?;
         Ok(Some(sinks[self.shard.query_heads()].to_vec()))
     }
 
@@ -183,7 +183,7 @@ impl Loader<'_> {
             let stored = match rope.scaling {
                 Some(RopeScaling::Factors { .. }) => {
                     let recipe = factors.ok_or_else(|| missing("rope_factors"))?;
-                    Some(vector(self.checkpoint, recipe, dims / 2)?)
+                    Some(vector(self.tensors, recipe, dims / 2)?)
                 }
                 _ => None,
             };

@@ -186,11 +186,11 @@ impl Loader<'_> {
         let router = weights.router.as_ref().ok_or_else(|| missing("router"))?;
         let mut parts = vec![self.floats(router, moe.experts)?];
         let mut bias = match needed(moe.router.bias, "router_bias", &weights.router_bias)? {
-            Some(recipe) => Some(vector(self.checkpoint, recipe, moe.experts)?),
+            Some(recipe) => Some(vector(self.tensors, recipe, moe.experts)?),
             None => None,
         };
         if let Some(gate) = needed(moe.shared_gate, "shared_factor", &weights.shared_factor)? {
-            let row = OneRow(vector(self.checkpoint, gate, self.spec.hidden)?);
+            let row = OneRow(vector(self.tensors, gate, self.spec.hidden)?);
             let (pool, form) = (self.cpu.threads(), WeightFormat::F32);
             parts.push(Packed::pack(pool, form, 1, row.0.len(), &row));
             bias.iter_mut().for_each(|bias| bias.push(0.0));
@@ -201,7 +201,7 @@ impl Loader<'_> {
     /// A matrix over the hidden size in f32.
     fn floats(&self, recipe: &Recipe, n: usize) -> Result<Packed, DecoderError> {
         let k = self.spec.hidden;
-        let rows = TensorRows::open(self.checkpoint, recipe, n, k)?;
+        let rows = TensorRows::open(self.tensors, recipe, n, k)?;
         self.pack(WeightFormat::F32, n, k, &rows)
     }
 
@@ -209,7 +209,7 @@ impl Loader<'_> {
         let router = &moe.router;
         let correction = &weights.router_correction;
         let correction = needed(router.correction, "router_correction", correction)?;
-        let correction = correction.map(|recipe| vector(self.checkpoint, recipe, moe.experts));
+        let correction = correction.map(|recipe| vector(self.tensors, recipe, moe.experts));
         Ok(Routing {
             experts: moe.experts,
             chosen: moe.experts_per_token,

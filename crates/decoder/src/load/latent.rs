@@ -84,7 +84,7 @@ impl Loader<'_> {
         };
         if let Some(kv_b) = &weights.kv_b {
             let rows = a.heads * (a.plain_dim + a.value_dim);
-            TensorRows::open(self.checkpoint, kv_b, rows, a.kv_rank)?;
+            TensorRows::open(self.tensors, kv_b, rows, a.kv_rank)?;
         }
         Ok(LatentProjections {
             shape: Latent {
@@ -116,12 +116,12 @@ impl Loader<'_> {
         let (n, k) = (a.kv_rank, a.plain_dim);
         if let Some(stack) = &weights.k_b {
             let recipe = stack.clone().of_expert(head);
-            let rows = TensorRows::open(self.checkpoint, &recipe, n, k)?;
+            let rows = TensorRows::open(self.tensors, &recipe, n, k)?;
             return self.pack(self.numerics.form(rows.dtype()), n, k, &rows);
         }
         let first = head * (k + a.value_dim);
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
-        let rows = TensorRows::open(self.checkpoint, &keys, k, n)?;
+        let rows = TensorRows::open(self.tensors, &keys, k, n)?;
         // Codes of a file go along the other side: they are made anew, with more bits.
         let form = match self.numerics {
             Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
@@ -146,7 +146,7 @@ impl Loader<'_> {
                 some_rows(role("kv_b", &weights.kv_b)?, first..first + n)
             }
         };
-        let rows = TensorRows::open(self.checkpoint, &recipe, n, k)?;
+        let rows = TensorRows::open(self.tensors, &recipe, n, k)?;
         self.pack(self.numerics.form(rows.dtype()), n, k, &rows)
     }
 }

@@ -10,6 +10,7 @@ use penstock_decoder::{
     Carried, Decoder, DecoderError, DecoderSpec, GroupWiring, Options, Pipe, Shard, StepFuture,
     Wiring, join,
 };
+use penstock_formats::ReadCount;
 use penstock_wire::StepResult;
 
 use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, finish, spec};
@@ -215,7 +216,8 @@ pub(crate) fn load_cut(
             experts: cuts.experts.clone(),
             vocab: cuts.vocab.clone(),
         };
-        let decoder = Decoder::load_shard(spec(), names, &path, options, shard, Box::new(local));
+        let (local, count) = (Box::new(local), ReadCount::default());
+        let decoder = Decoder::load_shard(spec(), names, &path, options, shard, local, &count);
         allocated(decoder.unwrap(), BLOCKS)
     };
     let places = (0..pp).flat_map(|stage| (0..tp).map(move |rank| (stage, rank)));

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import EngineConfig
+from penstock.core.progress import Report, silent
 from penstock.executor.nodes.messages import Job, Made, Make, Opened, Start, encode, session_key
 from penstock.executor.nodes.rank_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.rendezvous import Member, Rendezvous
@@ -59,6 +60,7 @@ def connect_nodes(
     directory: Path,
     key: bytes,
     fingerprint: Mapping[str, str],
+    report: Report = silent,
 ) -> RanksExecutor:
     """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
 
@@ -74,13 +76,15 @@ def connect_nodes(
         # Node 0 has the address by which the others reached it.
         nodes = [Node(0, members[0].called), *(member.node for member in members)]
         launch = Launch(layout, config, directory, key, members, hosts(layout, nodes))
-        return _connect(launch, rendezvous, cleanup)
+        return _connect(launch, rendezvous, cleanup, report)
     except BaseException:
         cleanup.close()
         raise
 
 
-def _connect(launch: Launch, rendezvous: Rendezvous, cleanup: ExitStack) -> RanksExecutor:
+def _connect(
+    launch: Launch, rendezvous: Rendezvous, cleanup: ExitStack, report: Report
+) -> RanksExecutor:
     with ExitStack() as files:
         local = LocalResources(launch.directory)
         files.callback(local.close)
@@ -89,7 +93,7 @@ def _connect(launch: Launch, rendezvous: Rendezvous, cleanup: ExitStack) -> Rank
         world = World(launch.members, launch.hosts, transport.on_exit)
         cleanup.callback(world.end)
         executor = RanksExecutor(
-            launch.layout, transport, world, cleanup, RanksExecutor.compute_first_step
+            launch.layout, transport, world, cleanup, RanksExecutor.compute_first_step, report
         )
 
         def check() -> None:

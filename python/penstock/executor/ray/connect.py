@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.backends import GPU_BACKENDS, TENSOR_ROWS
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError
+from penstock.core.progress import Report, silent
 from penstock.executor.ranks import RanksExecutor
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.calls import Calls, Graph
@@ -65,6 +66,7 @@ class Launch:
     directory: Path
     cluster: Cluster
     message_bytes: int
+    report: Report = silent
     transport: Transport = field(default_factory=Transport)
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -74,6 +76,7 @@ def connect_ray(
     config: EngineConfig,
     directory: Path,
     placement_timeout: float = PLACEMENT,
+    report: Report = silent,
 ) -> RanksExecutor:
     """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
 
@@ -91,7 +94,8 @@ def connect_ray(
         gpus = int(config.compute.backend in GPU_BACKENDS)
         placement = place(cluster, layout, config.parallel.placement, placement_timeout, gpus)
         cleanup.callback(cluster.release, placement.group)
-        return _connect(Launch(layout, config, directory, cluster, messages), placement, cleanup)
+        launch = Launch(layout, config, directory, cluster, messages, report)
+        return _connect(launch, placement, cleanup)
     except BaseException:
         cleanup.close()
         raise
@@ -121,7 +125,7 @@ def _connect(launch: Launch, placement: Placement, cleanup: ExitStack) -> RanksE
     actors.greet()
     compile_first = partial(_compile, launch, actors, cleanup)
     after_ready = compile_first if channel in GRAPHS else RanksExecutor.compute_first_step
-    executor = RanksExecutor(launch.layout, transport, actors, cleanup, after_ready)
+    executor = RanksExecutor(launch.layout, transport, actors, cleanup, after_ready, launch.report)
     _open_streams(launch, actors, placement, streams)
     tasks = _tasks(launch, actors, placement)
     with ExitStack() as files:

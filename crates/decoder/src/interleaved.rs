@@ -1,0 +1,34 @@
+//! Rows in the order of interleaved rotation, as files of some families store them.
+
+use crate::recipe::Recipe;
+
+/// Blocks (heads) of rows in interleaved rotation order, but for the first ones of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Interleaved {
+    block: usize,
+    unrotated: usize,
+}
+
+impl Interleaved {
+    pub(crate) fn of(recipe: &Recipe) -> Option<Self> {
+        let unrotated = recipe.unrotated.unwrap_or(0);
+        let block = recipe.interleaved?;
+        Some(Self { block, unrotated })
+    }
+}
+
+/// Row in the file of output feature `row`.
+///
+/// Half-split order puts the first items of all pairs before the second ones; interleaved order
+/// keeps pairs together.
+pub(crate) fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
+    let Some(Interleaved { block, unrotated }) = interleaved else {
+        return row;
+    };
+    let (start, i) = (row / block * block + unrotated, row % block);
+    let half = (block - unrotated) / 2;
+    match i.checked_sub(unrotated) {
+        Some(i) => start + i % half * 2 + i / half,
+        None => row,
+    }
+}

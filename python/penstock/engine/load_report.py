@@ -1,0 +1,93 @@
+"""Progress of loading on standard error: on a terminal one line that is written anew, elsewhere a
+line of the log every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+
+from penstock.config import EngineConfig
+from penstock.engine.startup import StageSink, Started, start
+
+STDERR = 2
+INTERVAL = 5.0
+"""Seconds between two lines of the log, and before the first."""
+COLUMNS = 80
+CLEAR = "\r\x1b[K"
+
+log = logging.getLogger("penstock.engine")
+
+
+class LoadReport:
+    """Takes the lines of a `penstock.core.progress.LoadProgress`; begins with the load. `terminal`:
+    whether standard error is one that shows progress.
+    """
+
+    def __init__(
+        self,
+        terminal: bool,
+        descriptor: int = STDERR,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._terminal, self._descriptor, self._clock = terminal, descriptor, clock
+        self._due = clock() + INTERVAL
+        self._shown = False
+
+    def __call__(self, line: str) -> None:
+        text = f"loading weights: {line}"
+        if self._terminal:
+            # Other processes write here too: their next line begins at the left.
+            self._shown = self._write(f"{CLEAR}{text[: self._width()]}\r") or self._shown
+        elif self._clock() >= self._due:
+            self._due = self._clock() + INTERVAL
+            log.info("%s", text)
+
+    def end(self) -> None:
+        """Take the line off the terminal."""
+        if self._shown:
+            self._write(CLEAR)
+            self._shown = False
+
+    def _width(self) -> int:
+        """Columns, but one: a line that wraps cannot be written anew."""
+        try:
+            columns = os.get_terminal_size(self._descriptor).columns
+        except OSError:
+            columns = 0
+        return (columns or COLUMNS) - 1
+
+    def _write(self, text: str) -> bool:
+        """Nothing to a terminal that is stopped or gone: the load does not wait for it."""
+        try:
+            _, writable, _ = select.select([], [self._descriptor], [], 0)
+            return bool(writable) and os.write(self._descriptor, text.encode()) > 0
+        except OSError:
+            return False
+
+
+def on_terminal(descriptor: int = STDERR) -> bool:
+    """Whether standard error is a terminal."""
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def start_reported(
+    config: EngineConfig, on_stage: StageSink, terminal: bool, *, arrivals: bool = True
+) -> Started:
+    """As `penstock.engine.startup.start`, with a report of the loading."""
+    report = LoadReport(terminal)
+
+    def on_stage_alone(name: str, seconds: float, detail: str) -> None:
+        report.end()
+        on_stage(name, seconds, detail)
+
+    try:
+        return start(config, on_stage_alone, arrivals=arrivals, on_progress=report)
+    finally:
+        report.end()
