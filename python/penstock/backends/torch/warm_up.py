@@ -25,6 +25,7 @@ from penstock.backends.torch.kernels.decode import split_tokens
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.slots import DeviceSlots
+from penstock.backends.torch.tuning import tune
 from penstock.backends.torch.weights import MixtureWeights
 from penstock.core import StepPlan
 
@@ -53,6 +54,8 @@ def warm_up(
     with torch.inference_mode():
         _choose(model, limits)
         _step(model, slots, limits, flash, _lengths(limits), None)
+        # Behind a step, whose first use of the libraries is none of the products' time.
+        tune(model)
         for rows in _prompts(model, limits):
             _step(model, slots, limits, flash, [rows], None)
         for tokens in split_tokens(limits.max_position):
