@@ -12,7 +12,7 @@ from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
 from penstock.backends.torch.widening import SCRATCH_BYTES
 
-from benchmarks.gpu import cases, routing_cases, step_cases
+from benchmarks.gpu import cases, routing_cases, skinny_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
@@ -70,6 +70,7 @@ def real(make: Maker) -> Iterator[Named]:
         lambda: cases.latent_rows(make, [(4095, 1)] * 64, 128, 512, 64, tokens=64),
     )
     yield from _products(make)
+    yield from skinny_cases.real(make)
     yield "routing 256x128", lambda: routing_cases.routes(make, 256, 128, 8, ROUTER)
     yield "routing 256x256, groups", lambda: routing_cases.routes(make, 256, 256, 8, DEEPSEEK)
     yield "gathered rows 256x8", lambda: routing_cases.gathers(make, 256, 8, 2048)
@@ -201,6 +202,7 @@ def odd(make: Maker) -> Iterator[Named]:
                 ),
             )
     yield from _routing(make)
+    yield from skinny_cases.odd(make)
     yield "sampling", lambda: step_cases.draws(make, 210, 50000)
     yield "sampling, soft cap", lambda: step_cases.draws(make, 42, 50000, softcap=9.0)
     yield "rows", lambda: step_cases.rows(make, [3, 1, 5, 200], 3, 16)
@@ -251,7 +253,7 @@ def _heads(make: Maker, borders: Sequence[int], rows: Sequence[tuple[int, int]])
 
 def tiny(make: Maker) -> Iterator[Named]:
     """One case of each kind, for a dry run."""
-    scoring = Scoring(0.2)
+    scoring, silu = Scoring(0.2), Activation("silu")
     yield "norm", lambda: list(cases.norms(make, 3, 40))[1]
     yield "activation", lambda: cases.activation(make, 3, 9, Activation("silu"))
     yield "rotation", lambda: cases.heads(make, 3, 4, 2, 16, rotary=16)
@@ -260,6 +262,8 @@ def tiny(make: Maker) -> Iterator[Named]:
     yield "latent", lambda: cases.latent_rows(make, [(3, 1)], 2, 16, 8)
     yield "experts", lambda: cases.mixtures(make, "mxfp4", 2, 2, 3, 32, 32)
     yield GROUPED, lambda: cases.mixtures(make, "plain", 9, 2, 3, 32, 32, grouped=True)
+    yield "product of few rows", lambda: skinny_cases.products(make, 3, 34, 64, activation=silu)
+    yield "experts of few rows", lambda: skinny_cases.mixtures(make, "plain", 2, 2, 3, 32, 32)
     yield "routing", lambda: routing_cases.routes(make, 2, 8, 2, ROUTER)
     yield "sampling", lambda: step_cases.draws(make, 7, 40)
     yield "checksum", lambda: cases.checksums(make, 3, 300)

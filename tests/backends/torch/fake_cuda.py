@@ -21,7 +21,7 @@ import pytest
 import torch
 from penstock.backends.torch.device import Cuda
 from penstock.backends.torch.graphs import Capture
-from penstock.backends.torch.kernels import language
+from penstock.backends.torch.kernels import language, skinny
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -489,3 +489,4 @@ def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
             GRAPHS.clear()
             language.multiprocessors.cache_clear()
             language.shared_memory.cache_clear()
+            skinny.counters.cache_clear()

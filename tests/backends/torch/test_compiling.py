@@ -18,7 +18,7 @@ import torch
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
 from penstock.backends.torch import backend as backend_module  # noqa: E402
-from penstock.backends.torch import compiling, kernels  # noqa: E402
+from penstock.backends.torch import compiling, kernels, tuning  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
 from penstock.backends.torch.compiling import (  # noqa: E402
     Launch,
@@ -74,6 +74,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     # On a GPU no weight lies where a file was mapped.
     monkeypatch.setattr(Source, "on_device", lambda _, host: host.clone())
+    # So that the products of a tiny model are measured.
+    monkeypatch.setattr(tuning, "LEAST_BYTES", 0)
     # So that the few tokens of a tiny model are worth several splits.
     monkeypatch.setattr(decode, "SPLIT_TOKENS", 16)
     numbers = {"multiprocessors": lambda _: 132, "shared_memory": lambda _: 227 << 10}
@@ -171,7 +173,7 @@ def test_each_rank_rehearses_its_own_part(family: str) -> None:
         for rank in ranks.ranks:
             found = recorded(rehearsal_of(rank, path_of(rank)).run)
             names = {launch.kernel.fn.__name__ for launch in found}
-            assert "_attend_prefill" in names
+            assert {"_attend_prefill", "_product"} <= names
             assert ("_draw_rows" in names) == (rank._shard.has_head and rank._shard.rank == 0)
 
 
@@ -180,6 +182,8 @@ def test_a_launch_finds_what_was_compiled_ahead(
 ) -> None:
     """In Triton's cache on the disk, and first in that of the process."""
     hits: list[bool] = []
+    # A compiler takes a second for some.
+    monkeypatch.setattr(tuning, "LEAST_BYTES", 1 << 20)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
         triton.knobs.compilation, "listener", lambda *, cache_hit, **_: hits.append(cache_hit)

@@ -59,7 +59,8 @@ AT_START = {
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
     "device.py:release": "before memory is given back",
-    CAPTURE: "steps with prompts, what else the first request needs, and the largest of all",
+    CAPTURE: "steps with prompts, what else the first request needs, the largest, ways to measure",
+    "tuning.py:seconds_of": "the clock",
     "widening.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
 }

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from penstock._native import encode_sampling
-from penstock.backends.torch import attention, feed_forward, graphs, model
+from penstock.backends.torch import attention, feed_forward, graphs, model, products
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.graphs import BUCKETS
@@ -41,9 +41,10 @@ KERNELS = {
         "rotate_and_store",
         "store_latent",
     ),
-    feed_forward: ("activate", "experts", "linear", "linear_wide", "route"),
+    feed_forward: ("experts", "linear_wide", "route"),
     graphs: ("sample",),
     model: ("find_rows", "layer_norm", "rms_norm"),
+    products: ("activate", "linear"),
 }
 """Functions that are kernels on a GPU: what their references do inside is not recorded."""
 

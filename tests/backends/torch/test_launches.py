@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from penstock.backends.torch import feed_forward, products
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Matrix
+from penstock.backends.torch.kernels.skinny import NARROW
 from penstock.backends.torch.weights import LayerWeights, MixtureWeights
 
 from tests.backends.torch.driving import backend
@@ -30,6 +33,10 @@ GROUPED = 17
 CODES = 14
 
 
+# Where the kernels for a few rows are faster: the activation is a part of the product, and after
+# attention there are a norm and three kernels.
+FEW_DENSE = DENSE - 1
+FEW = 10
 # Of a step with prompts: the attention of chunks, and zeros for rows of padding. The first layer
 # finds the tiles for all.
 CHUNKS = 2
@@ -100,6 +107,45 @@ def test_experts_of_codes_need_fewer_kernels() -> None:
         return replace(layer, feed_forward=replace(own, inner=inner, down=down))
 
     assert counted("gptoss", coded) == (OUTSIDE, CODES)
+
+
+class Faster(dict[tuple[object, ...], Any]):
+    """Takes the kernels for a few rows for everything."""
+
+    def __missing__(self, _key: tuple[object, ...]) -> Any:
+        return NARROW
+
+    def get(self, key: tuple[object, ...], _default: Any = None) -> Any:
+        return self[key]
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("family", "layer"),
+    [
+        ("qwen3", FEW_DENSE),
+        ("gemma3", FEW_DENSE),
+        # The activation is torch's; no merge.
+        ("gpt2", DENSE - 1),
+        ("qwen3moe", FEW),
+        # Biases are added where they are met.
+        ("gptoss", FEW),
+        # A shared expert in two kernels; latent attention as above.
+        ("deepseek2", FEW + 5),
+        ("qwen2moe", FEW + 2),
+    ],
+)
+def test_few_rows_need_fewer_kernels(
+    family: str, layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (products, feed_forward):
+        monkeypatch.setattr(module, "FASTER", Faster())
+    # Of the tiny weights some rows are no multiple of 16 long, and some begin anywhere in a file.
+    monkeypatch.setattr(products, "fits", lambda *_: True)
+    monkeypatch.setattr(feed_forward, "takes", lambda *_: True)
+    assert counted(family, narrowed)[1] == layer
 
 
 def as_codes(matrix: Matrix) -> Matrix:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from penstock.backends.torch.inputs import Inputs
 from penstock.backends.torch.kernels import (
@@ -19,6 +18,7 @@ from penstock.backends.torch.kernels import (
     store_latent,
 )
 from penstock.backends.torch.pool import Pool
+from penstock.backends.torch.products import product
 from penstock.backends.torch.rope import Rotation
 from penstock.backends.torch.weights import HeadWeights, LatentWeights, MixerWeights
 from penstock.model.spec import Attention, LatentAttention, Temperature
@@ -43,7 +43,7 @@ def attend_heads(
     )
     cos, sin = (None, None) if at is None else (at.cos, at.sin)
     factors = None if a.temperature is None else _factors(a.temperature, inputs.positions)
-    qkv = functional.linear(x, own.qkv)
+    qkv = product(x, own.qkv)
     q = rotate_and_store(qkv, heads, inputs.positions, cos, sin, places, k, v, factors)
     if inputs.planned is not None:
         return inputs.planned.attend(mixer, q, k, v).flatten(1)
@@ -94,11 +94,11 @@ def attend_latent_rows(
     assert isinstance(own, LatentWeights)
     assert at is not None, "latent attention without rotation"
     kept = a.kv_rank + a.rope_dim
-    down = functional.linear(x, own.down)
+    down = product(x, own.down)
     queries, latents = down.split([down.shape[1] - kept, kept], dim=1)
     if own.query_norm is not None and own.query_up is not None:
         queries, _ = rms_norm(queries, own.query_norm.weight, own.query_norm.eps)
-        queries = functional.linear(queries, own.query_up)
+        queries = product(queries, own.query_up)
     view = pool.latents(mixer.kv_index)
     norm = own.norm
     store_latent(latents, norm.weight, norm.eps, inputs.positions, at.cos, at.sin, places, view)

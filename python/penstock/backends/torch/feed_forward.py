@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from penstock.backends.torch.kernels import (
-    Beside,
-    activate,
-    experts,
-    linear,
-    linear_wide,
-    route,
+from penstock.backends.torch.kernels import Beside, experts, linear_wide, route
+from penstock.backends.torch.kernels.mixture import inner_rows, output_rows, takes
+from penstock.backends.torch.kernels.router import Router, route_rows
+from penstock.backends.torch.products import (
+    FASTER,
+    gated_product,
+    matrix_product,
+    mixture_key,
 )
 from penstock.backends.torch.weights import MixtureWeights, MlpWeights
 
@@ -24,26 +25,55 @@ def feed_forward(weights: MlpWeights | MixtureWeights, x: Tensor) -> Tensor:
 
 
 def _mlp(weights: MlpWeights, x: Tensor) -> Tensor:
-    inner = linear(x, weights.inner)
     if weights.gated:
-        inner = activate(inner, weights.activation)
+        inner = gated_product(x, weights.inner, weights.activation)
     else:
+        inner = matrix_product(x, weights.inner)
         tanh = weights.activation.kind == "gelu_tanh"
         inner = functional.gelu(inner, approximate="tanh" if tanh else "none")
-    return linear(inner, weights.down)
+    return matrix_product(inner, weights.down)
 
 
 def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
+    few = few_rows(weights, x)
+    if few is not None and FASTER.get(few):
+        return mixture_of_few(weights, x)
+    return mixture_of_many(weights, x)
+
+
+def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
+    """The key of the kernels for a few rows, where they compute it."""
+    given = (weights.inner, weights.down)
+    if not len(x) or not takes(x, weights.router, *given, weights.chosen):
+        return None
+    return mixture_key(x, weights.router, *given, weights.chosen)
+
+
+def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
+    """By the kernels for a few rows."""
+    router = Router(
+        weights.router,
+        weights.rule,
+        weights.chosen,
+        weights.correction,
+        weights.router_bias,
+        _own(weights),
+        weights.shared_gate,
+    )
+    indices, factors, logits = route_rows(x, router)
+    on_input = {"weight_on_input": weights.weight_on_input}
+    given = (indices, factors)
+    inner = inner_rows(x, *given, weights.inner, weights.activation, **on_input)
+    beside = _beside(weights, x, logits)
+    return output_rows(inner, *given, weights.down, **on_input, beside=beside)
+
+
+def mixture_of_many(weights: MixtureWeights, x: Tensor) -> Tensor:
     # In f32, because a small error would choose another expert.
     logits = linear_wide(x, weights.router)
     routed = logits.shape[1] - weights.shared_gate
-    own = weights.own if len(weights.own) < routed else None
-    rules = (weights.rule, weights.chosen, weights.correction, weights.router_bias, own)
-    indices, factors = route(logits[:, :routed], *rules)
-    beside = None
-    if weights.shared is not None:
-        gate = logits[:, routed] if weights.shared_gate else None
-        beside = Beside(_mlp(weights.shared, x), gate)
+    rules = (weights.rule, weights.chosen, weights.correction, weights.router_bias)
+    indices, factors = route(logits[:, :routed], *rules, _own(weights))
     return experts(
         x,
         indices,
@@ -52,6 +82,18 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
         weights.down,
         weights.activation,
         weight_on_input=weights.weight_on_input,
-        beside=beside,
+        beside=_beside(weights, x, logits),
         scratch=None if weights.widening is None else weights.widening.scratch(len(x)),
     )
+
+
+def _own(weights: MixtureWeights) -> range | None:
+    routed = len(weights.router) - weights.shared_gate
+    return weights.own if len(weights.own) < routed else None
+
+
+def _beside(weights: MixtureWeights, x: Tensor, logits: Tensor) -> Beside | None:
+    """The shared expert, whose gate is the last of the logits."""
+    if weights.shared is None:
+        return None
+    return Beside(_mlp(weights.shared, x), logits[:, -1] if weights.shared_gate else None)

@@ -16,6 +16,7 @@ from penstock.backends.torch.feed_forward import feed_forward
 from penstock.backends.torch.inputs import Inputs
 from penstock.backends.torch.kernels import find_rows, layer_norm, rms_norm
 from penstock.backends.torch.pool import Pool
+from penstock.backends.torch.products import product
 from penstock.backends.torch.ranks import Ranks
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.weights import (
@@ -80,7 +81,7 @@ class Model:
         head = self.weights.head
         assert head is not None
         normed, _ = norm(x, self.weights.final_norm)
-        return self.ranks.gather(functional.linear(normed, head), self.shard)
+        return self.ranks.gather(product(normed, head), self.shard)
 
     def final(self, x: Tensor) -> Tensor:
         """Rows after the final norm, in f32."""
@@ -115,7 +116,7 @@ class Model:
             attended = attend_heads(mixer, x, inputs, table, places, pool, at)
         else:
             attended = attend_latent_rows(mixer, x, inputs, table, places, pool, at)
-        return self.ranks.sum(functional.linear(attended, mixer.out, mixer.out_bias))
+        return self.ranks.sum(product(attended, mixer.out, mixer.out_bias))
 
     def _feed_forward(self, layer: LayerWeights, x: Tensor) -> Tensor:
         return self.ranks.sum(feed_forward(layer.feed_forward, x))

@@ -27,6 +27,7 @@ from penstock.backends.torch.model import Model
 from penstock.backends.torch.rules import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling import HEAD_ROWS, Draws, draw, score
 from penstock.backends.torch.slots import WRITTEN, DeviceSlots, Updates
+from penstock.backends.torch.tuning import tune
 from penstock.backends.torch.weights import HeadWeights, MixerWeights, MixtureWeights
 from penstock.core import StepPlan
 from penstock.core.request import MAX_LOGPROBS
@@ -71,6 +72,8 @@ def warm_up(
         width = -(-limits.max_position // limits.block_size)
         first, *others = largest(model, slots, limits)
         step(model, slots, limits, flash, first, width, draws=True)
+        # Behind a step, whose first use of the libraries is none of the products' time.
+        tune(model)
         for rows in others:
             step(model, slots, limits, flash, rows, width)
         for count in _prompts(model, limits):

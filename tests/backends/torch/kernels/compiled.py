@@ -7,6 +7,7 @@ that a program may have. Prints JSON of `Compiled`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -27,14 +28,17 @@ from penstock.backends.torch.kernels import (
     grouped,
     latent,
     merge,
+    mixture,
     norm,
     prefill,
     rotation,
+    router,
     rows,
+    skinny,
     widen,
 )
 from penstock.backends.torch.kernels.narrow import TABLE, _list, _narrow
-from penstock.backends.torch.kernels.route import _route, _sort
+from penstock.backends.torch.kernels.route import Rule, _route, _sort, choice_constants
 from penstock.backends.torch.kernels.sample import _draw_rows, _scan
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -45,7 +49,7 @@ NUMBERS = ("q", "k", "v", "out", "pool", "x", "residual", "normed", "total", "ga
 NUMBERS += ("bias", "queries", "latents")
 WIDE = ("sinks", "parts", "sums", "weight", "weights", "logits", "correction", "factors", "cos")
 WIDE += ("sin", "q_norm", "k_norm", "temperature", "top_p", "min_p")
-WIDTHS = ("width", "hidden", "inputs", "outputs", "vocabulary")
+WIDTHS = ("width", "hidden", "inputs", "outputs", "vocabulary", "share")
 SCALARS = ("scale", "softcap", "eps", "epsilon", "limit", "alpha", "offset")
 
 
@@ -144,6 +148,43 @@ def products(architecture: int, size: str) -> Iterator[Build]:
             yield Build(f"widened {form}", widen._widen, constants, {**types, "out": "*bf16"})
 
 
+def few_rows(architecture: int, size: str) -> Iterator[Build]:
+    types = {"counts": "*i32", "out": "*bf16", "rows": "i32", "splits": "i32", "parts": "*fp32"}
+    types |= {"weight": "*bf16", "share": "i32"}
+    counts = (8, 16) if size == "full" else (8,)
+    for tiling, count in itertools.product(skinny.TILINGS, counts):
+        sizes = {"BLOCK_K": tiling.inputs, "PARTS": tiling.parts, "STAGES": skinny.STAGES}
+        sizes |= {"ROWS": count, "num_warps": tiling.parts, "BIAS": False}
+        name = f"skinny {tiling.outputs}x{count}"
+        block = {"BLOCK_N": tiling.outputs, "KIND": ""}
+        yield Build(f"{name} split", skinny._product, {**sizes, **block, "SPLIT": True}, types)
+        block = {"BLOCK_N": tiling.outputs // 2, "KIND": "silu", "SPLIT": False}
+        yield Build(f"{name} gated", skinny._product, {**sizes, **block}, types)
+    native = architecture >= 89
+    forms = {"plain": "*bf16", "fp8_block": "*fp8e4nv" if native else "*u8", "mxfp4": "*i32"}
+    types |= {"weights": "*fp32", "inner": "*bf16", "beside": "*bf16", "gate": "*fp32"}
+    types |= {"hidden": "i32"}
+    for form, codes in forms.items():
+        if form != "plain" and size != "full":
+            continue
+        tiling = mixture._TILINGS[form]
+        sizes = {"BLOCK_K": tiling.inputs, "PARTS": tiling.parts, "STAGES": mixture.STAGES}
+        sizes |= {"FORM": form, "NATIVE": native or form == "plain", "ROWS": 8, "EXPERTS": 128}
+        sizes |= {"BY_F32": architecture < 100, "BIAS": True, "num_warps": tiling.parts}
+        types = {**types, "codes": codes, "scales": "*u8" if form == "mxfp4" else "*fp32"}
+        gated = {"KIND": "silu", "ON_INPUT": False, "BLOCK_N": tiling.outputs // 2}
+        yield Build(f"few {form} inner", mixture._inner_rows, {**sizes, **gated}, types)
+        rules = {"K": 8, "FACTORS": True, "BESIDE": True, "GATE": True, "BLOCK_N": tiling.outputs}
+        yield Build(f"few {form} output", mixture._output_rows, {**sizes, **rules}, types)
+    constants = choice_constants(
+        Rule("sigmoid", groups=8, keep=4, best=2, epsilon=0.0), 256, 8, None
+    )
+    constants |= {"CORRECTED": True, "BIAS": False, "BY_LOGIT": False, "GATE": True, "SPLITS": 8}
+    constants |= {"ROWS": 8, "BLOCK_N": 16, "BLOCK_J": 128, "PARTS": 4, "STAGES": skinny.STAGES}
+    types = {**types, "bias": "*fp32", "total": "i32", "programs": "i32"}
+    yield Build("few router", router._route_rows, {**constants, "num_warps": 4}, types)
+
+
 def others() -> Iterator[Build]:
     rules = {"SUM": True, "AFTER": True, "CENTRED": False, "BIAS": False}
     types = {"bias": "*fp32", "after": "*fp32", "after_eps": "fp32"}
@@ -159,13 +200,13 @@ def others() -> Iterator[Build]:
     for counted in (False, True):
         own = {**constants, "COUNTED": counted, "num_warps": 2}
         yield Build("merge, counted" if counted else "merge", merge._merge, own)
-    constants = {"EXPERTS": 256, "K": 8, "SCORE": "sigmoid", "AFTER": False, "CORRECTED": True}
-    constants |= {"BY_LOGIT": False, "GROUPS": 8, "KEEP": 4, "BEST": 2, "NORMALISED": True}
-    constants |= {"BLOCK": 256, "BLOCK_K": 8, "BLOCK_G": 8, "num_warps": 1}
-    constants |= {"BIAS": True, "FIRST": 0, "OWN": 256}
+    constants = choice_constants(
+        Rule("sigmoid", groups=8, keep=4, best=2, epsilon=0.0), 256, 8, None
+    )
+    constants |= {"CORRECTED": True, "BIAS": True, "BY_LOGIT": False, "num_warps": 1}
     yield Build("routing", _route, constants, {"scale": "fp32", "bias": "*fp32"})
-    sizes = {"BLOCK": 64, "BLOCK_N": 128, "num_warps": 4}
-    types = {"order": "*i32", "inverse": "*i32", "experts": "i32", "sorting": "i32"}
+    sizes = {"BLOCK": 1024, "num_warps": 4}
+    types = {"order": "*i32", "inverse": "*i32", "experts": "i32"}
     yield Build("order by expert", _sort, sizes, types)
     types = {"order": "*i32", "hidden": "i32", "experts": "i32", "gate": "*fp32"}
     types |= {"outputs": "*bf16", "beside": "*bf16"}
@@ -270,6 +311,7 @@ def main(architecture: int, room: int, size: str) -> None:
     builds = [*latents(room)]
     if size != "latent":
         builds += [*attention(size, room), *products(architecture, size), *others()]
+        builds += few_rows(architecture, size)
     print(json.dumps([asdict(compiled(build, architecture)) for build in builds]))
 
 

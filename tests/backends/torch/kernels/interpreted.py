@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 from penstock.backends.torch.kernels import Activation, Rule, Scoring
+from penstock.backends.torch.kernels.skinny import TILINGS
 
-from benchmarks.gpu import bandwidth, cases, routing_cases, step_cases
+from benchmarks.gpu import bandwidth, cases, routing_cases, skinny_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
 
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
@@ -116,6 +117,27 @@ def products(make: Maker) -> Iterator[Case]:
     yield cases.mixtures(make, "mxfp4", 70, 2, 2, 160, 96)
 
 
+def few(make: Maker) -> Iterator[Case]:
+    """A part of a tile, several steps, columns that programs share, and a gate that ends early."""
+    clamped = Activation("clamped", 2.0, 1.7, 1.0)
+    for tiling in TILINGS:
+        shared = {"tiling": tiling}
+        yield skinny_cases.products(make, 1, 70, 528, bias=True, **shared)
+        yield skinny_cases.products(make, 8, 5, 16, **shared)
+        yield skinny_cases.products(make, 9, 33, 2064, **shared)
+        yield skinny_cases.products(make, 3, 34, 1056, activation=Activation("silu"), **shared)
+        yield skinny_cases.products(make, 16, 14, 80, bias=True, activation=clamped, **shared)
+    yield from skinny_cases.routers(make, 1, 1040)
+    yield from skinny_cases.routers(make, 3, 48)
+    # More columns than a tile has.
+    for form, hidden in (("plain", 288), ("fp8_block", 576), ("mxfp4", 544)):
+        on_input = {"bias": True, "on_input": True}
+        yield skinny_cases.mixtures(make, form, 1, 1, 2, hidden, 32, clamped, **on_input)
+        elsewhere = {"bias": True, "elsewhere": True, "gate": True}
+        yield skinny_cases.mixtures(make, form, 2, 3, 4, 64, 96, **elsewhere)
+    yield skinny_cases.mixtures(make, "plain", 2, 1, 3, 32, 272, gate=False)
+
+
 def sampling(make: Maker) -> Iterator[Case]:
     yield step_cases.rows(make, [3, 1, 5, 200], 3, 16)
     yield step_cases.draws(make, 14, 50)
@@ -199,6 +221,7 @@ def main(form: str, size: str) -> None:
         elementwise(make),
         routing(make),
         products(make),
+        few(make),
         sampling(make),
         checksums(make),
         reads(make),

@@ -23,7 +23,7 @@ LATENT_STACK = {**STACK, 90: 40, 120: 64}
 # So that two programs of the widest tile fit a multiprocessor of 9.0; the loop spills nothing.
 TWO_PROGRAMS = {"experts mxfp4 65536": {90: 96}}
 ALL_KERNELS = (80, 90, 100)
-MULTIPLY = ("decode", "prefill", "latent", "experts")
+MULTIPLY = ("decode", "prefill", "latent", "experts", "skinny", "few")
 # Machine instructions of a tile, with room for another compiler's: 370 to 450 of decode, 470 to 590
 # of prefill. With a look-up for each token there were 650.
 DECODE_LOOP = 500
@@ -31,6 +31,10 @@ PREFILL_LOOP = {90: 600, 100: 680}
 # 78, 94 and 56 for each KiB of codes, the last of twice as many warps. Before codes lay in words
 # there were 125 for the first, 85 and 90 of twice as many warps for the others.
 EXPERTS_LOOP = {"experts mxfp4 2048": 720, "experts mxfp4 4096": 460, "experts mxfp4 65536": 300}
+# Of a tile of 16 KiB for 8 rows: 97 to 150 of each of four warps, 125 to 180 of each of two. That
+# is at most 37 and 23 for each KiB, of 275 that a multiprocessor of 9.0 has time for while the
+# memory sends it. With products and sums of single numbers there were 59 for one row.
+SKINNY_LOOP = {"skinny 16x8": 160, "skinny 32x8": 190, "few plain": 190}
 # Keys and values of the next tile, and the numbers of the blocks after it.
 READ_AHEAD = 3
 
@@ -92,6 +96,13 @@ def check_attention(
         assert copies >= 4, name
         assert loop <= PREFILL_LOOP[architecture] or "256" in name, name
         assert awaited >= READ_AHEAD or "256" in name, name
+    for begin, most in SKINNY_LOOP.items():
+        if name.startswith(begin):
+            assert products == ["mma.sync"], name
+            assert copies >= 12, name
+            assert loop <= most, name
+            assert awaited >= READ_AHEAD, name
+            assert 3 * (shared + 1024) <= 228 << 10, name
     if name == "latent 16" and architecture in PREFILL_LOOP:
         assert copies >= 16, name
         assert awaited >= READ_AHEAD, name

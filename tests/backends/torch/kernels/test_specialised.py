@@ -15,7 +15,7 @@ from penstock.backends.torch.kernels import Scoring, Spans  # noqa: E402
 from triton._C.libtriton import native_specialize_impl  # noqa: E402
 from triton.backends.compiler import BaseBackend  # noqa: E402
 
-from benchmarks.gpu import cases, routing_cases, step_cases  # noqa: E402
+from benchmarks.gpu import cases, routing_cases, skinny_cases, step_cases  # noqa: E402
 from benchmarks.gpu.cases import Case, Maker  # noqa: E402
 
 
@@ -88,6 +88,14 @@ def test_any_number_of_rows_is_sorted_by_one_kernel(monkeypatch: pytest.MonkeyPa
     sizes = ((1, 1), (1, 3), (16, 8), (130, 8))
     made = [routing_cases.sorts(MAKE, rows, k, 40) for rows, k in sizes]
     launches = Launches(made[0], "_sort", monkeypatch)
+    for case in made:
+        call(case)
+    assert all(key == launches.keys[0] for key in launches.keys)
+
+
+def test_up_to_eight_rows_are_multiplied_by_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [skinny_cases.products(MAKE, rows, 64, 64) for rows in (1, 3, 8)]
+    launches = Launches(made[0], "_product", monkeypatch)
     for case in made:
         call(case)
     assert all(key == launches.keys[0] for key in launches.keys)

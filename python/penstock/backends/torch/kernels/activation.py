@@ -67,14 +67,8 @@ def activate_triton(gate_up: Tensor, activation: Activation) -> Tensor:
 
 
 @jit
-def _activate(
-    gate_up, out, stride, width, limit, alpha, offset, KIND: tl.constexpr, BLOCK: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    own = at < width
-    gate = tl.load(gate_up + row * stride + at, mask=own, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * stride + width + at, mask=own, other=0.0).to(tl.float32)
+def activated(gate, up, limit, alpha, offset, KIND: tl.constexpr):
+    """Gate and up in f32 become one."""
     if KIND == "clamped":
         gate = tl.minimum(gate, limit)
         up = tl.minimum(tl.maximum(up, -limit), limit) + offset
@@ -87,4 +81,20 @@ def _activate(
         # 0.5 * (1 + tanh(u)) = 1 / (1 + e^(-2u))
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         gate = gate / (1.0 + tl.exp(-inner))
-    tl.store(out + row * width + at, (gate * up).to(out.dtype.element_ty), mask=own)
+    return gate * up
+
+
+@jit
+def _activate(
+    gate_up, out, stride, width, limit, alpha, offset, KIND: tl.constexpr, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    own = at < width
+    gate = tl.load(gate_up + row * stride + at, mask=own, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * stride + width + at, mask=own, other=0.0).to(tl.float32)
+    tl.store(
+        out + row * width + at,
+        activated(gate, up, limit, alpha, offset, KIND).to(out.dtype.element_ty),
+        mask=own,
+    )

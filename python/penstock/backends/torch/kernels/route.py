@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from penstock.backends.torch.kernels.language import (
-    ceiling,
     jit,
     jit_with_varying,
     launches,
@@ -18,7 +17,7 @@ from penstock.backends.torch.kernels.language import (
 )
 
 _COUNTED = 8192
-"""Most places that a kernel sorts, comparing each with all."""
+"""Most places that a kernel sorts, of which a program for each expert reads all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +145,31 @@ def route_triton(
             *(logits, logits if correction is None else correction),
             *(logits if bias is None else bias, indices, weights),
             *(logits.stride(0), 0.0 if rule.epsilon is None else rule.epsilon, rule.scale),
-            EXPERTS=experts,
-            K=k,
-            SCORE=rule.score,
-            AFTER=rule.after_choice,
+            **choice_constants(rule, experts, k, own),
             CORRECTED=correction is not None,
             BIAS=bias is not None,
-            FIRST=0 if own is None else own.start,
-            OWN=experts if own is None else len(own),
             BY_LOGIT=rule.orders_logits and correction is None,
-            GROUPS=rule.groups,
-            KEEP=rule.keep,
-            BEST=rule.best,
-            NORMALISED=rule.epsilon is not None,
-            BLOCK=power(experts, 2),
-            BLOCK_K=power(k, 2),
-            BLOCK_G=power(max(rule.groups, 1)),
             num_warps=1 if experts <= 256 else 4,
         )
     return indices, weights
+
+
+def choice_constants(rule: Rule, experts: int, k: int, own: range | None) -> dict[str, Any]:
+    return {
+        "EXPERTS": experts,
+        "K": k,
+        "SCORE": rule.score,
+        "AFTER": rule.after_choice,
+        "FIRST": 0 if own is None else own.start,
+        "OWN": experts if own is None else len(own),
+        "GROUPS": rule.groups,
+        "KEEP": rule.keep,
+        "BEST": rule.best,
+        "NORMALISED": rule.epsilon is not None,
+        "BLOCK": power(experts, 2),
+        "BLOCK_K": power(k, 2),
+        "BLOCK_G": power(max(rule.groups, 1)),
+    }
 
 
 @jit
@@ -206,13 +211,13 @@ def _kept(
 
 
 @jit
-def _route(
-    logits,
+def choose(
+    logit,
+    row,
     correction,
     bias,
     indices,
     weights,
-    stride,
     epsilon,
     scale,
     EXPERTS: tl.constexpr,
@@ -232,10 +237,9 @@ def _route(
     BLOCK_K: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    """Write the choice of a row by its logits [BLOCK] f32."""
     e, at = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
     own = e < EXPERTS
-    logit = tl.load(logits + row * stride + e, mask=own, other=float("-inf")).to(tl.float32)
     if BIAS:
         logit += tl.load(bias + e, mask=own, other=0.0).to(tl.float32)
     scores = logit
@@ -269,51 +273,91 @@ def _route(
     tl.store(weights + row * K + at, weight * scale, mask=at < K)
 
 
+@jit
+def _route(
+    logits,
+    correction,
+    bias,
+    indices,
+    weights,
+    stride,
+    epsilon,
+    scale,
+    EXPERTS: tl.constexpr,
+    K: tl.constexpr,
+    SCORE: tl.constexpr,
+    AFTER: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    BIAS: tl.constexpr,
+    FIRST: tl.constexpr,
+    OWN: tl.constexpr,
+    BY_LOGIT: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEEP: tl.constexpr,
+    BEST: tl.constexpr,
+    NORMALISED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+):
+    row, e = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    of = logits + row * stride + e
+    logit = tl.load(of, mask=e < EXPERTS, other=float("-inf")).to(tl.float32)
+    choose(
+        logit,
+        row,
+        correction,
+        bias,
+        indices,
+        weights,
+        epsilon,
+        scale,
+        EXPERTS,
+        K,
+        SCORE,
+        AFTER,
+        CORRECTED,
+        BIAS,
+        FIRST,
+        OWN,
+        BY_LOGIT,
+        GROUPS,
+        KEEP,
+        BEST,
+        NORMALISED,
+        BLOCK,
+        BLOCK_K,
+        BLOCK_G,
+    )
+
+
 def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
     count, device = indices.numel(), indices.device
     order = torch.empty(count, dtype=torch.int32, device=device)
     inverse = torch.empty_like(order)
     ends = torch.empty(experts, dtype=torch.int32, device=device)
-    each = 64
-    programs = ceiling(count, each) + ceiling(experts, each)
-    _sort[(programs,)](
-        *(indices.contiguous(), order, inverse, ends, count, experts, ceiling(count, each)),
-        BLOCK=each,
-        BLOCK_N=128,
+    _sort[(experts + 1,)](
+        *(indices.contiguous(), order, inverse, ends, count, experts),
+        BLOCK=1024,
         num_warps=4,
     )
     return order, ends, inverse
 
 
-@jit_with_varying("count", "sorting")
-def _sort(
-    indices,
-    order,
-    inverse,
-    ends,
-    count,
-    experts,
-    sorting,
-    BLOCK: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Programs below `sorting` put places where as many others go before them; the others count."""
-    program, n = tl.program_id(0), tl.arange(0, BLOCK_N)
-    before = tl.zeros([BLOCK], tl.int32)
-    if program < sorting:
-        own = program * BLOCK + tl.arange(0, BLOCK)
-        expert = tl.load(indices + own, mask=own < count, other=-1)
-        for at in range(0, count, BLOCK_N):
-            other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
-            first = (other[None, :] < expert[:, None]) | (
-                (other[None, :] == expert[:, None]) & ((at + n)[None, :] < own[:, None])
-            )
-            before += tl.sum(first.to(tl.int32), 1)
-        tl.store(order + before, own, mask=own < count)
-        tl.store(inverse + own, before, mask=own < count)
-    else:
-        own = (program - sorting) * BLOCK + tl.arange(0, BLOCK)
-        for at in range(0, count, BLOCK_N):
-            other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
-            before += tl.sum((other[None, :] <= own[:, None]).to(tl.int32), 1)
-        tl.store(ends + own, before, mask=own < experts)
+@jit_with_varying("count")
+def _sort(indices, order, inverse, ends, count, experts, BLOCK: tl.constexpr):
+    """A program puts the places of one expert behind those of all before it."""
+    expert, n = tl.program_id(0), tl.arange(0, BLOCK)
+    first, own = 0, 0
+    for at in range(0, count, BLOCK):
+        other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
+        first += tl.sum((other < expert).to(tl.int32), 0)
+    for at in range(0, count, BLOCK):
+        other = tl.load(indices + at + n, mask=at + n < count, other=2147483647)
+        mine = (other == expert).to(tl.int32)
+        place = first + own + tl.cumsum(mine, 0) - 1
+        tl.store(order + place, at + n, mask=mine > 0)
+        tl.store(inverse + at + n, place, mask=mine > 0)
+        own += tl.sum(mine, 0)
+    if expert < experts:
+        tl.store(ends + expert, first + own)
