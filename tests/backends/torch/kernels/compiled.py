@@ -214,7 +214,7 @@ def others() -> Iterator[Build]:
     yield Build("gathered rows", gather._gather, {**constants, "FACTORS": True}, types)
     constants |= {"K": 8, "INVERSE": True, "FACTORS": True, "BIAS": True}
     yield Build("sum", gather._combine, {**constants, "BESIDE": True, "GATE": True}, types)
-    types = {"rows": "i32"}
+    types = {"rows": "i32", "last": "*i32"}
     constants = {"GROUPS": 2, "SIZE": 64, "BLOCK": 128, "num_warps": 4}
     yield Build("rows", rows._find_rows, constants, types)
     sizes = {"LANES": 8, "STEPS": 4, "num_warps": 4}
