@@ -176,7 +176,8 @@ def sample_triton(
         return torch.empty(rows, *shape, dtype=dtype, device=device)
 
     maxima, sums, tops, above = made(parts), made(parts), made(chunks), made(chunks, 2, 16)
-    offers, listed = made(chunks, 16, dtype=torch.int32), made(_ROOM, dtype=torch.int32)
+    room = min(_ROOM, power(vocabulary, 16))
+    offers, listed = made(chunks, 16, dtype=torch.int32), made(room, dtype=torch.int32)
     table, uniforms = made(TABLE, dtype=torch.int64), made(dtype=torch.float64)
     temperature, top_k, top_p, min_p, seeds, choices = parameters
     cuts = (temperature, top_k, top_p, min_p)
@@ -201,7 +202,7 @@ def sample_triton(
     )
     _list[programs](
         *(logits, *cuts, slots, uniforms, tops, table, listed, *sizes, chunks, softcap),
-        ROOM=_ROOM,
+        ROOM=room,
         num_warps=4,
         **shared,
         **row,
@@ -216,7 +217,7 @@ def sample_triton(
         BLOCK=min(512, power(vocabulary, 16)),
         BLOCK_P=power(parts, 16),
         BLOCK_W=1 if states is None else power(states.shape[1]),
-        ROOM=_ROOM,
+        ROOM=room,
         num_warps=8,
         **shared,
     )
