@@ -77,7 +77,7 @@ class Build:
         return (
             "i32"
             if re.match(
-                "stride|.*_stride|width|each|inputs|outputs|count|programs|exp|sort|voc|first|last",
+                "stride|.*_stride|width|each|inputs|outputs|count|programs|exp|sort|voc",
                 name,
             )
             else "*i32"
@@ -141,7 +141,7 @@ def products(architecture: int, size: str) -> Iterator[Build]:
             if form == "mxfp4" and places == 65536 and architecture == 90:
                 constants["maxnreg"] = 128
             scales = "*u8" if form == "mxfp4" else "*fp32"
-            types = {"codes": codes, "scales": scales}
+            types = {"codes": codes, "scales": scales, "first": "i32", "last": "i32"}
             yield Build(f"experts {form} {places}", grouped._grouped, constants, types)
         if form != "plain":
             constants = {"FORM": form, "NATIVE": native, **widen.SIZES}
@@ -214,7 +214,7 @@ def others() -> Iterator[Build]:
     yield Build("gathered rows", gather._gather, {**constants, "FACTORS": True}, types)
     constants |= {"K": 8, "INVERSE": True, "FACTORS": True, "BIAS": True}
     yield Build("sum", gather._combine, {**constants, "BESIDE": True, "GATE": True}, types)
-    types = {"rows": "i32", "last": "*i32"}
+    types = {"rows": "i32"}
     constants = {"GROUPS": 2, "SIZE": 64, "BLOCK": 128, "num_warps": 4}
     yield Build("rows", rows._find_rows, constants, types)
     sizes = {"LANES": 8, "STEPS": 4, "num_warps": 4}
