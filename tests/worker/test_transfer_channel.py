@@ -9,6 +9,7 @@ from queue import SimpleQueue
 import pytest
 from penstock.core import PenstockError, StepPlan, StepResult
 from penstock.core.codec import encode_plan
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.ranks import RankTask
 from penstock.ranks.messages import (
@@ -114,7 +115,7 @@ class Backend:
 
 
 class LoadedRank(loop.Rank):
-    def load(self) -> bytes:
+    def load(self, _report: Report = silent) -> bytes:
         return encode_answer(MoverReport(""))
 
 
