@@ -106,7 +106,6 @@ class Null:
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
         self.name = "null"
-        self.reserve = 0
         self.copies = None
         self.count: Operations | None = None
 

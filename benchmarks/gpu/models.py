@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from penstock.backends.torch.graphs import BUCKETS
-from penstock.backends.torch.memory import graph_bytes, step_bytes
+from penstock.backends.torch.memory import step_bytes
 
 from benchmarks.gpu import serving
 from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
@@ -111,9 +111,9 @@ def start(
     began = clock()
     blocks = torch.tensor([blocks_of(backend, sizes)], device=timing.device)
     blocks = int(backend._ranks.share(blocks))
-    backend.allocate([blocks])
-    phase("KV pool, a maximal step", began)
     _note_memory(results, timing, backend, sizes, blocks)
+    backend.allocate([blocks])
+    phase("KV pool", began)
     for pool in backend._pools:
         # Decode steps read contexts that no prompt has written.
         pool.blocks.normal_()
@@ -139,26 +139,30 @@ def blocks_of(backend: Any, sizes: Sizes) -> int:
 
 
 def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, blocks: int) -> None:
-    """The tensors of a maximal step, as computed from the spec and as the allocator saw them."""
+    """What the largest steps took before there were KV pools: tensors as computed from the spec and
+    as the allocator saw them, and what it keeps of the GPU.
+    """
     results.note("weights, bytes", backend.facts.weights_bytes)
     results.note("KV blocks", blocks)
     if timing.dry:
         return
-    (group,) = backend.kv_spec().groups
-    most = torch.cuda.max_memory_allocated(backend._device.torch)
+    device, weights = backend._device.torch, backend.facts.weights_bytes
+    tables = 4 * backend._on_device.entries
+    results.note("largest step", backend.facts.stages[-1][2])
     results.row(
         "memory of a maximal step",
-        computed=step_bytes(backend._spec, backend._shard, sizes.budget, backend._dtype),
-        measured=most - backend.facts.weights_bytes - blocks * group.block_bytes,
-        reserve=backend._device.reserve,
+        computed=step_bytes(backend._spec, backend._shard, sizes.budget, backend._dtype, tables),
+        measured=torch.cuda.max_memory_allocated(device) - weights,
+        kept=torch.cuda.memory_reserved(device) - weights,
+        free=backend.free_memory(),
     )
 
 
 def graphs(results: Results, model: Model) -> None:
     """Seconds to capture the graph of each size of batch, by the first step that needs it, and what
-    all of them keep. What is computed counts those that end before the head too.
+    they take beside the memory of the largest, which is there before KV pools are sized.
     """
-    device, backend = model.timing.device, model.driver.backend
+    device = model.timing.device
     before = 0 if model.timing.dry else torch.cuda.memory_reserved(device)
     for rows in [bucket for bucket in BUCKETS if bucket <= model.sizes.sequences]:
         own = _contexts(model, rows, 2, 1)
@@ -168,14 +172,8 @@ def graphs(results: Results, model: Model) -> None:
         _decode(model, own, 1)
         results.row("graphs", rows=rows, seconds=time.perf_counter() - began)
     if not model.timing.dry:
-        slots = model.sizes.sequences
-        results.row(
-            "memory of graphs",
-            computed=graph_bytes(
-                backend._spec, backend._shard, slots, model.sizes.budget, backend._dtype
-            ),
-            measured=torch.cuda.memory_reserved(device) - before,
-        )
+        more = torch.cuda.memory_reserved(device) - before
+        results.note("memory of graphs beside the largest", more)
 
 
 def waits(results: Results, model: Model) -> None:

@@ -141,6 +141,8 @@ def test_free_memory_for_no_block_is_refused_with_the_remedy() -> None:
         r"\. Free memory, or set --kv-cache-memory-bytes",
     ):
         plan_kv(replace(SMALL, available=MIB))
+    with pytest.raises(PenstockError, match=r"^0 bytes of the device.*--max-num-batched-tokens"):
+        plan_kv(replace(SMALL, available=0, own_memory=True))
 
 
 # Several groups and ranks ---------------------------------------------------------------------

@@ -249,6 +249,12 @@ def _no_block(needs: KvNeeds, size: int) -> PenstockError:
     takes = f"one block of {needs.block_size} tokens takes {block}"
     if needs.asked_bytes is not None:
         return PenstockError(f"--kv-cache-memory-bytes: {size} bytes hold no block, {takes}")
+    if needs.own_memory:
+        return PenstockError(
+            f"{needs.available} bytes of the device are free beside weights, the largest step and "
+            f"graphs: {takes}. Lower --max-num-batched-tokens or --max-num-seqs, or cut the model "
+            "with --tensor-parallel-size or --pipeline-parallel-size"
+        )
     return PenstockError(
         f"{needs.available} bytes of memory are free after loading, half of it holds no KV block: "
         f"{takes}. Free memory, or set --kv-cache-memory-bytes"

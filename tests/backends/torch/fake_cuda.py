@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
@@ -24,6 +24,8 @@ from penstock.backends.torch.graphs import Capture
 from penstock.backends.torch.kernels import language
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.backends.torch.caching import Allocator, Storages
 
 GPU = torch.device("cuda", 0)
 SOURCES = "penstock/backends/torch/"
@@ -43,6 +45,7 @@ class OnGpu(Tensor):
         assert type(host) is Tensor
         sizes = {"strides": host.stride(), "storage_offset": host.storage_offset()}
         # So that views of tensors of before the mode are what torch takes for views.
+        WATCH[-1].storages.take(host.untyped_storage())
         with torch.inference_mode(False):
             made = torch.Tensor._make_wrapper_subclass(
                 cls, host.shape, dtype=host.dtype, device=GPU, **sizes
@@ -90,6 +93,8 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self._late: list[tuple[int, Tensor, Tensor]] = []
         """Copies to the host that have not arrived: when they were launched, target and source."""
         self._pinned: set[int] = set()
+        self.memory = Allocator(1 << 40)
+        self.storages = Storages(self.memory)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.compute(func, args, kwargs or {})
@@ -339,22 +344,45 @@ class CUDAGraph:
 
     def __init__(self) -> None:
         self.again: Callable[[], Any] = lambda: None
+        self._pool: tuple[int, int] = (0, len(GRAPHS) + 2)
         GRAPHS.append(self)
 
+    def capture_begin(self, pool: tuple[int, int] | None, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        self._pool = self._pool if pool is None else pool
+        self._capture = capturing(self._pool)
+        self._capture.__enter__()
+
+    def capture_end(self) -> None:
+        self._capture.__exit__(None, None, None)
+
     def replay(self) -> None:
-        with capturing():
+        with capturing(self._pool):
             self.again()
 
 
 @contextmanager
-def capturing(*_: object, **__: object) -> Iterator[None]:
+def capturing(pool: tuple[int, int] = (0, 0)) -> Iterator[None]:
+    """A capture, whose tensors lie in a pool of graphs."""
     watch = WATCH[-1]
     assert not watch.capturing
     watch.capturing = True
     try:
-        yield
+        with owning(pool):
+            yield
     finally:
         watch.capturing = False
+
+
+@contextmanager
+def owning(owner: Hashable) -> Iterator[None]:
+    """Tensors are made in memory of a stream, or of a pool."""
+    memory = WATCH[-1].memory
+    before, memory.owner = memory.owner, owner
+    try:
+        yield
+    finally:
+        memory.owner = before
 
 
 class FakeCuda(Cuda):
@@ -429,17 +457,17 @@ def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
         "get_device_properties": lambda *_: PROPERTIES,
         "get_device_name": lambda *_: PROPERTIES.name,
         "set_device": lambda *_: None,
-        "mem_get_info": lambda *_: (1 << 33, 1 << 33),
-        "empty_cache": lambda: None,
+        "mem_get_info": lambda *_: (watch.memory.left, watch.memory.total),
+        "memory_reserved": lambda *_: watch.memory.reserved,
+        "empty_cache": watch.memory.release,
         "synchronize": lambda *_: watch.wait("the device"),
         "current_stream": lambda *_: stream,
-        "stream": nullcontext,
+        "stream": lambda own: nullcontext() if own is None else owning(id(own)),
         "device": nullcontext,
         "Stream": Stream,
         "Event": Event,
         "CUDAGraph": CUDAGraph,
-        "graph": capturing,
-        "graph_pool_handle": lambda: (0, len(GRAPHS)),
+        "graph_pool_handle": lambda: (0, 1),
         "cudart": Runtime,
     }
     torch._C._ensureCUDADeviceGuardSet()

@@ -58,7 +58,8 @@ AT_START = {
     "load.py:_rotations": "tables that the host computes",
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
-    CAPTURE: "steps with prompts, and what else the first request needs",
+    "device.py:release": "before memory is given back",
+    CAPTURE: "steps with prompts, what else the first request needs, and the largest of all",
     "widening.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
 }

@@ -142,16 +142,20 @@ def test_the_benchmark_plans_what_it_compares(fake: None, tmp_path: Path) -> Non
     assert not results.rows(FAILURES)
 
 
-def test_memory_counts_the_workspace_and_what_each_wrapper_takes(fake: None) -> None:
+def test_memory_counts_what_each_wrapper_of_a_graph_takes(fake: None) -> None:
     with flashed("alternating") as loaded:
-        kinds = len(flash.kinds_of(loaded._weights))
-        assert kinds == 2
-        eager = flash.flash_bytes(loaded._weights, graphs=False)
-        assert eager == flash.WORKSPACE + 2 * flash.INTEGERS
+        assert len(flash.kinds_of(loaded._weights)) == 2
         # 8 MiB of integers on the device, and 32768 lengths.
         assert flash.INTEGERS == 8 * 2**20 + 4 * 32768
-        more = flash.flash_bytes(loaded._weights, graphs=True) - eager
-        assert more == 2 * flash.INTEGERS * len(flash.BUCKETS)
+        assert loaded._flash is not None
+        columns = sum(
+            each.nbytes
+            for rows in flash.BUCKETS
+            for each in flash._staying(rows, torch.zeros(rows, 10)).values()
+            if isinstance(each, torch.Tensor)
+        )
+        wanted = 2 * (flash.INTEGERS * len(flash.BUCKETS) + columns)
+        assert loaded._flash.graph_bytes(10) == wanted
 
 
 def refused(family: str, **settings: object) -> str:

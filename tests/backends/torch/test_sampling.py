@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from penstock._native import decode_sampling, encode_sampling
+from penstock.backends.torch import rules as rules_module
 from penstock.backends.torch import slots as slots_module
 from penstock.backends.torch.rules import RuledRow, Rules, changed
 from penstock.backends.torch.slots import DeviceSlots, Updates
@@ -137,6 +138,29 @@ def test_rules_behind_drafts_are_those_of_an_output_with_them() -> None:
     assert found[0, 9] == -torch.inf
 
 
+@pytest.mark.parametrize("entries", [1, 70, 150])
+def test_rules_of_many_tokens_are_applied_in_parts(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which bounds their memory, and changes no logit: also where all rows have rules, and where
+    those of one leave nothing.
+    """
+    fields: list[dict[str, object]] = [
+        {"repetition_penalty": 1.8, "bias": [(5, 1.0)]},
+        {"presence_penalty": 0.5},
+        {"allowed": [7], "banned": [[7]]},
+        {"allowed": [3, 9], "repetition_penalty": 0.5},
+    ]
+    rules, logits = [rules_of(each, [5, 7]) for each in fields], torch.randn(5, VOCAB)
+    for rows in (range(5), (0, 2, 3, 4)):
+        ruled = [RuledRow(row, rules[row % 4], 99, []) for row in rows]
+        expected = changed(logits, ruled, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(rules_module, "ENTRIES", entries)
+            assert torch.equal(changed(logits, ruled, 0), expected)
+        assert torch.equal(expected[2], logits[2])
+
+
 def test_history_goes_on_after_a_preemption() -> None:
     """A sequence that is registered again with its output draws as if it had not been away."""
     rules = encode_sampling(presence_penalty=1.0, repetition_penalty=1.3)
@@ -202,3 +226,12 @@ def test_a_registration_is_one_copy_to_the_device(monkeypatch: pytest.MonkeyPatc
     assert device.sampling[4][2] == 0
     found = device.tables(torch.tensor([0, 2]), None)[:, 0]
     assert found.tolist() == [[5, 0, 0], [0, 6, 0]]
+
+
+def test_long_block_tables_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "WRITTEN", 4)
+    device = DeviceSlots(2, 7, 1, torch.device("cpu"))
+    places = array("i", [20, *range(9)])
+    device.apply(Updates(places, array("i", range(30, 40))))
+    found = device.tables(torch.arange(3), None).flatten().tolist()
+    assert found == [*range(31, 40), *[0] * 11, 30]

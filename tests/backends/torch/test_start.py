@@ -13,18 +13,16 @@ from penstock.backends import load_backend
 from penstock.backends.gpu_start import rank_of_host
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import device as device_module
-from penstock.backends.torch.backend import TorchBackend
-from penstock.backends.torch.device import Cpu, check_driver
-from penstock.backends.torch.graphs import BUCKETS, capture_cuda
+from penstock.backends.torch.device import check_driver
 from penstock.backends.torch.kernels import decode, latent
-from penstock.backends.torch.memory import graph_bytes, split_bytes, step_bytes
+from penstock.backends.torch.memory import split_bytes
 from penstock.backends.torch.shard import whole
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
 from penstock.model.spec import DecoderSpec, LatentAttention, Recipe
 
-from tests.backends.torch.driving import SLOTS, TOKENS, backend, config_of
+from tests.backends.torch.driving import backend, config_of
 from tests.real_ranks import TINY
 
 
@@ -113,34 +111,6 @@ def eight_billion() -> DecoderSpec:
     return replace(spec, hidden=4096, vocab=128_256, layers=(big,) * 32)
 
 
-def test_the_largest_step_of_a_model_of_eight_billion_takes_under_two_gigabytes() -> None:
-    """The tensors of 8,192 tokens."""
-    spec = eight_billion()
-    found = step_bytes(spec, whole(spec), 8192, torch.bfloat16)
-    inner, stream, logits = 8192 * 4 * 14_336 * 2, 8192 * 4096 * 16, 256 * 128_256 * 12
-    # Eight programs for each of 192 multiprocessors, of four heads of 128 and a sum.
-    parts = 8 * 192 * 4 * 129 * 4
-    assert found == inner + stream + logits + parts
-    assert found < 2 * 2**30
-
-
-def test_graphs_share_the_memory_of_the_largest() -> None:
-    """That of 1,024 tokens, or of 256 rows with the logits of a draw; and the results of all."""
-    spec = eight_billion()
-    row, hidden = 4 * 14_336 * 2 + 4096 * 16, 4096 * 2
-    logits = 128_256 * 2
-    # 1002 parts of 128 tokens; of a row with a cut, places of 256 parts and of 1024 tokens.
-    logits += 1002 * 8 + 4 * (256 + 1024 + 1) + 2 * 1024
-    for slots, rows in ((256, 1255), (1000, 1255), (10, 1 + 2 + 4 + 8 + 16)):
-        found = graph_bytes(spec, whole(spec), slots, 8192, torch.bfloat16)
-        buckets = [bucket for bucket in BUCKETS if slots > 10 or bucket <= 16]
-        # At most 32 parts of each of a row's heads.
-        parts = 4 * 129 * max(min(8 * 192 * 4, bucket * 32 * 32) for bucket in buckets)
-        decodes = buckets[-1] * (row + logits) + parts
-        prompts = 1024 * row + 4 * 129 * (8 * 192 * 4 + slots * 32)
-        assert found == max(decodes, prompts) + rows * (hidden + 12) + 1024 * hidden
-
-
 @pytest.mark.parametrize("family", ["llama", "deepseek3"])
 def test_parts_of_a_split_attention_are_counted(
     family: str, monkeypatch: pytest.MonkeyPatch
@@ -165,16 +135,6 @@ def test_parts_of_a_split_attention_are_counted(
             taken = 4 * rows * heads * splits * (width + 1) * kept
             assert taken <= split_bytes(spec, shard, rows)
     assert seen == {1, 2, 4, 8, 16, 32}
-
-
-def test_graphs_take_room_where_steps_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    with backend("llama") as loaded:
-        assert isinstance(loaded, TorchBackend)
-        monkeypatch.setattr(device_module, "available_memory", lambda: 10**9)
-        without = loaded.free_memory()
-        monkeypatch.setattr(Cpu, "capture", capture_cuda)
-        graphs = graph_bytes(loaded._spec, loaded._shard, SLOTS, TOKENS, torch.float32)
-        assert loaded.free_memory() == without - graphs < without
 
 
 def test_a_machine_without_a_gpu_is_told_so() -> None:

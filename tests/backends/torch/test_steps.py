@@ -206,7 +206,6 @@ class Late:
     def __init__(self) -> None:
         self.torch = torch.device("cpu")
         self.name = "late"
-        self.reserve = 0
         self.queue: list[LateStep] = []
 
     def start(self, work: object) -> LateStep:

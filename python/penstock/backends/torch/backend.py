@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,20 +20,15 @@ from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.compiling import Rehearsal, compile_ahead
 from penstock.backends.torch.device import Device, Done
-from penstock.backends.torch.flash import (
-    FlashInfer,
-    check_flash,
-    flash_bytes,
-    kinds_of,
-    planned,
-)
+from penstock.backends.torch.flash import FlashInfer, check_flash, kinds_of, planned
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
 from penstock.backends.torch.load import bytes_to_read, load_weights, reported, weight_bytes
+from penstock.backends.torch.measuring import measure
 from penstock.backends.torch.memory import (
+    FOR_POOLS,
     FOR_WEIGHTS,
-    graph_bytes,
     out_of_memory,
     sent_bytes,
     step_bytes,
@@ -61,7 +57,7 @@ from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.uploads import READERS, Uploads
-from penstock.backends.torch.warm_up import warm_up
+from penstock.backends.torch.warm_up import prepare, warm_up
 from penstock.backends.torch.weights import Weights, kv_groups
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
@@ -144,6 +140,11 @@ class TorchBackend:
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
+        self._largest: list[Callable[[], Tensor]] = []
+        self._make_tables()
+        self._free: int | None = None
+        if self.facts.own_memory:
+            self._free = self._measure()
 
     def _load(self, info: ModelInfo, checkpoint: Checkpoint) -> Weights:
         readers = min(READERS, max(2, self._config.compute.threads))
@@ -170,19 +171,31 @@ class TorchBackend:
         )
 
     def free_memory(self) -> int:
-        """What is left beside the tensors of the largest step, and those of graphs."""
-        config, device = self._config, self._device
-        spec, shard, slots = self._spec, self._shard, config.scheduler.max_num_seqs
-        shared = 1 if self.facts.own_memory else config.parallel.most_ranks_on_a_node
-        tokens = config.scheduler.max_num_batched_tokens
-        beside = step_bytes(spec, shard, tokens, self._dtype) + device.reserve
-        if config.parallel.ray_overlap_comm:
-            beside += sent_bytes(spec, tokens, self._dtype)
-        if self._capture is not None:
-            beside += graph_bytes(spec, shard, slots, tokens, self._dtype)
-        if config.compute.attention == "flashinfer":
-            beside += flash_bytes(self._weights, graphs=self._capture is not None)
-        return max(0, device.free_memory() // shared - beside)
+        """What the KV pools may take: steps and graphs have their memory beside it."""
+        config, tokens = self._config, self._config.scheduler.max_num_batched_tokens
+        free = self._free
+        if free is None:
+            free = self._device.free_memory() // config.parallel.most_ranks_on_a_node
+            tables = 4 * self._on_device.entries
+            free -= step_bytes(self._spec, self._shard, tokens, self._dtype, tables)
+        # Rows between stages that have memory of their own.
+        handed = config.parallel.ray_overlap_comm + (not self._shard.embeds)
+        return max(0, free - handed * sent_bytes(self._spec, tokens, self._dtype))
+
+    def _measure(self) -> int:
+        """The same of a GPU, over KV pools of one block."""
+        began = time.perf_counter()
+        self._place([1] * len(self._layouts))
+        flash = 0 if self._flash is None else self._flash.graph_bytes(self._width)
+        try:
+            found = measure(self._device, self._warm_up, self._captured, flash)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "graphs of steps") from error
+        self._largest = found.largest
+        detail = found.describe(self._limits.tokens)
+        stage = ("largest step computed", time.perf_counter() - began, detail)
+        self.facts = replace(self.facts, stages=(*self.facts.stages, stage))
+        return found.free
 
     def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[None] | None:
         if self._device.torch.type != "cuda":
@@ -205,28 +218,39 @@ class TorchBackend:
         )
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        config, spec = self._config, self._spec
+        try:
+            self._place(blocks)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, "the KV pools", FOR_POOLS) from error
+        if self.facts.own_memory:
+            self._device.start(lambda: prepare(self._captured)).result()
+
+    def _make_tables(self) -> None:
+        """What steps and graphs keep on the device beside KV pools."""
+        config, device = self._config, self._device.torch
+        slots, size = config.scheduler.max_num_seqs, config.cache.block_size
+        self._width = -(-self._longest // size)
+        try:
+            self._on_device = DeviceSlots(slots, self._width, len(self._layouts), device)
+            if config.compute.attention == "flashinfer":
+                self._flash = FlashInfer(kinds_of(self._weights), size, self._dtype, device)
+        except torch.OutOfMemoryError as error:
+            raise out_of_memory(error, f"tables of {slots} sequences") from error
+
+    def _place(self, blocks: Sequence[int]) -> None:
+        """Build what steps need over KV pools of so many blocks."""
         groups = zip(self._weights.kv_groups, blocks, strict=True)
         limits = self._limits_of([GroupLimits(n, g.window, g.chunked) for g, n in groups])
-        width = -(-self._longest // limits.block_size)
-        self._limits, self._slots = limits, Slots(limits, width, self._grammars)
-        try:
-            self._pools = make_pools(self._layouts, blocks, self._device.torch)
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error, "the KV pools") from error
-        self._on_device = DeviceSlots(limits.slots, width, len(blocks), self._device.torch)
-        self._model = Model(spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
-        if config.compute.attention == "flashinfer":
-            sizes = (limits.block_size, self._dtype, self._device.torch)
-            self._flash = FlashInfer(kinds_of(self._weights), *sizes)
+        self._limits, self._slots = limits, Slots(limits, self._width, self._grammars)
+        self._pools = make_pools(self._layouts, blocks, self._device.torch)
+        own = (self._spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
+        self._model = Model(*own)
         if self._capture is not None:
             graphs = (self._model, self._on_device, self._capture)
             self._graphs = DecodeGraphs(*graphs, self._flash)
             if self._flash is None:
                 self._prompt_graphs = PromptGraphs(*graphs, limits.tokens)
         self._device.synchronize()
-        if self.facts.own_memory:
-            self._warm_up()
 
     @property
     def _capture(self) -> Capture | None:
@@ -236,14 +260,18 @@ class TorchBackend:
         alone = self._shard.embeds and self._shard.has_head
         return self._device.capture if alone else None
 
+    @property
+    def _captured(self) -> list[DecodeGraphs | PromptGraphs]:
+        """Graphs of all kinds."""
+        return [each for each in (self._graphs, self._prompt_graphs) if each is not None]
+
     def _warm_up(self) -> None:
         limits = self._limits
         if self._compiled is not None:
             self._compiled.result()
         try:
             given = (one_of_each(self._model), self._on_device, limits, self._flash)
-            graphs = [each for each in (self._graphs, self._prompt_graphs) if each is not None]
-            self._device.start(lambda: warm_up(*given, graphs)).result()
+            self._device.start(lambda: warm_up(*given)).result()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
 
@@ -285,6 +313,7 @@ class TorchBackend:
         self._device.close()
         # Graphs have NCCL's operations.
         self._graphs = self._prompt_graphs = None
+        self._largest = []
         self._ranks.close()
 
     def _layout(self, layers: int) -> Layout:
@@ -353,23 +382,34 @@ class TorchBackend:
         # A row of each sequence, and all in one part.
         whole = len(x) == len(draws.rows) == len(step.plan.slots) and len(parts) == 1
         for part in parts:
-            own = slice(part.start, part.stop)
-            columns = [draws.rows[own], draws.slots[own], draws.positions[own]]
-            rows, slots, positions = to_device(columns, x.device)
-            states = x if whole else x[rows]
-            logits = self._model.logits(states)
-            drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
-            if logits is not None:
-                finite = states.isfinite().all(1)
-                drawn = draw(logits, finite, draws, part, slots, positions, self._on_device, masks)
-            drawn = self._ranks.share(drawn)
+            drawn, chosen = self._draw_part(draws, part, x, masks, whole=whole)
             tokens.append(drawn)
-            if logits is not None and draws.logprobs >= 0:
-                scored.append(score(logits, drawn, draws.logprobs))
+            if chosen is not None:
+                scored.append(chosen)
         drawn = torch.cat(tokens)
         note_last(drawn, draws, self._on_device)
         step.found.tokens = self._device.to_host(drawn)
         step.found.drawn = self._joined(scored)
+
+    def _draw_part(
+        self, draws: Draws, part: range, x: Tensor, masks: RowMasks, *, whole: bool
+    ) -> tuple[Tensor, Scored | None]:
+        """Tokens of these rows, and their log-probabilities where they are wanted. `whole`: they
+        are all that `x` has.
+        """
+        own = slice(part.start, part.stop)
+        columns = [draws.rows[own], draws.slots[own], draws.positions[own]]
+        rows, slots, positions = to_device(columns, x.device)
+        states = x if whole else x[rows]
+        logits = self._model.logits(states)
+        drawn = torch.empty(len(part), dtype=torch.int32, device=x.device)
+        if logits is not None:
+            finite = states.isfinite().all(1)
+            drawn = draw(logits, finite, draws, part, slots, positions, self._on_device, masks)
+        drawn = self._ranks.share(drawn)
+        if logits is None or draws.logprobs < 0:
+            return drawn, None
+        return drawn, score(logits, drawn, draws.logprobs)
 
     def _score(self, step: Step, x: Tensor) -> None:
         scores, scored = step.scores, []
@@ -378,10 +418,14 @@ class TorchBackend:
         for part in _parts(len(scores.rows)):
             own = slice(part.start, part.stop)
             rows, tokens = to_device([scores.rows[own], scores.tokens[own]], x.device)
-            logits = self._model.logits(x[rows])
-            if logits is not None:
-                scored.append(score(logits, tokens, max(scores.alternatives)))
+            found = self._score_part(x[rows], tokens, max(scores.alternatives))
+            if found is not None:
+                scored.append(found)
         step.found.scored = self._joined(scored)
+
+    def _score_part(self, states: Tensor, tokens: Tensor, alternatives: int) -> Scored | None:
+        logits = self._model.logits(states)
+        return None if logits is None else score(logits, tokens, alternatives)
 
     def _joined(self, scored: list[Scored]) -> Scored | None:
         if not scored:

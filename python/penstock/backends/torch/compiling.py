@@ -86,6 +86,13 @@ class Rehearsal:
     """Whether the rank's steps are captured, those with prompts too."""
 
     def run(self) -> None:
+        model, slots = self.made()
+        graphs = (model, slots, _computed)
+        captured: list[Graphs] = [DecodeGraphs(*graphs)]
+        captured.append(PromptGraphs(*graphs, self.limits.tokens))
+        warm_up(model, slots, self.limits, graphs=captured if self.captures else ())
+
+    def made(self) -> tuple[Model, DeviceSlots]:
         """Layers that are alike launch the same kernels: one of each kind is enough."""
         spec, recipes, own = self.spec, self.recipes, self.shard.layers
         kinds = {spec.layers[index]: index for index in own}
@@ -102,11 +109,7 @@ class Rehearsal:
         slots = DeviceSlots(self.limits.slots, width, len(layouts), META)
         before = None if shard.embeds else Zeroes(0)
         ranks = Ranks(None if shard.ranks == 1 else _Others(shard.rank), before)
-        model = Model(some, shard, weights, pools, ranks, self.dtype)
-        graphs = (model, slots, _computed)
-        captured: list[Graphs] = [DecodeGraphs(*graphs)]
-        captured.append(PromptGraphs(*graphs, self.limits.tokens))
-        warm_up(model, slots, self.limits, graphs=captured if self.captures else ())
+        return Model(some, shard, weights, pools, ranks, self.dtype), slots
 
 
 def _computed(work: Callable[[], Tensor]) -> Callable[[], Tensor]:

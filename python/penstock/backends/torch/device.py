@@ -22,8 +22,6 @@ from penstock.core import PenstockError
 
 CLOSE_S = 10.0
 """What steps in flight get to end at a stop."""
-CUDA_RESERVE = 2**30
-"""CUDA's context and libraries."""
 OLD_DRIVER = "580"
 """The first driver of CUDA 13, which PyPI's torch is built with."""
 LEAST_CAPABILITY = (8, 0)
@@ -47,8 +45,6 @@ class Device(Protocol):
 
     torch: torch.device
     name: str
-    reserve: int
-    """Bytes that the device's libraries take."""
 
     def start(self, work: Callable[[], None]) -> Done:
         """Start work; its results are on the host once it is done."""
@@ -67,7 +63,13 @@ class Device(Protocol):
         """Copies to and from the host beside the steps; None: the memory is the host's own."""
 
     def free_memory(self) -> int:
-        """Bytes that could be allocated now."""
+        """Bytes that could be allocated now, beside what is kept for tensors."""
+
+    def kept_memory(self) -> int:
+        """Bytes that are kept for tensors, used or not."""
+
+    def release(self) -> None:
+        """Give back what is kept for tensors and not used."""
 
     def synchronize(self) -> None:
         """Wait for what was done outside of work."""
@@ -88,7 +90,6 @@ class Cpu:
     def __init__(self, threads: int) -> None:
         self.torch = torch.device("cpu")
         self.name = "torch-cpu"
-        self.reserve = 0
         self._threads = threads
         self._worker = ThreadPoolExecutor(1, "torch", initializer=self._begin)
 
@@ -113,6 +114,12 @@ class Cpu:
 
     def free_memory(self) -> int:
         return available_memory()
+
+    def kept_memory(self) -> int:
+        return 0
+
+    def release(self) -> None:
+        """Nothing is kept."""
 
     def synchronize(self) -> None:
         """Nothing runs outside of work and of the caller."""
@@ -158,7 +165,6 @@ class Cuda:
         torch.cuda.set_device(self.torch)
         self.name = torch.cuda.get_device_name(index)
         self._label = label(self.torch)
-        self.reserve = CUDA_RESERVE
         self._stream = torch.cuda.Stream(self.torch)
         self._lock = threading.Lock()
         """Nothing else is launched on the stream while a graph is captured on it."""
@@ -196,8 +202,14 @@ class Cuda:
         return CudaCopies(self.torch, self._label)
 
     def free_memory(self) -> int:
-        torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(self.torch)[0])
+
+    def kept_memory(self) -> int:
+        return int(torch.cuda.memory_reserved(self.torch))
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self.torch)
+        torch.cuda.empty_cache()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
@@ -207,6 +219,7 @@ class Cuda:
 
     @cached_property
     def capture(self) -> Capture:
+        """All graphs share memory: they are replayed one after another."""
         return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
 
     def close(self) -> None:

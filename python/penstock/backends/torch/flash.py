@@ -64,11 +64,6 @@ def kinds_of(weights: Weights) -> tuple[Kind, ...]:
     return tuple(dict.fromkeys(kind_of(layer.mixer) for layer in weights.layers))
 
 
-def flash_bytes(weights: Weights, *, graphs: bool) -> int:
-    """Memory of a GPU beside that of steps with the Triton kernels."""
-    return WORKSPACE + INTEGERS * len(kinds_of(weights)) * (1 + graphs * len(BUCKETS))
-
-
 def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
     """What of a model FlashInfer does not compute here, or empty."""
     if dtype != torch.bfloat16 or kv_dtype != torch.bfloat16:
@@ -156,6 +151,11 @@ class FlashInfer:
         if rows not in self._of_graphs:
             self._of_graphs[rows] = self._planned(rows, tables)
         return self._of_graphs[rows]
+
+    def graph_bytes(self, width: int) -> int:
+        """Memory of the wrappers of all graphs, with tables of `width` blocks."""
+        columns = sum(4 * (rows * (width + 3) + 2) for rows in BUCKETS)
+        return len(self._kinds) * (INTEGERS * len(BUCKETS) + columns)
 
     def _planned(self, rows: int | None, tables: Sequence[Tensor]) -> Planned:
         made = {}

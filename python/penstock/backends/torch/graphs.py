@@ -10,8 +10,9 @@ nothing of them is stored.
 
 from __future__ import annotations
 
+import logging
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
+
+log = logging.getLogger(__name__)
+
+
+def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those that are smaller than `most`, and the next one."""
+    smaller = sum(size < most for size in sizes)
+    return tuple(sizes[: smaller + 1])
 
 
 class Capture(Protocol):
@@ -62,6 +71,7 @@ class DecodeGraphs:
         self._slots = slots
         self._capture = capture
         self._flash = flash
+        self._sizes = sizes_up_to(slots.padding, BUCKETS)
         self._graphs: dict[tuple[int, bool], Graph] = {}
         """By rows, and whether tokens are drawn."""
 
@@ -83,6 +93,13 @@ class DecodeGraphs:
     def prepare(self) -> None:
         """Capture that of one row, which a first request would wait for."""
         self._graph(1, draws=True)
+
+    def capture_largest(self) -> Graph:
+        return self._captured(self._sizes[-1], draws=True)
+
+    def results(self) -> list[int]:
+        row = self._model.spec.hidden * int(self._model.dtype.itemsize)
+        return [size for rows in self._sizes for size in (4 * rows, rows * row)]
 
     def _graph(self, rows: int, *, draws: bool) -> Graph:
         if (rows, draws) not in self._graphs:
@@ -127,7 +144,32 @@ class DecodeGraphs:
             # A length is the position of the token that follows.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
-        return Graph(columns, work, self._capture(work), planned)
+        return Graph(columns, work, recorded(self._capture, work, rows), planned)
+
+
+def recorded(capture: Capture, work: Callable[[], Tensor], rows: int) -> Callable[[], Tensor]:
+    """Repeats `work`, of so many rows: by a graph, or where there is no memory for one as it is."""
+    try:
+        return capture(work)
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+    log.warning(
+        "a graph of %d rows has too little memory: steps of this size are launched kernel by "
+        "kernel, which takes longer. Lower --kv-cache-memory-bytes or --max-num-seqs",
+        rows,
+    )
+    return work
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether it is for want of memory, or came of an error that was. An end of a capture may hide
+    the error that ended it.
+    """
+    if error is None:
+        return False
+    own = isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
+    return own or ran_out(error.__context__)
 
 
 def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
@@ -172,15 +214,18 @@ def capture_cuda(
     makes lies in `pool`, which the graphs of one stream share: what they have done with, the next
     one writes over. Results of a graph are read before another one is replayed. None: a pool of its
     own.
+
+    `torch.cuda.graph` would give back the memory that torch keeps for steps, each time.
     """
     work()
     torch.cuda.current_stream().synchronize()
     graph = torch.cuda.CUDAGraph()
     # Other threads may allocate and wait meanwhile.
-    mode = "thread_local"
-    stream = torch.cuda.current_stream()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
         result = work()
+    finally:
+        graph.capture_end()
 
     def replay() -> Tensor:
         graph.replay()

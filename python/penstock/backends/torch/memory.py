@@ -1,17 +1,20 @@
-"""Memory of a rank beside weights and KV blocks, from the spec: no profiling run is needed.
+"""Memory of a rank beside weights and KV blocks.
 
-A step's tensors are counted as if all of a layer's were alive together.
+A GPU shows it: the largest steps and the largest graph run before the KV pools are sized, and what
+they took is kept for those to come. What cannot be seen then is counted here: later graphs, and
+steps of a device without memory of its own, by the tensors that are alive together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from penstock.backends.torch.graphs import BUCKETS
 from penstock.backends.torch.kernels.decode import FILLS
 from penstock.backends.torch.kernels.merge import MOST_SPLITS
 from penstock.backends.torch.kernels.sample import drawing_bytes
-from penstock.backends.torch.prompt_graphs import TOKENS, sizes_up_to
+from penstock.backends.torch.rules import ENTRIES
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError
@@ -23,14 +26,75 @@ MULTIPROCESSORS = 192
 """Those of the largest GPU, an RTX PRO 6000 with 188, rounded up."""
 LATENT_HEADS = 64
 """Query heads of a program of latent attention, at most."""
-PLACE = 40
-"""Bytes of the indices of a row and one of its experts, as they are sorted."""
+PLACE = 20
+"""Bytes of the weight and the indices of a row and one of its experts."""
+OFFSETS = 32
+"""Bytes of a row's columns: tokens, positions, places."""
+DRAWN = 21
+"""Bytes of a logit of a row that is drawn: in f32 as it is, within a grammar, twice with rules, as
+it was before these, and a mask.
+"""
+ENTRY = 28
+"""Bytes of a token that rules name: its place, its logit before and after."""
+MARGIN = 256 << 20
+"""What the driver may take later: code of kernels that no step before met, and their stacks."""
+DRIVER_STEP = 2 << 20
+"""The driver takes memory in such pieces."""
+MOST_OF_DRIVER = 32 << 20
+"""Its memory for a graph, at most: more was taken by another process meanwhile."""
+
+SMALL, LARGE = 1 << 20, 10 << 20
+SMALL_SEGMENT, SEGMENT = 2 << 20, 20 << 20
 
 
-def step_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
-    """The most that the tensors of a step of so many tokens take at once."""
-    logits = 3 * WIDE * min(tokens, HEAD_ROWS) * spec.vocab if shard.has_head else 0
-    return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens) + logits
+def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
+    """What graphs that leave results of so many bytes take at most, after the largest ones, which
+    share `pool` bytes of torch's memory and took `driver` bytes of the driver's each.
+
+    All find that memory, but the results stay and cut it in pieces: it counts once more.
+    """
+    each = min(max(driver, DRIVER_STEP), MOST_OF_DRIVER)
+    kept = sum(map(allocated, results)) + 2 * SEGMENT
+    return pool + kept + len(results) * each
+
+
+def allocated(size: int) -> int:
+    """Bytes of the GPU that one of many tensors of `size` bytes takes. torch's allocator (PyTorch,
+    c10/cuda/CUDACachingAllocator.cpp) cuts tensors up to 1 MiB from segments of 2 MiB, those below
+    10 MiB from segments of 20, and gives larger ones a segment of multiples of 2 MiB.
+    """
+    size = _multiple(size, 512)
+    if size <= SMALL:
+        return SMALL_SEGMENT // (SMALL_SEGMENT // size) if size else 0
+    if size < LARGE:
+        return SEGMENT // (SEGMENT // size)
+    return _multiple(size, SMALL_SEGMENT)
+
+
+def _multiple(size: int, of: int) -> int:
+    return -(-size // of) * of
+
+
+def step_bytes(
+    spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype, tables: int = 0
+) -> int:
+    """The most that the tensors of a step of so many tokens take at once: within a layer, or where
+    tokens are drawn with all that requests may ask for. Its block tables take `tables` bytes.
+    """
+    layer = layer_bytes(spec, shard, tokens, dtype)
+    if not shard.has_head:
+        return layer + tables
+    stream = tokens * (spec.hidden * int(dtype.itemsize) + OFFSETS)
+    rows = min(tokens, HEAD_ROWS)
+    changed = rows * DRAWN * spec.vocab + ENTRY * min(rows * spec.vocab, ENTRIES)
+    # Logits before and after, within a grammar, and the mask.
+    drawn = max(changed, rows * (13 * spec.vocab + drawing_bytes(spec.vocab)))
+    return max(layer, stream + drawn) + tables
+
+
+def layer_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
+    """The most that the tensors of so many rows take at once within a layer."""
+    return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens)
 
 
 def sent_bytes(spec: DecoderSpec, tokens: int, dtype: torch.dtype) -> int:
@@ -58,33 +122,6 @@ def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
     return WIDE * (width + 1) * max(least, min(programs * group, rows * heads * MOST_SPLITS))
 
 
-def graph_bytes(
-    spec: DecoderSpec, shard: Shard, slots: int, tokens: int, dtype: torch.dtype
-) -> int:
-    """The most that all graphs keep, for steps of at most so many tokens. They share a pool: that
-    of the largest, and the results of all.
-    """
-    size, sequences = int(dtype.itemsize), sizes_up_to(slots, BUCKETS)
-    most, prompts = sequences[-1], sizes_up_to(tokens, TOKENS)[-1]
-    row = _row(spec, shard, dtype)
-    # Of several ranks the first one has its own, those of all, and those in the order of tokens.
-    copies = 1 if shard.ranks == 1 else 3
-    logits = copies * size * spec.vocab + drawing_bytes(spec.vocab)
-    decodes = most * (row + logits) + max(split_bytes(spec, shard, n) for n in sequences)
-    mixed = prompts * row + split_bytes(spec, shard, prompts) + _shared_parts(spec, shard, slots)
-    results = sum(sequences) * (spec.hidden * size + 3 * WIDE) + prompts * spec.hidden * size
-    return max(decodes, mixed) + results
-
-
-def _shared_parts(spec: DecoderSpec, shard: Shard, rows: int) -> int:
-    """Parts of rows of which the device alone knows how many there are: one of each at least."""
-    mixers = [spec.layers[index].mixer for index in shard.layers]
-    own = [each for each in mixers if isinstance(each, Attention)]
-    groups = [(each.heads // each.kv_heads, each.head_dim + 1) for each in own]
-    numbers = (len(shard.kv_heads(group)) * group * width for group, width in groups)
-    return WIDE * rows * max(numbers, default=0)
-
-
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
     """Bytes of a row's tensors within a layer."""
     size = int(dtype.itemsize)
@@ -92,39 +129,41 @@ def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
     forms = (_feed_forward(layer.feed_forward, shard, spec.hidden, size) for layer in layers)
     inner = max(forms, default=0)
-    # The residual stream and its sum, the normed rows, a branch, and a copy of one in f32.
-    stream = spec.hidden * (4 * size + 2 * WIDE)
-    return stream + size * max(mixers, inner)
+    # The residual stream and the normed rows.
+    return size * (2 * spec.hidden + max(mixers, inner)) + OFFSETS
 
 
 def _mixer(mixer: Mixer, shard: Shard) -> int:
-    """Numbers of a row: projections, queries once more, what is attended to, the output."""
+    """Numbers of a row: projections, queries once more, and what is attended to, of decodes and
+    prompts and both together.
+    """
     heads = len(shard.heads)
     if isinstance(mixer, LatentAttention):
         head, kept = mixer.plain_dim + mixer.rope_dim, mixer.kv_rank + mixer.rope_dim
-        return kept + (mixer.query_rank or 0) + heads * (2 * head + 2 * kept + mixer.value_dim)
+        down = kept + (mixer.query_rank or 0)
+        return down + heads * (head + kept + mixer.kv_rank + mixer.value_dim)
     assert isinstance(mixer, Attention)
     kv = shard.kv_heads(mixer.heads // mixer.kv_heads)
     queries = len(kv) * (mixer.heads // mixer.kv_heads)
-    return (3 * queries + 4 * len(kv)) * mixer.head_dim
+    return (4 * queries + 2 * len(kv)) * mixer.head_dim
 
 
 def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
-    """Numbers of a row: gate and up, and their product. For experts gate and up with the gathered
-    rows, or with their biases, which take more than what comes after.
+    """Numbers of a row: gate, up and their product. For experts gate and up with the gathered
+    rows, or with their biases in f32.
     """
     if not isinstance(form, Experts):
-        return 4 * len(shard.mlp[form.intermediate])
+        return 3 * len(shard.mlp[form.intermediate])
     own = form.expert.intermediate if shard.experts else len(shard.mlp[form.expert.intermediate])
-    shared = 0 if form.shared is None else 4 * len(shard.mlp[form.shared.intermediate])
-    place = max(2 * own + hidden, 4 * own) + PLACE // size
-    return form.experts_per_token * place + 2 * form.experts + shared
+    shared = 0 if form.shared is None else 3 * len(shard.mlp[form.shared.intermediate])
+    beside = 2 * own * WIDE // size if form.expert.bias else own
+    place = max(hidden, beside) + 2 * own + PLACE // size
+    routed = form.experts_per_token * place + WIDE * form.experts // size
+    return max(routed + (hidden if shared else 0), shared)
 
 
-FOR_STEPS = (
-    "Lower --kv-cache-memory-bytes or --max-num-batched-tokens, or cut the model with "
-    "--tensor-parallel-size"
-)
+FOR_STEPS = "Lower --max-num-batched-tokens, or cut the model with --tensor-parallel-size"
+FOR_POOLS = "Lower --kv-cache-memory-bytes, or end other processes that use the GPU"
 FOR_WEIGHTS = (
     "Cut the model with --tensor-parallel-size or --pipeline-parallel-size, serve a checkpoint of "
     "smaller weights, or end other processes that use the GPU (nvidia-smi shows them)"

@@ -54,8 +54,11 @@ class Model:
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
             normed, x = norm(x, layer.mixer_norm, branch, after)
+            # What is in the sum gives its memory to what follows.
+            del branch
             branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
             normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
+            del branch
             branch, after = self._feed_forward(layer, normed), layer.feed_forward_after
         if branch is not None:
             x = x + (branch if after is None else norm(branch, after)[0])

@@ -20,7 +20,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.graphs import BUCKETS, Capture, draw_all
+from penstock.backends.torch.graphs import BUCKETS, Capture, draw_all, recorded, sizes_up_to
 from penstock.backends.torch.inputs import Inputs, write
 from penstock.backends.torch.kernels import Spans
 from penstock.backends.torch.model import Model
@@ -70,6 +70,14 @@ class PromptGraphs:
             self._graph(tokens)
         for rows in self._draw_sizes:
             self._draw_graph(rows)
+
+    def capture_largest(self) -> Graph:
+        return self._graph(self._sizes[-1])
+
+    def results(self) -> list[int]:
+        states = self._states.numel() * self._states.itemsize
+        drawn = [4 * rows for rows in self._draw_sizes]
+        return [states, *[0] * (len(self._sizes) - 1), *drawn]
 
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
         """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
@@ -127,7 +135,7 @@ class PromptGraphs:
                 x = self._model.forward(inputs, tables, self._slots.last)
                 return self._states[:tokens].copy_(x)
 
-            self._graphs[tokens] = Graph(work, self._capture(work))
+            self._graphs[tokens] = Graph(work, recorded(self._capture, work, tokens))
         return self._graphs[tokens]
 
     def _draw_graph(self, rows: int) -> Graph:
@@ -140,14 +148,8 @@ class PromptGraphs:
                 x = self._states.index_select(0, own)
                 return draw_all(self._model, self._slots, x, slots, positions)
 
-            self._drawing[rows] = Graph(work, self._capture(work))
+            self._drawing[rows] = Graph(work, recorded(self._capture, work, rows))
         return self._drawing[rows]
-
-
-def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Those that are smaller than `most`, and the next one."""
-    smaller = sum(size < most for size in sizes)
-    return tuple(sizes[: smaller + 1])
 
 
 def columns_of(plan: StepPlan, order: Sequence[int]) -> Iterator[array[int]]:

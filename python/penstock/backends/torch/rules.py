@@ -19,6 +19,8 @@ from penstock.backends.torch.grammars import NEVER
 from penstock.backends.torch.inputs import to_device
 
 NOTHING = array("i")
+ENTRIES = 1 << 20
+"""Tokens of rows whose logits are changed at once: bounds the memory of their places."""
 
 
 class Rules:
@@ -95,6 +97,12 @@ class Rules:
                 self.drawn.append(token)
                 self.penalties.append(penalty)
 
+    @property
+    def entries(self) -> int:
+        """Tokens whose logits may change."""
+        columns = (self.seen, self.drawn, self.biased, self.allowed, self._suppressed, self._banned)
+        return sum(map(len, columns))
+
     def after(self, drafts: Sequence[int]) -> Rules:
         """These rules with drafts taken in as output; the same object without any."""
         if not drafts or not self.needs_history:
@@ -160,6 +168,28 @@ def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
     """Logits [rows, vocabulary], changed where there are rules. The first of the rows is number
     `first`. Rules that leave nothing are void: a token has to be drawn.
     """
+    found = logits.clone()
+    for some in _at_once(ruled):
+        _change(logits, found, some, first)
+    return found
+
+
+def _at_once(ruled: Sequence[RuledRow]) -> list[list[RuledRow]]:
+    """The rows in parts of at most ENTRIES entries, or of one row."""
+    parts: list[list[RuledRow]] = [[]]
+    total = 0
+    for one in ruled:
+        count = one.rules.entries
+        if parts[-1] and total + count > ENTRIES:
+            parts.append([])
+            total = 0
+        parts[-1].append(one)
+        total += count
+    return parts
+
+
+def _change(logits: Tensor, found: Tensor, ruled: Sequence[RuledRow], first: int) -> None:
+    """Change the rows of `found`, a copy of `logits`."""
     each = [one.rules.after(one.drafts) for one in ruled]
     columns: list[Sequence[int]] = [
         array("i", [one.row - first for one in ruled]),
@@ -175,19 +205,20 @@ def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
     rows, restricted, repetition = uploaded[:3]
     places = [_places(*uploaded[at : at + 2]) for at in range(3, len(uploaded), 3)]
     numbers = [column.view(torch.float32) for column in (repetition, *uploaded[5::3])]
-    found = logits.clone() if len(ruled) == len(logits) else logits[rows]
-    _mask(found, places[0], places[1], restricted)
+    whole = len(ruled) == len(logits)
+    own = found if whole else found[rows]
+    _mask(own, places[0], places[1], restricted)
     if at := places[2]:
-        found.index_put_(at, numbers[3], accumulate=True)
+        own.index_put_(at, numbers[3], accumulate=True)
     if at := places[3]:
-        chosen, factor = found[at], numbers[0][at[0]]
-        found[at] = torch.where(chosen > 0.0, chosen / factor, chosen * factor)
+        chosen, factor = own[at], numbers[0][at[0]]
+        own[at] = torch.where(chosen > 0.0, chosen / factor, chosen * factor)
     if at := places[4]:
-        found[at] -= numbers[5]
-    void = (found == NEVER).all(1, keepdim=True)
-    if len(ruled) == len(logits):
-        return torch.where(void, logits, found, out=found)
-    return logits.index_copy(0, rows.long(), torch.where(void, logits[rows], found, out=found))
+        own[at] -= numbers[5]
+    void = (own == NEVER).all(1, keepdim=True)
+    torch.where(void, logits if whole else logits[rows], own, out=own)
+    if not whole:
+        found.index_copy_(0, rows.long(), own)
 
 
 def _places(counts: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor] | None:

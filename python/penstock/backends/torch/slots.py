@@ -199,6 +199,8 @@ WORDS = (
     ("choice", torch.int32),
 )
 """Sampling parameters of 32 bits. They are kept as integers, so that they are written at once."""
+WRITTEN = 1 << 20
+"""Entries of block tables that are written at once: bounds the memory of their places."""
 
 
 class DeviceSlots:
@@ -218,13 +220,25 @@ class DeviceSlots:
         """In the order of the plans, by one copy to the device."""
         if not updates:
             return
-        given: list[Sequence[int]] = [updates.places, updates.blocks, *_registered(updates)]
+        first = slice(WRITTEN)
+        given: list[Sequence[int]] = [updates.places[first], updates.blocks[first]]
+        given += _registered(updates)
         at, blocks, slots, low, high, *words = to_device(given, self._device)
         if updates.blocks:
+            self._tables.view(-1)[at] = blocks
+        del at, blocks
+        for start in range(WRITTEN, len(updates.blocks), WRITTEN):
+            own = slice(start, start + WRITTEN)
+            at, blocks = to_device([updates.places[own], updates.blocks[own]], self._device)
             self._tables.view(-1)[at] = blocks
         if updates.registered:
             self._words[:, slots] = torch.stack(words)
             self._seeds[slots] = (high.long() << 32) | (low.long() & 0xFFFF_FFFF)
+
+    @property
+    def entries(self) -> int:
+        """Places of all block tables."""
+        return int(self._tables.numel())
 
     def tables(self, slots: Tensor, blocks: int | None) -> Tensor:
         """[sequences, KV groups, blocks], or whole ones."""

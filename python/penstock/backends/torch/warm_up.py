@@ -1,15 +1,16 @@
-"""Warm-up: steps before the first request, one of them maximal.
+"""Warm-up: steps before the first request, which take as much memory as any step may.
 
-Where `memory.step_bytes` counted too little, memory runs out here, with the flags to lower, and not
-under load. Kernels are compiled on the way: those of prompts, whose tiles depend on the number of
-rows, by prompts of twice as many rows each; those of decode, of which there is a merge for each
-number of splits, by steps of one row with wider and wider block tables.
+The KV pools of a GPU get what these steps leave, so each way of a step to its most memory is one of
+them: most rows in most sequences with full block tables, rows that are drawn with all that requests
+may ask for, vectors of whole prompts. Kernels are compiled on the way: those of prompts, whose
+tiles depend on the number of rows, by prompts of twice as many rows each; those of decode, of which
+there is a merge for each number of splits, by steps of one row with wider and wider block tables.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,23 +19,38 @@ from torch import Tensor
 
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.flash import FlashInfer, planned
+from penstock.backends.torch.grammars import RowMasks
 from penstock.backends.torch.graphs import draw_all
 from penstock.backends.torch.inputs import order_of, pack
-from penstock.backends.torch.kernels import sample
-from penstock.backends.torch.kernels.decode import split_tokens
+from penstock.backends.torch.kernels.decode import split_count, split_tokens
 from penstock.backends.torch.model import Model
-from penstock.backends.torch.sampling import HEAD_ROWS
-from penstock.backends.torch.slots import DeviceSlots
-from penstock.backends.torch.weights import MixtureWeights
+from penstock.backends.torch.rules import ENTRIES, RuledRow, Rules
+from penstock.backends.torch.sampling import HEAD_ROWS, Draws, draw, score
+from penstock.backends.torch.slots import WRITTEN, DeviceSlots, Updates
+from penstock.backends.torch.weights import HeadWeights, MixerWeights, MixtureWeights
 from penstock.core import StepPlan
+from penstock.core.request import MAX_LOGPROBS
 
 LARGEST_TILE = 128
 """Rows of a tile of attention, at most."""
+OTHERS = 8
+"""Tokens that rules name, beside those that were seen."""
 
 
 class Graphs(Protocol):
     def prepare(self) -> None:
         """Capture what the first requests would wait for."""
+
+    def capture_largest(self) -> Recorded:
+        """The graph that computes with the most memory."""
+
+    def results(self) -> list[int]:
+        """Bytes of what each graph leaves, of all that may be captured."""
+
+
+class Recorded(Protocol):
+    @property
+    def replay(self) -> Callable[[], Tensor]: ...
 
 
 def warm_up(
@@ -44,19 +60,29 @@ def warm_up(
     flash: FlashInfer | None = None,
     graphs: Sequence[Graphs] = (),
 ) -> None:
-    """Compute a prefill of `limits.tokens` rows and the logits of as many as are drawn at once, and
-    capture graphs.
+    """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture graphs.
 
     All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
     zeroes, so it writes to the first block of each KV group, which holds nothing yet.
     """
     with torch.inference_mode():
         _choose(model, limits)
-        _step(model, slots, limits, flash, _lengths(limits), None)
-        for rows in _prompts(model, limits):
-            _step(model, slots, limits, flash, [rows], None)
+        _write_tables(slots)
+        width = -(-limits.max_position // limits.block_size)
+        first, *others = largest(model, slots, limits)
+        step(model, slots, limits, flash, first, width, draws=True)
+        for rows in others:
+            step(model, slots, limits, flash, rows, width)
+        for count in _prompts(model, limits):
+            step(model, slots, limits, flash, [count], None)
         for tokens in split_tokens(limits.max_position):
-            _step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
+            step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
+    prepare(graphs)
+
+
+def prepare(graphs: Sequence[Graphs]) -> None:
+    """Capture what the first requests would wait for."""
+    with torch.inference_mode():
         for each in graphs:
             each.prepare()
 
@@ -70,15 +96,19 @@ def _choose(model: Model, limits: Limits) -> None:
             return
 
 
-def _step(
+def step(
     model: Model,
     slots: DeviceSlots,
     limits: Limits,
     flash: FlashInfer | None,
     parts: list[int],
     blocks: int | None,
+    *,
+    draws: bool = False,
 ) -> None:
-    """`blocks`: entries of the block tables that are read; None: as many as the rows need."""
+    """`blocks`: entries of the block tables that are read; None: as many as the rows need. `draws`:
+    with all that may follow the layers.
+    """
     plan = StepPlan(
         0,
         slots=array("i", [slots.padding] * len(parts)),
@@ -91,21 +121,53 @@ def _step(
     inputs = pack(plan, order, limits.block_size, slots.last.device)
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
     x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
-    if model.shard.has_head:
-        # Of a request for a vector.
-        alone.final(x[:1])
-        logits = alone.logits(x[:HEAD_ROWS])
-        if logits is not None:
-            _draw(logits, slots)
-        if parts == [1]:
-            # As graphs draw.
-            draw_all(alone, slots, x, inputs.slots, inputs.lengths)
+    if draws and model.shard.has_head:
+        # Of a request for the mean of all vectors.
+        alone.final(x).double().sum(0)
+        _draw(alone, slots, x[:HEAD_ROWS])
+    if parts == [1] and model.shard.has_head:
+        # As graphs draw.
+        draw_all(alone, slots, x, inputs.slots, inputs.lengths)
 
 
-def _draw(logits: Tensor, slots: DeviceSlots) -> None:
-    """Draw from a copy, as with rules that change the logits."""
-    padding = torch.full((len(logits),), slots.padding, dtype=torch.int32, device=logits.device)
-    sample(logits.clone(), slots.sampling, padding, torch.zeros_like(padding))
+def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
+    """Draw a token of each row, with all that requests may ask for at once: a grammar, rules in all
+    rows but one, which takes more than in all, and log-probabilities.
+    """
+    logits = model.logits(x)
+    if logits is None:
+        return
+    part = range(len(x))
+    rules = _rules(model.spec.vocab)
+    draws = Draws(rules=[RuledRow(row, rules, 0, ()) for row in part[1:] or part])
+    every = b"\xff" * -(-model.spec.vocab // 8)
+    padding = torch.full((len(x),), slots.padding, dtype=torch.int32, device=x.device)
+    given = (draws, part, padding, torch.zeros_like(padding), slots)
+    masks = RowMasks(bits=dict.fromkeys(part, every))
+    drawn = draw(logits, x.isfinite().all(1), *given, masks)
+    score(logits, drawn, MAX_LOGPROBS)
+
+
+def _rules(vocab: int) -> Rules:
+    """Rules of all kinds, with so many tokens that those of all rows are changed at once."""
+    seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
+    params = {
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.1,
+        "banned": [(0,)],
+        "suppressed": [0],
+        "suppressed_until": 1,
+        "allowed": [0, 1],
+        "bias": [(0, 0.1)],
+    }
+    return Rules(params, [*seen, 0], len(seen), vocab)
+
+
+def _write_tables(slots: DeviceSlots) -> None:
+    """Write as many entries at once as a step of new sequences with long prefixes may."""
+    zeros = array("i", bytes(4 * min(slots.entries, WRITTEN)))
+    slots.apply(Updates(places=zeros, blocks=zeros))
 
 
 def _prompts(model: Model, limits: Limits) -> list[int]:
@@ -118,10 +180,25 @@ def _prompts(model: Model, limits: Limits) -> list[int]:
     return [1 << power for power in range(1, most.bit_length())]
 
 
-def _lengths(limits: Limits) -> list[int]:
-    """Rows of the sequences: as few sequences as the longest one allows."""
-    whole, rest = divmod(limits.tokens, limits.max_position)
-    return [limits.max_position] * whole + [rest] * (rest > 0)
+def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]:
+    """Rows of each sequence, in the steps that take the most: all sequences, of which one or some
+    have the rows that are left; and as many rows as have the most parts of split rows.
+    """
+    decodes = min(limits.slots - 1, limits.tokens // 2)
+    whole, rest = divmod(limits.tokens - decodes, limits.max_position)
+    most = [1] * decodes + [limits.max_position] * whole + [rest] * (rest > 0)
+    programs = max((_programs(layer.mixer) for layer in model.weights.layers), default=1)
+
+    def parts(rows: int) -> int:
+        return rows * split_count(rows * programs, limits.max_position, slots.last.device)
+
+    return [most, [1] * max(range(1, min(limits.slots, limits.tokens) + 1), key=parts)]
+
+
+def _programs(mixer: MixerWeights) -> int:
+    """Programs of a row whose attention is not split, at least."""
+    own = mixer.projections
+    return own.hk if isinstance(own, HeadWeights) else 1
 
 
 def _without_stages(model: Model, rows: int) -> Model:
