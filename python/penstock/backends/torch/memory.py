@@ -13,6 +13,7 @@ import torch
 
 from penstock.backends.torch.kernels.decode import FILLS
 from penstock.backends.torch.kernels.merge import MOST_SPLITS
+from penstock.backends.torch.kernels.sample import drawing_bytes
 from penstock.backends.torch.rules import ENTRIES
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
@@ -84,8 +85,10 @@ def step_bytes(
     if not shard.has_head:
         return layer + tables
     stream = tokens * (spec.hidden * int(dtype.itemsize) + OFFSETS)
-    logits = min(tokens, HEAD_ROWS) * spec.vocab
-    drawn = DRAWN * logits + ENTRY * min(logits, ENTRIES)
+    rows = min(tokens, HEAD_ROWS)
+    changed = rows * DRAWN * spec.vocab + ENTRY * min(rows * spec.vocab, ENTRIES)
+    # Logits before and after, within a grammar, and the mask.
+    drawn = max(changed, rows * (13 * spec.vocab + drawing_bytes(spec.vocab)))
     return max(layer, stream + drawn) + tables
 
 

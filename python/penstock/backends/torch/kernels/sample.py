@@ -230,6 +230,13 @@ def _parts(vocabulary: int) -> tuple[int, int]:
     return part, ceiling(vocabulary, part)
 
 
+def drawing_bytes(vocabulary: int) -> int:
+    """Memory of a row beside its logits, as it is drawn from."""
+    part, parts = _parts(vocabulary)
+    chunks = ceiling(parts, max(1, _CHUNK // part))
+    return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_ROOM + 1)
+
+
 @jit
 def _philox(seed, position, choice):
     """Uniform number in [0, 1) of a key and a counter."""
