@@ -79,7 +79,8 @@ struct State {
     early: Vec<usize>,
     released: usize,
     closed: bool,
-    fault: Option<Unreadable>,
+    /// The first piece that cannot be read. Pieces are claimed in order, so those before it come.
+    fault: Option<(usize, Unreadable)>,
 }
 
 /// The reading of one tensor, or of one expert in it.
@@ -190,7 +191,7 @@ impl<'a> ReadAhead<'a> {
         self.lock()
             .fault
             .clone()
-            .map_or(Ok(()), |fault| Err(fault.into()))
+            .map_or(Ok(()), |(_, fault)| Err(fault.into()))
     }
 
     /// Lets the operating system take back the pages of all parts that were asked for so far. A
@@ -223,7 +224,10 @@ impl<'a> ReadAhead<'a> {
             let mut state = self.lock();
             match read {
                 Ok(()) => self.arrived(&mut state, index),
-                Err(fault) => drop(state.fault.get_or_insert(fault)),
+                Err(fault) if state.fault.as_ref().is_none_or(|(at, _)| index < *at) => {
+                    state.fault = Some((index, fault));
+                }
+                Err(_) => {}
             }
             self.changed.notify_all();
         }
@@ -275,8 +279,12 @@ impl<'a> ReadAhead<'a> {
         if self.in_use.fetch_max(piece, Ordering::Relaxed) < piece {
             self.changed.notify_all();
         }
-        while self.there.load(Ordering::Acquire) <= piece {
-            if state.fault.is_some() {
+        loop {
+            let there = self.there.load(Ordering::Acquire);
+            if there > piece {
+                return true;
+            }
+            if state.fault.as_ref().is_some_and(|(at, _)| *at == there) {
                 return false;
             }
             state = self
@@ -284,7 +292,6 @@ impl<'a> ReadAhead<'a> {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        true
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
