@@ -22,6 +22,7 @@ from penstock.backends.torch.kernels.language import ceiling, jit, launches, tl
 from penstock.backends.torch.kernels.matrix import Matrix
 from penstock.backends.torch.kernels.skinny import (
     COUNTERS,
+    MOST_ROWS,
     PADDED_ROWS,
     STAGES,
     WIDE,
@@ -39,7 +40,8 @@ _TILINGS = {"plain": WIDE, "fp8_block": Tiling(32, 4, 128), "mxfp4": Tiling(32, 
 
 def takes(x: Tensor, router: Tensor, gate_up: Matrix, down: Matrix, chosen: int) -> bool:
     """Whether the kernels compute it: they copy 16 bytes at once."""
-    if not launches(x) or len(x) * chosen > MOST_PLACES or x.itemsize != 2:
+    few = len(x) <= MOST_ROWS and len(x) * chosen <= MOST_PLACES
+    if not launches(x) or not few or x.itemsize != 2:
         return False
     aligned = all(
         each.is_contiguous() and each.shape[-1] % 16 == 0
