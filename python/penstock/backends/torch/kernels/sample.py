@@ -176,7 +176,7 @@ def sample_triton(
         return torch.empty(rows, *shape, dtype=dtype, device=device)
 
     maxima, sums, tops, above = made(parts), made(parts), made(chunks), made(chunks, 2, 16)
-    room = min(_ROOM, power(vocabulary, 16))
+    room = _room(vocabulary)
     offers, listed = made(chunks, 16, dtype=torch.int32), made(room, dtype=torch.int32)
     table, uniforms = made(TABLE, dtype=torch.int64), made(dtype=torch.float64)
     temperature, top_k, top_p, min_p, seeds, choices = parameters
@@ -230,11 +230,16 @@ def _parts(vocabulary: int) -> tuple[int, int]:
     return part, ceiling(vocabulary, part)
 
 
+def _room(vocabulary: int) -> int:
+    """Tokens of a row's list."""
+    return min(_ROOM, power(vocabulary, 16))
+
+
 def drawing_bytes(vocabulary: int) -> int:
     """Memory of a row beside its logits, as it is drawn from."""
     part, parts = _parts(vocabulary)
     chunks = ceiling(parts, max(1, _CHUNK // part))
-    return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_ROOM + 1)
+    return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_room(vocabulary) + 1)
 
 
 @jit
