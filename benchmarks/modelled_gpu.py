@@ -138,11 +138,13 @@ class Step:
         return self._result
 
 
-def load_timed(config: EngineConfig, info: ModelInfo, rank: object) -> ModelledGpu:
+def load_timed(config: EngineConfig, info: ModelInfo, rank: object, report: object) -> ModelledGpu:
     return ModelledGpu(config, info, timed=True)
 
 
-def load_untimed(config: EngineConfig, info: ModelInfo, rank: object) -> ModelledGpu:
+def load_untimed(
+    config: EngineConfig, info: ModelInfo, rank: object, report: object
+) -> ModelledGpu:
     return ModelledGpu(config, info, timed=False)
 
 

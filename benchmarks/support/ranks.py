@@ -20,7 +20,7 @@ ROW = bytes(576 * 4)
 PATIENCE = 60.0
 
 
-def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str]) -> EmptyRank:
+def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str], report: object) -> EmptyRank:
     return EmptyRank(json.loads(rank[1]))
 
 

@@ -97,6 +97,25 @@ def test_what_is_in_memory_is_not_read_again(tmp_path: Path) -> None:
         assert gpu_start._is_cached(opened.fileno(), 0, 50_000)
 
 
+def test_what_is_half_in_memory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(_descriptor: int, _memories: list[memoryview], offset: int, _flags: int) -> int:
+        if offset >= 49_000:
+            raise BlockingIOError(11, "not in memory")
+        return 1
+
+    monkeypatch.setattr(gpu_start.os, "preadv", noted)
+    (file,) = sharded(tmp_path, [50_000])
+    with file.open("rb") as opened:
+        assert not gpu_start._is_cached(opened.fileno(), 0, 50_000)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_a_damaged_index_is_left_to_the_load(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with reading_ahead(tmp_path, exact_config(str(TINY / "llama"), {"device": "torch"}), None):
+        ended()
+
+
 @pytest.mark.parametrize("name", ["absent", "absent.gguf"])
 def test_what_cannot_be_read_is_left_to_the_load(tmp_path: Path, name: str) -> None:
     with reading_ahead(

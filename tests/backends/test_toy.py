@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,11 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock import LLM, SamplingParams
+from penstock.backends import BackendModule
 from penstock.core import PenstockError
 
+from benchmarks import modelled_gpu
+from benchmarks.support import ranks
 from tests.e2e.test_tiny import write_tokenizer
 
 TOY = "tests.backends.toy"
@@ -49,3 +54,9 @@ def test_the_page_shows_this_backend(repository: Path) -> None:
     shown = page.split("```python\n")[1].split("```")[0]
     source = (repository / "tests/backends/toy.py").read_text()
     assert shown.strip() in source
+
+
+@pytest.mark.parametrize("load", [modelled_gpu.load_timed, modelled_gpu.load_untimed, ranks.load])
+def test_backends_of_benchmarks_take_what_is_given(load: Callable[..., object]) -> None:
+    given = list(inspect.signature(BackendModule.load).parameters)[1:]
+    assert list(inspect.signature(load).parameters) == given

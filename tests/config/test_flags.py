@@ -161,7 +161,7 @@ def test_half_precision_is_computed_as_bfloat16() -> None:
 
 def test_keywords_of_vllm_are_ignored_with_the_reason_of_their_flags() -> None:
     assert ignored_value("enforce_eager", True) == (
-        "enforce_eager is ignored: there are no graphs to capture"
+        "enforce_eager is ignored: graphs are captured on GPUs, without a choice"
     )
     assert ignored_value("enforce_eager", False) == ""
     assert ignored_value("load_format", "auto") == ""

@@ -228,7 +228,7 @@ def test_options_of_vllm_are_ignored_as_on_the_command_line(
     with caplog.at_level(logging.WARNING), pytest.raises(PenstockError, match="empty"):
         LLM(missing, enforce_eager=True, swap_space=4, dtype="half", trust_remote_code=False)
     assert caplog.messages == [
-        "enforce_eager is ignored: there are no graphs to capture",
+        "enforce_eager is ignored: graphs are captured on GPUs, without a choice",
         "swap_space is ignored: KV of preempted requests goes to RAM with --kv-tier ram:SIZE",
     ]
     with pytest.raises(InvalidValueError, match="task is 'draft'"):

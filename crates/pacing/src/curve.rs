@@ -50,7 +50,7 @@ impl CostCurve {
         *class = Some(match *class {
             Some(old) if now - old.seen >= STALE => newest,
             Some(old) if seconds < old.seconds / 2.0 => Class {
-                steps: old.steps + 1,
+                steps: old.steps.saturating_add(1),
                 ..newest
             },
             Some(old) => Class {

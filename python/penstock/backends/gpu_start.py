@@ -65,7 +65,7 @@ def reading_ahead(path: Path, config: EngineConfig, rank: tuple[str, str] | None
         # Layers lie in the files in their order, as near as it matters here.
         own = files[len(files) * stage // stages : -(-len(files) * (stage + 1) // stages)]
         chunks = deque(_chunks(own, available_memory() // 2))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
         chunks = deque()
     # Ranks of a host want the same pages: each begins at another place.
     ranks = config.parallel.most_ranks_on_a_node
@@ -115,8 +115,9 @@ def _read(descriptor: int, offset: int, size: int, scratch: memoryview) -> None:
 def _is_cached(descriptor: int, offset: int, size: int) -> bool:
     """Whether pages at both ends and between them are in memory."""
     page = memoryview(bytearray(1))
+    inside = range(offset, offset + size, max(1, size // 8))
     try:
-        for at in range(offset, offset + size, max(1, size // 8)):
+        for at in (*inside, offset + size - 1):
             os.preadv(descriptor, [page], at, os.RWF_NOWAIT)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):

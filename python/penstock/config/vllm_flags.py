@@ -48,11 +48,12 @@ def _refused(name: str, why: str, *, takes_value: bool = True) -> Foreign:
     return Foreign(name, why, takes_value=takes_value, refused=True)
 
 
-_NO_GRAPHS = "there are no graphs to capture"
+_GRAPHS = "graphs are captured on GPUs, without a choice"
 _BOTH = "every model answers with text, and with vectors where it is asked to"
 _NO_MEDIA = "models here read text only"
 _NO_ADAPTERS = "there are no adapters"
-_MEMORY = "memory is taken as it is used; see --kv-cache-memory-bytes"
+_MEMORY = "see --kv-cache-memory-bytes"
+_KERNELS = "kernels are compiled on GPUs, without a choice"
 _ONE_SERVER = "a server has one engine; --replicas starts several behind a gateway"
 _NO_CODE = "no code is ever loaded from a model"
 _NOT_LOGGED = "see --access-log; no text of a request is ever logged"
@@ -97,12 +98,12 @@ FOREIGN: tuple[Foreign, ...] = (
     _switch("--disable-cascade-attn", "there is no other attention than one"),
     _switch("--enable-sleep-mode", "a server that is stopped gives all memory back"),
     # computation
-    _switch("--enforce-eager", _NO_GRAPHS),
-    Foreign("--max-seq-len-to-capture", _NO_GRAPHS),
-    Foreign("--cuda-graph-sizes", _NO_GRAPHS),
-    Foreign("--cudagraph-capture-sizes", _NO_GRAPHS),
-    Foreign("--compilation-config", "nothing is compiled at the start"),
-    Foreign("--optimization-level", "nothing is compiled at the start"),
+    _switch("--enforce-eager", _GRAPHS),
+    Foreign("--max-seq-len-to-capture", _GRAPHS),
+    Foreign("--cuda-graph-sizes", _GRAPHS),
+    Foreign("--cudagraph-capture-sizes", _GRAPHS),
+    Foreign("--compilation-config", _KERNELS),
+    Foreign("--optimization-level", _KERNELS),
     Foreign("--speculative-config", "drafts change the speed only, and there is no drafter"),
     _switch("--ray-workers-use-nsight", "there is nothing of CUDA to profile"),
     # scheduling

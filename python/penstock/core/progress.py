@@ -52,7 +52,9 @@ class LoadProgress:
         self._seen: deque[tuple[float, int]] = deque([(self._began, 0)], maxlen=WINDOW)
 
     def add(self, count: int) -> None:
-        """`count` more bytes are loaded. Any thread may call it; none waits for a report."""
+        """`count` more bytes are loaded. Any thread may call it; only the one that adds the
+        last bytes waits for a report.
+        """
         with self._lock:
             ended = self._loaded < self._total <= self._loaded + count
             self._loaded += count

@@ -126,8 +126,8 @@ def notes(settings: Settings) -> list[str]:
         found.append(f"these pods cannot run: {runs}")
     elif settings.engine == "penstock" and settings.has_devices:
         found.append(
-            "--device cuda has not run on a GPU yet; --image: `make image VARIANT=cuda`, which has "
-            "penstock[cuda]"
+            "--device cuda is measured on one H100, and in no pod yet; --image: `make image "
+            "VARIANT=cuda`, which has penstock[cuda]"
         )
     return found
 

@@ -24,7 +24,7 @@ Settling = Callable[[float, float], float]
 """Seconds that a step of so many decodes takes longer, so many steps after one with prompt tokens:
 its weights come back into caches."""
 ALIKE = 4
-"""Steps of one length after which no further one teaches anything."""
+"""Steps of one length from which the pacing learns: it averages, and more would change little."""
 NOTICED = 0.01
 """Share of a step below which that is left out."""
 

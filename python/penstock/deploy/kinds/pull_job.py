@@ -10,12 +10,13 @@ HUB_SECRET = "hub"
 """Secret with the key `token`, for models that need one; it may be missing."""
 
 DOWNLOAD = (
-    "import os, sys; from huggingface_hub import snapshot_download as get; "
-    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*']); "
-    f"os.makedirs('{MODELS}/{KERNELS}', exist_ok=True)"
+    f"import os, sys; os.makedirs('{MODELS}/{KERNELS}', exist_ok=True); "
+    "from huggingface_hub import snapshot_download as get; "
+    "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
 )
 """Without the copies of the weights that some repositories keep for other programs: the claim has
-no room for them. The directory of kernels is made here, as the kubelet's would be root's."""
+no room for them. The directory of kernels is made here, as the kubelet's would be root's, and
+first: servers that were applied with the Job mount it before there are weights."""
 
 
 def pull_job(facts: Facts) -> dict[str, object]:
