@@ -14,7 +14,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.feed_forward import mixture_of_few, mixture_of_many
 from penstock.backends.torch.kernels.skinny import NARROW, WIDE
 from penstock.backends.torch.products import FASTER, bucket
-from penstock.backends.torch.tuning import Contest, tune
+from penstock.backends.torch.tuning import Contest, fastest, tune
 from penstock.backends.torch.weights import MixtureWeights
 
 from tests.backends.torch.driving import Driver, backend
@@ -115,6 +115,28 @@ def test_the_fastest_way_is_taken(
     assert found == {("a", 1): "wide", ("a", 2): "narrow", ("b", 1): "torch"}
     (record,) = caplog.records
     assert record.message.endswith("a: wide, narrow; b: torch")
+
+
+def test_a_way_that_fails_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seconds_of(work: Any) -> float:
+        if work() == 1.0:
+            raise RuntimeError("out of resource: shared memory")
+        return float(work())
+
+    found = contest("a", 1, torch=3.0, narrow=1.0, wide=2.0)
+    monkeypatch.setattr(tuning, "seconds_of", seconds_of)
+    assert fastest(found)[0] == "wide"
+    assert "a of 1 rows: narrow is left out: out of resource" in caplog.text
+    reason = "CUDA error: an illegal memory access was encountered"
+    monkeypatch.setattr(tuning, "seconds_of", lambda _: raised(RuntimeError(reason)))
+    with pytest.raises(RuntimeError, match="illegal"):
+        fastest(found)
+
+
+def raised(error: Exception) -> float:
+    raise error
 
 
 def test_what_there_is_no_time_for_is_left_to_torch(
