@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch import feed_forward, tuning
+from penstock.backends.torch import feed_forward, tuning, warm_up
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.feed_forward import mixture_of_few, mixture_of_many
 from penstock.backends.torch.kernels.skinny import NARROW, WIDE
@@ -86,6 +86,15 @@ def test_ways_that_take_the_same_time_leave_it_to_torch(caplog: pytest.LogCaptur
             assert FASTER
             assert set(FASTER.values()) == {None}
     assert any("products of 1, 2, 4.. rows, measured in" in each.message for each in caplog.records)
+
+
+def test_matrices_of_all_layers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one layer would be in the device's cache."""
+    seen: list[int] = []
+    monkeypatch.setattr(warm_up, "tune", lambda model: seen.append(len(model.weights.layers)))
+    with on_gpu("llama", dtype="auto") as gpu:
+        # The rehearsal, which compiles, and the start.
+        assert seen[-1] == len(gpu.loaded._weights.layers) > 1
 
 
 def contest(name: str, rows: int, **seconds: float) -> Contest:

@@ -33,7 +33,7 @@ from penstock.backends.torch.memory import (
     sent_bytes,
     step_bytes,
 )
-from penstock.backends.torch.model import Model, one_of_each
+from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
 from penstock.backends.torch.prompt_graphs import PromptGraphs
@@ -270,7 +270,7 @@ class TorchBackend:
         if self._compiled is not None:
             self._compiled.result()
         try:
-            given = (one_of_each(self._model), self._on_device, limits, self._flash)
+            given = (self._model, self._on_device, limits, self._flash)
             self._device.start(lambda: warm_up(*given)).result()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error

@@ -23,7 +23,7 @@ from penstock.backends.torch.grammars import RowMasks
 from penstock.backends.torch.graphs import draw_all
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels.decode import split_count, split_tokens
-from penstock.backends.torch.model import Model
+from penstock.backends.torch.model import Model, one_of_each
 from penstock.backends.torch.rules import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling import HEAD_ROWS, Draws, draw, score
 from penstock.backends.torch.slots import WRITTEN, DeviceSlots, Updates
@@ -41,21 +41,6 @@ OTHERS = 8
 
 class Graphs(Protocol):
     def prepare(self) -> None:
-        """Capture what the first requests would wait for."""
-
-    def capture_largest(self) -> Recorded:
-        """The graph that computes with the most memory."""
-
-    def results(self) -> list[int]:
-        """Bytes of what each graph leaves, of all that may be captured."""
-
-
-class Recorded(Protocol):
-    @property
-    def replay(self) -> Callable[[], Tensor]: ...
-
-
-def prepare(self) -> None:
         """Capture what the first requests would wait for."""
 
     def capture_largest(self) -> Recorded:
