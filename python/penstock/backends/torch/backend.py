@@ -245,6 +245,8 @@ class TorchBackend:
         self._pools = make_pools(self._layouts, blocks, self._device.torch)
         own = (self._spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
         self._model = Model(*own)
+        for each in self._captured:
+            each.forget()
         if self._capture is not None:
             graphs = (self._model, self._on_device, self._capture)
             self._graphs = DecodeGraphs(*graphs, self._flash)
@@ -311,7 +313,9 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
-        # Graphs have NCCL's operations.
+        # Graphs have NCCL's operations, which would wait for their end.
+        for each in self._captured:
+            each.forget()
         self._graphs = self._prompt_graphs = None
         self._largest = []
         self._ranks.close()
