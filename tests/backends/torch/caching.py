@@ -43,6 +43,8 @@ class Allocator:
         self.owner: Hashable = "stream"
         self.kept: Counter[Hashable] = Counter()
         """Bytes by stream and pool."""
+        self.pools: Counter[Hashable] = Counter()
+        """Graphs of each pool: its memory stays with them."""
         self._free: dict[Hashable, list[Block]] = {}
 
     @property
@@ -83,7 +85,7 @@ class Allocator:
         """Give segments without a tensor back to the driver, but for those of graphs."""
         for (owner, _), free in self._free.items():
             for block in list(free):
-                if block.size == block.segment.size and not is_graphs(owner):
+                if block.size == block.segment.size and self.pools[owner] == 0:
                     free.remove(block)
                     self.reserved -= block.size
                     self.kept[owner] -= block.size

@@ -30,7 +30,9 @@ from tests.backends.torch.caching import Allocator, Storages
 GPU = torch.device("cuda", 0)
 SOURCES = "penstock/backends/torch/"
 WATCH: list[Watch] = []
-GRAPHS: list[CUDAGraph] = []
+GRAPHS: list[weakref.ref[CUDAGraph]] = []
+POOL = (0, 1)
+"""That all graphs of a device share."""
 aten = torch.ops.aten
 
 
@@ -345,11 +347,14 @@ class CUDAGraph:
     def __init__(self) -> None:
         self.again: Callable[[], Any] = lambda: None
         self._pool: tuple[int, int] = (0, len(GRAPHS) + 2)
-        GRAPHS.append(self)
+        GRAPHS.append(weakref.ref(self))
 
     def capture_begin(self, pool: tuple[int, int] | None, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local"
         self._pool = self._pool if pool is None else pool
+        pools = WATCH[-1].memory.pools
+        pools[self._pool] += 1
+        weakref.finalize(self, pools.subtract, [self._pool])
         self._capture = capturing(self._pool)
         self._capture.__enter__()
 
@@ -400,7 +405,9 @@ class FakeCuda(Cuda):
                 return results[-1]
 
             replay = captured(noted)
-            GRAPHS[-1].again = lambda: results[-1].copy_(work())
+            graph = GRAPHS[-1]()
+            assert graph is not None
+            graph.again = lambda: results[-1].copy_(work())
             return replay
 
         return capture
@@ -467,7 +474,7 @@ def fake_cuda(capability: tuple[int, int] = (9, 0)) -> Iterator[Watch]:
         "Stream": Stream,
         "Event": Event,
         "CUDAGraph": CUDAGraph,
-        "graph_pool_handle": lambda: (0, 1),
+        "graph_pool_handle": lambda: POOL,
         "cudart": Runtime,
     }
     torch._C._ensureCUDADeviceGuardSet()

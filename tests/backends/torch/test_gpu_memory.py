@@ -28,7 +28,7 @@ from torch import Tensor
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.caching import is_graphs
 from tests.backends.torch.driving import Driver, Part, config_of
-from tests.backends.torch.fake_cuda import FakeCuda, Watch, fake_cuda
+from tests.backends.torch.fake_cuda import POOL, FakeCuda, Watch, fake_cuda
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from benchmarks.gpu.shapes import Shape, write_checkpoint
@@ -134,6 +134,8 @@ def test_what_is_free_is_what_steps_and_graphs_leave(
         assert stage[0] == "largest step computed"
         assert f"for {TOKENS} tokens" in stage[2]
         assert f"{free >> 20} free" in stage[2]
+        # Of the graphs that products were measured with none is left.
+        assert [own for own, size in watch.memory.kept.items() if is_graphs(own) and size] == [POOL]
     assert 0.9 * ((1 << 30) - kept) < free < (1 << 30) - kept
     larger = tmp_path / "larger"
     larger.mkdir()

@@ -16,7 +16,7 @@ from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Matrix, Scoring, attend_prefill, decode, experts
 from penstock.backends.torch.kernels.grouped import grouped_sizes
 from penstock.backends.torch.kernels.prefill import prefill_sizes
-from penstock.backends.torch.warm_up import warm_up
+from penstock.backends.torch.warm_up import largest, warm_up
 from penstock.backends.torch.weights import HeadWeights, MixtureWeights
 from penstock.core import PenstockError
 from penstock.model.spec import Attention
@@ -149,6 +149,37 @@ def test_ranks_warm_up_together_and_stages_alone(tp: int, pp: int) -> None:
         works = [pool.submit(warm_up, x._model, x._on_device, x._limits) for x in last]
         for work in works:
             work.result(HANG)
+
+
+def test_ranks_of_different_heads_warm_up_with_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They sum them: other rows of one would hang all."""
+    monkeypatch.setattr(decode, "SPLIT_TOKENS", 1)
+    monkeypatch.setattr(decode, "multiprocessors", lambda _: 132)
+    with backend("llama", max_num_seqs=256) as loaded:
+        assert isinstance(loaded, TorchBackend)
+        model = loaded._model
+        limits = replace(loaded._limits, slots=256, tokens=512)
+
+        def rows(ranks: int, heads: int) -> list[list[int]]:
+            layers = [
+                replace(
+                    layer,
+                    mixer=replace(
+                        layer.mixer, projections=replace(layer.mixer.projections, hk=heads)
+                    ),
+                )
+                for layer in model.weights.layers
+            ]
+            own = replace(model, weights=replace(model.weights, layers=tuple(layers)))
+            own = replace(own, shard=replace(model.shard, ranks=ranks))
+            return largest(own, loaded._on_device, limits)
+
+        assert rows(1, 1) != rows(1, 2)
+        assert rows(2, 1) == rows(2, 2)
+        alone = [rows(1, heads)[1] for heads in (1, 2)]
+        assert all(each in rows(2, 1) for each in alone)
 
 
 def test_a_warm_up_that_is_out_of_memory_names_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch import feed_forward, tuning
+from penstock.backends.torch import feed_forward, tuning, warm_up
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.feed_forward import mixture_of_few, mixture_of_many
 from penstock.backends.torch.kernels.skinny import NARROW, WIDE
 from penstock.backends.torch.products import FASTER, bucket
-from penstock.backends.torch.tuning import Contest, tune
+from penstock.backends.torch.tuning import Contest, fastest, tune
 from penstock.backends.torch.weights import MixtureWeights
 
 from tests.backends.torch.driving import Driver, backend
@@ -88,6 +88,15 @@ def test_ways_that_take_the_same_time_leave_it_to_torch(caplog: pytest.LogCaptur
     assert any("products of 1, 2, 4.. rows, measured in" in each.message for each in caplog.records)
 
 
+def test_matrices_of_all_layers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one layer would be in the device's cache."""
+    seen: list[int] = []
+    monkeypatch.setattr(warm_up, "tune", lambda model: seen.append(len(model.weights.layers)))
+    with on_gpu("llama", dtype="auto") as gpu:
+        # The rehearsal, which compiles, and the start.
+        assert seen[-1] == len(gpu.loaded._weights.layers) > 1
+
+
 def contest(name: str, rows: int, **seconds: float) -> Contest:
     ways = tuple((way, (name, rows, way), lambda s=s: s) for way, s in seconds.items())
     device = torch.device("cuda", 0)
@@ -115,6 +124,28 @@ def test_the_fastest_way_is_taken(
     assert found == {("a", 1): "wide", ("a", 2): "narrow", ("b", 1): "torch"}
     (record,) = caplog.records
     assert record.message.endswith("a: wide, narrow; b: torch")
+
+
+def test_a_way_that_fails_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seconds_of(work: Any) -> float:
+        if work() == 1.0:
+            raise RuntimeError("out of resource: shared memory")
+        return float(work())
+
+    found = contest("a", 1, torch=3.0, narrow=1.0, wide=2.0)
+    monkeypatch.setattr(tuning, "seconds_of", seconds_of)
+    assert fastest(found)[0] == "wide"
+    assert "a of 1 rows: narrow is left out: out of resource" in caplog.text
+    reason = "CUDA error: an illegal memory access was encountered"
+    monkeypatch.setattr(tuning, "seconds_of", lambda _: raised(RuntimeError(reason)))
+    with pytest.raises(RuntimeError, match="illegal"):
+        fastest(found)
+
+
+def raised(error: Exception) -> float:
+    raise error
 
 
 def test_what_there_is_no_time_for_is_left_to_torch(

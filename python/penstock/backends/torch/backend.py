@@ -33,7 +33,7 @@ from penstock.backends.torch.memory import (
     sent_bytes,
     step_bytes,
 )
-from penstock.backends.torch.model import Model, one_of_each
+from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
 from penstock.backends.torch.prompt_graphs import PromptGraphs
@@ -245,6 +245,8 @@ class TorchBackend:
         self._pools = make_pools(self._layouts, blocks, self._device.torch)
         own = (self._spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
         self._model = Model(*own)
+        for each in self._captured:
+            each.forget()
         if self._capture is not None:
             graphs = (self._model, self._on_device, self._capture)
             self._graphs = DecodeGraphs(*graphs, self._flash)
@@ -270,7 +272,7 @@ class TorchBackend:
         if self._compiled is not None:
             self._compiled.result()
         try:
-            given = (one_of_each(self._model), self._on_device, limits, self._flash)
+            given = (self._model, self._on_device, limits, self._flash)
             self._device.start(lambda: warm_up(*given)).result()
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
@@ -311,7 +313,9 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
-        # Graphs have NCCL's operations.
+        # Graphs have NCCL's operations, which would wait for their end.
+        for each in self._captured:
+            each.forget()
         self._graphs = self._prompt_graphs = None
         self._largest = []
         self._ranks.close()

@@ -101,6 +101,10 @@ class DecodeGraphs:
         row = self._model.spec.hidden * int(self._model.dtype.itemsize)
         return [size for rows in self._sizes for size in (4 * rows, rows * row)]
 
+    def forget(self) -> None:
+        """End the graphs, to which their own work refers: no collection may come before the end."""
+        self._graphs.clear()
+
     def _graph(self, rows: int, *, draws: bool) -> Graph:
         if (rows, draws) not in self._graphs:
             self._graphs[rows, draws] = self._captured(rows, draws=draws)

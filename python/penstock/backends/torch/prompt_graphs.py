@@ -79,6 +79,11 @@ class PromptGraphs:
         drawn = [4 * rows for rows in self._draw_sizes]
         return [states, *[0] * (len(self._sizes) - 1), *drawn]
 
+    def forget(self) -> None:
+        """As that of `DecodeGraphs`."""
+        self._graphs.clear()
+        self._drawing.clear()
+
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
         """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
         one row first. It lies in memory of all graphs, until the next step.

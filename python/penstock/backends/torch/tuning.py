@@ -33,6 +33,7 @@ from penstock.backends.torch.kernels.skinny import (
     fits,
     skinny_product,
 )
+from penstock.backends.torch.losses import is_loss
 from penstock.backends.torch.products import FASTER, product_key
 from penstock.backends.torch.weights import HeadWeights, MixtureWeights, MlpWeights
 
@@ -98,10 +99,18 @@ def tune(model: Model) -> None:
 
 
 def fastest(contest: Contest) -> tuple[str, Any]:
+    """Name and way. A kernel that this device or compiler refuses is not taken."""
     (name, way, work), *others = contest.ways
     best = GAIN * seconds_of(work)
     for other in others:
-        seconds = seconds_of(other[2])
+        try:
+            seconds = seconds_of(other[2])
+        except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError) or is_loss(error):
+                raise
+            what = (contest.name, contest.rows, other[0])
+            log.warning("%s of %d rows: %s is left out: %s", *what, error)
+            continue
         if seconds < best:
             name, way, best = other[0], other[1], seconds
     return name, way

@@ -23,7 +23,7 @@ from penstock.backends.torch.grammars import RowMasks
 from penstock.backends.torch.graphs import draw_all
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels.decode import split_count, split_tokens
-from penstock.backends.torch.model import Model
+from penstock.backends.torch.model import Model, one_of_each
 from penstock.backends.torch.rules import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling import HEAD_ROWS, Draws, draw, score
 from penstock.backends.torch.slots import WRITTEN, DeviceSlots, Updates
@@ -31,6 +31,7 @@ from penstock.backends.torch.tuning import tune
 from penstock.backends.torch.weights import HeadWeights, MixerWeights, MixtureWeights
 from penstock.core import StepPlan
 from penstock.core.request import MAX_LOGPROBS
+from penstock.model.spec import Attention
 
 LARGEST_TILE = 128
 """Rows of a tile of attention, at most."""
@@ -63,23 +64,31 @@ def warm_up(
 ) -> None:
     """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture graphs.
 
-    All ranks of a stage call it. Its sequences lie in the slot of padding, whose block table is all
-    zeroes, so it writes to the first block of each KV group, which holds nothing yet.
+    Steps have a layer of each kind. All ranks of a stage call it. Its sequences lie in the slot of
+    padding, whose block table is all zeroes, so it writes to the first block of each KV group,
+    which holds nothing yet.
     """
+    some = one_of_each(model)
     with torch.inference_mode():
-        _choose(model, limits)
+        _choose(some, limits)
         _write_tables(slots)
         width = -(-limits.max_position // limits.block_size)
-        first, *others = largest(model, slots, limits)
-        step(model, slots, limits, flash, first, width, draws=True)
-        # Behind a step, whose first use of the libraries is none of the products' time.
+        # Behind a step, whose first use of the libraries is none of the products' time. Of all
+        # layers: the device's cache would hold the matrices of one.
+        step(some, slots, limits, flash, [1], width)
         tune(model)
+        if slots.last.is_cuda:
+            # Graphs that were measured had pools of their own, and what is widened nowhere was of
+            # another stream: torch has no use of that memory, and would keep it.
+            torch.cuda.empty_cache()
+        first, *others = largest(some, slots, limits)
+        step(some, slots, limits, flash, first, width, draws=True)
         for rows in others:
-            step(model, slots, limits, flash, rows, width)
-        for count in _prompts(model, limits):
-            step(model, slots, limits, flash, [count], None)
+            step(some, slots, limits, flash, rows, width)
+        for count in _prompts(some, limits):
+            step(some, slots, limits, flash, [count], None)
         for tokens in split_tokens(limits.max_position):
-            step(model, slots, limits, flash, [1], -(-tokens // limits.block_size))
+            step(some, slots, limits, flash, [1], -(-tokens // limits.block_size))
     prepare(graphs)
 
 
@@ -190,16 +199,30 @@ def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]
     decodes = min(limits.slots - 1, limits.tokens // 2)
     whole, rest = divmod(limits.tokens - decodes, limits.max_position)
     most = [1] * decodes + [limits.max_position] * whole + [rest] * (rest > 0)
-    programs = max((_programs(layer.mixer) for layer in model.weights.layers), default=1)
 
-    def parts(rows: int) -> int:
-        return rows * split_count(rows * programs, limits.max_position, slots.last.device)
+    def with_most_parts(programs: int) -> int:
+        def parts(rows: int) -> int:
+            return rows * split_count(rows * programs, limits.max_position, slots.last.device)
 
-    return [most, [1] * max(range(1, min(limits.slots, limits.tokens) + 1), key=parts)]
+        return max(range(1, min(limits.slots, limits.tokens) + 1), key=parts)
+
+    found = {with_most_parts(programs) for programs in _programs(model)}
+    return [most, *([1] * rows for rows in sorted(found))]
 
 
-def _programs(mixer: MixerWeights) -> int:
-    """Programs of a row whose attention is not split, at least."""
+def _programs(model: Model) -> Sequence[int]:
+    """Programs of a row whose attention is not split, at least. Ranks of a stage sum the same rows,
+    and may have different numbers of KV heads: each of them takes all that there may be.
+    """
+    mixers = [layer.mixer for layer in model.weights.layers]
+    if model.shard.ranks == 1:
+        return [max((_kv_heads(each) for each in mixers), default=1)]
+    specs = (each.spec for each in mixers)
+    most = max((each.kv_heads for each in specs if isinstance(each, Attention)), default=1)
+    return range(1, most + 1)
+
+
+def _kv_heads(mixer: MixerWeights) -> int:
     own = mixer.projections
     return own.hk if isinstance(own, HeadWeights) else 1
 
