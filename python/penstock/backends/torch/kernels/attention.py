@@ -101,19 +101,30 @@ def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
 
 
 @jit
-def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, first=None):
     """Block, and token in it, of the tokens of a tile, which begins at `at`. A block is looked up
     once: the addresses of a look-up for each token were a third of a tile's instructions.
+
+    Blocks that end at `first` or before it, if it is given, or begin at `end` are not looked up.
+    Block 0 stands for them: what lies there may be read.
     """
     tl.static_assert(max(TOKENS, BLOCK_N) % min(TOKENS, BLOCK_N) == 0)
     n = tl.arange(0, BLOCK_N)
-    block = tl.load(table + at // TOKENS)
+    # Division and product of numbers without a sign take fewer instructions.
+    own = table + tl.cast(at, tl.uint32) // TOKENS
+    known = at < end
+    if first is not None:
+        known = known & (at + min(TOKENS, BLOCK_N) > first)
+    block = tl.load(own, mask=known, other=0)
     if TOKENS % BLOCK_N == 0:
-        return block.to(tl.int64), at % TOKENS + n
+        return block.to(tl.uint32).to(tl.int64), (tl.cast(at, tl.uint32) % TOKENS).to(tl.int32) + n
     for i in tl.static_range(1, BLOCK_N // TOKENS):
-        other = tl.load(table + at // TOKENS + i, mask=at + i * TOKENS < end, other=0)
+        known = at + i * TOKENS < end
+        if first is not None:
+            known = known & (at + i * TOKENS + TOKENS > first)
+        other = tl.load(own + i, mask=known, other=0)
         block = tl.where(n // TOKENS == i, other, block)
-    return block.to(tl.int64), n % TOKENS
+    return block.to(tl.uint32).to(tl.int64), n % TOKENS
 
 
 @jit

@@ -223,44 +223,56 @@ def _attend_prefill(
             other=0.0,
         )
         end = start + tl.minimum(tile * ROWS + ROWS, rows)
-        first = 0
+        # All rows see the tokens from `inner` to `clear`, and none sees one before `first`.
+        first, inner, clear = 0, 0, start + tile * ROWS + 1
         if WINDOW > 0:
             first = tl.maximum(start + tile * ROWS - WINDOW + 1, 0)
+            inner = end - WINDOW
         if CHUNK > 0:
             first = (start + tile * ROWS) // CHUNK * CHUNK
+            inner = tl.maximum(inner, (end - 1) // CHUNK * CHUNK)
+        LATE: tl.constexpr = WINDOW > 0 or CHUNK > 0
         most = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+        # Of the tile before, whose values a step multiplies: on 9.0 the tensor cores do so while
+        # the weights of this tile are found. So there is a step more than tiles.
+        weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        factor = tl.zeros([BLOCK_M], tl.float32)
         table = tables + sequence.to(tl.int64) * stride_table
-        for at in range(first // BLOCK_N * BLOCK_N, end, BLOCK_N):
+        for at in range(first // BLOCK_N * BLOCK_N, end + BLOCK_N, BLOCK_N):
             token = at + n
-            known = (token >= first) & (token < end)
-            block, offset = places(table, at, end, TOKENS, BLOCK_N)
+            block, offset = places(table, at, end, TOKENS, BLOCK_N, first if LATE else None)
             from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
+            # Scores of what is not seen are replaced, whatever its key is.
+            keys = tl.load(from_k[None, :] + d[:, None], mask=(d < D)[:, None], other=0.0)
+            before = at - BLOCK_N
+            known = (before - first + n).to(tl.uint32) < (end - first).to(tl.uint32)
+            block, offset = places(
+                table, tl.maximum(before, 0), end, TOKENS, BLOCK_N, first if LATE else None
+            )
             from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
             # What is not a number in an unused row must not meet a weight of zero.
-            keys = tl.load(
-                from_k[None, :] + d[:, None], mask=known[None, :] & (d < D)[:, None], other=0.0
-            )
             values = tl.load(
                 from_v[:, None] + e[None, :], mask=known[:, None] & (e < DV)[None, :], other=0.0
             )
             scores = tl.dot(queries, keys.to(queries.dtype), input_precision="ieee")
-            if SOFTCAP:
-                scores = capped(scores, softcap)
-            # Of the rows that are stored, none is behind `end` or sees what is before `first`.
-            seen = token[None, :] <= position[:, None]
-            if WINDOW > 0:
-                seen = seen & (token[None, :] > position[:, None] - WINDOW)
-            if CHUNK > 0:
-                seen = seen & (token[None, :] // CHUNK == position[:, None] // CHUNK)
-            scores = tl.where(seen, scores, float("-inf"))
-            most, weights, factor = weigh(scores, scale, most)
-            total = total * factor + tl.sum(weights, 1)
             acc = acc * factor[:, None]
             acc = tl.dot(
                 weights.to(queries.dtype), values.to(queries.dtype), acc, input_precision="ieee"
             )
+            if SOFTCAP:
+                scores = capped(scores, softcap)
+            if (at < inner) | (at + BLOCK_N > clear):
+                # Of the rows that are stored, none is behind `end`.
+                seen = token[None, :] <= position[:, None]
+                if WINDOW > 0:
+                    seen = seen & (token[None, :] > position[:, None] - WINDOW)
+                if CHUNK > 0:
+                    seen = seen & (token[None, :] // CHUNK == position[:, None] // CHUNK)
+                scores = tl.where(seen, scores, float("-inf"))
+            most, weights, factor = weigh(scores, scale, most)
+            total = total * factor + tl.sum(weights, 1)
         acc = shares(acc, total, most, sinks, query_head, own, SINKS)
         to = out + (place * HQ + query_head)[:, None] * DV + e[None, :]
         tl.store(to, acc.to(out.dtype.element_ty), mask=own[:, None] & (e < DV)[None, :])
