@@ -30,11 +30,19 @@ DECODE = (
 PREFILL = (
     SERVED,
     {"num_stages": 3},
-    {"BLOCK_N": 128, "num_stages": 3},
+    {"BLOCK_N": 128},
+    {"BLOCK_N": 32},
     {"BLOCK_M": 64, "num_warps": 4},
-    {"num_warps": 4},
+    {"BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
 )
-LATENT = (SERVED, {"num_stages": 2}, {"num_stages": 5, "num_warps": 8}, {"BLOCK_N": 16})
+LATENT = (
+    SERVED,
+    {"num_stages": 2},
+    {"APART": False},
+    {"BLOCK_N": 64, "num_stages": 2},
+    {"BLOCK_H": 32, "num_warps": 8},
+    {"BLOCK_N": 16},
+)
 PLAIN = (
     SERVED,
     {"BLOCK_N": 256},

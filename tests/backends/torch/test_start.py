@@ -122,7 +122,7 @@ def test_parts_of_a_split_attention_are_counted(
         mixer = replace(mixer, heads=128, kv_rank=512, rope_dim=64)
         spec = replace(spec, layers=tuple(replace(each, mixer=mixer) for each in spec.layers))
         heads, width = 128, mixer.kv_rank
-        programs = 128 // latent.latent_sizes(128, 576, 512, 2, 99 << 10)["BLOCK_H"]
+        programs = 128 // latent.latent_sizes(128, 576, 512, 2, 99 << 10, False)["BLOCK_H"]
     else:
         heads, width, programs = mixer.heads, mixer.head_dim, mixer.kv_heads
     shard, seen = whole(spec), set()

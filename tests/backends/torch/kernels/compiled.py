@@ -100,6 +100,8 @@ class Compiled:
     """Those of them that copy 16 bytes to shared memory beside the computation."""
     awaited: int
     """Groups of copies that may be under way when a tile is computed, at most."""
+    waits: int
+    """Times that loop waits for products of the tensor cores of 9.0."""
     spills: int
     """Reads and writes of spilled registers in that loop."""
     stores: int
@@ -122,10 +124,10 @@ def attention(size: str, room: int) -> Iterator[Build]:
         yield Build(f"prefill {group}x{d}", prefill._attend_prefill, constants)
 
 
-def latents(room: int) -> Iterator[Build]:
+def latents(architecture: int, room: int) -> Iterator[Build]:
     for heads in (128, 16):
         shared = {"HQ": heads, "WIDTH": 576, "VALUE": 512, "TOKENS": 64}
-        sizes = latent.latent_sizes(heads, 576, 512, 2, room)
+        sizes = latent.latent_sizes(heads, 576, 512, 2, room, architecture == 100)
         yield Build(f"latent {heads}", latent._attend_latent, {**shared, **sizes})
 
 
@@ -277,6 +279,7 @@ def compiled(build: Build, architecture: int) -> Compiled:
         products=sorted(set(re.findall(r"wgmma\.mma_async|tcgen05\.mma|mma\.sync", ptx))),
         loop=len(loop),
         copies=sum("LDGSTS" in each and ".128" in each for each in loop),
+        waits=sum("WARPGROUP.DEPBAR" in each for each in loop),
         spills=sum(bool(re.search(r"\b(LDL|STL)\b", each)) for each in loop),
         stores=len(re.findall(r"STG\.E\.128", code)),
         awaited=max(map(int, re.findall(r"cp\.async\.wait_group\s+(\d+)", ptx)), default=0),
@@ -308,7 +311,7 @@ def _loop(code: str) -> list[str]:
 
 
 def main(architecture: int, room: int, size: str) -> None:
-    builds = [*latents(room)]
+    builds = [*latents(architecture, room)]
     if size != "latent":
         builds += [*attention(size, room), *products(architecture, size), *others()]
         builds += few_rows(architecture, size)

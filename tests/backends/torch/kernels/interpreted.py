@@ -25,6 +25,7 @@ from benchmarks.gpu.cases import Case, Maker
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
 LENGTHS = (1, 16, 17, 63, 64, 65, 130)
 ROWS = ((0, 1), (0, 17), (60, 3), (15, 20))
+LONG = ((400, 140), (190, 3))
 
 
 def elementwise(make: Maker) -> Iterator[Case]:
@@ -56,6 +57,9 @@ def attention(make: Maker, groups: tuple[int, ...]) -> Iterator[Case]:
     yield cases.decodes(make, LENGTHS, 4, 2, 32, Scoring(0.2), tokens=64, splits=2, dv=48)
     yield cases.decodes(make, [0, 5], 2, 2, 16, Scoring(0.2), splits=2)
     yield cases.prefills(make, ROWS, 4, 2, 24, Scoring(0.2), tokens=64, dv=40)
+    # Tiles with a mask for a window's or a chunk's border before and behind tiles without one.
+    for tokens, rule in ((16, {"window": 300}), (128, {"chunk": 320})):
+        yield cases.prefills(make, LONG, 2, 2, 16, Scoring(0.2, **rule), tokens=tokens)
     yield cases.latent_rows(make, ROWS[:3], 5, 32, 16, splits=3)
     yield cases.latent_rows(make, ROWS[::2], 18, 40, 8, splits=1)
     for count, rule in itertools.product((0, 1, 3, len(LENGTHS)), ({}, {"window": 5})):

@@ -18,6 +18,7 @@ from penstock.backends.torch.kernels.attention import (
 )
 from penstock.backends.torch.kernels.decode import split_count
 from penstock.backends.torch.kernels.language import (
+    capability,
     ceiling,
     jit_with_varying,
     launches,
@@ -77,8 +78,11 @@ def attend_latent_triton(
     splits: int | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
-    room = shared_memory(q.device)
-    sizes = latent_sizes(hq, width, value_width, q.element_size(), room)
+    room, blackwell = (
+        shared_memory(q.device),
+        q.device.type != "cpu" and capability(q.device)[0] == 10,
+    )
+    sizes = latent_sizes(hq, width, value_width, q.element_size(), room, blackwell)
     tiles = ceiling(hq, sizes["BLOCK_H"])
     if splits is None:
         splits = split_count(rows * tiles, tables.shape[1] * tokens, q.device)
@@ -100,12 +104,15 @@ def attend_latent_triton(
     return merge_splits(parts, sums, None, out)
 
 
-def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) -> dict[str, int]:
+def latent_sizes(
+    hq: int, width: int, value_width: int, size: int, room: int, blackwell: bool
+) -> dict[str, int]:
     """Sizes of a program's tile: query heads that share the latents it reads, and tokens. `room` is
     the shared memory of a program, of which 32 tokens and 64 heads take 112 KiB.
 
-    Five stages are those of `decode_sizes`; with 64 heads they would take more than 10.0 has. Eight
-    warps would compute each score of 16 heads twice.
+    Five stages are those of `decode_sizes`: with 64 heads they take 184 KiB. Eight warps would
+    compute each score of 16 heads twice, and so they do with more heads where their scores are not
+    `APART`. On 10.0, where sums have a memory of their own, that takes more than it has.
     """
     heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {
@@ -113,8 +120,9 @@ def latent_sizes(hq: int, width: int, value_width: int, size: int, room: int) ->
         "BLOCK_N": 32 if size == 2 and room >= 128 << 10 else 16,
         "BLOCK_V": power(value_width, 16),
         "BLOCK_R": power(width - value_width, 16),
+        "APART": heads > 16 and not blackwell,
         "num_warps": 4 if heads == 16 else 8,
-        "num_stages": 5 if heads <= 32 and room >= 200 << 10 else 2,
+        "num_stages": 5 if room >= 200 << 10 else 2,
     }
 
 
@@ -141,6 +149,7 @@ def _attend_latent(
     BLOCK_N: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_R: tl.constexpr,
+    APART: tl.constexpr,
 ):
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -160,6 +169,11 @@ def _attend_latent(
     total = tl.zeros([BLOCK_H], tl.float32)
     acc = tl.zeros([BLOCK_H, BLOCK_V], tl.float32)
     for at in range(start, end, BLOCK_N):
+        if APART:  # noqa: SIM102 (the one is known when it is compiled)
+            # Never done. That the sums are used before a product has their own product end before
+            # the branch behind it: else ptxas does all products of 9.0 one by one (C7515).
+            if end < 0:
+                acc = acc * 0.0
         token = at + n
         seen = token < end
         block, offset = places(table, at, end, TOKENS, BLOCK_N)
@@ -173,8 +187,17 @@ def _attend_latent(
             other=0.0,
         ).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(values), input_precision="ieee")
-        scores = tl.dot(queries_r, tl.trans(keys_r), scores, input_precision="ieee")
-        scores = tl.where(seen[None, :], scores, float("-inf"))
+        if APART:
+            # A branch hides from Triton that another product uses the scores: where it sees that,
+            # each warp group of 9.0 computes the scores of all tokens in place of its own.
+            scores_r = tl.dot(queries_r, tl.trans(keys_r), input_precision="ieee")
+            if at + BLOCK_N > end:
+                scores = tl.where(seen[None, :], scores + scores_r, float("-inf"))
+            else:
+                scores = scores + scores_r
+        else:
+            scores = tl.dot(queries_r, tl.trans(keys_r), scores, input_precision="ieee")
+            scores = tl.where(seen[None, :], scores, float("-inf"))
         most, weights, factor = weigh(scores, scale, most)
         total = total * factor + tl.sum(weights, 1)
         acc = tl.dot(
