@@ -26,7 +26,7 @@ MULTIPLY = ("decode", "prefill", "latent", "experts", "skinny", "few")
 # of prefill, of which only a tile with a mask runs 80 to 100. With a look-up for each token there
 # were 650.
 DECODE_LOOP = 500
-PREFILL_LOOP = {90: 640, 100: 680}
+PREFILL_LOOP = {90: 680, 100: 680}
 # 770 of 64 heads that share latents, 128 of which never run. Where each warp group computed all
 # scores there were 970.
 LATENT_LOOP = 840

@@ -16,6 +16,7 @@ from penstock.backends.torch.kernels.attention import (
     weigh,
 )
 from penstock.backends.torch.kernels.language import (
+    jit,
     jit_with_varying,
     launches,
     power,
@@ -167,6 +168,30 @@ def prefill_sizes(
     }
 
 
+@jit
+def earliest(position, end, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """The first token that a row from `position` to `end` sees, and the first that all see."""
+    first, inner = 0, 0
+    if WINDOW > 0:
+        first = tl.maximum(position - WINDOW + 1, 0)
+        inner = end - WINDOW
+    if CHUNK > 0:
+        first = position // CHUNK * CHUNK
+        inner = tl.maximum(inner, (end - 1) // CHUNK * CHUNK)
+    return first, inner
+
+
+@jit
+def masked(scores, token, position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """Scores of what a row sees. Of the rows that are stored, none is behind the last token."""
+    seen = token[None, :] <= position[:, None]
+    if WINDOW > 0:
+        seen = seen & (token[None, :] > position[:, None] - WINDOW)
+    if CHUNK > 0:
+        seen = seen & (token[None, :] // CHUNK == position[:, None] // CHUNK)
+    return tl.where(seen, scores, float("-inf"))
+
+
 @jit_with_varying("tables", "starts", "offsets", "stride_table")
 def _attend_prefill(
     q,
@@ -223,14 +248,9 @@ def _attend_prefill(
             other=0.0,
         )
         end = start + tl.minimum(tile * ROWS + ROWS, rows)
-        # All rows see the tokens from `inner` to `clear`, and none sees one before `first`.
-        first, inner, clear = 0, 0, start + tile * ROWS + 1
-        if WINDOW > 0:
-            first = tl.maximum(start + tile * ROWS - WINDOW + 1, 0)
-            inner = end - WINDOW
-        if CHUNK > 0:
-            first = (start + tile * ROWS) // CHUNK * CHUNK
-            inner = tl.maximum(inner, (end - 1) // CHUNK * CHUNK)
+        first, inner = earliest(start + tile * ROWS, end, WINDOW, CHUNK)
+        # All rows see the tokens from `inner` to `clear`.
+        clear = start + tile * ROWS + 1
         LATE: tl.constexpr = WINDOW > 0 or CHUNK > 0
         most = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
@@ -264,13 +284,7 @@ def _attend_prefill(
             if SOFTCAP:
                 scores = capped(scores, softcap)
             if (at < inner) | (at + BLOCK_N > clear):
-                # Of the rows that are stored, none is behind `end`.
-                seen = token[None, :] <= position[:, None]
-                if WINDOW > 0:
-                    seen = seen & (token[None, :] > position[:, None] - WINDOW)
-                if CHUNK > 0:
-                    seen = seen & (token[None, :] // CHUNK == position[:, None] // CHUNK)
-                scores = tl.where(seen, scores, float("-inf"))
+                scores = masked(scores, token, position, WINDOW, CHUNK)
             most, weights, factor = weigh(scores, scale, most)
             total = total * factor + tl.sum(weights, 1)
         acc = shares(acc, total, most, sinks, query_head, own, SINKS)
