@@ -78,10 +78,8 @@ def attend_latent_triton(
     splits: int | None = None,
 ) -> Tensor:
     (rows, hq, width), tokens = q.shape, pool.shape[1]
-    room, blackwell = (
-        shared_memory(q.device),
-        q.device.type != "cpu" and capability(q.device)[0] == 10,
-    )
+    room = shared_memory(q.device)
+    blackwell = q.device.type != "cpu" and capability(q.device)[0] in (10, 11)
     sizes = latent_sizes(hq, width, value_width, q.element_size(), room, blackwell)
     tiles = ceiling(hq, sizes["BLOCK_H"])
     if splits is None:
@@ -112,7 +110,7 @@ def latent_sizes(
 
     Five stages are those of `decode_sizes`: with 64 heads they take 184 KiB. Eight warps would
     compute each score of 16 heads twice, and so they do with more heads where their scores are not
-    `APART`. On 10.0, where sums have a memory of their own, that takes more than it has.
+    `APART`. On 10.0, where sums have a memory of their own, that takes more than there is.
     """
     heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {
