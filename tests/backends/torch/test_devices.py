@@ -18,9 +18,10 @@ import torch
 from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import flash, prompt_graphs, ranks
-from penstock.backends.torch.backend import Step, TorchBackend
+from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.group import NcclGroup
 from penstock.backends.torch.rules import Rules
+from penstock.backends.torch.step import Step
 from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup
 from penstock.core import KvSpec, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,7 @@ from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.compiling import Rehearsal, compile_ahead
-from penstock.backends.torch.device import Device, Done
+from penstock.backends.torch.device import Device
 from penstock.backends.torch.flash import FlashInfer, check_flash, kinds_of, planned
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
 from penstock.backends.torch.graphs import Capture, DecodeGraphs
@@ -35,25 +33,23 @@ from penstock.backends.torch.memory import (
 )
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.pool import Layout, make_pools
-from penstock.backends.torch.pooling import Pooled, vector_bytes, vectors, wanted_vectors
+from penstock.backends.torch.pooling import vectors, wanted_vectors
 from penstock.backends.torch.prompt_graphs import PromptGraphs
 from penstock.backends.torch.ranks import open_ranks, parsed
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.sampling import (
     HEAD_ROWS,
     Draws,
-    Found,
     Scored,
-    Scores,
     draw,
     note_last,
     plain_draws,
-    result_of,
     score,
     wanted_draws,
     wanted_scores,
 )
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
+from penstock.backends.torch.step import Step
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.uploads import READERS, Uploads
@@ -67,7 +63,6 @@ from penstock.core import (
     Numerics,
     PenstockError,
     StepPlan,
-    StepResult,
     WorkerFacts,
 )
 from penstock.core.progress import Report, silent
@@ -442,61 +437,3 @@ class TorchBackend:
 
 def _parts(rows: int) -> list[range]:
     return [range(at, min(rows, at + HEAD_ROWS)) for at in range(0, rows, HEAD_ROWS)]
-
-
-class Step:
-    """A step in flight, or done."""
-
-    def __init__(self, plan: StepPlan, before: Step | None, grammars: Grammars | None) -> None:
-        self.plan = plan
-        self._grammars = grammars
-        self.draws = Draws()
-        self.scores = Scores()
-        self.pooled: list[Pooled] = []
-        self.found = Found()
-        self._before = before
-        self._done: Done | None = None
-        self._result: StepResult | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def only_tokens(self) -> bool:
-        """Whether nothing but a token of each row is wanted."""
-        return self.plain_draws and len(self.draws.rows) == len(self.plan.tokens)
-
-    @property
-    def plain_draws(self) -> bool:
-        """Whether nothing but tokens is wanted, drawn from logits as they are."""
-        return self.draws.plain and not (self.scores.rows or self.pooled)
-
-    def start(self, device: Device, work: Callable[[], None]) -> None:
-        self._done = device.start(work)
-
-    def result(self, timeout: float | None = None) -> StepResult:
-        assert self._done is not None
-        self._done.result(timeout)
-        self.settle()
-        assert self._result is not None
-        return self._result
-
-    def settle(self) -> None:
-        """Wait for the step and those before it, and take their tokens in, in their order."""
-        with self._lock:
-            if self._result is not None:
-                return
-            assert self._done is not None
-            self.settle_before()
-            self._before = None
-            self._done.result()
-            self._result = result_of(self.plan, self.draws, self.scores, self.found)
-            self._result.vectors = vector_bytes(self.pooled, self.found.vectors)
-            self._result.seconds = self._done.seconds
-            if self._grammars is not None:
-                self._result.masks = self._grammars.take_cost()
-
-    def settle_before(self) -> None:
-        """Take in the tokens of the steps before; their errors are their own."""
-        before = self._before
-        if before is not None:
-            with contextlib.suppress(Exception):
-                before.settle()
