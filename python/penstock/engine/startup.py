@@ -130,8 +130,8 @@ def report(
     if len(loaded) == 1:
         stages = loaded[0].facts.stages
         for at, (name, seconds, detail) in enumerate(stages, 1):
-            end = f", {free(loaded[0])}" if at == len(stages) else ""
-            on_stage(name, seconds + metadata, detail + end)
+            last = free(loaded[0]) if at == len(stages) else []
+            on_stage(name, seconds + metadata, ", ".join([detail, *last]))
             metadata = 0.0  # Part of the first stage, the reading of the model.
         return
     on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
@@ -141,15 +141,16 @@ def report(
         memory = f"{own.weights_bytes / 2**20:.0f} MiB, {own.device} on {own.threads} threads"
         memory += f" of {own.host}" if own.host else ""
         seconds = sum(seconds for _, seconds, _ in own.stages)
-        on_stage(f"{name} loaded", seconds, f"{held}; {memory}, {free(each)}")
+        on_stage(f"{name} loaded", seconds, ", ".join([f"{held}; {memory}", *free(each)]))
 
 
-def free(loaded: Loaded) -> str:
-    """Memory that the rank's pool and steps may take, and that of this host."""
-    host = describe_free(available_memory())
-    if not loaded.facts.own_memory:
-        return host
-    return f"{size(loaded.free_memory)} of GPU memory free for KV, {host}"
+def free(loaded: Loaded) -> list[str]:
+    """Memory that the rank's pool and steps may take on a GPU, and that of its host if it is this
+    one.
+    """
+    own = loaded.facts
+    gpu = [f"{size(loaded.free_memory)} of GPU memory free for KV"] if own.own_memory else []
+    return gpu if own.host else [*gpu, describe_free(available_memory())]
 
 
 def describe_free(host: int) -> str:
