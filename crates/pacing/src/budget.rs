@@ -5,14 +5,15 @@ use crate::curve::{CostCurve, Points};
 /// Longest mixed step, in steps that only decode: the inter-token latency of running answers while
 /// prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 const STRETCH: f64 = 3.0;
-/// Share of that bound which a step aims at: times vary, and averages lag.
-const AIM: f64 = 0.9;
-/// Fewest prompt tokens of a step. Steps of fewer do not say what a prompt token costs.
-const FEWEST: u32 = 16;
+/// Fewest prompt tokens of a step: the sequences behind a prompt wait for it, and few sequences
+/// decode at a higher price each.
+const FEWEST: u32 = 32;
+/// Prompt tokens from which on a step says what one costs.
+const COUNTED: u32 = 16;
 /// What a prompt token may cost more than in the cheapest size known, as a share of that cost. A
 /// step that can't stay within the bound at this price exceeds the bound: one long step ends sooner
 /// than many short ones, for running answers too.
-const WASTE: f64 = 0.25;
+const WASTE: f64 = 0.5;
 
 /// Learns what steps cost and bounds the prompt tokens of the next one.
 ///
@@ -52,7 +53,7 @@ impl PromptBudget {
         }
         if prompts == 0 {
             self.decodes.add(decodes, seconds, self.mixed);
-        } else if prompts >= FEWEST {
+        } else if prompts >= COUNTED {
             self.mixed += 1;
             if self.decodes.knows(decodes, self.mixed) {
                 let alone = self.decode_seconds(decodes);
@@ -76,8 +77,10 @@ impl PromptBudget {
         let seconds = self.decode_seconds(decodes);
         let points = self.prompts.points(self.mixed);
         let end = (2.0 * points.last()).min(most as f64);
-        let fitting = points.fitting((AIM * STRETCH - 1.0) * seconds, end);
-        let tokens = fitting.max(fewest(&points, end)).max(f64::from(FEWEST));
+        let fitting = points.fitting((STRETCH - 1.0) * seconds, end);
+        let tokens = fitting
+            .max(fewest(&points, end, most as f64))
+            .max(f64::from(FEWEST));
         most.min(tokens as usize)
     }
 
@@ -87,15 +90,14 @@ impl PromptBudget {
     }
 }
 
-/// The fewest of 16, 32, 64, ... tokens, at most `end`, that cost little more each than those of
-/// the cheapest size.
-fn fewest(points: &Points, end: f64) -> f64 {
+/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more each than those of
+/// the cheapest size: a measured one, or `most` by the slope of the measured ones.
+fn fewest(points: &Points, end: f64, most: f64) -> f64 {
     let each = |size: f64| points.of_prompts(size) / size;
     let sizes = points.as_slice().iter().map(|point| point.0);
-    let cheapest = sizes.chain((end > 0.0).then_some(end)).map(each);
-    let dearest = (1.0 + WASTE) * cheapest.fold(f64::INFINITY, f64::min);
+    let cheapest = sizes.chain([most]).map(each).fold(f64::INFINITY, f64::min);
     let mut tokens = f64::from(FEWEST);
-    while tokens < end && each(tokens) > dearest {
+    while tokens < end && each(tokens) > (1.0 + WASTE) * cheapest {
         tokens *= 2.0;
     }
     tokens.min(end)
@@ -145,7 +147,7 @@ mod tests {
     #[test]
     fn a_step_lasts_as_long_as_the_bound_where_tokens_cost_in_proportion() {
         let budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
-        let fitting = (AIM * STRETCH - 1.0) * 0.010 / 0.000_25;
+        let fitting = (STRETCH - 1.0) * 0.010 / 0.000_25;
         assert!((budget.tokens(4, MOST) as f64 - fitting).abs() < 2.0);
     }
 
@@ -153,7 +155,7 @@ mod tests {
     fn a_fixed_cost_larger_than_the_bound_is_shared_by_many_tokens() {
         // Qwen3-0.6B on an H100, steps with prompts launched kernel by kernel.
         let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_003));
-        assert_eq!(budget.tokens(8, MOST), MOST);
+        assert!(budget.tokens(8, MOST) >= 4096);
         // The same with a dearer token: half the bytes, four times the arithmetic.
         let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_1));
         let tokens = budget.tokens(8, MOST) as f64;
@@ -163,13 +165,13 @@ mod tests {
     #[test]
     fn a_fixed_cost_that_goes_away_is_noticed() {
         let mut budget = settled(8, MOST, affine(0.007, 0.020, 0.000_02));
-        assert!(budget.tokens(8, MOST) > 2000);
+        assert!(budget.tokens(8, MOST) >= 1024);
         let cost = affine(0.007, 0.0, 0.000_02);
         for _ in 0..2000 {
             let tokens = budget.tokens(8, MOST) as u32;
             budget.observe(8, tokens, cost(8, tokens));
         }
-        let fitting = (AIM * STRETCH - 1.0) * 0.007 / 0.000_02;
+        let fitting = (STRETCH - 1.0) * 0.007 / 0.000_02;
         assert!((budget.tokens(8, MOST) as f64 - fitting).abs() < 10.0);
     }
 
@@ -186,7 +188,7 @@ mod tests {
     fn short_chunks_and_prompts_alone_teach_nothing() {
         let mut budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
         let before = budget.tokens(4, MOST);
-        budget.observe(4, FEWEST - 1, 5.0);
+        budget.observe(4, COUNTED - 1, 5.0);
         budget.observe(0, 100, 1.0);
         assert_eq!(budget.tokens(4, MOST), before);
     }
@@ -207,7 +209,7 @@ mod tests {
                 plain(8, tokens) + f64::from(u8::from(first)) * 0.2,
             );
         }
-        let fitting = ((AIM * STRETCH - 1.0) * 0.007 - 0.001) / 0.000_02;
+        let fitting = ((STRETCH - 1.0) * 0.007 - 0.001) / 0.000_02;
         let tokens = budget.tokens(8, MOST) as f64;
         assert!(
             (tokens / fitting - 1.0).abs() < 0.1,
@@ -246,7 +248,7 @@ mod tests {
                     || waste(tokens / 2.0 - 1.0) > 1.0 + WASTE / 2.0,
                 "{tokens} tokens, {long} s of {bound}",
             );
-            let aim = ((AIM * bound - decode - fixed) / each).min(MOST as f64);
+            let aim = ((bound - decode - fixed) / each).min(MOST as f64);
             prop_assert!(
                 tokens >= 0.9 * aim.min(MOST as f64 - 1.0) || tokens as usize == MOST,
                 "{tokens} tokens, {aim} fit",

@@ -170,11 +170,11 @@ async fn tokens_come_when_the_model_says() {
     };
     let (first, second) = tokio::join!(rig.stream(COMPLETIONS, completion(1, 10, 4)), second);
     // 10 + 10 = 20. The second arrives at 25, while the first decodes until 40, and again until 60
-    // to measure that; then it ends beside 16 prompt tokens, 10 + 10 + 16, at 96. The last 4 take
-    // until 110, a decode until 130.
-    assert_eq!(first.times(), [20, 40, 60, 96]);
-    assert_eq!(second.times(), [110, 130]);
-    assert_eq!((first.headers_ms, second.headers_ms), (20, 110));
+    // to measure that; then it ends beside 20 prompt tokens, 10 + 10 + 20, at 100. A decode takes
+    // until 120.
+    assert_eq!(first.times(), [20, 40, 60, 100]);
+    assert_eq!(second.times(), [100, 120]);
+    assert_eq!((first.headers_ms, second.headers_ms), (20, 100));
     assert_eq!(first.last(), "[DONE]");
     assert_eq!(first.finishes(), ["length"]);
 }
