@@ -10,6 +10,9 @@ const STRETCH: f64 = 3.0;
 const FEWEST: u32 = 32;
 /// Prompt tokens from which on a step says what one costs.
 const COUNTED: u32 = 16;
+/// Steps of a size before its average counts: the first one may compile a kernel or capture a
+/// graph.
+const SURE: u32 = 2;
 /// What a prompt token may cost more than in the cheapest size known, as a share of that cost. A
 /// step that can't stay within the bound at this price exceeds the bound: one long step ends sooner
 /// than many short ones, for running answers too.
@@ -26,6 +29,8 @@ pub struct PromptBudget {
     decodes: CostCurve,
     /// Seconds by which prompt tokens lengthen a step beside decodes.
     prompts: CostCurve,
+    /// Seconds of steps of prompts alone: what larger sizes cost at most, before they are tried.
+    alone: CostCurve,
     /// Mixed steps so far.
     mixed: u64,
     /// Whether the last step was timed.
@@ -35,8 +40,9 @@ pub struct PromptBudget {
 impl Default for PromptBudget {
     fn default() -> Self {
         Self {
-            decodes: CostCurve::new(),
-            prompts: CostCurve::new(),
+            decodes: CostCurve::new(SURE),
+            prompts: CostCurve::new(SURE),
+            alone: CostCurve::new(1),
             mixed: 0,
             timed: false,
         }
@@ -48,10 +54,14 @@ impl PromptBudget {
     /// from a backend that measures nothing, whose steps are not bounded.
     pub fn observe(&mut self, decodes: u32, prompts: u32, seconds: f64) {
         self.timed = seconds > 0.0 && seconds.is_finite();
-        if decodes == 0 || !self.timed {
+        if !self.timed {
             return;
         }
-        if prompts == 0 {
+        if decodes == 0 {
+            if prompts >= COUNTED {
+                self.alone.add(prompts, seconds, self.mixed);
+            }
+        } else if prompts == 0 {
             self.decodes.add(decodes, seconds, self.mixed);
         } else if prompts >= COUNTED {
             self.mixed += 1;
@@ -78,10 +88,21 @@ impl PromptBudget {
         let points = self.prompts.points(self.mixed);
         let end = (2.0 * points.last()).min(most as f64);
         let fitting = points.fitting((STRETCH - 1.0) * seconds, end);
+        let cheapest = self.cheapest(&points, most as f64);
         let tokens = fitting
-            .max(fewest(&points, end, most as f64))
+            .max(fewest(&points, end, cheapest))
             .max(f64::from(FEWEST));
         most.min(tokens as usize)
+    }
+
+    /// The least cost of a prompt token: in a measured size, beside decodes or alone, or in `most`
+    /// by the slope, where no step of about so many was measured alone.
+    fn cheapest(&self, points: &Points, most: f64) -> f64 {
+        let alone = self.alone.points(self.mixed);
+        let measured = points.as_slice().iter().chain(alone.as_slice());
+        let slope = (2.0 * alone.last() < most).then(|| points.of_prompts(most) / most);
+        let costs = measured.map(|point| point.1 / point.0).chain(slope);
+        costs.fold(f64::INFINITY, f64::min)
     }
 
     fn decode_seconds(&self, decodes: u32) -> f64 {
@@ -90,12 +111,9 @@ impl PromptBudget {
     }
 }
 
-/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more each than those of
-/// the cheapest size: a measured one, or `most` by the slope of the measured ones.
-fn fewest(points: &Points, end: f64, most: f64) -> f64 {
+/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more than `cheapest` each.
+fn fewest(points: &Points, end: f64, cheapest: f64) -> f64 {
     let each = |size: f64| points.of_prompts(size) / size;
-    let sizes = points.as_slice().iter().map(|point| point.0);
-    let cheapest = sizes.chain([most]).map(each).fold(f64::INFINITY, f64::min);
     let mut tokens = f64::from(FEWEST);
     while tokens < end && each(tokens) > (1.0 + WASTE) * cheapest {
         tokens *= 2.0;
@@ -185,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn short_chunks_and_prompts_alone_teach_nothing() {
+    fn short_chunks_teach_nothing() {
         let mut budget = settled(4, MOST, affine(0.010, 0.0, 0.000_25));
         let before = budget.tokens(4, MOST);
         budget.observe(4, COUNTED - 1, 5.0);
-        budget.observe(0, 100, 1.0);
+        budget.observe(0, COUNTED - 1, 5.0);
         assert_eq!(budget.tokens(4, MOST), before);
     }
 

@@ -2,9 +2,6 @@
 
 /// Weight of the newest step in an average.
 const FRESH: f64 = 0.25;
-/// Steps of one size class before its average counts: the first one may have compiled a kernel or
-/// captured a graph.
-const SURE: u32 = 2;
 /// Mixed steps after which a class that was not seen again is forgotten, and so measured anew.
 const STALE: u64 = 512;
 /// Size classes: bit lengths of a `u32`.
@@ -27,12 +24,15 @@ type Point = (f64, f64);
 #[derive(Debug, Clone)]
 pub(crate) struct CostCurve {
     classes: [Option<Class>; CLASSES],
+    /// Steps of one class before its average counts.
+    sure: u32,
 }
 
 impl CostCurve {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(sure: u32) -> Self {
         Self {
             classes: [None; CLASSES],
+            sure,
         }
     }
 
@@ -65,7 +65,7 @@ impl CostCurve {
 
     /// Whether the class of `size` has a trusted average.
     pub(crate) fn knows(&self, size: u32, now: u64) -> bool {
-        trusted(self.classes[bit_length(size)], now).is_some()
+        self.trusted(self.classes[bit_length(size)], now).is_some()
     }
 
     /// The measured points in ascending order of size.
@@ -75,17 +75,17 @@ impl CostCurve {
             count: 0,
         };
         for class in self.classes {
-            if let Some(class) = trusted(class, now) {
+            if let Some(class) = self.trusted(class, now) {
                 points.points[points.count] = (class.size, class.seconds);
                 points.count += 1;
             }
         }
         points
     }
-}
 
-fn trusted(class: Option<Class>, now: u64) -> Option<Class> {
-    class.filter(|class| class.steps >= SURE && now - class.seen < STALE)
+    fn trusted(&self, class: Option<Class>, now: u64) -> Option<Class> {
+        class.filter(|class| class.steps >= self.sure && now - class.seen < STALE)
+    }
 }
 
 fn bit_length(number: u32) -> usize {
@@ -171,8 +171,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SURE: u32 = 2;
+
     fn curve(points: &[(u32, f64)]) -> CostCurve {
-        let mut curve = CostCurve::new();
+        let mut curve = CostCurve::new(SURE);
         for &(size, seconds) in points {
             for _ in 0..SURE {
                 curve.add(size, seconds, 0);
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_class_counts_from_its_second_step_on_and_until_it_is_stale() {
-        let mut curve = CostCurve::new();
+        let mut curve = CostCurve::new(SURE);
         curve.add(40, 1.0, 7);
         assert!(!curve.knows(40, 7));
         curve.add(50, 2.0, 8);
