@@ -145,7 +145,7 @@ def test_a_replica_paces_experts_as_the_scheduler_does(seed: int) -> None:
     ]
 
 
-@pytest.mark.parametrize(("token", "chunk"), [(0.00024, 256), (0.00024, 40), (0.001, 256)])
+@pytest.mark.parametrize(("token", "chunk"), [(0.00024, 256), (0.00024, 40), (0.0005, 256)])
 def test_a_long_prompt_beside_a_decode_stretches_no_step_beyond_the_bound(
     token: float, chunk: int
 ) -> None:
