@@ -111,7 +111,8 @@ impl PromptBudget {
     }
 }
 
-/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more than `cheapest` each.
+/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more than `cheapest`
+/// each.
 fn fewest(points: &Points, end: f64, cheapest: f64) -> f64 {
     let each = |size: f64| points.of_prompts(size) / size;
     let mut tokens = f64::from(FEWEST);
