@@ -42,7 +42,7 @@ from tests.families import FAMILIES
 
 __all__ = ["scripted"]
 CAPTURE = "graphs.py:capture_cuda"
-BEFORE = "backend.py:settle_before"
+BEFORE = "step.py:settle_before"
 TO_STAGE = "ranks.py:send"
 PLANS = "flash.py:plan"
 MEANT = {
