@@ -216,7 +216,7 @@ def test_a_draw_with_rules_waits_for_the_step_before_it_alone(fields: dict[str, 
         assert with_rules(gpu, fields) == expected
         reads = Rules(decode_sampling(encode_sampling(**fields)), (), 0, 64).needs_history
         # Two plans were made ahead.
-        assert sorted(gpu.waits) == [BEFORE] * (2 * reads) + [CAPTURE]
+        assert sorted(gpu.waits) == [CAPTURE, *[BEFORE] * (2 * reads)]
 
 
 def test_masks_of_grammars_wait_for_the_step_before_alone(
