@@ -5,8 +5,8 @@ that nothing is bounded.
 
     python benchmarks/modelled_gpu.py [--repeats 2] [--output build/modelled-gpu.json]
 
-The steps are those of Qwen3-0.6B (benchmarks/results/gpu-h100-2026-11-26.md): steps that only
-decode are graphs, steps with prompt tokens pay 11 ms of launches.
+The times are those of Qwen3-0.6B (benchmarks/results/gpu-h100-2026-11-26.md). A step with prompt
+tokens costs 11 ms more for its kernel launches.
 """
 
 from __future__ import annotations
@@ -27,19 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import EngineConfig
-from penstock.config.machine import available_memory
-from penstock.core import (
-    KvGroup,
-    KvSpec,
-    Numerics,
-    PenstockError,
-    StepPlan,
-    StepResult,
-    WorkerFacts,
-)
-from penstock.core.plan import LAST_SAMPLED
-from penstock.core.transfer import OpenTiers
+from penstock.core import StepPlan, StepResult
 from penstock.model import ModelInfo
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.backends.toy import Counted, CountingBackend
 
 DECODE_MS = ((1, 1.31), (8, 1.65), (32, 2.75), (64, 4.04), (128, 6.54), (256, 11.8))
 """Decodes and milliseconds, at 1,024 tokens each."""
@@ -76,66 +68,32 @@ def step_ms(lengths: Sequence[int]) -> float:
     return LAUNCHES_MS + decode_ms(max(decodes, 1)) + PROMPT_TOKEN_MS * prompts
 
 
-class ModelledGpu:
-    """A backend (docs/adding-a-backend.md) that answers each token with the next number, in the
-    time of a step. `timed`: it says how long a step took.
+class ModelledGpu(CountingBackend):
+    """Answers each token with the next number. A step takes its modelled time; with `timed` the
+    result reports it.
     """
 
     def __init__(self, config: EngineConfig, info: ModelInfo, *, timed: bool) -> None:
-        self._block_size = config.cache.block_size
-        self._layers = tuple(range(len(info.spec.layers)))
-        self._vocab = info.spec.vocab
+        super().__init__(config, info)
         self._timed = timed
-        self._last: dict[int, int] = {}
         self._idle_from = 0.0
-        self.facts = WorkerFacts(
-            fingerprint=bytes(32),
-            numerics=Numerics(weights=("none",), activations="none", kv="none"),
-            device="modelled GPU",
-            threads=1,
-            weights_bytes=0,
-        )
-
-    def kv_spec(self) -> KvSpec:
-        return KvSpec(self._block_size, (KvGroup(self._layers, block_bytes=4 * self._block_size),))
-
-    def free_memory(self) -> int:
-        return available_memory()
-
-    def allocate(self, blocks: Sequence[int]) -> None:
-        """Nothing is kept."""
 
     def submit(self, plan: StepPlan) -> Step:
-        result, end = StepResult(), 0
-        for slot, length, sample in zip(plan.slots, plan.lengths, plan.sample, strict=True):
-            end += length
-            token = plan.tokens[end - 1]
-            if token == LAST_SAMPLED:
-                token = self._last[slot]
-            result.counts.append(sample)
-            if sample:
-                self._last[slot] = (token + 1) % self._vocab
-                result.tokens.append(self._last[slot])
+        result = super().submit(plan).result()
         seconds = step_ms(plan.lengths) / 1e3
         result.seconds = seconds if self._timed else 0.0
         self._idle_from = max(time.perf_counter(), self._idle_from) + seconds
         return Step(result, self._idle_from)
 
-    def open_tiers(self, tiers: OpenTiers) -> object:
-        raise PenstockError("--kv-tier: a modelled GPU has no tiers")
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Step:
+class Step(Counted):
     def __init__(self, result: StepResult, ends: float) -> None:
-        self._result = result
+        super().__init__(result)
         self._ends = ends
 
     def result(self, timeout: float | None = None) -> StepResult:
         time.sleep(max(self._ends - time.perf_counter(), 0.0))
-        return self._result
+        return super().result(timeout)
 
 
 def load_timed(config: EngineConfig, info: ModelInfo, rank: object, report: object) -> ModelledGpu:

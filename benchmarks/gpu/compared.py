@@ -44,7 +44,7 @@ def _beside(model: str, row: dict[str, Any], loop: dict[str, Any]) -> dict[str, 
 
 
 def beside_published(found: Parts) -> Iterator[dict[str, Any]]:
-    """Our numbers beside those of published.yaml for the same chip. `better` above one is ours."""
+    """Penstock's results and the published ones for the same chip. Above one, `better` is ours."""
     device = str(found.get("machine", {}).get("results", {}).get("device", ""))
     for entry in yaml.safe_load(PUBLISHED.read_text()):
         if entry["chip"] not in device:

@@ -446,7 +446,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose title begins with it")
-    parser.add_argument("--launches", action="store_true", help="only those of steps with prompts")
+    parser.add_argument("--launches", action="store_true", help="measure steps with prompts only")
     parser.add_argument("--results", type=Path, help="directory; default: no file is written")
     options = parser.parse_args()
     torch.set_num_threads(1)

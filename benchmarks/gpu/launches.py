@@ -164,8 +164,8 @@ def least(work: Callable[[], object], repeats: int) -> float:
 
 
 def measure(name: str, decodes: int, prompt: int, repeats: int) -> dict[str, Any]:
-    """Launches of a step of a prompt and some decodes up to the head, the processor's time of one
-    of Triton's, and that of the whole step replayed.
+    """Measure a step of one prompt and `decodes` without its head: the number of launches, the CPU
+    time of one Triton launch, and the CPU time of the replayed step.
     """
     plan = plan_of(decodes, prompt)
     order = order_of(plan)

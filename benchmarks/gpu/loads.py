@@ -1,4 +1,4 @@
-"""Loads of servers: those of benchmarks/peers/workloads.txt, and of workloads.txt beside this."""
+"""Server workloads, from benchmarks/peers/workloads.txt and benchmarks/gpu/workloads.txt."""
 
 from __future__ import annotations
 

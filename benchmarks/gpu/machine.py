@@ -93,7 +93,7 @@ def _read(results: Results, timing: Timing) -> None:
     results.note(READ, read)
     results.note(MEMORY, max(read, results.value(COPY, 0.0)))
     rated = None if timing.dry else bandwidth.datasheet()
-    results.note("datasheet_bytes_per_s", "not known" if rated is None else rated)
+    results.note("datasheet_bytes_per_s", "unknown" if rated is None else rated)
 
 
 def _gemm(results: Results, timing: Timing) -> None:

@@ -35,12 +35,12 @@ class Product:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Ours, without settings of a server: those of a run are in its command."""
+        """This process's environment without PENSTOCK_ variables. A run sets its flags itself."""
         own = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
         return {**own, "PYTHONPATH": self.path}
 
     def is_this_tree(self) -> bool:
-        """Whether its Python files are those of this source tree."""
+        """Whether the package has the same Python files as this source tree."""
         return _texts(self.package) == _texts(SOURCES / "penstock")
 
 

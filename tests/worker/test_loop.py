@@ -22,7 +22,7 @@ from penstock.ranks import RankTask
 from penstock.ranks.messages import (
     Computed,
     Failed,
-    Loading,
+    LoadStatus,
     Ready,
     decode_answer,
     encode_allocate,
@@ -129,7 +129,7 @@ def test_progress_comes_before_the_facts() -> None:
         task = RankTask(1, False, engine_config().to_json(), "{}", "{}")
         assert loop.serve(loop.Rank(task, script.capacity), script)
     found = [decode_answer(message) for message in script.answers]
-    assert found == [Loading(0.5, "half of it"), Loaded(FACTS, SPEC, 7)]
+    assert found == [LoadStatus(0.5, "half of it"), Loaded(FACTS, SPEC, 7)]
 
 
 def test_the_reading_rank_answers_with_results_and_others_with_nothing() -> None:

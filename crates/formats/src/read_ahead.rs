@@ -51,7 +51,7 @@ pub struct ReadAhead<'a> {
     there: AtomicUsize,
     /// The last piece that was asked for.
     in_use: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<ReadQueue>,
     changed: Condvar,
 }
 
@@ -72,7 +72,7 @@ struct Piece<'a> {
 }
 
 #[derive(Default)]
-struct State {
+struct ReadQueue {
     /// The next piece to read.
     next: usize,
     /// Pieces behind the first missing one that are there.
@@ -91,7 +91,7 @@ pub struct Arrival<'a> {
 }
 
 /// Ends the reading when it is dropped.
-struct Closing<'a>(&'a ReadAhead<'a>);
+struct ReadGuard<'a>(&'a ReadAhead<'a>);
 
 impl<'a> ReadAhead<'a> {
     /// Nothing to read yet.
@@ -155,7 +155,7 @@ impl<'a> ReadAhead<'a> {
     ) -> Result<T, E> {
         self.count.total.store(self.bytes, Ordering::Relaxed);
         std::thread::scope(|scope| {
-            let _closing = Closing(self);
+            let _closing = ReadGuard(self);
             for _ in 0..readers.max(1) {
                 let thread = std::thread::Builder::new().name("weights".to_owned());
                 thread.spawn_scoped(scope, || self.read_all())?;
@@ -257,7 +257,7 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    fn arrived(&self, state: &mut State, index: usize) {
+    fn arrived(&self, state: &mut ReadQueue, index: usize) {
         let bytes = self.pieces[index].range.len() as u64;
         self.count.read.fetch_add(bytes, Ordering::Relaxed);
         state.early.push(index);
@@ -294,7 +294,7 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReadQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -319,7 +319,7 @@ impl Arrival<'_> {
     }
 }
 
-impl Drop for Closing<'_> {
+impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();

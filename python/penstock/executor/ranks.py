@@ -24,7 +24,7 @@ from penstock.executor.connection import GRACE, LOOK, Members, RankConnection
 from penstock.executor.transfers import RankTransfers
 from penstock.executor.transport import Transport
 from penstock.ranks import RankLayout
-from penstock.ranks.messages import Answer, Computed, Failed, Loading, Ready, encode_allocate
+from penstock.ranks.messages import Answer, Computed, Failed, LoadStatus, Ready, encode_allocate
 
 FIRST_STEP = 120.0
 """Seconds that the first step may take."""
@@ -51,7 +51,7 @@ class RanksExecutor:
         self._report = report
         self._connection = RankConnection(transport, members, cleanup, self._on_answer)
         self.transfers = RankTransfers(layout.size, self._connection)
-        self._starting: dict[int, Loading | Loaded | Ready] = {}
+        self._starting: dict[int, LoadStatus | Loaded | Ready] = {}
         self._pending: deque[int] = deque()
         """Steps that the reading rank has not answered."""
         self._results: dict[int, StepResult | Exception] = {}
@@ -88,11 +88,11 @@ class RanksExecutor:
                 self._connection.pump(rank, LOOK / len(waiting))
             waiting = [rank for rank in waiting if not isinstance(self._starting.get(rank), kind)]
 
-    def _on_loading(self, rank: int, loading: Loading) -> None:
+    def _on_loading(self, rank: int, loading: LoadStatus) -> None:
         """Reports the slowest rank of those that are not loaded."""
         self._starting[rank] = loading
         found = self._starting.items()
-        under_way = {each: at.share for each, at in found if isinstance(at, Loading)}
+        under_way = {each: at.share for each, at in found if isinstance(at, LoadStatus)}
         if min(under_way, key=under_way.__getitem__) == rank:
             self._report(f"rank {rank} of {self._layout.size}: {loading.line}")
 
@@ -155,7 +155,7 @@ class RanksExecutor:
         self._look_at_others()
 
     def _on_answer(self, rank: int, answer: Answer) -> None:
-        if isinstance(answer, Loading):
+        if isinstance(answer, LoadStatus):
             self._on_loading(rank, answer)
         elif isinstance(answer, Loaded | Ready):
             self._starting[rank] = answer

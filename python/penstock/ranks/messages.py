@@ -33,14 +33,14 @@ _STEP = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadStatus:
     """How far the rank's weights are loaded."""
 
     share: float
     line: str
 
     @classmethod
-    def of(cls, line: str) -> Loading:
+    def of(cls, line: str) -> LoadStatus:
         return cls(line.share if isinstance(line, ProgressLine) else 0.0, line)
 
 
@@ -107,7 +107,7 @@ class TransferResults:
     results: tuple[Moved, ...]
 
 
-Single = Loading | Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
+Single = LoadStatus | Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
 Answer = Single | TransferResults
 
 
@@ -129,7 +129,7 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
         return b"C" + _STEP.pack(answer.step) + encode_result(answer.result)
     if isinstance(answer, Ready):
         return b"R"
-    if isinstance(answer, Loading):
+    if isinstance(answer, LoadStatus):
         return b"B" + json.dumps([answer.share, answer.line]).encode()
     if isinstance(answer, Loaded):
         return b"L" + json.dumps(asdict(answer), default=bytes.hex).encode()
@@ -175,7 +175,7 @@ def _decode_text(kind: bytes, text: str) -> Answer:
         return MoverReport(text)
     if kind == b"B":
         share, line = json.loads(text)
-        return Loading(float(share), str(line))
+        return LoadStatus(float(share), str(line))
     if kind == b"F":
         return Failed(**json.loads(text))
     if kind == b"L":

@@ -18,7 +18,7 @@ from penstock.ranks.messages import (
     ALLOCATE,
     Computed,
     Failed,
-    Loading,
+    LoadStatus,
     MoverClosed,
     MoverReport,
     Ready,
@@ -159,7 +159,7 @@ def serve(rank: Rank, channel: Channel) -> bool:
 
     A plan that is there when the previous one is computed starts before that is answered.
     """
-    channel.answer(rank.load(lambda line: channel.answer(encode_answer(Loading.of(line)))))
+    channel.answer(rank.load(lambda line: channel.answer(encode_answer(LoadStatus.of(line)))))
     running: Step | None = None
     while rank.usable:
         if running is not None:

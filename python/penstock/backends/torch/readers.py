@@ -14,7 +14,7 @@ from penstock.core import PenstockError
 
 
 @dataclass(eq=False, slots=True)
-class Wanted:
+class ReadRequest:
     """Bytes of a tensor that are on their way to a device."""
 
     stored: Stored
@@ -36,7 +36,7 @@ class Wanted:
 class Part:
     """What a piece has of one tensor."""
 
-    wanted: Wanted
+    wanted: ReadRequest
     at: int
     """The first byte, counted in what is wanted."""
     where: int

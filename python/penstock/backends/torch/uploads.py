@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.readers import Part, Piece, Readers, Wanted
+from penstock.backends.torch.readers import Part, Piece, Readers, ReadRequest
 from penstock.backends.torch.stored import Stored
 from penstock.core import PenstockError
 
@@ -197,11 +197,11 @@ class Uploads:
         self._way, self._window = way, window_bytes
         self._on_bytes, self._most = on_bytes, 2 * readers
         self._readers = Readers(readers)
-        self._noted: list[Wanted] = []
+        self._noted: list[ReadRequest] = []
         self._size = 0
         """Bytes of those noted."""
         self._pieces: deque[Piece] = deque()
-        self._ends: dict[Wanted, Callable[[Tensor], None]] = {}
+        self._ends: dict[ReadRequest, Callable[[Tensor], None]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -219,10 +219,10 @@ class Uploads:
         self._readers.close()
 
     def fill(self, target: Tensor, stored: Stored, start: int = 0) -> None:
-        self._note(Wanted(stored, start, target.nbytes, _bytes(target), target.nbytes))
+        self._note(ReadRequest(stored, start, target.nbytes, _bytes(target), target.nbytes))
 
     def stage(self, stored: Stored, start: int, size: int, then: Callable[[Tensor], None]) -> None:
-        wanted = Wanted(stored, start, size, None, size)
+        wanted = ReadRequest(stored, start, size, None, size)
         self._ends[wanted] = then
         self._note(wanted)
 
@@ -234,7 +234,7 @@ class Uploads:
         while self._pieces or self._readers.flying:
             self._advance(wait=True)
 
-    def _note(self, wanted: Wanted) -> None:
+    def _note(self, wanted: ReadRequest) -> None:
         if wanted.size == 0:
             _finish(wanted, self._ends, self._way.device)
             return
@@ -280,7 +280,7 @@ class Uploads:
 
 
 def _finish(
-    wanted: Wanted, ends: dict[Wanted, Callable[[Tensor], None]], device: torch.device
+    wanted: ReadRequest, ends: dict[ReadRequest, Callable[[Tensor], None]], device: torch.device
 ) -> None:
     then = ends.pop(wanted, None)
     if then is not None:
@@ -300,9 +300,9 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _pieces(wanted: Sequence[Wanted], most: int, *, merges: bool) -> Iterator[Piece]:
+def _pieces(wanted: Sequence[ReadRequest], most: int, *, merges: bool) -> Iterator[Piece]:
     """Pieces of at most so many bytes, from tensors in the order of their places."""
-    group: list[Wanted] = []
+    group: list[ReadRequest] = []
     end = 0
     for each in wanted:
         near = group and each.stored.file is group[0].stored.file and each.offset <= end
@@ -315,7 +315,7 @@ def _pieces(wanted: Sequence[Wanted], most: int, *, merges: bool) -> Iterator[Pi
         yield from _cut(group, end, most)
 
 
-def _cut(group: Sequence[Wanted], end: int, most: int) -> Iterator[Piece]:
+def _cut(group: Sequence[ReadRequest], end: int, most: int) -> Iterator[Piece]:
     """Pieces of bytes one after another."""
     first = 0
     for start in range(group[0].offset, end, most):
