@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
+from penstock.model.files import tensor_names, weight_map
 
 from tests.families import FAMILIES, GGUF_FAMILIES
 
@@ -205,3 +206,17 @@ def test_tiny_gguf_through_the_native_reader(repository: Path, name: str) -> Non
     expected = json.loads((fixtures / "specs" / f"{name}.json").read_text())
     assert json.loads(info.spec.to_json()) == expected["spec"]
     assert json.loads(info.weights.to_json()) == expected["weights"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "[]", "{"]
+)
+def test_a_damaged_index_is_named(tmp_path: Path, text: str) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(text)
+    for read in (weight_map, lambda index: tensor_names(index.parent)):
+        with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json: "):
+            read(index)
+    index.write_text('{"weight_map": {"a": "x.safetensors"}}')
+    assert weight_map(index) == {"a": "x.safetensors"}
+    assert tensor_names(tmp_path) == {"a"}

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory, cpu_count
+from penstock.core import PenstockError
+from penstock.model.files import weight_map
 
 THREADS = 8
 CHUNK = 256 << 20
@@ -43,10 +45,7 @@ def weight_files(path: Path) -> list[Path]:
         index = path / "model.safetensors.index.json"
         if not index.is_file():
             return [path / "model.safetensors"]
-        return [
-            path / name
-            for name in sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        ]
+        return [path / name for name in sorted(set(weight_map(index).values()))]
     split = SPLIT.search(path.name)
     if split is None:
         return [path]
@@ -65,7 +64,7 @@ def reading_ahead(path: Path, config: EngineConfig, rank: tuple[str, str] | None
         # Layers lie in the files in their order, as near as it matters here.
         own = files[len(files) * stage // stages : -(-len(files) * (stage + 1) // stages)]
         chunks = deque(_chunks(own, available_memory() // 2))
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+    except (OSError, PenstockError):
         chunks = deque()
     # Ranks of a host want the same pages: each begins at another place.
     ranks = config.parallel.most_ranks_on_a_node

@@ -54,13 +54,20 @@ def impostor(file: Path) -> str | None:
     return next((what for mark, what in _STARTS if start.startswith(mark.lower())), None)
 
 
+def weight_map(index: Path) -> dict[str, str]:
+    """The file of each tensor, by `model.safetensors.index.json`."""
+    owners = read_object(index).get("weight_map")
+    if not isinstance(owners, dict) or not all(isinstance(file, str) for file in owners.values()):
+        raise ModelError(index, "weight_map must be an object that names the file of each tensor")
+    return owners
+
+
 def tensor_names(directory: Path) -> set[str]:
     """Names of the tensors in a directory's safetensors files; none of one without weights."""
     index, whole = (directory / f"model.safetensors{end}" for end in (".index.json", ""))
     if index.is_file():
-        names = read_object(index).get("weight_map")
-    else:
-        names = _safetensors_header(whole) if whole.exists() else None
+        return set(weight_map(index))
+    names = _safetensors_header(whole) if whole.exists() else None
     return set(names) - {"__metadata__"} if isinstance(names, dict) else set()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,4 +196,28 @@ def test_errors_of_other_kinds_end_a_capture() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal"):
-        graphs.recorded(broken, lambda: torch.zeros(1), 1)
+        graphs.recorded(broken, model(group=None), lambda: torch.zeros(1), 1)
+
+
+@pytest.mark.parametrize("group", [None, object()])
+def test_a_rank_of_several_does_not_go_on_without_a_graph(group: object | None) -> None:
+    """The others would wait in its sums for ever."""
+
+    def full(_: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has")
+
+    def record() -> Callable[[], Tensor]:
+        return graphs.recorded(full, model(group=group), work, 1)
+
+    def work() -> Tensor:
+        return torch.zeros(1)
+
+    if group is None:
+        assert record() is work
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            record()
+
+
+def model(*, group: object | None) -> Any:
+    return SimpleNamespace(ranks=SimpleNamespace(group=group))

@@ -148,15 +148,19 @@ class DecodeGraphs:
             # A length is the position of the token that follows.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
-        return Graph(columns, work, recorded(self._capture, work, rows), planned)
+        return Graph(columns, work, recorded(self._capture, self._model, work, rows), planned)
 
 
-def recorded(capture: Capture, work: Callable[[], Tensor], rows: int) -> Callable[[], Tensor]:
-    """Repeats `work`, of so many rows: by a graph, or where there is no memory for one as it is."""
+def recorded(
+    capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
+) -> Callable[[], Tensor]:
+    """Repeats `work`, a step of `rows`: by a graph, or by launches where memory is short. A rank of
+    several raises in that case, because the others wait in the sums that it left out.
+    """
     try:
         return capture(work)
     except RuntimeError as error:
-        if not ran_out(error):
+        if not ran_out(error) or model.ranks.group is not None:
             raise
     log.warning(
         "a graph of %d rows has too little memory: steps of this size are launched kernel by "

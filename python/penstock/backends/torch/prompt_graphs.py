@@ -140,7 +140,7 @@ class PromptGraphs:
                 x = self._model.forward(inputs, tables, self._slots.last)
                 return self._states[:tokens].copy_(x)
 
-            self._graphs[tokens] = Graph(work, recorded(self._capture, work, tokens))
+            self._graphs[tokens] = Graph(work, recorded(self._capture, self._model, work, tokens))
         return self._graphs[tokens]
 
     def _draw_graph(self, rows: int) -> Graph:
@@ -153,7 +153,7 @@ class PromptGraphs:
                 x = self._states.index_select(0, own)
                 return draw_all(self._model, self._slots, x, slots, positions)
 
-            self._drawing[rows] = Graph(work, recorded(self._capture, work, rows))
+            self._drawing[rows] = Graph(work, recorded(self._capture, self._model, work, rows))
         return self._drawing[rows]
 
 

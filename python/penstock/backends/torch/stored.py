@@ -18,6 +18,7 @@ import torch
 from penstock.backends.gpu_start import weight_files
 from penstock.backends.torch.dequant import BLOCKS, GGML_TYPES
 from penstock.core import PenstockError
+from penstock.model.files import weight_map
 
 SAMPLE = 4096
 """Bytes at each end of a tensor that its fingerprint reads."""
@@ -186,7 +187,7 @@ class Checkpoint:
 def _safetensors(directory: Path) -> Iterator[Stored]:
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        owners: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        owners = weight_map(index)
         for file in sorted(set(owners.values())):
             tensors = _safetensors_file(directory / file)
             yield from (each for each in tensors if owners.get(each.name) == file)

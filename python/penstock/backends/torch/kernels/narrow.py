@@ -294,7 +294,7 @@ def _list(
         bounds, masses, counts = read_table(table, own, TABLE)
         cuts = (k, share, floor, tl.load(uniforms + own))
         first, second, third, _ = cuts_between(bounds, masses, counts, cuts, rule, CAP)
-        # A cut that there is not has the ends of another one.
+        # An absent cut takes the ends of another one.
         ranked = (k > 0) | (floor > 0)
         high_1, low_1 = tl.where(ranked, first[0], third[0]), tl.where(ranked, first[1], third[1])
         high_2 = tl.where(share < 1, second[0], third[0])
