@@ -128,8 +128,8 @@ class Run:
 
     def _note_start(self, kernels: str, ready_s: float, log: Path) -> None:
         self.results.row(STARTS, compiled_kernels=kernels, ready_s=ready_s)
-        said = re.findall(r" INFO penstock: (.*)", log.read_text(errors="replace"))
-        for line in said[:LOG_LINES]:
+        lines = re.findall(r" INFO penstock: (.*)", log.read_text(errors="replace"))
+        for line in lines[:LOG_LINES]:
             self.results.row(LOG, compiled_kernels=kernels, line=line.partition(", listening")[0])
 
     def _run(self, kernels: str, server: Server, load: Workload) -> None:

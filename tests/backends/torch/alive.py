@@ -52,7 +52,7 @@ class Alive(TorchDispatchMode):  # type: ignore[misc]
                 self._storages.take(tensor.untyped_storage(), there=there)
 
 
-class Rehearsed:
+class StepMemory:
     """A model over meta tensors: a layer of each kind."""
 
     def __init__(self, path: Path, tokens: int, slots: int, dtype: torch.dtype) -> None:

@@ -20,7 +20,7 @@ from penstock.backends.torch.memory import (
     step_bytes,
 )
 
-from tests.backends.torch.alive import Rehearsed
+from tests.backends.torch.alive import StepMemory
 from tests.backends.torch.caching import Allocator, Block
 from tests.backends.torch.test_compiling import gpu
 from tests.families import FAMILIES
@@ -34,11 +34,11 @@ __all__ = ["gpu"]
 MIB = 1 << 20
 
 
-def check(rehearsed: Rehearsed, most: float, more: int = 0) -> None:
+def check(memory: StepMemory, most: float, more: int = 0) -> None:
     """Counted is what is alive, or up to `most` times as much and `more` bytes."""
-    given = (rehearsed.spec, rehearsed.shard, rehearsed.limits.tokens, rehearsed.dtype)
-    tables = 4 * rehearsed.slots.entries
-    layers, all_of_it = (rehearsed.alive(draws=draws).most for draws in (False, True))
+    given = (memory.spec, memory.shard, memory.limits.tokens, memory.dtype)
+    tables = 4 * memory.slots.entries
+    layers, all_of_it = (memory.alive(draws=draws).most for draws in (False, True))
     for alive, counted in (
         (layers, layer_bytes(*given) + tables),
         (all_of_it, step_bytes(*given, tables)),
@@ -51,7 +51,7 @@ def check(rehearsed: Rehearsed, most: float, more: int = 0) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_step_of_each_family_takes_what_is_counted(family: str, dtype: torch.dtype) -> None:
     """The parts of split rows, which few rows have, are most of what tiny models take."""
-    check(Rehearsed(TINY / family, 512, 8, dtype), 1.15, 640 << 10)
+    check(StepMemory(TINY / family, 512, 8, dtype), 1.15, 640 << 10)
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192])
@@ -60,7 +60,7 @@ def test_a_step_of_a_real_size_takes_what_is_counted(
     name: str, tokens: int, tmp_path: Path
 ) -> None:
     write_checkpoint(tmp_path, SHAPES[name], 40960)
-    check(Rehearsed(tmp_path, tokens, 256, torch.bfloat16), 1.15)
+    check(StepMemory(tmp_path, tokens, 256, torch.bfloat16), 1.15)
 
 
 def test_the_layers_of_a_step_take_what_an_h100_showed(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_the_layers_of_a_step_take_what_an_h100_showed(tmp_path: Path) -> None:
     a prompt of 8,192 tokens: here without what a step of decodes and prompts takes besides.
     """
     write_checkpoint(tmp_path, SHAPES["Qwen3-8B"], 40960)
-    rehearsed = Rehearsed(tmp_path, 8192, 256, torch.bfloat16)
-    alive = rehearsed.alive(draws=False).most + 4 * rehearsed.slots.entries
+    memory = StepMemory(tmp_path, 8192, 256, torch.bfloat16)
+    alive = memory.alive(draws=False).most + 4 * memory.slots.entries
     # The branch before was kept then.
     branch = 2 * 8192 * 4096
     assert alive + branch + (1 << 25) == pytest.approx(844_369_920, rel=0.01)

@@ -17,7 +17,7 @@ from penstock.backends.torch.warm_up import Graphs
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MemoryMeasurement:
     """Bytes of a GPU."""
 
     steps: int
@@ -34,7 +34,7 @@ class Measured:
 
 def measure(
     device: Device, warm_up: Callable[[], None], graphs: Sequence[Graphs], beside: int
-) -> Measured:
+) -> MemoryMeasurement:
     """Run the steps of `warm_up`, and capture the largest of each kind of `graphs`. All graphs take
     `beside` bytes besides what they compute with. Raises torch.OutOfMemoryError.
     """
@@ -60,4 +60,4 @@ def measure(
         later = graph_bytes(pool, driver, results) + beside
     kept = device.kept_memory() - warm + later
     left = max(0, device.free_memory() - later - MARGIN)
-    return Measured(warm - before, kept, left, largest)
+    return MemoryMeasurement(warm - before, kept, left, largest)

@@ -1,10 +1,9 @@
-"""Which way computes the products of a few rows: a measurement at the start of a process, on the
-device where it runs.
+"""Choice of the kernels for products of a few rows, by a measurement at the start of the process.
 
-Such a product takes as long as its matrix takes to be read, and how fast that is depends on the
-shape, the device and the library's choice of a kernel. Each way is recorded as a graph, as decode
-steps are, over as many layers as the device's cache does not hold, and replayed a few times. Ranks
-of a stage may find different ways: each has columns of its own, and sums that all of them have.
+Reading its matrix bounds such a product. The read rate depends on the shape, the device and the
+library's kernel. Each way is captured as a graph, as decode steps are, over more layers than the
+device's cache holds, and replayed a few times. Ranks of a stage may choose differently: a rank has
+its own columns, and all ranks get the same sums.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ class Graphs(Protocol):
     def prepare(self) -> None:
         """Capture what the first requests would wait for."""
 
-    def capture_largest(self) -> Recorded:
+    def capture_largest(self) -> ReplayableGraph:
         """The graph that computes with the most memory."""
 
     def results(self) -> list[int]:
         """Bytes of what each graph leaves, of all that may be captured."""
 
 
-class Recorded(Protocol):
+class ReplayableGraph(Protocol):
     @property
     def replay(self) -> Callable[[], Tensor]: ...
 
@@ -73,13 +73,13 @@ def warm_up(
         _choose(some, limits)
         _write_tables(slots)
         width = -(-limits.max_position // limits.block_size)
-        # Behind a step, whose first use of the libraries is none of the products' time. Of all
-        # layers: the device's cache would hold the matrices of one.
+        # The step initialises the libraries before anything is timed. All layers are timed, because
+        # the device's cache would hold the matrices of one.
         step(some, slots, limits, flash, [1], width)
         tune(model)
         if slots.last.is_cuda:
-            # Graphs that were measured had pools of their own, and what is widened nowhere was of
-            # another stream: torch has no use of that memory, and would keep it.
+            # Each measured graph had a private pool, and unused widening scratch belongs to another
+            # stream. Steps can't reuse either, and torch would keep both.
             torch.cuda.empty_cache()
         first, *others = largest(some, slots, limits)
         step(some, slots, limits, flash, first, width, draws=True)
