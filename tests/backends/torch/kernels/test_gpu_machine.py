@@ -56,5 +56,5 @@ def test_the_ceiling_is_the_larger_of_copy_and_read(
     found = json.loads(out.read_text())
     assert found["copy_bytes_per_s"] == pytest.approx(copy)
     assert found["read_bytes_per_s"] == pytest.approx(read)
-    assert found["datasheet_bytes_per_s"] == "not known"
+    assert found["datasheet_bytes_per_s"] == "unknown"
     assert machine.ceilings(tmp_path / "other.json").bandwidth == pytest.approx(3.0)
