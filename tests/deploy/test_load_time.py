@@ -162,4 +162,4 @@ def test_a_plan_without_times_of_its_start(
     (tmp_path / "old.yaml").write_text(yaml.safe_dump(plan))
     words = ["--image", "i", "-o", str(tmp_path / "m"), "--claim", "w"]
     assert main(["deploy", "k8s", str(tmp_path / "old.yaml"), *words]) == 1
-    assert "no times of its start: make it again" in capsys.readouterr().err
+    assert "old.yaml: start is missing; make the plan again" in capsys.readouterr().err

@@ -113,4 +113,4 @@ def test_a_plan_without_thresholds_of_load(
     path.write_text(yaml.safe_dump(old))
     asked = ["--image", "i", "-o", str(tmp_path / "m"), "--claim", "c", *MORE]
     assert main(["deploy", "k8s", str(path), *asked]) == 1
-    assert "the plan has no threshold kv_use" in capsys.readouterr().err
+    assert "thresholds.kv_use is missing; make the plan again" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.config.documents import read_document
 from penstock.core import InvalidValueError, PenstockError
 from penstock.deploy.chart.write import chart, write_chart
 from penstock.deploy.cluster.flags import add_commands
@@ -16,9 +15,10 @@ from penstock.deploy.compose import compose
 from penstock.deploy.hosts import slurm, systemd
 from penstock.deploy.kubernetes import manifests, notes, write
 from penstock.deploy.lint import lint
+from penstock.deploy.plan_file import read_plan
+from penstock.deploy.quoting import control_character
 from penstock.deploy.settings import (
     PORT,
-    SCHEMA,
     Front,
     Scaling,
     Settings,
@@ -30,6 +30,7 @@ from penstock.deploy.tiers import tiers_of
 
 REFERENCE = re.compile(r"(?!.*://)\S+")
 """A reference of an image, without blanks and scheme: the registry says what else is wrong."""
+IMAGES = ("--image", "--gateway-image", "--image-volume")
 DISK = "/var/kv"
 """Directory of a disk tier of the plan, in pods and containers."""
 
@@ -230,11 +231,26 @@ def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
 
 
 def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
-    plan = read_document(parsed.plan)
-    if plan.get("schema") != SCHEMA or "choice" not in plan:
-        raise PenstockError(f"{parsed.plan}: not a plan of schema {SCHEMA}")
-    name = parsed.name or name_of(str(plan["model"]["name"]))  # type: ignore[index]
-    return plan, checked_name("--name", name)
+    _check_texts(parsed)
+    plan = read_plan(parsed.plan)
+    return plan, checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
+
+
+def _check_texts(parsed: argparse.Namespace) -> None:
+    """InvalidValueError for a flag's text with a control character: each may become a part of what
+    other programs read, and no name has one. The same for a reference of an image that is none.
+    """
+    for name, given in vars(parsed).items():
+        flag = "--" + name.replace("_", "-")
+        for text in given if isinstance(given, list) else [given]:
+            if not isinstance(text, str):
+                continue
+            if wrong := control_character(text):
+                raise InvalidValueError(flag, text, f"no control characters; it has {wrong}")
+            if text and flag in IMAGES and not REFERENCE.fullmatch(text):
+                raise InvalidValueError(
+                    flag, text, "a reference such as registry/model@sha256:..., no scheme"
+                )
 
 
 def _lint(parser: argparse.ArgumentParser) -> None:
@@ -300,12 +316,9 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
 
 
 def _volume(parsed: argparse.Namespace) -> Volume:
-    image = parsed.image_volume
-    if image and not REFERENCE.fullmatch(image):
-        raise InvalidValueError(
-            "--image-volume", image, "a reference such as registry/model@sha256:..., no scheme"
-        )
-    return Volume(parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, image)
+    return Volume(
+        parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, parsed.image_volume
+    )
 
 
 def _front(parsed: argparse.Namespace, engine: str) -> Front | None:

@@ -41,9 +41,6 @@ def manifests(settings: Settings) -> Manifests:
 
 def check(settings: Settings) -> None:
     """What a cluster would accept and no engine could serve: PenstockError."""
-    choice = settings.choice
-    if settings.ranks < 1 or int(choice["replicas"]) < 1:
-        raise PenstockError("the plan has no ranks or no replicas")
     if settings.ray:
         _check_ray(settings)
     if settings.ranks % settings.nodes or not _alike(settings):

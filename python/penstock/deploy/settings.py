@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.config.sections import TierConfig
-from penstock.core import InvalidValueError, PenstockError
+from penstock.core import InvalidValueError
 
-SCHEMA = 1
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
 """Where the model's volume is mounted."""
@@ -183,9 +182,7 @@ class Settings:
 
     @property
     def _start(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] | None = self.plan.get("start")
-        if found is None:
-            raise PenstockError("the plan has no times of its start: make it again")
+        found: Mapping[str, Any] = self.plan["start"]
         return found
 
     @property
@@ -194,11 +191,8 @@ class Settings:
         return sum(row["weights"] * len(row["ranks"]) for row in self.plan["memory"])
 
     def threshold(self, name: str) -> float:
-        """The most of a replica's load; PenstockError for a plan that is older than these."""
-        row = self.plan["thresholds"].get(name)
-        if row is None:
-            raise PenstockError(f"the plan has no threshold {name}: make it again")
-        return float(row["needed"])
+        """The most of a replica's load."""
+        return float(self.plan["thresholds"][name]["needed"])
 
 
 def name_of(text: str) -> str:

@@ -1,0 +1,110 @@
+"""Texts in what other programs read as code: a function for each of these programs.
+
+A word of an engine's command is a text, or texts and what only a pod or a task of a job knows. So
+a text is data whatever is in it. Control characters are in no word: `control_character` is asked
+where names enter.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from dataclasses import dataclass
+
+from penstock.core import PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that is known where the word is used."""
+
+    pod: str
+    """Variable of the pod's environment."""
+    job: str = ""
+    """Variable of the shell in a task of a batch job."""
+    alone: str = ""
+    """The text that stands for it elsewhere."""
+
+
+Word = str | tuple[str | Variable, ...]
+
+GROUP_SIZE = Variable("LWS_GROUP_SIZE", "SLURM_NNODES")
+GROUP_INDEX = Variable("LWS_WORKER_INDEX", "SLURM_NODEID")
+LEADER = Variable("LWS_LEADER_ADDRESS", "MASTER")
+
+CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
+    ("Zl", "Zp"), "a line break"
+)
+"""Categories of what no name, path or address has."""
+SAFE_IN_UNITS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
+
+def control_character(text: str) -> str:
+    """What is wrong with a text that has a character of CONTROL, and where; else nothing."""
+    for place, character in enumerate(text):
+        if what := CONTROL.get(unicodedata.category(character)):
+            return f"{what}, U+{ord(character):04X}, as character {place + 1}"
+    return ""
+
+
+def plain(word: Word) -> str:
+    """For a program that is given words, and expands nothing."""
+    return "".join(each if isinstance(each, str) else each.alone for each in _pieces(word))
+
+
+def kubernetes(word: Word) -> str:
+    """In commands, arguments and values of variables, where the kubelet puts values for `$(NAME)`
+    and takes `$$` for a dollar.
+    """
+    return "".join(
+        each.replace("$", "$$") if isinstance(each, str) else f"$({each.pod})"
+        for each in _pieces(word)
+    )
+
+
+def compose(value: object) -> object:
+    """All texts of a Compose file, where `$` begins a variable and `$$` is a dollar."""
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    if isinstance(value, dict):
+        return {key: compose(item) for key, item in value.items()}
+    return [compose(item) for item in value] if isinstance(value, list) else value
+
+
+def shell(word: Word) -> str:
+    """A word of a script of a batch job."""
+    found = [
+        f'"${{{each.job}}}"'
+        if isinstance(each, Variable) and each.job
+        else shlex.quote(plain((each,)))
+        for each in _pieces(word)
+    ]
+    return "".join(found)
+
+
+def unit(word: Word) -> str:
+    """A word of ExecStart: quotes, backslashes, `%` and `$` have a meaning there."""
+    text = plain(word)
+    escaped = text.replace("%", "%%").replace("$", "$$")
+    if SAFE_IN_UNITS.fullmatch(text):
+        return escaped
+    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def unit_program(path: str) -> str:
+    """The first word of ExecStart: no variable begins in it, and each of `-@:+!|` at its start
+    would change what is run. PenstockError for what systemd has no form for.
+    """
+    if not re.match(r"[/\w]", path, re.ASCII) or "\\" in path:
+        raise PenstockError(f"{path}: systemd cannot start a program of this name")
+    return unit(path).replace("$$", "$")
+
+
+def unit_value(text: str) -> str:
+    """A value to the end of its line, such as a description: `%` begins a specifier."""
+    return text.replace("%", "%%")
+
+
+def _pieces(word: Word) -> tuple[str | Variable, ...]:
+    return (word,) if isinstance(word, str) else word
