@@ -31,7 +31,14 @@ def test_each_replica_is_a_service_at_a_port_of_its_own(plan: Plan, tmp_path: Pa
     assert ports == [["127.0.0.1:9000:8000"], ["127.0.0.1:9001:8000"]]
     for service in services.values():
         assert (service["user"], service["read_only"]) == ("65532:65532", True)
-        assert service["volumes"] == ["/srv/models/my model:/models:ro"]
+        assert service["volumes"] == [
+            {
+                "type": "bind",
+                "source": "/srv/models/my model",
+                "target": "/models",
+                "read_only": True,
+            }
+        ]
         assert service["healthcheck"]["start_period"] == "1200s"
         assert ":8001/ready" in service["healthcheck"]["test"][-1]
         assert "deploy" not in service

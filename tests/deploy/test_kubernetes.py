@@ -250,9 +250,10 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
 
 
 def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
-    """Nothing else is written to there; a claim of the user's own is only read."""
-    files = written(HERE, "--pull", "org/name")
-    spec = files["deployment.yaml"]["spec"]["template"]["spec"]
+    """Nothing else is written to there; a claim is only read where no pod compiles any."""
+    files = written("penstock-two-nodes", "--pull", "org/name")
+    group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
+    spec = group["leaderTemplate"]["spec"]
     claim = {"claimName": files["claim.yaml"]["metadata"]["name"]}
     assert spec["volumes"][0]["persistentVolumeClaim"] == claim
     model, kernels = [
@@ -262,7 +263,11 @@ def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
     where = {"mountPath": "/tmp/.triton/cache", "subPath": ".kernels"}
     assert kernels == {"name": "model", **where}
     assert {"name": "HOME", "value": "/tmp"} in spec["containers"][0]["env"]
-    for files in (written(HERE, "--claim", "c"), written("vllm-one-device", "--pull", "org/name")):
+    for files in (
+        written(HERE, "--claim", "c"),
+        written(HERE, "--pull", "org/name"),  # Processors run no kernels of Triton.
+        written("vllm-one-device", "--pull", "org/name"),
+    ):
         spec = files["deployment.yaml"]["spec"]["template"]["spec"]
         assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is True
         mounts = spec["containers"][0]["volumeMounts"]
@@ -351,7 +356,10 @@ def test_what_cannot_be_deployed(
             {"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "per_node": 4},
             "6 ranks do not divide over 2 pods",
         ),
-        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "replicas": 0}, "no replicas"),
+        (
+            {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "replicas": 0},
+            "choice.replicas",
+        ),
     ],
 )
 def test_plans_that_pods_cannot_serve(

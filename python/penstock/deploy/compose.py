@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 
-from penstock.core import PenstockError
+from penstock.core import InvalidValueError, PenstockError
 from penstock.deploy.emit import dump
 from penstock.deploy.engines import pods
 from penstock.deploy.engines.penstock import SHUTDOWN
+from penstock.deploy.quoting import compose as quoted
+from penstock.deploy.quoting import plain
 from penstock.deploy.resources import USER, memory, shared_memory
 from penstock.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
+LAST_PORT = 65535
 PATHS = {"http": "/health", "metrics": "/ready"}
 """What says that a server serves, at the port that Prometheus scrapes."""
 PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
@@ -26,13 +29,28 @@ def compose(settings: Settings, first_port: int) -> str:
             "`penstock deploy k8s` and `penstock deploy slurm`"
         )
     replicas = int(settings.choice["replicas"])
+    _check_room(settings, replicas, first_port)
     services = {
         settings.name if replicas == 1 else f"{settings.name}-{i}": _service(
             settings, first_port + i, i
         )
         for i in range(replicas)
     }
-    return _head(settings) + dump({"services": services})
+    return _head(settings) + dump({"services": quoted(services)})
+
+
+def _check_room(settings: Settings, replicas: int, first_port: int) -> None:
+    """PenstockError for more than one host has: devices, and ports from the first on."""
+    needed, there = replicas * settings.on_pod, int(settings.plan["target"]["per_node"])
+    if settings.has_devices and needed > there:
+        raise PenstockError(
+            f"the plan's {replicas} replicas need {needed} devices, and a host of it has {there}: "
+            "see `penstock deploy k8s` and `penstock deploy slurm`"
+        )
+    if not 1 <= first_port <= LAST_PORT + 1 - replicas:
+        raise InvalidValueError(
+            "--port", first_port, f"1 to {LAST_PORT + 1 - replicas}, for {replicas} replicas"
+        )
 
 
 def _head(settings: Settings) -> str:
@@ -43,15 +61,21 @@ def _head(settings: Settings) -> str:
     return f"# Before the first start: install -d -m 0700 -o {USER} -g {USER} {directory}\n"
 
 
+def _weights(settings: Settings) -> dict[str, object]:
+    """In the long form: in the short one a colon of the path would end it."""
+    source = settings.volume.host_path
+    return {"type": "bind", "source": source, "target": MODELS, "read_only": True}
+
+
 def _disk(settings: Settings) -> list[object]:
     """The directory of the disk tier, which replicas share."""
-    path = settings.disk.replace("$", "$$")
+    path = settings.disk
     return [{"type": "bind", "source": path, "target": path}] if path else []
 
 
 def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
     engine = pods(settings)
-    command = [word.replace("$", "$$") for word in engine.command(settings, True)]
+    command = list(map(plain, engine.command(settings, True)))
     asked = METRICS_PORT if engine.metrics_port == "metrics" else PORT
     probe = PROBE.format(port=asked, path=PATHS[engine.metrics_port])
     found: dict[str, object] = {
@@ -59,7 +83,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "entrypoint": command,
         "ports": [f"127.0.0.1:{port}:{PORT}"],
         "environment": _environment(settings),
-        "volumes": [f"{settings.volume.host_path}:{MODELS}:ro", *_disk(settings)],
+        "volumes": [_weights(settings), *_disk(settings)],
         # Compiled kernels are there.
         "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
         "shm_size": shared_memory(settings),

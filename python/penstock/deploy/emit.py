@@ -11,9 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from penstock.deploy.parts import Condition, Part, Place
+from penstock.deploy.parts import Chosen, Condition, Part, Place
 
 PLAIN_KEY = re.compile(r"[A-Za-z][\w./-]*")
+UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What JSON writes as it is, and YAML cannot hold or takes for the end of a line."""
 NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
@@ -87,4 +89,10 @@ def _scalar(value: object) -> str:
     """JSON, which YAML has as a part."""
     if isinstance(value, Place):
         return f"{{{{ toJson {value.expression} }}}}"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Chosen):
+        return f"{{{{ {value.expression} | toJson }}}}"
+    return UNPRINTED.sub(_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from penstock.deploy.engines import pods
 from penstock.deploy.parts import Data, Truth
 from penstock.deploy.probes import reasons
+from penstock.deploy.quoting import kubernetes
 from penstock.deploy.resources import (
     GIB,
     container_security,
@@ -103,7 +104,7 @@ class Facts:
     disk_size: str
     has_disk: Truth
     model: str
-    """Path in the pods."""
+    """Path in the pods, as the word of a command."""
     claim: str
     host_path: str
     on_host: Truth
@@ -113,6 +114,8 @@ class Facts:
     in_claim: Truth
     pull: str
     pulls: Truth
+    compiles: Truth
+    """Pods compile kernels of Triton, which devices run."""
     keeps_kernels: Truth
     """Pods write compiled kernels beside the weights."""
     claim_is_read: Truth
@@ -166,6 +169,7 @@ def facts(settings: Settings) -> Facts:
     scaled, front = settings.scaling is not None, settings.front
     server, node = (_role(settings, leader) for leader in (True, False))
     variables = reasons(server.env)
+    compiles = settings.engine == "penstock" and settings.has_devices
     by_keda = bool(settings.scaling and settings.scaling.prometheus)
     return Facts(
         name=settings.name,
@@ -193,7 +197,7 @@ def facts(settings: Settings) -> Facts:
         disk=settings.disk,
         disk_size=disk_limit(settings),
         has_disk=bool(settings.disk),
-        model=settings.model,
+        model=kubernetes(settings.model),
         claim=volume.claim or f"{settings.name}-model",
         host_path=volume.host_path,
         on_host=bool(volume.host_path),
@@ -202,7 +206,8 @@ def facts(settings: Settings) -> Facts:
         in_claim=not (volume.host_path or volume.image),
         pull=volume.pull,
         pulls=bool(volume.pull),
-        keeps_kernels=(keeps := bool(volume.pull) and settings.engine == "penstock"),
+        compiles=compiles,
+        keeps_kernels=(keeps := bool(volume.pull) and compiles),
         claim_is_read=not keeps,
         storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",
         storage_class=volume.storage_class,
@@ -231,12 +236,16 @@ def _role(settings: Settings, leader: bool) -> Role:
     if settings.topology:
         path = f"{TOPOLOGY_FOLDER}/{TOPOLOGY}"
         env = [*env, {"name": "NCCL_TOPO_FILE", "value": path}]
+    env = [
+        {**entry, "value": kubernetes(str(entry["value"]))} if "value" in entry else entry
+        for entry in env
+    ]
     ports: list[dict[str, object]] = [{"name": "http", "containerPort": PORT}]
     if engine.metrics_port == "metrics":
         ports.append({"name": "metrics", "containerPort": METRICS_PORT})
     probes = engine.probes(settings, leader)
     return Role(
-        command=engine.command(settings, leader),
+        command=list(map(kubernetes, engine.command(settings, leader))),
         env=env,
         ports=ports if leader else [],
         startup=probes.get("startupProbe", {}),

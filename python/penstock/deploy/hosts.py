@@ -6,15 +6,9 @@ import shlex
 
 from penstock.core import PenstockError
 from penstock.deploy.engines import pods
-from penstock.deploy.engines.penstock import SHUTDOWN
+from penstock.deploy.engines.penstock import PROGRAM, SHUTDOWN
+from penstock.deploy.quoting import plain, shell, unit, unit_program, unit_value
 from penstock.deploy.settings import Settings
-
-OF_SLURM = {
-    "$(LWS_GROUP_SIZE)": "${SLURM_NNODES}",
-    "$(LWS_WORKER_INDEX)": "${SLURM_NODEID}",
-    "$(LWS_LEADER_ADDRESS)": "${MASTER}",
-}
-"""What stands for a group's variables in a job."""
 
 UNIT = """\
 # {title}, made by `penstock deploy systemd`. Install it as /etc/systemd/system/{name}.service.
@@ -99,13 +93,13 @@ def systemd(settings: Settings, program: str) -> str:
             f"/var/cache/private/{settings.name}"
         )
     own = settings.engine == "penstock"
-    words = _words(settings, leader=True)
-    words = [program, *words[3:]] if own else words
+    words = pods(settings).command(settings, True)
+    first, *words = [program, *words[len(PROGRAM) :]] if own else words
     return UNIT.format(
-        title=_title(settings),
+        title=unit_value(_title(settings)),
         name=settings.name,
         kind="Type=notify\n" if own else "",
-        command=" ".join(map(_unit_word, words)),
+        command=" ".join((unit_program(plain(first)), *map(unit, words))),
         start=2 * settings.load_seconds,
         stop=SHUTDOWN + 10,
     )
@@ -113,7 +107,9 @@ def systemd(settings: Settings, program: str) -> str:
 
 def slurm(settings: Settings) -> str:
     """The batch script of a replica."""
-    leader, other = (" ".join(map(_job_word, _words(settings, leader))) for leader in (True, False))
+    leader, other = (
+        " ".join(map(shell, pods(settings).command(settings, leader))) for leader in (True, False)
+    )
     script = f"exec {leader}"
     if other != leader:
         script = f'if [ "$SLURM_NODEID" = 0 ]; then exec {leader}; else exec {other}; fi'
@@ -133,25 +129,5 @@ def slurm(settings: Settings) -> str:
     )
 
 
-def _words(settings: Settings, leader: bool) -> list[str]:
-    found = []
-    for word in pods(settings).command(settings, leader):
-        for variable, own in OF_SLURM.items():
-            word = word.replace(variable, own)
-        found.append(word)
-    return found
-
-
 def _title(settings: Settings) -> str:
     return f"{settings.plan['model']['name']} by {settings.engine}"
-
-
-def _unit_word(word: str) -> str:
-    """A word of ExecStart: `%` and `$` begin something there."""
-    escaped = word.replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"' if " " in escaped else escaped
-
-
-def _job_word(word: str) -> str:
-    """A word of a script: quoted, unless variables of the job are in it."""
-    return f'"{word}"' if "${" in word else shlex.quote(word)

@@ -41,6 +41,12 @@ class Text(str):
         return found
 
 
+class Chosen(Text):
+    """A text that the user of a chart chooses, of any characters: quoted where it is a whole."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A value under a condition of a template."""

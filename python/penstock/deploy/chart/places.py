@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from penstock.deploy.facts import Facts, FrontFacts, Role, ScalingFacts
-from penstock.deploy.parts import Condition, Place, Text
+from penstock.deploy.parts import Chosen, Condition, Place, Text
 
 GROUPED = "gt (int $.Values.nodes) 1"
 PROXIED = "and $.Values.gateway.enabled (not $.Values.gateway.className)"
 PICKED = "and $.Values.gateway.enabled $.Values.gateway.className"
-KEEPS_KERNELS = "and $.Values.model.pull (eq $.Values.engine `penstock`)"
+KEEPS_KERNELS = "and $.Values.model.pull $.Values.kernels"
 CLAIM = "$.Values.model.claim | default (printf `%s-model` $.Release.Name)"
 
 
@@ -42,7 +42,7 @@ def places() -> Facts:
         disk_size=_text("kvDisk.size"),
         has_disk=_is("kvDisk.path"),
         model=_text("model.path"),
-        claim=Text.at(CLAIM),
+        claim=Chosen.at(CLAIM),
         host_path=_text("model.hostPath"),
         on_host=_is("model.hostPath"),
         volume_image=_text("model.image"),
@@ -50,6 +50,7 @@ def places() -> Facts:
         in_claim=Condition("not (or $.Values.model.hostPath $.Values.model.image)"),
         pull=_text("model.pull"),
         pulls=_is("model.pull"),
+        compiles=_is("kernels"),
         keeps_kernels=Condition(KEEPS_KERNELS),
         claim_is_read=Condition(f"not ({KEEPS_KERNELS})"),
         storage=_text("model.storage"),
@@ -110,7 +111,7 @@ def _front() -> FrontFacts:
 
 
 def _text(path: str) -> Text:
-    return Text.at(f"$.Values.{path}")
+    return Chosen.at(f"$.Values.{path}")
 
 
 def _place(path: str) -> Place:

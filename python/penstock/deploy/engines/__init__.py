@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from penstock.core import PenstockError
 from penstock.deploy.engines import penstock, sglang, vllm
 from penstock.deploy.probes import at_health
+from penstock.deploy.quoting import Word
 from penstock.deploy.settings import Settings
 
 
@@ -15,7 +15,7 @@ from penstock.deploy.settings import Settings
 class Pods:
     """What an engine's pods are made of."""
 
-    command: Callable[[Settings, bool], list[str]]
+    command: Callable[[Settings, bool], list[Word]]
     """Words of the leader, or with False of another node."""
     environment: Callable[[Settings, bool], list[dict[str, object]]]
     probes: Callable[[Settings, bool], dict[str, object]]
@@ -66,6 +66,4 @@ ENGINES: Mapping[str, Pods] = {
 
 
 def pods(settings: Settings) -> Pods:
-    if settings.engine not in ENGINES:
-        raise PenstockError(f"the plan's engine {settings.engine} has no manifests")
     return ENGINES[settings.engine]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.deploy.probes import http, nccl, secret, starting
+from penstock.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
 
 PROGRAM = ("python3", "-m", "penstock")
@@ -11,10 +12,10 @@ SHUTDOWN = 60
 """Seconds that open streams have to end in."""
 
 
-def command(settings: Settings, leader: bool) -> list[str]:
+def command(settings: Settings, leader: bool) -> list[Word]:
     """The same for all nodes: the number of a node is in a variable."""
     choice, plan = settings.choice, settings.plan
-    words = [
+    words: list[Word] = [
         *PROGRAM,
         "serve",
         settings.model,
@@ -39,9 +40,9 @@ def command(settings: Settings, leader: bool) -> list[str]:
         words += ["--distributed-executor-backend=ray", "--ray-address=auto"]
     elif settings.nodes > 1:
         words += [
-            "--nnodes=$(LWS_GROUP_SIZE)",
-            "--node-rank=$(LWS_WORKER_INDEX)",
-            f"--master-addr=$(LWS_LEADER_ADDRESS):{MASTER_PORT}",
+            ("--nnodes=", GROUP_SIZE),
+            ("--node-rank=", GROUP_INDEX),
+            ("--master-addr=", LEADER, f":{MASTER_PORT}"),
             f"--distributed-timeout-seconds={2 * settings.start_seconds}",
         ]
     return words

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from penstock.deploy.probes import between_nodes, secret
+from penstock.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Variable, Word
 from penstock.deploy.settings import PORT, Settings
 
 DIST_PORT = 20000
 KV = {"bf16": "auto", "fp8": "fp8_e4m3"}
 
 
-def command(settings: Settings, leader: bool) -> list[str]:
+def command(settings: Settings, leader: bool) -> list[Word]:
     choice, plan = settings.choice, settings.plan
     tp = choice["tensor_parallel_size"]
-    words = [
+    words: list[Word] = [
         "python3",
         "-m",
         "sglang.launch_server",
@@ -36,12 +37,12 @@ def command(settings: Settings, leader: bool) -> list[str]:
         words += ["--enable-dp-attention", f"--dp-size={tp}"]
     if settings.nodes > 1:
         words += [
-            f"--dist-init-addr=$(LWS_LEADER_ADDRESS):{DIST_PORT}",
-            "--nnodes=$(LWS_GROUP_SIZE)",
-            "--node-rank=$(LWS_WORKER_INDEX)",
+            ("--dist-init-addr=", LEADER, f":{DIST_PORT}"),
+            ("--nnodes=", GROUP_SIZE),
+            ("--node-rank=", GROUP_INDEX),
         ]
     if settings.api_key_secret and leader:
-        words.append("--api-key=$(API_KEY)")
+        words.append(("--api-key=", Variable("API_KEY")))
     return words
 
 

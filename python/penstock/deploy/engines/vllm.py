@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from penstock.deploy.probes import between_nodes, secret
+from penstock.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock.deploy.settings import MASTER_PORT, PORT, Settings
 
 KV = {"bf16": "auto", "fp8": "fp8"}
 
 
-def command(settings: Settings, leader: bool) -> list[str]:
+def command(settings: Settings, leader: bool) -> list[Word]:
     choice, plan = settings.choice, settings.plan
     tp = choice["tensor_parallel_size"]
     shared = choice["attention_by_requests"]
-    words = [
+    words: list[Word] = [
         "vllm",
         "serve",
         settings.model,
@@ -35,9 +36,9 @@ def command(settings: Settings, leader: bool) -> list[str]:
     elif settings.nodes > 1:
         words += [
             "--distributed-executor-backend=mp",
-            "--nnodes=$(LWS_GROUP_SIZE)",
-            "--node-rank=$(LWS_WORKER_INDEX)",
-            "--master-addr=$(LWS_LEADER_ADDRESS)",
+            ("--nnodes=", GROUP_SIZE),
+            ("--node-rank=", GROUP_INDEX),
+            ("--master-addr=", LEADER),
             f"--master-port={MASTER_PORT}",
         ]
         words += [] if leader else ["--headless"]
