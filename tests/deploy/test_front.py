@@ -130,7 +130,7 @@ def test_a_route_leads_through_the_gateway_to_the_pods(written: Written) -> None
     assert objective["spec"]["poolRef"]["name"] == pool["metadata"]["name"]
     given = parser().parse_args(words(files)[3:])
     assert given.inference_pool == pool["metadata"]["name"]
-    assert given.ext_proc == f"0.0.0.0:{picker['port']['number']}"
+    assert given.ext_proc == f"[::]:{picker['port']['number']}"
 
 
 def test_kinds_of_the_extension_have_no_finding(

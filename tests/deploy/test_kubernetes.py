@@ -115,7 +115,7 @@ def test_source_002(written: Written) -> None:
     limits = leader["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "8"
     assert limits["rdma/rdma_shared_devices_h"] == "1"
-    variables = {entry["name"]: entry["value"] for entry in leader["env"]}
+    variables = {entry["name"]: entry.get("value") for entry in leader["env"]}
     assert variables["NCCL_SOCKET_IFNAME"] == "=eth0"
     assert variables["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
     assert "NCCL_IB_CUDA_SUPPORT" not in variables  # Removed from NCCL in 2.4.
@@ -403,3 +403,22 @@ def test_a_pull_leaves_out_copies_for_other_programs(written: Written, tmp_path:
         ["org/name"],
         {"local_dir": words[-1], "ignore_patterns": ["original/*", "metal/*"]},
     ]
+
+
+@pytest.mark.parametrize("kind", [*PLANS, HERE])
+def test_servers_listen_at_addresses_of_both_families(written: Written, kind: str) -> None:
+    """`::`, or the pod's own address: a cluster has IPv4, IPv6 or both. uvicorn, which serves
+    SGLang, makes sockets of IPv6 that refuse IPv4.
+    """
+    files = written(kind, "--gateway", "proxy", "--gateway-image", "penstock")
+    containers = [spec["containers"][0] for spec in pod_specs(files)]
+    assert len(containers) >= 2
+    for own in containers:
+        (host,) = (word for word in own["command"] if word.startswith("--host="))
+        if kind.startswith("sglang") and own["name"] == "engine":
+            assert host == "--host=$(POD_IP)"
+            field = {"fieldRef": {"fieldPath": "status.podIP"}}
+            assert {"name": "POD_IP", "valueFrom": field} in own["env"]
+        else:
+            assert host == "--host=::"
+        assert not any("0.0.0.0" in word for word in own["command"])

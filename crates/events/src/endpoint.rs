@@ -1,5 +1,8 @@
 //! Endpoints as ZeroMQ writes them: `tcp://host:port`.
 
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
 /// Where a socket listens or connects to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -38,11 +41,16 @@ impl Endpoint {
         self.host == "*" || self.host.contains("::")
     }
 
-    /// Host and port to listen on.
-    pub(crate) fn to_bind(&self) -> (&str, u16) {
+    /// Addresses to listen on, the first that can be: all of this host for `*`, where IPv6 brings
+    /// those of IPv4 too.
+    pub(crate) fn to_bind(&self) -> io::Result<Vec<SocketAddr>> {
+        let every = [
+            (Ipv6Addr::UNSPECIFIED, self.port).into(),
+            (Ipv4Addr::UNSPECIFIED, self.port).into(),
+        ];
         match self.host.as_str() {
-            "*" => ("0.0.0.0", self.port),
-            host => (host, self.port),
+            "*" => Ok(every.into()),
+            host => Ok((host, self.port).to_socket_addrs()?.collect()),
         }
     }
 
@@ -60,6 +68,10 @@ mod tests {
         let parsed = |text| Endpoint::parse(text).map(|one| (one.host, one.port));
         assert_eq!(parsed("tcp://*:5557"), Ok(("*".to_owned(), 5557)));
         assert_eq!(parsed("tcp://[::1]:1"), Ok(("::1".to_owned(), 1)));
+        let bound = |text| Endpoint::parse(text).unwrap().to_bind().unwrap();
+        let both = ["[::]:5557", "0.0.0.0:5557"].map(|one| one.parse().unwrap());
+        assert_eq!(bound("tcp://*:5557"), both);
+        assert_eq!(bound("tcp://[::1]:1"), ["[::1]:1".parse().unwrap()]);
         assert!(Endpoint::parse("tcp://*:1").unwrap().listens());
         assert!(!Endpoint::parse("tcp://gateway:1").unwrap().listens());
         for wrong in [

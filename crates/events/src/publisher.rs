@@ -214,10 +214,12 @@ impl Shared {
 }
 
 fn bind(endpoint: &Endpoint) -> Result<TcpListener, PublishError> {
-    let (host, port) = endpoint.to_bind();
-    let listener = StdListener::bind((host, port)).map_err(|source| PublishError::Bind {
-        host: host.to_owned(),
-        port,
+    let bound = endpoint
+        .to_bind()
+        .and_then(|found| StdListener::bind(&*found));
+    let listener = bound.map_err(|source| PublishError::Bind {
+        host: endpoint.host.clone(),
+        port: endpoint.port,
         source,
     })?;
     listener.set_nonblocking(true)?;

@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use rustix::io::Errno;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::Tls;
+
+/// Connections that wait to be accepted, as tokio has them.
+const BACKLOG: u32 = 1024;
 
 /// A bound listener.
 #[derive(Debug)]
@@ -34,12 +38,17 @@ pub(crate) enum Socket {
 pub struct Peer(pub Option<SocketAddr>);
 
 impl Listener {
-    /// Binds a TCP port; 0 takes a free one.
+    /// Binds a TCP port; 0 takes a free one. `::` is every address of this host: those of IPv4
+    /// too, and those alone where the kernel has no IPv6.
     ///
     /// # Errors
     /// Those of the operating system.
     pub async fn tcp(host: &str, port: u16, tls: Option<Tls>) -> io::Result<Self> {
-        let listener = TcpListener::bind((host, port)).await?;
+        let listener = if host.parse() == Ok(Ipv6Addr::UNSPECIFIED) {
+            every_address(port)?
+        } else {
+            TcpListener::bind((host, port)).await?
+        };
         Ok(Self {
             kind: Kind::Tcp(listener, tls),
         })
@@ -92,6 +101,34 @@ impl Listener {
             }
         }
     }
+}
+
+fn every_address(port: u16) -> io::Result<TcpListener> {
+    match both_families(port) {
+        Err(error) if has_no_ipv6(&error) => {
+            let socket = TcpSocket::new_v4()?;
+            listening(socket, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
+        }
+        bound => bound,
+    }
+}
+
+fn both_families(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    // Some hosts set `net.ipv6.bindv6only`.
+    rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    listening(socket, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+}
+
+fn listening(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn has_no_ipv6(error: &io::Error) -> bool {
+    let none = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+    Errno::from_io_error(error).is_some_and(|found| none.contains(&found))
 }
 
 #[derive(Debug)]

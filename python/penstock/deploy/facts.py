@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.deploy.engines import pods
 from penstock.deploy.parts import Data, Truth
 from penstock.deploy.probes import reasons
-from penstock.deploy.quoting import kubernetes
+from penstock.deploy.quoting import fields, kubernetes
 from penstock.deploy.resources import (
     GIB,
     container_security,
@@ -232,7 +232,8 @@ def facts(settings: Settings) -> Facts:
 
 def _role(settings: Settings, leader: bool) -> Role:
     engine = pods(settings)
-    env = engine.environment(settings, leader)
+    words = engine.command(settings, leader)
+    env = [*engine.environment(settings, leader), *fields(words)]
     if settings.topology:
         path = f"{TOPOLOGY_FOLDER}/{TOPOLOGY}"
         env = [*env, {"name": "NCCL_TOPO_FILE", "value": path}]
@@ -245,7 +246,7 @@ def _role(settings: Settings, leader: bool) -> Role:
         ports.append({"name": "metrics", "containerPort": METRICS_PORT})
     probes = engine.probes(settings, leader)
     return Role(
-        command=list(map(kubernetes, engine.command(settings, leader))),
+        command=list(map(kubernetes, words)),
         env=env,
         ports=ports if leader else [],
         startup=probes.get("startupProbe", {}),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.core import PenstockError
@@ -25,6 +26,8 @@ class Variable:
     """Variable of the shell in a task of a batch job."""
     alone: str = ""
     """The text that stands for it elsewhere."""
+    field: str = ""
+    """Field of the pod that the variable is made of, where nothing else makes it."""
 
 
 Word = str | tuple[str | Variable, ...]
@@ -32,6 +35,8 @@ Word = str | tuple[str | Variable, ...]
 GROUP_SIZE = Variable("LWS_GROUP_SIZE", "SLURM_NNODES")
 GROUP_INDEX = Variable("LWS_WORKER_INDEX", "SLURM_NODEID")
 LEADER = Variable("LWS_LEADER_ADDRESS", "MASTER")
+ADDRESS = Variable("POD_IP", alone="0.0.0.0", field="status.podIP")
+"""The pod's own, of the family that its cluster has."""
 
 CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
     ("Zl", "Zp"), "a line break"
@@ -51,6 +56,16 @@ def control_character(text: str) -> str:
 def plain(word: Word) -> str:
     """For a program that is given words, and expands nothing."""
     return "".join(each if isinstance(each, str) else each.alone for each in _pieces(word))
+
+
+def fields(words: Iterable[Word]) -> list[dict[str, object]]:
+    """Variables of a container that its words name and its pod's fields have."""
+    named = {each for word in words for each in _pieces(word) if isinstance(each, Variable)}
+    return [
+        {"name": each.pod, "valueFrom": {"fieldRef": {"fieldPath": each.field}}}
+        for each in sorted(named, key=lambda each: each.pod)
+        if each.field
+    ]
 
 
 def kubernetes(word: Word) -> str:

@@ -20,7 +20,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         "serve",
         settings.model,
         f"--served-model-name={plan['model']['name']}",
-        "--host=0.0.0.0",
+        "--host=::",
         f"--port={PORT}",
         f"--metrics-port={METRICS_PORT}",
         f"--tensor-parallel-size={choice['tensor_parallel_size']}",

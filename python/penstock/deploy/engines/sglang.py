@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.deploy.probes import between_nodes, secret
-from penstock.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Variable, Word
+from penstock.deploy.quoting import ADDRESS, GROUP_INDEX, GROUP_SIZE, LEADER, Variable, Word
 from penstock.deploy.settings import PORT, Settings
 
 DIST_PORT = 20000
@@ -19,7 +19,8 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         "sglang.launch_server",
         f"--model-path={settings.model}",
         f"--served-model-name={plan['model']['name']}",
-        "--host=0.0.0.0",
+        # For `::` its HTTP server would refuse IPv4.
+        ("--host=", ADDRESS),
         f"--port={PORT}",
         f"--tp-size={tp}",
         f"--pp-size={choice['pipeline_parallel_size']}",

@@ -18,6 +18,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         "serve",
         settings.model,
         f"--served-model-name={plan['model']['name']}",
+        "--host=::",
         f"--port={PORT}",
         f"--tensor-parallel-size={1 if shared else tp}",
         f"--pipeline-parallel-size={choice['pipeline_parallel_size']}",

@@ -86,12 +86,12 @@ def _command(facts: Facts, front: FrontFacts) -> list[object]:
     return [
         *PROGRAM,
         "gateway",
-        "--host=0.0.0.0",
+        "--host=::",
         f"--port={GATEWAY_PORT}",
         f"--shutdown-timeout={DRAIN}",
         when(front.proxies, f"--config={CONFIG_FOLDER}/{CONFIG}"),
         when(front.picks, f"--inference-pool={facts.name}"),
-        when(front.picks, f"--ext-proc=0.0.0.0:{PICKER_PORT}"),
+        when(front.picks, f"--ext-proc=[::]:{PICKER_PORT}"),
         when(front.has_tls, f"--ssl-certfile={CERTIFICATE}/tls.crt"),
         when(front.has_tls, f"--ssl-keyfile={CERTIFICATE}/tls.key"),
     ]
