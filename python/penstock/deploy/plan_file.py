@@ -15,9 +15,9 @@ from penstock.deploy.quoting import control_character
 
 SCHEMA = 1
 MOST = 2**62
-"""Of bytes, seconds and tokens."""
+"""The largest number of bytes, seconds and tokens."""
 MOST_RANKS = 1024
-"""Of a dimension of a replica, and of a node."""
+"""The most in a dimension of a replica, and on a node."""
 MOST_REPLICAS = 10_000
 RESOURCE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/"
 """Characters of the names of resources in Kubernetes."""
@@ -169,7 +169,7 @@ ROW = members(
     {"shared_memory": count(), "kept_free": count()},
 )
 FREE_ROW = members({"kept_free": count()})
-"""Of a plan for processors, whose memory has other users."""
+"""A row of a plan for processors, whose memory has other users."""
 
 
 def rank_row(key: str, value: object) -> None:
