@@ -1,4 +1,4 @@
-"""New kinds for the old: InferencePool v1 for v1alpha2, InferenceObjective and
+"""New kinds for the old: InferencePool v1 for v1alpha1 and v1alpha2, InferenceObjective and
 InferenceModelRewrite for InferenceModel.
 """
 
@@ -60,6 +60,7 @@ def _pool(one: Resource) -> dict[str, Any]:
     }
     if "extensionRef" in one.spec:
         old = dict(one.spec["extensionRef"])
-        port = {"number": old.pop("portNumber", PICKER_PORT)}
+        ports = [old.pop(key) for key in ("portNumber", "targetPortNumber") if key in old]
+        port = {"number": ports[0] if ports else PICKER_PORT}
         spec["endpointPickerRef"] = {**old, "port": port}
     return _new(one, "InferencePool", STABLE, spec)

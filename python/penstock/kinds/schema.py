@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.kinds.documents import Document, Steps
 
+FIRST = "inference.networking.x-k8s.io/v1alpha1"
 EXPERIMENTAL = "inference.networking.x-k8s.io/v1alpha2"
 STABLE = "inference.networking.k8s.io/v1"
 LLM_D = "llm-d.ai/v1alpha2"
@@ -48,6 +49,9 @@ _PICKER = _mapping(
     failureMode=TEXT,
 )
 _EXTENSION = _mapping("name", group=TEXT, kind=TEXT, name=TEXT, portNumber=NUMBER, failureMode=TEXT)
+_FIRST_EXTENSION = _mapping(
+    "name", group=TEXT, kind=TEXT, name=TEXT, targetPortNumber=NUMBER, failureMode=TEXT
+)
 _SELECTOR = _mapping(matchLabels=ANYTHING, matchExpressions=Of(list))
 _MATCH = _mapping(model=_mapping("value", type=TEXT, value=TEXT))
 _TARGET = _mapping("modelRewrite", modelRewrite=TEXT, weight=NUMBER)
@@ -60,12 +64,17 @@ _POOL = _mapping(
     appProtocol=TEXT,
     endpointPickerRef=_PICKER,
 )
-_OLD_POOL = _mapping(
-    "selector targetPortNumber",
-    selector=ANYTHING,
-    targetPortNumber=NUMBER,
-    extensionRef=_EXTENSION,
-)
+
+
+def _old_pool(extension: Of) -> Of:
+    return _mapping(
+        "selector targetPortNumber",
+        selector=ANYTHING,
+        targetPortNumber=NUMBER,
+        extensionRef=extension,
+    )
+
+
 _OBJECTIVE = _mapping(priority=NUMBER, poolRef=_REF, poolRefs=_list(_REF), poolSelector=_SELECTOR)
 _REWRITE = _mapping("poolRef rules", poolRef=_REF, rules=_list(_RULE))
 _MODEL = _mapping(
@@ -77,10 +86,14 @@ _MODEL = _mapping(
 )
 
 KINDS: Mapping[str, Mapping[str, Of]] = {
-    "InferencePool": {STABLE: _POOL, EXPERIMENTAL: _OLD_POOL},
+    "InferencePool": {
+        STABLE: _POOL,
+        EXPERIMENTAL: _old_pool(_EXTENSION),
+        FIRST: _old_pool(_FIRST_EXTENSION),
+    },
     "InferenceObjective": {EXPERIMENTAL: _OBJECTIVE, LLM_D: _OBJECTIVE},
     "InferenceModelRewrite": {EXPERIMENTAL: _REWRITE, LLM_D: _REWRITE},
-    "InferenceModel": {EXPERIMENTAL: _MODEL},
+    "InferenceModel": {EXPERIMENTAL: _MODEL, FIRST: _MODEL},
 }
 """By kind and apiVersion, what `spec` has to be."""
 
