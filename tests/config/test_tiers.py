@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.config import EngineConfig, Raw, TierConfig, TiersConfig, gather, resolve
-from penstock.config.tiers import Tier, lmcache_tiers, object_options
+from penstock.config.tiers import Tier, object_options
 from penstock.core import InvalidValueError, PenstockError
 
 GIB = 2**30
@@ -329,8 +329,4 @@ def test_lmcaches_environment_is_understood_where_nothing_else_is_said(tmp_path:
     file.write_text("kv-tier: [ram: 1GiB]\n")
     assert resolve(gather({}, str(file), environ), "m", "n").engine.tiers.tiers == (
         TierConfig("ram", GIB),
-    )
-    assert lmcache_tiers({"LMCACHE_LOCAL_CPU": "false", "LMCACHE_MAX_LOCAL_CPU_SIZE": "1"}) == (
-        {},
-        (),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import tempfile
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
 from penstock.config.kinds import Section, Text
-from penstock.config.tiers import Tier, lmcache_tiers, notice_lmcache
+from penstock.config.others import lmcache_settings, ray_settings
+from penstock.config.tiers import Tier
 from penstock.core import InvalidValueError, PenstockError
 
 MODEL = "model"
@@ -120,7 +122,12 @@ def gather(
             found[flag.key] = Raw(flag.env, texts)
     found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
     if "kv_tier" not in found:
-        found.update(_from_lmcache(environ, found))
+        _add(found, "LMCACHE_* in the environment", lmcache_settings(environ, _ranks(found)))
+    on_ray = _said(found, "distributed_executor_backend") == "ray"
+    on_gpus = _said(found, "device") == "cuda"
+    switches = ray_settings(environ, on_ray=on_ray, on_gpus=on_gpus)
+    if "ray_channel" not in found:
+        _add(found, "VLLM_USE_RAY_* in the environment", switches)
     return found
 
 
@@ -158,11 +165,21 @@ def _is_address(name: str, text: str) -> bool:
     return name.endswith("_PORT") and text.startswith(("tcp://", "udp://", "sctp://"))
 
 
-def _from_lmcache(environ: Mapping[str, str], said: Mapping[str, Raw]) -> dict[str, Raw]:
-    settings, names = lmcache_tiers(environ)
-    if settings:
-        notice_lmcache(names, settings["kv_tier"])
-    return {key: Raw(", ".join(names), texts) for key, texts in settings.items() if key not in said}
+def _add(found: dict[str, Raw], place: str, settings: Mapping[str, tuple[str, ...]]) -> None:
+    for key, texts in settings.items():
+        found.setdefault(key, Raw(place, texts))
+
+
+def _said(found: Mapping[str, Raw], key: str) -> str:
+    """The text of a setting that has one; empty where it is the default."""
+    raw = found.get(key)
+    return str(raw.texts[0]) if raw is not None and raw.texts else ""
+
+
+def _ranks(found: Mapping[str, Raw]) -> int:
+    """Tensor times pipeline parallel size; what is wrong with them is said where they are read."""
+    sizes = [_said(found, f"{name}_parallel_size") for name in ("tensor", "pipeline")]
+    return math.prod(int(size) if size.isascii() and size.isdigit() else 1 for size in sizes)
 
 
 def from_file(path: Path) -> dict[str, Raw]:

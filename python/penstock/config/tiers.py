@@ -1,11 +1,10 @@
-"""KV tiers on the command line, and LMCache's environment.
+"""KV tiers on the command line.
 
 ram:SIZE    disk:PATH,SIZE    redis://HOST:PORT/DB    s3://BUCKET/PREFIX    each with ,KEY=VALUE ...
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,10 +27,6 @@ AWS = (
     "ENDPOINT_URL",
 )
 """Environment variables of object stores, each after AWS_."""
-_GIB = 2**30
-
-log = logging.getLogger("penstock.config")
-
 
 OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
     "ram": {"ram": ("size_bytes", SIZE), "quota": ("quota", Share())},
@@ -153,44 +148,3 @@ def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) ->
         f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")
     }
     return {**(found if (tier.url or "").startswith("s3:") else {}), **dict(tier.options)}
-
-
-def lmcache_tiers(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Settings by key from LMCache's environment, and the names of its variables."""
-    texts: list[str] = []
-    names: list[str] = []
-    size = _gigabytes(environ, "LMCACHE_MAX_LOCAL_CPU_SIZE")
-    if size and environ.get("LMCACHE_LOCAL_CPU", "true").lower() not in ("false", "0"):
-        texts.append(f"ram:{size}")
-        names.append("LMCACHE_MAX_LOCAL_CPU_SIZE")
-    disk, room = (
-        environ.get("LMCACHE_LOCAL_DISK"),
-        _gigabytes(environ, "LMCACHE_MAX_LOCAL_DISK_SIZE"),
-    )
-    if disk and room:
-        texts.append(f"disk:{disk.removeprefix('file://')},{room}")
-        names += ["LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE"]
-    if remote := environ.get("LMCACHE_REMOTE_URL"):
-        texts.append(remote)
-        names.append("LMCACHE_REMOTE_URL")
-    found = {"kv_tier": tuple(texts)} if texts else {}
-    if texts and (chunk := environ.get("LMCACHE_CHUNK_SIZE")):
-        found["kv_chunk_tokens"] = (chunk,)
-        names.append("LMCACHE_CHUNK_SIZE")
-    return found, tuple(names)
-
-
-def notice_lmcache(names: tuple[str, ...], texts: tuple[str, ...]) -> None:
-    words = " ".join(f"--kv-tier {without_password(text)}" for text in texts)
-    log.warning("%s understood as %s", ", ".join(names), words)
-
-
-def _gigabytes(environ: Mapping[str, str], name: str) -> int:
-    """LMCache's sizes are in units of 2**30 bytes, with fractions."""
-    text = environ.get(name)
-    if not text:
-        return 0
-    try:
-        return int(float(text) * _GIB)
-    except (ValueError, OverflowError) as error:
-        raise InvalidValueError(name, text, "a number of GiB") from error

@@ -1,0 +1,121 @@
+"""Environments of LMCache and of vLLM's Ray executor: what they set here, and what they do not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from penstock.config.sections import without_password
+from penstock.core import InvalidValueError
+
+_GIB = 2**30
+CPU_SIZE, LOCAL_CPU = "LMCACHE_MAX_LOCAL_CPU_SIZE", "LMCACHE_LOCAL_CPU"
+DISK, DISK_SIZE = "LMCACHE_LOCAL_DISK", "LMCACHE_MAX_LOCAL_DISK_SIZE"
+GDS, REMOTE, CHUNK = "LMCACHE_GDS_PATH", "LMCACHE_REMOTE_URL", "LMCACHE_CHUNK_SIZE"
+NEEDLESS = {
+    LOCAL_CPU: "",
+    CPU_SIZE: f"{LOCAL_CPU} is false, or it is 0",
+    "LMCACHE_CUFILE_BUFFER_SIZE": "the buffers of GPUDirect Storage are those of the loads",
+    "LMCACHE_EXTRA_CONFIG": "the engine looks prefixes up once for all ranks",
+    "LMCACHE_USE_EXPERIMENTAL": "there is one implementation",
+    DISK_SIZE: f"it is the size of {DISK} or {GDS}",
+    CHUNK: "chunks are those of a tier, and there is none",
+}
+"""Variables of LMCache that may have no effect, and why."""
+DAG, OVERLAP = "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM"
+OF_RAY = "VLLM_USE_RAY_"
+ON_RAY = "is for ranks on Ray: see --distributed-executor-backend ray"
+FALSE = ("", "0", "false")
+Settings = dict[str, tuple[str, ...]]
+
+log = logging.getLogger("penstock.config")
+
+
+def lmcache_settings(environ: Mapping[str, str], ranks: int) -> Settings:
+    """Settings by key, and a warning of each variable that says as what it is understood, or why it
+    is ignored. LMCache has its memory and its disk in each of the `ranks`; here they are the
+    engine's. InvalidValueError for a size that is none, and a path without a size.
+    """
+    said = {
+        name: text.strip().strip("\"'")
+        for name, text in environ.items()
+        if name.startswith("LMCACHE_")
+    }
+    used, texts = _tiers(said, ranks)
+    found: Settings = {"kv_tier": tuple(texts)} if texts else {}
+    if texts and (chunk := said.get(CHUNK)):
+        found["kv_chunk_tokens"] = (chunk,)
+        used.append(CHUNK)
+    if texts:
+        words = " ".join(f"--kv-tier {without_password(text)}" for text in texts)
+        log.warning("%s understood as %s%s", ", ".join(used), words, _for_ranks(said, ranks))
+    for name in sorted(said.keys() - set(used)):
+        if why := NEEDLESS.get(name, "it sets nothing here; see --kv-tier"):
+            log.warning("%s is ignored: %s", name, why)
+    return found
+
+
+def _tiers(said: Mapping[str, str], ranks: int) -> tuple[list[str], list[str]]:
+    """Variables that are used, and the tiers that they mean."""
+    used: list[str] = []
+    texts: list[str] = []
+    size, room = (ranks * _gigabytes(said, name) for name in (CPU_SIZE, DISK_SIZE))
+    if size and said.get(LOCAL_CPU, "true").lower() not in FALSE:
+        used.append(CPU_SIZE)
+        texts.append(f"ram:{size}")
+    for name, option in ((DISK, ""), (GDS, ",gds=true")):
+        path = said.get(name, "").removeprefix("file://")
+        if not path:
+            continue
+        if not room:
+            remedy = f"{DISK_SIZE} beside it, or --kv-tier disk:{path},SIZE{option} in its place"
+            raise InvalidValueError(name, path, remedy)
+        used += [name, *([] if DISK_SIZE in used else [DISK_SIZE])]
+        texts.append(f"disk:{path},{room}{option}")
+    if remote := said.get(REMOTE):
+        used.append(REMOTE)
+        texts.append(remote)
+    return used, texts
+
+
+def _for_ranks(said: Mapping[str, str], ranks: int) -> str:
+    sized = any(said.get(name) for name in (CPU_SIZE, DISK_SIZE))
+    return f": sizes of LMCache are for each of {ranks} ranks" if ranks > 1 and sized else ""
+
+
+def _gigabytes(said: Mapping[str, str], name: str) -> int:
+    """LMCache's sizes are in units of 2**30 bytes, with fractions."""
+    text = said.get(name)
+    if not text:
+        return 0
+    try:
+        return int(float(text) * _GIB)
+    except (ValueError, OverflowError) as error:
+        raise InvalidValueError(name, text, "a number of GiB") from error
+
+
+def ray_settings(environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool) -> Settings:
+    """Settings by key from vLLM's switches of its Ray executor, and a warning of each of them. On
+    GPUs a compiled graph carries tensors, which its communication may overlap.
+    """
+    found: Settings = {}
+    for name, text in sorted(environ.items()):
+        if not name.startswith(OF_RAY) or text.strip().lower() in FALSE:
+            continue
+        flag = ""
+        if not on_ray:
+            log.warning("%s is ignored: it %s", name, ON_RAY)
+        elif name == DAG:
+            found["ray_channel"] = ("compiled-graph-tensors" if on_gpus else "compiled-graph",)
+            flag = f"--ray-channel {found['ray_channel'][0]}"
+        elif name == OVERLAP and on_gpus and environ.get(DAG, "").strip().lower() not in FALSE:
+            found["ray_overlap_comm"] = ("true",)
+            flag = "--ray-overlap-comm"
+        elif name == OVERLAP:
+            why = "--ray-overlap-comm is for --device cuda and --ray-channel compiled-graph-tensors"
+            log.warning("%s is ignored: %s", name, why)
+        else:
+            log.warning("%s is ignored: see --ray-channel", name)
+        if flag:
+            log.warning("%s understood as %s", name, flag)
+    return found
