@@ -139,3 +139,42 @@ def test_the_key_of_the_environment_is_sent_unless_a_header_wins(
 )
 def test_headers_are_left_out_of_a_kept_command_line(words: list[str], kept: list[str]) -> None:
     assert flags.redacted(words) == kept
+
+
+def test_names_of_genai_perf_are_those_of_vllm(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bodies: list[dict[str, object]] = []
+
+    def kept(index: int, body: dict[str, object]) -> Answer:
+        bodies.append(body)
+        return exact(index, body)
+
+    play(monkeypatch, kept)
+    host = server.removeprefix("http://")
+    words = ["-u", host, "-m", "m", "--endpoint-type", "completions", "--streaming"]
+    words += ["--synthetic-input-tokens-mean", "8", "--output-tokens-mean", "4"]
+    words += ["--concurrency", "3", "--request-count", "6", "--extra-inputs", "min_tokens:4"]
+    words += ["--extra-inputs", '{"top_k": 5}', "--measurement-interval", "1000", "--random-seed=7"]
+    assert main(["bench", "serve", *words, "--prompt-ids", "--vocab-size", "1000"]) == 0
+    theirs = list(bodies)
+    bodies.clear()
+    said = capsys.readouterr().err
+    assert "--streaming is ignored" in said
+    assert "--measurement-interval is ignored: a run has --num-prompts requests" in said
+    words = ["--base-url", server, "--model", "m", "--max-concurrency", "3", "--seed", "7", *RANDOM]
+    extra = ["--extra-body", '{"min_tokens": 4, "top_k": 5}']
+    assert main(["bench", "serve", *words, *extra]) == 0
+    assert bodies == theirs
+    assert len(theirs) == 6
+    assert {(body["min_tokens"], body["top_k"]) for body in theirs} == {(4, 5)}
+
+
+@pytest.mark.parametrize("flag", ["--lora-modules", "--hf-split", "--plot-timeline"])
+def test_flags_that_mean_nothing_here_fail_by_name(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "serve", flag, "x"])
+    assert ended.value.code == 2
+    assert flag in capsys.readouterr().err

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import __version__
 from penstock.bench import client, flags, prompts, result
+from penstock.bench.others import add_of_serve
 from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker, Served
 from penstock.bench.request import Prompt, Request
@@ -216,6 +217,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             flag.name, dest=ENGINE_PREFIX + flag.key, default=None, help=help_, **option
         )
+    add_of_serve(parser)
 
 
 def open_backend(

@@ -2,7 +2,8 @@
 defaults.
 
 A flag of vLLM's that means nothing here (multimodal data, LoRA, pooling; plots: `bench report`
-draws them) is not known, so that a script that relies on it fails at once.
+draws them) is not known, so that a script that relies on it fails at once. Those that scripts give
+without need are in `others`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock.bench import block, flags, result
+from penstock.bench import block, flags, others, result
 from penstock.bench.measure import add_serve_arguments, measure
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
@@ -15,6 +15,8 @@ from penstock.bench.runs import INTERRUPTED
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
     add_single(parser)
+    others.add_vllm(parser)
+    others.add_genai_perf(parser)
 
 
 def add_single(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +30,8 @@ def run(parsed: argparse.Namespace) -> int:
     """Exit status: 0; 1 when no request succeeded; 130 after Ctrl-C, with the result until then
     printed and written.
     """
+    if parsed.dataset_name == "random" and parsed.dataset_path is not None:
+        others.warn("--dataset-path is ignored: --dataset-name random reads no file")
     measured = measure(
         parsed,
         flags.target(parsed),

@@ -252,10 +252,6 @@ def requests_of(
 
 
 def _random_options(parsed: argparse.Namespace) -> RandomOptions:
-    if parsed.dataset_path is not None:
-        raise InvalidValueError(
-            "--dataset-path", parsed.dataset_path, "nothing with --dataset-name random"
-        )
     return RandomOptions(
         num_prompts=parsed.num_prompts,
         input_len=parsed.input_len or parsed.random_input_len,
