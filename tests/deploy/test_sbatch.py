@@ -14,6 +14,8 @@ import pytest
 from penstock.cli.main import main
 
 from tests.deploy.conftest import HERE, PLANS
+from tests.deploy.test_names import NAMES
+from tests.deploy.test_names import made as named
 from tests.e2e.server import HANG, eventually
 from tests.kubernetes.bed import free_port
 
@@ -88,6 +90,14 @@ def test_a_script_gets_the_nodes_of_its_plan(
     assert found is not None, done.stderr
     several = "two-nodes" in kind or "by-requests" in kind
     assert (found[1] == "gpu[0-1]") == several, found[0]
+
+
+def test_hostile_names_are_no_options(submit: Submit, tmp_path: Path) -> None:
+    """Slurm reads the head of the script as it does with a name that is none of them."""
+    for name in NAMES:
+        done = submit(named(tmp_path, "slurm", name))
+        assert done.returncode == 0, (name, done.stderr)
+        assert "on nodes gpu0 in partition all" in done.stderr, (name, done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG
 
 SIM = ("sim", "--port", "0")
@@ -98,3 +99,12 @@ def test_a_gateway_forwards_to_an_address_of_ipv6() -> None:
                 check=False,
             )
             assert done.returncode == 0, done.stderr
+
+
+@needs_ipv6
+@pytest.mark.parametrize("words", [(), ("--replicas", "2")], ids=["one", "replicas"])
+def test_a_server_and_its_replicas_have_both_families(serve: Serve, words: tuple[str, ...]) -> None:
+    with serve("--host", "::", *words) as server:
+        port = server.url.rpartition(":")[2]
+        assert answers(f"http://[::1]:{port}")
+        assert answers(f"http://127.0.0.1:{port}")

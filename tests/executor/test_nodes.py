@@ -311,6 +311,20 @@ def test_node_0_may_be_named(launch: Launches) -> None:
     compute(nodes.start(), 2)
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_nodes_have_addresses_of_ipv6(launch: Launches, host: str) -> None:
+    """A cluster may have no others; at all addresses node 0 listens for both families."""
+    nodes = launch(2, 2, agents=False)
+    port = nodes.master.rpartition(":")[2]
+    nodes.master = f"[::1]:{port}"
+    nodes.add(1)
+    nodes.master = f"[{host}]:{port}"
+    executor = nodes.start()
+    assert {each.facts.host for each in executor.loaded} == {"::1"}
+    compute(executor, 2)
+
+
 def test_nodes_that_do_not_come_are_named(launch: Launches) -> None:
     nodes = launch(4, 4, agents=False)
     nodes.add(2)
