@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -27,8 +30,8 @@ NO_IPV6 = Path(__file__).with_name("no_ipv6.py")
 
 
 @contextmanager
-def started(*words: str, ipv6: bool = True) -> Iterator[tuple[str, int]]:
-    """Host and port where it listens."""
+def started(*words: str, ipv6: bool = True, but: str = "") -> Iterator[tuple[str, int]]:
+    """Host and port where it listens: the first URL that it names, but this one."""
     child = subprocess.Popen(
         [sys.executable, *(("-m", "penstock") if ipv6 else (str(NO_IPV6),)), *words],
         stdout=subprocess.PIPE,
@@ -38,7 +41,8 @@ def started(*words: str, ipv6: bool = True) -> Iterator[tuple[str, int]]:
     try:
         assert child.stdout is not None
         for line in child.stdout:
-            if found := re.search(r"http://(\S+):(\d+)", line.replace("[::1]:1", "")):
+            told = re.sub(re.escape(but or "http://[::1]:1") + r"(?!\d)", "", line)
+            if found := re.search(r"http://(\S+):(\d+)", told):
                 yield found[1], int(found[2])
                 return
         pytest.fail(f"{words} ended with {child.wait(HANG)}")
@@ -108,3 +112,50 @@ def test_a_server_and_its_replicas_have_both_families(serve: Serve, words: tuple
         port = server.url.rpartition(":")[2]
         assert answers(f"http://[::1]:{port}")
         assert answers(f"http://127.0.0.1:{port}")
+
+
+class Replica(BaseHTTPRequestHandler):
+    """Answers everything, and keeps whom requests come from."""
+
+    chains: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self._answer({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.chains.append(self.headers["x-forwarded-for"])
+        self._answer({"choices": [], "model": "m"})
+
+    def _answer(self, body: object) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@needs_ipv6
+def test_a_client_of_ipv4_has_its_address_at_a_socket_of_both_families() -> None:
+    """Not the address that the kernel gives it there, `::ffff:127.0.0.1`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Replica) as replica:
+        threading.Thread(target=replica.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{replica.server_port}"
+        words = ("gateway", "--port", "0", "--host", "::", "--backend", url)
+        try:
+            with started(*words, but=url) as (_, port):
+                for host in ("127.0.0.1", "[::1]"):
+                    body = json.dumps({"model": "m", "prompt": "x"}).encode()
+                    asked = urllib.request.Request(
+                        f"http://{host}:{port}/v1/completions",
+                        body,
+                        {"content-type": "application/json"},
+                    )
+                    urllib.request.urlopen(asked, timeout=HANG).close()
+        finally:
+            replica.shutdown()
+    assert Replica.chains == ["127.0.0.1", "::1"]

@@ -90,6 +90,8 @@ impl Listener {
         match &self.kind {
             Kind::Tcp(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
+                // A client of IPv4 is one, not `::ffff:10.0.0.1`, at a socket of both families.
+                let address = SocketAddr::new(address.ip().to_canonical(), address.port());
                 // Without it a token waits for the acknowledgement of the one before. Failing is
                 // harmless.
                 let _ = stream.set_nodelay(true);
