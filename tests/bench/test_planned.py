@@ -100,3 +100,35 @@ def test_another_file_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text("schema: 2\n")
     assert main(["bench", "plan", str(path)]) == 1
     assert "not a plan of schema 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("bench", "isl"), "1", "bench.isl is '1', expected a whole number"),
+        (("bench", "rate"), None, "bench.rate is None, expected a number"),
+        (("bench", "slo"), "p99_tpot_ms:1", "bench.slo is 'p99_tpot_ms:1', expected a list"),
+        (("bench",), [], "bench is [], expected a mapping"),
+        (("predictions",), None, "predictions is None, expected a mapping"),
+        (("predictions", "p99_tpot_ms"), 5, "predictions.p99_tpot_ms is 5, expected a mapping"),
+    ],
+)
+def test_a_plan_of_another_form_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    path: tuple[str, ...],
+    value: object,
+    said: str,
+) -> None:
+    band = {"low": 1.0, "mid": 2.0, "high": 3.0}
+    load = {"isl": 8, "osl": 4, "rate": 1.0, "requests": 2, "seed": 0, "slo": []}
+    plan = {"schema": 1, "bench": load, "predictions": {"p99_tpot_ms": band}}
+    at: dict[str, object] = plan
+    for key in path[:-1]:
+        at = at[key]  # type: ignore[assignment]
+    at[path[-1]] = value
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(plan))
+    assert main(["bench", "plan", str(file)]) == 1
+    assert f"{file}: {said}" in (told := capsys.readouterr().err)
+    assert "make the plan again" in told

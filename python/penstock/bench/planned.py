@@ -14,10 +14,18 @@ from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
 from penstock.bench.slo import Slo, parse_slo
 from penstock.bench.table import figure, render
-from penstock.config.documents import read_document
-from penstock.core import PenstockError
+from penstock.config.forms import count, members, number, read_form, rows, table, text
 
 SCHEMA = 1
+REMEDY = "make the plan again: penstock plan MODEL ... -o"
+ANY = members({})
+BAND = members({"low": number(), "mid": number(), "high": number()})
+LOAD = {"requests": count(1), "slo": rows(text())}
+TRACE = members({"trace": text(), **LOAD})
+RANDOM = members({"isl": count(1), "osl": count(1), "rate": number(), "seed": count(), **LOAD})
+PLAN = members(
+    {"bench": ANY, "predictions": table(text(), lambda _key, _value: None)},
+)
 HELD = "holds"
 
 
@@ -57,12 +65,21 @@ def run(parsed: argparse.Namespace) -> int:
     return 0 if measured["completed"] and held else 1
 
 
-def read_plan(path: Path) -> dict[str, Any]:
+def read_plan(path: Path) -> Mapping[str, Any]:
     """A plan of a known schema; PenstockError for another file."""
-    plan = read_document(path)
-    if plan.get("schema") != SCHEMA or not isinstance(plan.get("bench"), dict):
-        raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
-    return plan
+    return read_form(path, SCHEMA, _form, REMEDY)
+
+
+def _form(key: str, plan: object) -> None:
+    PLAN(key, plan)
+    assert isinstance(plan, dict)
+    load = plan["bench"]
+    (TRACE if "trace" in load else RANDOM)("bench", load)
+    for name, predicted in plan["predictions"].items():
+        if name.endswith("_ms"):
+            (BAND if isinstance(predicted, dict) and "mid" in predicted else ANY)(
+                f"predictions.{name}", predicted
+            )
 
 
 def words(plan: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config.forms import control_character
 from penstock.core import InvalidValueError, PenstockError
 from penstock.deploy.chart.write import chart, write_chart
 from penstock.deploy.cluster.flags import add_commands
@@ -16,7 +17,6 @@ from penstock.deploy.hosts import slurm, systemd
 from penstock.deploy.kubernetes import manifests, notes, write
 from penstock.deploy.lint import lint
 from penstock.deploy.plan_file import read_plan
-from penstock.deploy.quoting import control_character
 from penstock.deploy.settings import (
     PORT,
     Front,

@@ -1,15 +1,14 @@
 """Texts in what other programs read as code: a function for each of these programs.
 
 A word of an engine's command is a text, or texts and what only a pod or a task of a job knows. So
-a text is data whatever is in it. Control characters are in no word: `control_character` is asked
-where names enter.
+a text is data whatever is in it. Control characters are in no word: they are refused where names
+enter.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,19 +37,7 @@ LEADER = Variable("LWS_LEADER_ADDRESS", "MASTER")
 ADDRESS = Variable("POD_IP", alone="0.0.0.0", field="status.podIP")
 """The pod's own, of the family that its cluster has."""
 
-CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
-    ("Zl", "Zp"), "a line break"
-)
-"""Categories of what no name, path or address has."""
 SAFE_IN_UNITS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
-
-
-def control_character(text: str) -> str:
-    """What is wrong with a text that has a character of CONTROL, and where; else nothing."""
-    for place, character in enumerate(text):
-        if what := CONTROL.get(unicodedata.category(character)):
-            return f"{what}, U+{ord(character):04X}, as character {place + 1}"
-    return ""
 
 
 def plain(word: Word) -> str:
