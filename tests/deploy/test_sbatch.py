@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from penstock.cli.main import main
+from penstock.config.machine import free_port
 
 from tests.deploy.conftest import HERE, PLANS
 from tests.e2e.server import HANG, eventually
-from tests.kubernetes.bed import free_port
 
 TOOLS = ("slurmctld", "sbatch", "sinfo")
 NODES = 2
