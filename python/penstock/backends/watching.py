@@ -47,7 +47,7 @@ def _watch(count: ReadCount, report: Report, ended: threading.Event) -> None:
         if ended.wait(LOOK):
             return
     progress, seen, over = LoadProgress(count.total, report), 0, False
-    # Who is told may be gone: the load finds that out by itself.
+    # The listener may be gone: the load finds that out by itself.
     with suppress(ConnectionError):
         while not over:
             over = ended.wait(LOOK)

@@ -113,7 +113,7 @@ class Log(TorchDispatchMode):  # type: ignore[misc]
 
 SIZES, PROMPTS = (1, 2, 4, 16), (32, 64)
 GRAPHS = 3 * len(SIZES) + len(PROMPTS)
-"""Of decodes with and without a draw, of the draws of prompts, and of prompts."""
+"""Decodes with and without a draw, draws of prompts, and prompts."""
 
 
 class Recorder:

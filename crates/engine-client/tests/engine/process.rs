@@ -172,9 +172,9 @@ async fn the_engine_dies_with_a_front_door_that_is_killed() {
     std::fs::remove_file(pids).unwrap();
 
     let left = std::env::temp_dir().join(format!("penstock-{}-0", front_door.id()));
-    assert!(left.join("engine.sock").exists());
+    // The next front door cleans up: this one, or that of a test beside it.
     drop(Engine::start(config()).unwrap());
-    assert!(!left.exists(), "the next front door cleans up");
+    assert!(!left.exists());
 }
 
 fn pid_file(front_door: u32) -> PathBuf {

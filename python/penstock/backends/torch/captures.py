@@ -112,7 +112,7 @@ class Captures:
                 return
 
     def largest(self) -> list[Graph]:
-        """Of each kind the one that computes with the most memory."""
+        """The one of each kind that computes with the most memory."""
         return [kind.largest() for kind in self._kinds]
 
     def results(self) -> list[int]:
