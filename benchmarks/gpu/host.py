@@ -34,6 +34,7 @@ import torch  # noqa: E402
 from penstock._native import encode_sampling, hash_chain, hash_root  # noqa: E402
 from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import sampling  # noqa: E402
+from penstock.backends.torch import step as step_module  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
 from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.model import Model  # noqa: E402
@@ -83,7 +84,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (PromptGraphs, "draw", "graph"),
     (PromptGraphs, "run", "graph"),
     (TorchBackend, "_draw", "draw"),
-    (backend_module, "result_of", "result"),
+    (step_module, "result_of", "result"),
     (TorchBackend, "submit", "submit, rest"),
     (Step, "result", "result"),
     (Scheduler, "apply", "apply"),

@@ -132,7 +132,7 @@ def nothing_runs() -> Iterator[Driver]:
 def model_of(name: str, directory: Path) -> tuple[Model, DeviceSlots]:
     write_checkpoint(directory, SHAPES[name], LONGEST)
     info = load_model(directory)
-    source = Source(Checkpoint(Path(info.paths[0])).shapes(), META, torch.bfloat16)
+    source = Source(Checkpoint(Path(info.paths[0])), torch.bfloat16)
     shard, shape = whole(info.spec), SHAPES[name]
     weights = load_weights(source, info.spec, info.weights, shard, LONGEST)
     layout = Layout(shape.layers, shape.kv_heads, shape.d, False, BLOCK, torch.bfloat16)
