@@ -38,13 +38,16 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
 .PHONY: help prerequisites image demo serve test test-full test-torch-oldest test-clients lint bench clean
-.PHONY: install test-tools torch-tools run-tests
+.PHONY: install test-tools test-programs torch-tools run-tests
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prerequisites: ## check that Python, Rust, make and a C compiler are there
+prerequisites: test-programs ## check that Python, Rust, make and a C compiler are there; programs for tests, as root
 	@PYTHON='$(PYTHON)' scripts/check_prerequisites.sh
+
+test-programs:
+	@scripts/test_programs.sh $(PROGRAMS)
 
 $(VENV)/.build-tools: constraints.txt
 	@PYTHON='$(PYTHON)' scripts/check_prerequisites.sh
@@ -129,7 +132,7 @@ serve: install ## serve the default model on PORT (8000) until Ctrl-C
 SERVERS := tests/e2e tests/executor
 CARGO_TEST := cargo test --release --locked --no-fail-fast --workspace --exclude penstock-native
 REPORTS := $(LOGS)/cargo.log $(LOGS)/pytest.xml $(LOGS)/pytest-servers.xml --group $(LOGS)/pytest-torch.xml
-run-tests: test-tools
+run-tests: test-tools test-programs
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
 	@status=0; trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; \
 	$(MAKE) --no-print-directory torch-tools & torch=$$!; \
@@ -159,6 +162,7 @@ test: run-tests ## all quick tests, Rust and Python, with counts
 
 test-full: CARGO_TEST_ARGS := --include-ignored
 test-full: PYTEST_ARGS := -m 'not clients'
+test-full: PROGRAMS := full
 test-full: run-tests ## the same and the slow tests
 
 # A contributor's loop, under 90 s when nothing has to be compiled: no model, Ray, Redis, network

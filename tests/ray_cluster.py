@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from penstock.config.machine import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HANG = 60.0
@@ -49,13 +49,6 @@ def environment() -> dict[str, str]:
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
     return {**os.environ, **QUICK_CHECKS, **own, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 def is_alive(pid: int) -> bool:

@@ -34,6 +34,7 @@ import torch  # noqa: E402
 from penstock._native import encode_sampling, hash_chain, hash_root  # noqa: E402
 from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import sampling  # noqa: E402
+from penstock.backends.torch import step as step_module  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
 from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.model import Model  # noqa: E402
@@ -83,7 +84,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (PromptGraphs, "draw", "graph"),
     (PromptGraphs, "run", "graph"),
     (TorchBackend, "_draw", "draw"),
-    (backend_module, "result_of", "result"),
+    (step_module, "result_of", "result"),
     (TorchBackend, "submit", "submit, rest"),
     (Step, "result", "result"),
     (Scheduler, "apply", "apply"),
@@ -249,6 +250,8 @@ def null_backend(directory: Path) -> tuple[TorchBackend, Null]:
     null.logits = lambda model, x: logits[: len(x)]
     drawn = torch.full((SEQUENCES,), 7, dtype=torch.int32)
     sampling.sample = lambda logits, *columns: drawn[: len(logits)]
+    for _ in range(len(backend._captures or ())):
+        backend.submit(StepPlan(0)).result()
     return backend, device
 
 

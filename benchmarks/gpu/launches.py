@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import triton
 from penstock.backends.torch import kernels
+from penstock.backends.torch.captures import Captures
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import language
 from penstock.backends.torch.load import load_weights
@@ -131,7 +132,7 @@ def nothing_runs() -> Iterator[Driver]:
 def model_of(name: str, directory: Path) -> tuple[Model, DeviceSlots]:
     write_checkpoint(directory, SHAPES[name], LONGEST)
     info = load_model(directory)
-    source = Source(Checkpoint(Path(info.paths[0])).shapes(), META, torch.bfloat16)
+    source = Source(Checkpoint(Path(info.paths[0])), torch.bfloat16)
     shard, shape = whole(info.spec), SHAPES[name]
     weights = load_weights(source, info.spec, info.weights, shard, LONGEST)
     layout = Layout(shape.layers, shape.kv_heads, shape.d, False, BLOCK, torch.bfloat16)
@@ -172,7 +173,7 @@ def measure(name: str, decodes: int, prompt: int, repeats: int) -> dict[str, Any
     draws = Draws(range(decodes + 1), range(decodes + 1), [prompt] * (decodes + 1))
     with tempfile.TemporaryDirectory() as directory, nothing_runs() as driver:
         model, slots = model_of(name, Path(directory))
-        graphs = PromptGraphs(model, slots, replayed, BUDGET)
+        graphs = PromptGraphs(model, slots, BUDGET)
 
         def launch() -> Tensor:
             inputs = pack(plan, order, BLOCK, META)
@@ -188,7 +189,9 @@ def measure(name: str, decodes: int, prompt: int, repeats: int) -> dict[str, Any
             ours, operations = driver.launches, Operations()
             with operations:
                 launch()
-            graphs.draw(plan, order, draws)
+            captures = Captures(model, replayed, [graphs])
+            for each in graphs.needed(plan, len(draws.rows)):
+                captures.replay(each)
             replay = least(lambda: graphs.draw(plan, order, draws), 20 * repeats)
     return {
         "model": name,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from penstock.backends.torch.graphs import BUCKETS
 from penstock.backends.torch.memory import step_bytes
+from penstock.core import StepPlan
 
 from benchmarks.gpu import serving
 from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
@@ -126,7 +126,7 @@ def start(
     results.note("first token after s", sum(row["seconds"] for row in rows))
     began = clock()
     driver.run(requests([(1, 2)], shape.vocabulary), 1)
-    phase("first decode step, captured", began)
+    phase("first decode step", began)
     return Model(name, shape, driver, timing, ceilings, sizes, blocks)
 
 
@@ -159,18 +159,15 @@ def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, b
 
 
 def graphs(results: Results, model: Model) -> None:
-    """Seconds to capture the graph of each size of batch, by the first step that needs it, and what
-    they take beside the memory of the largest, which is there before KV pools are sized.
+    """Seconds to capture each graph, in the pauses that a server has for them, and what they take
+    beside the memory of the largest, which is there before KV pools are sized.
     """
-    device = model.timing.device
+    device, backend = model.timing.device, model.driver.backend
     before = 0 if model.timing.dry else torch.cuda.memory_reserved(device)
-    for rows in [bucket for bucket in BUCKETS if bucket <= model.sizes.sequences]:
-        own = _contexts(model, rows, 2, 1)
-        if len(own) < rows:
-            break
+    for pause in range(backend.facts.pauses):
         began = time.perf_counter()
-        _decode(model, own, 1)
-        results.row("graphs", rows=rows, seconds=time.perf_counter() - began)
+        backend.submit(StepPlan(0)).result()
+        results.row("graphs", pause=pause + 1, seconds=time.perf_counter() - began)
     if not model.timing.dry:
         more = torch.cuda.memory_reserved(device) - before
         results.note("memory of graphs beside the largest", more)
@@ -243,7 +240,7 @@ def _decode(model: Model, own: Sequence[Request], steps: int) -> float:
     for step in range(steps + 1):
         driver.submit([(each, each.prompt[-1:]) for each in own])
         driver.take(1 if step else 0)
-        # The first one captures the graph.
+        # The first one may capture the graph.
         began = began or time.perf_counter()
     driver.take(0)
     return time.perf_counter() - began

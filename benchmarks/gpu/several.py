@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from penstock.backends.torch.graphs import capture_cuda
+from penstock.backends.torch.captures import capture_cuda
 from penstock.backends.torch.symmetric import SymmetricGroup
 
 from benchmarks.gpu import models, serving

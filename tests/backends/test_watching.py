@@ -1,5 +1,6 @@
 """Progress of a load that only counts."""
 
+import threading
 import time
 
 import pytest
@@ -32,3 +33,21 @@ def test_a_load_that_fails_ends_the_watch() -> None:
     with pytest.raises(ValueError, match="damaged"), watched(Count(), lines.append):
         raise ValueError("damaged")
     assert not lines
+
+
+def test_a_listener_that_is_gone_is_no_fault_of_the_load(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """pytest warns of errors that end a thread."""
+    monkeypatch.setattr(watching, "LOOK", 0.01)
+    monkeypatch.setattr("penstock.core.progress.INTERVAL", 0.0)
+    count, told = Count(), threading.Event()
+
+    def gone(_line: str) -> None:
+        told.set()
+        raise ConnectionError("the executor has ended")
+
+    with watched(count, gone):
+        count.total = 300 << 20
+        assert told.wait(30)
+    assert [str(each.message) for each in recwarn] == []

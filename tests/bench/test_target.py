@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping
 
 import pytest
@@ -17,6 +16,7 @@ from penstock.bench.target import (
     discover,
     wait_ready,
 )
+from penstock.config.machine import free_port
 from penstock.core import InvalidValueError, PenstockError
 
 from tests.bench.servers import models, serving
@@ -30,9 +30,7 @@ def named(model: str | None, served: str | None = None) -> Wanted:
 
 def closed_address() -> str:
     """An address without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize(

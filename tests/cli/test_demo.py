@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from penstock.cli import demo, local_server
+from penstock.config.machine import free_port
 from penstock.core import PenstockError
 
 EVENTS = b"""data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
@@ -87,7 +88,7 @@ def test_an_answer_without_text_is_an_error() -> None:
 
 def test_ready_means_that_somebody_answers(port: int) -> None:
     assert local_server.is_ready(port)
-    assert not local_server.is_ready(local_server.free_port())
+    assert not local_server.is_ready(free_port())
 
 
 def test_memory_counts_this_process() -> None:

@@ -2,11 +2,14 @@
 
 import importlib
 import os
+import socket
 import sys
+from collections import deque
 from pathlib import Path
 
 import pytest
-from penstock.config.machine import available_memory, cpu_count, has_cuda
+from penstock.config import machine as machine_module
+from penstock.config.machine import available_memory, cpu_count, free_port, has_cuda
 
 GIB = 2**30
 
@@ -109,3 +112,21 @@ def test_a_gpu_needs_a_device_and_torch(
     (tmp_path / "torch.py").unlink()
     importlib.invalidate_caches()
     assert not has_cuda(tmp_path)
+
+
+def test_a_free_port_is_none_that_the_system_or_ray_gives_away() -> None:
+    """Ray refuses a port that another of its parts has by default: 52365, of the dashboard's agent,
+    is one of those that a system gives to who asks for any.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = [free_port() for _ in range(300)]
+    assert len(set(found)) == len(found)
+    assert max(found) < min(lowest, 52_365)
+    assert min(found) > 19_999, "workers of Ray"
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", found[0]))
+        held.listen()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine_module, "PORTS", range(found[0], found[0] + 2))
+            patch.setattr(machine_module, "_given", deque())
+            assert free_port() == found[0] + 1

@@ -15,10 +15,11 @@ import httpx
 import pytest
 import yaml
 from penstock.cli.main import main
+from penstock.config.machine import free_port
 
 from tests.deploy.conftest import HERE
 from tests.e2e.server import eventually
-from tests.ray_cluster import HANG, descendants, environment, free_port, is_alive, needs_ray
+from tests.ray_cluster import HANG, descendants, environment, is_alive, needs_ray
 
 needs_ray()
 pytestmark = [pytest.mark.slow, pytest.mark.ray]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from penstock.cli.main import main
+from penstock.config.machine import free_port
 
 from tests.deploy.conftest import HERE, PLANS
 from tests.deploy.test_names import NAMES
 from tests.deploy.test_names import made as named
 from tests.e2e.server import HANG, eventually
-from tests.kubernetes.bed import free_port
 
 TOOLS = ("slurmctld", "sbatch", "sinfo")
 NODES = 2

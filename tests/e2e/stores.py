@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from penstock.config.machine import free_port
 
 from tests.e2e.server import HANG, eventually
 
@@ -29,12 +30,6 @@ UNSIGNED = {
     "SignedHeaders=host, Signature=0"
 }
 """moto takes callers without a name for strangers, and checks nothing else."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.e2e.server import HANG, eventually
+from tests.e2e.server import HANG, eventually, metric
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
@@ -140,8 +140,9 @@ def test_ctrl_c_leaves_the_points_until_then(sim: str, tmp_path: Path) -> None:
     command += ["--requests-per-point", "4", "--rounds", "50"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     eventually(lambda: results.is_dir() and any(results.glob("*.json")), "a first result")
-    # Into the second run, which is modelled to last 3 s.
-    time.sleep(0.5)
+    with httpx.Client(base_url=sim) as client:
+        # Into the second run, which is modelled to last 3 s.
+        eventually(lambda: metric(client, "vllm:num_requests_running") > 0, "a second run")
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=HANG)
     assert process.returncode == 130, said

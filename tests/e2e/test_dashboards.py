@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from penstock.config.machine import free_port
 
 from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG, eventually
@@ -62,9 +62,7 @@ GAUGES = (
 
 class Prometheus:
     def __init__(self, program: str, directory: Path, target: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         config = directory / "prometheus.yml"
         config.write_text(
             "global: {scrape_interval: 1s}\n"

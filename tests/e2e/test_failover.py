@@ -28,8 +28,8 @@ from tests.e2e.server import HANG, Server, eventually, metric
 Json = dict[str, Any]
 TOKENS = 128
 """Length of every stream, so that the first replica's are still running when it is killed."""
-BEGUN = 4
-"""Events of every stream before something is killed."""
+BEGUN = 8
+"""Tokens of a replica before it is killed."""
 
 GREEDY: Json = {"temperature": 0}
 SEEDED: Json = {"temperature": 0.9, "seed": 7}
@@ -113,20 +113,30 @@ class Streams:
         assert sequence == list(range(len(sequence)))
         return text
 
-    async def all(self, meanwhile: Callable[[], object] | None) -> list[str]:
+    async def all(self, harm: Callable[[], object], victim: Server | None) -> list[str]:
+        """The texts; `harm` is done to `victim` while it generates."""
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self.url, timeout=HANG, limits=limits) as client:
             numbers = range(len(self.requests))
             tasks = [asyncio.create_task(self.one(client, number)) for number in numbers]
-            if meanwhile is not None:
-                while min(self.events) < BEGUN and not any(task.done() for task in tasks):
-                    await asyncio.sleep(0.01)
-                meanwhile()
+            if victim is not None:
+                with victim.client() as watched:
+                    begun = metric(watched, "vllm:generation_tokens_total") + BEGUN
+                    # By the victim's own account: streams elsewhere may be ahead or behind.
+                    while (
+                        metric(watched, "vllm:num_requests_running") < 1
+                        or metric(watched, "vllm:generation_tokens_total") < begun
+                    ):
+                        assert not all(task.done() for task in tasks), "it got no request"
+                        await asyncio.sleep(0.01)
+                harm()
             return await asyncio.gather(*tasks)
 
 
-def texts(url: str, meanwhile: Callable[[], object] | None = None) -> list[str]:
-    return asyncio.run(Streams(url).all(meanwhile))
+def texts(
+    url: str, harm: Callable[[], object] = lambda: None, victim: Server | None = None
+) -> list[str]:
+    return asyncio.run(Streams(url).all(harm, victim))
 
 
 @pytest.fixture(scope="module")
@@ -152,15 +162,15 @@ def test_streams_survive_replicas_killed_in_turn(engines: list[Server], tmp_path
             stack.callback(third.signal, signal.SIGCONT)
             third.signal(signal.SIGSTOP)
 
-        kills: list[tuple[str, Callable[[], object]]] = [
-            ("an engine", lambda: os.kill(first.engine(), signal.SIGKILL)),
-            ("a front door", second.process.kill),
-            ("a front door that hangs", freeze),
+        kills: list[tuple[str, Server, Callable[[], object]]] = [
+            ("an engine", first, lambda: os.kill(first.engine(), signal.SIGKILL)),
+            ("a front door", second, second.process.kill),
+            ("a front door that hangs", third, freeze),
         ]
         went_on, took, before = 0.0, 0.0, Counter[str]()
-        for what, kill in kills:
+        for what, victim, kill in kills:
             began = time.monotonic()
-            assert texts(gateway.url, kill) == expected, what
+            assert texts(gateway.url, kill, victim) == expected, what
             count = metric(client, "penstock:gateway_failover_seconds_count")
             total = metric(client, "penstock:gateway_failover_seconds_sum")
             assert count > went_on, f"{what}: nothing had to go on elsewhere"

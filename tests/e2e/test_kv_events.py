@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import struct
 import threading
 import time
@@ -23,6 +22,7 @@ import msgspec
 import pytest
 import yaml
 import zmq
+from penstock.config.machine import free_port
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
@@ -186,14 +186,6 @@ def test_events_of_vllm_decide(tmp_path: Path, maps: bool) -> None:
         assert value(client, "kv_events_gaps_total", addresses[0]) == 1
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def settings(ports: list[int]) -> str:
     return json.dumps(
         {
@@ -223,7 +215,7 @@ class Followed(NamedTuple):
 @contextmanager
 def followed(serve: Serve, directory: Path, model_file: Path, tier: str = "") -> Iterator[Followed]:
     """Engines whose pools hold two stories; `tier` is a KV tier of each, `{}` its directory."""
-    ports = free_ports(4)
+    ports = [free_port() for _ in range(4)]
     pairs = (ports[:2], ports[2:])
     small = ("--served-model-name", "smollm2", "--max-model-len", "1280")
     small += ("--kv-cache-memory-bytes", "40MiB")

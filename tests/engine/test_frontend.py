@@ -16,6 +16,7 @@ from penstock.engine.frontend import Cancel, Connection, ConnectionClosed, Fatal
 
 from tests.fakes.sampling import encode
 
+HANG = 30.0
 BIG_PROMPT = Request(1, array("i", range(500_000)), GenerationParams(), sampling=encode())
 BIG_STEP = Step(
     1,
@@ -75,11 +76,11 @@ def test_poll_waits_no_longer_than_asked(ends: tuple[Connection, socket.socket])
     started = time.monotonic()
     assert connection.poll(0) == []
     assert connection.poll(0.05) == []
-    assert 0.05 <= time.monotonic() - started < 2
+    assert 0.05 <= time.monotonic() - started < HANG
     timer = threading.Timer(0.05, front.sendall, [encode_frame(Shutdown())])
     timer.start()
-    assert connection.poll(30) == [Shutdown()]
-    assert time.monotonic() - started < 10
+    assert connection.poll(2 * HANG) == [Shutdown()]
+    assert time.monotonic() - started < HANG
     timer.join()
 
 
@@ -98,7 +99,7 @@ def test_a_slow_reader_does_not_block_sending(ends: tuple[Connection, socket.soc
     started = time.monotonic()
     connection.send(BIG_STEP)  # 20 MB, the kernel takes a fraction
     connection.send(Fatal("last"))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < HANG
     reader = FrameReader(of_engine=True)
     received: list[object] = []
     while len(received) < 2:
@@ -155,7 +156,7 @@ def test_close_gives_up_on_a_front_door_that_does_not_read(
     connection.send(BIG_STEP)
     started = time.monotonic()
     connection.close(0.05)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < HANG
 
 
 def test_the_end_of_the_front_door_is_noticed_by_every_call(

@@ -59,7 +59,7 @@ def test_a_terminal_that_is_full_or_gone_holds_up_nothing() -> None:
     report.end()
     os.close(writer)
     report("a line")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_the_log_has_a_line_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:

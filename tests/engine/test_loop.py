@@ -7,11 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from penstock.core import DeviceLostError, FinishReason, GenerationParams, Request, StepOutput
+from penstock.core import (
+    DeviceLostError,
+    FinishReason,
+    GenerationParams,
+    PenstockError,
+    Request,
+    StepOutput,
+    StepPlan,
+    StepResult,
+)
 from penstock.engine import Engine
 from penstock.engine.admin import KvAdmin
 from penstock.engine.frontend import Cancel, EngineFrame, FrontFrame, Shutdown, Step
-from penstock.engine.loop import MOST_FAILURES, UnusableError
+from penstock.engine.loop import MOST_FAILURES, QUIET, UnusableError
 from penstock.engine.tiers import OpenedTiers
 from penstock.executor import WorkersLostError
 from penstock.kv import BlockHasher, KvCache
@@ -256,3 +265,59 @@ def test_lost_ranks_end_the_loop(where: str) -> None:
     loop, _ = engine(front, executor=Lost(where))
     with pytest.raises(WorkersLostError, match="rank 1 was killed"):
         loop.run()
+
+
+# Pauses -------------------------------------------------------------------------------------------
+
+
+def with_pauses(front: FrontDoor, count: int, executor: Any) -> Engine:
+    kv = KvCache(16, [64], hasher=BlockHasher(16, bytes(32), hash_chain, hash_root))
+    scheduler = Scheduler(Limits(4, 32, 256, 10, 97, frozenset({0}), 1), kv, front.clock)
+    admin = KvAdmin(kv, OpenedTiers(), list)
+    return Engine(front, scheduler, executor, admin, front.clock, pauses=count)
+
+
+class PausedExecutor(FakeExecutor):
+    """Notes its plans; `error` is that of a pause."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        sizes = {"block_size": 16, "max_num_seqs": 4, "max_batched_tokens": 32}
+        super().__init__(num_blocks=64, **sizes)
+        self.plans: list[int] = []
+        """Sequences of each."""
+        self._error = error
+
+    def submit(self, plan: StepPlan) -> Any:
+        self.plans.append(len(plan.slots))
+        future = super().submit(plan)
+        if not plan.slots:
+            self._queue.clear()
+            future.outcome = self._error or StepResult()
+        return future
+
+
+def test_pauses_are_used_while_no_request_is_there() -> None:
+    """After a silence each, so that a request which comes at once waits for none."""
+    script = [*idle(2), [request(1, [5, 6])], *idle(5), [request(2, [7])], *idle(12)]
+    front, executor = FrontDoor(Clock(), script), PausedExecutor()
+    with_pauses(front, 4, executor).run()
+    assert [row.finish for row in front.rows() if row.finish] == [FinishReason.LENGTH] * 2
+    # Before requests, between them, and never beside one; no more than there is use for.
+    assert executor.plans == [0, 1, 1, 1, 0, 1, 1, 1, 0, 0]
+    assert front.waits.count(QUIET) >= 4
+    assert 1.0 in [round(each, 1) for each in front.waits], "then it waits as ever"
+
+
+def test_a_pause_that_fails_is_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    front = FrontDoor(Clock(), [*idle(4), [request(1, [5, 6])], *idle(3)])
+    executor = PausedExecutor(PenstockError("no memory"))
+    with_pauses(front, 9, executor).run()
+    assert executor.plans == [0, 1, 1, 1]
+    assert [row.finish for row in front.rows() if row.finish] == [FinishReason.LENGTH]
+    assert "what was left for a pause failed" in caplog.text
+
+
+def test_a_device_that_is_lost_in_a_pause_ends_the_engine() -> None:
+    front = FrontDoor(Clock(), idle(9))
+    with pytest.raises(UnusableError, match="GPU 0 is lost"):
+        with_pauses(front, 9, PausedExecutor(DeviceLostError("GPU 0 is lost"))).run()

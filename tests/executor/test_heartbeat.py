@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from penstock.cli.main import main
+from penstock.config.machine import free_port
 from penstock.executor.nodes import heartbeat
 from penstock.executor.nodes.heartbeat import Heartbeat, heartbeats
 
@@ -64,9 +64,7 @@ def test_the_probe_says_what_is_wrong(
 
 def test_an_agent_that_hangs_has_a_stale_heartbeat(tmp_path: Path, model_file: Path) -> None:
     """A real agent, whose node 0 is not there: alive all the same. Stopped by SIGSTOP: stale."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{held.getsockname()[1]}"
+    master = f"127.0.0.1:{free_port()}"
     environment = {
         **os.environ,
         "XDG_RUNTIME_DIR": str(tmp_path),

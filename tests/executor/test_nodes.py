@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from penstock.config import EngineConfig, shared_memory_directory
+from penstock.config.machine import free_port
 from penstock.core import PenstockError, StepPlan
 from penstock.executor import WorkersLostError
 from penstock.executor.ranks import RanksExecutor
@@ -36,13 +36,6 @@ pytestmark = pytest.mark.heavy
 KEY = bytes(range(32))
 CARD = {"the version": "1", "model.quantization": "auto"}
 HANG = 10.0
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
 
 
 def config(nnodes: int, node: int, pp: int, master: str) -> EngineConfig:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from penstock.config import EngineConfig, shared_memory_directory
 from penstock.core import InvalidValueError, PenstockError, StepPlan
+from penstock.core.progress import Report, silent
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
 from penstock.executor.ranks import RanksExecutor
@@ -59,9 +60,12 @@ def start(cluster: RayCluster) -> Iterator[Start]:
     made: list[RanksExecutor] = []
     before = memory_files()
 
-    def run(channel: str, tp: int, pp: int, **faults: dict[str, object]) -> RanksExecutor:
+    def run(
+        channel: str, tp: int, pp: int, report: Report = silent, **faults: dict[str, object]
+    ) -> RanksExecutor:
         layout, directory = rank_layout(tp, pp, **faults), shared_memory_directory()
-        made.append(connect_ray(layout, config(cluster, channel), directory))
+        own = config(cluster, channel)
+        made.append(connect_ray(layout, own, directory, report=report))
         made[-1].allocate([BLOCKS])
         return made[-1]
 
@@ -100,6 +104,15 @@ def watch(executor: RanksExecutor) -> None:
     while time.monotonic() < deadline:
         executor.check()
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_the_slowest_rank_is_reported_on_any_channel(start: Start, channel: str) -> None:
+    many, lines = 9, list[str]()
+    faults = {"rank0": {"loading": [0.1] * many}, "rank1": {"loading": [0.5] * many}}
+    start(channel, 2, 1, lines.append, **faults)
+    slowest = [line for line in lines if line.startswith("rank 0 of 2: 10% of")]
+    assert len(slowest) == many
 
 
 @pytest.mark.parametrize("channel", CHANNELS)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 import httpx
 import yaml
+from penstock.config.machine import free_port
 
 from tests.e2e.server import eventually
 from tests.kubernetes.binary import binary
@@ -34,13 +34,6 @@ LOOSE = {
 ADMIN = "admin-token"
 SERVICES = "10.96.0.0/16"
 """Addresses of Services."""
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Bed:

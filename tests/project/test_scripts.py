@@ -144,3 +144,67 @@ def test_prerequisites_compare_versions_as_numbers(
 ) -> None:
     done = prerequisites(repository, tmp_path, {**COMPLETE, "rustc": f"echo rustc {version}"})
     assert (done.returncode == 0) is accepted
+
+
+PROGRAMS = (
+    *("ip", "redis-server", "prometheus", "docker-compose", "slurmctld", "sbatch"),
+    *("systemd-analyze", "faketime", "zsh", "fish"),
+)
+"""What quick tests run beside the product."""
+
+
+def programs(
+    repository: Path, directory: Path, fakes: dict[str, str], *words: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the installer where only `fakes` exist."""
+    for name, text in fakes.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
+    command = ["/bin/sh", str(repository / "scripts/test_programs.sh"), *words]
+    environment = {**os.environ, "PATH": str(directory)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+APT = 'echo "$@" >> "${0%/*}/said"'
+
+
+def test_programs_of_tests_are_installed_as_root_and_named_otherwise(
+    repository: Path, tmp_path: Path
+) -> None:
+    there = dict.fromkeys(PROGRAMS, "")
+    assert programs(repository, tmp_path, {**there, "apt-get": APT}).stdout == ""
+    assert not (tmp_path / "said").exists()
+    (tmp_path / "redis-server").unlink()
+    (tmp_path / "fish").unlink()
+    done = programs(repository, tmp_path, {"id": "echo 1000"})
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "sudo apt-get install --no-install-recommends redis-server fish" in done.stderr
+    assert not (tmp_path / "said").exists()
+    done = programs(repository, tmp_path, {"id": "echo 0"})
+    assert done.stdout == "installing redis-server fish\n"
+    install = "install -y -qq --no-install-recommends"
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said == ["update -qq", f"{install} redis-server", f"{install} fish"]
+
+
+def test_a_package_that_a_distribution_lacks_holds_up_no_test(
+    repository: Path, tmp_path: Path
+) -> None:
+    fakes = {"id": "echo 0", "apt-get": f'{APT}; [ "$1" = update ]'}
+    done = programs(repository, tmp_path, fakes)
+    assert done.returncode == 0
+    assert "tests that need docker-compose will skip: apt-get cannot install it" in done.stderr
+    assert len((tmp_path / "said").read_text().splitlines()) == 1 + len(PROGRAMS)
+
+
+def test_slow_tests_have_programs_of_their_own(repository: Path, tmp_path: Path) -> None:
+    fakes = {**dict.fromkeys(PROGRAMS, ""), "id": "echo 0", "apt-get": APT}
+    done = programs(repository, tmp_path, fakes, "full")
+    assert {"buildah", "runc", "golang-go"} <= set(done.stdout.split())
+
+
+def test_a_system_without_apt_is_told_the_names(repository: Path, tmp_path: Path) -> None:
+    done = programs(repository, tmp_path, {})
+    assert done.returncode == 0
+    assert "slurmctld" in done.stderr
+    assert "install yours" in done.stderr

@@ -62,15 +62,16 @@ def test_messages_arrive_in_order_and_signs_of_life_do_not() -> None:
     here, there = streams()
     ends = Ends()
     line, other = (
-        HeartbeatStream(here, LIMIT, 2.0, ends),
-        HeartbeatStream(there, LIMIT, 2.0, ignore),
+        HeartbeatStream(here, LIMIT, 4.0, ends),
+        HeartbeatStream(there, LIMIT, 4.0, ignore),
     )
     messages = [b"one", b"t" * LIMIT, b"three"]
     for message in messages:
         other.send(message)
     assert [line.receive(LONG) for _ in messages] == messages
     assert line.receive(0.0) is None
-    time.sleep(3.0)
+    # Longer than silence may be, of which a busy machine makes some.
+    time.sleep(4.5)
     assert not line.ready()
     line.send(b"still there")
     assert other.receive(LONG) == b"still there"
@@ -86,7 +87,7 @@ def test_silence_is_an_end() -> None:
     line = HeartbeatStream(here, LIMIT, 0.5, ends)
     there.send(b"last")
     assert ends.said.wait(LONG)
-    assert "nothing was heard for 0." in ends.reasons[0]
+    assert "nothing was heard for " in ends.reasons[0]
     assert line.ready()
     assert line.receive(LONG) == b"last"
     for refused in (lambda: line.receive(LONG), lambda: line.send(b"x")):

@@ -138,7 +138,7 @@ async fn serves_is_killed_and_serves_again() {
         }
     }
     assert!(
-        killed_at.elapsed() < Duration::from_secs(1),
+        killed_at.elapsed() < Duration::from_secs(20),
         "{:?}",
         killed_at.elapsed()
     );
@@ -177,7 +177,7 @@ async fn fatal_is_the_cause_and_shutdown_is_quiet() {
     let asked_at = Instant::now();
     engine.shutdown(Duration::from_secs(30)).await;
     assert!(
-        asked_at.elapsed() < Duration::from_secs(10),
+        asked_at.elapsed() < Duration::from_secs(20),
         "the engine exits on its own: {:?}",
         asked_at.elapsed()
     );

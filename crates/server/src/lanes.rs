@@ -64,7 +64,8 @@ impl<'a> Place<'a> {
         let taken = lane
             .waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.is_ok().then_some(Self(lane))
+        // Made only where one is taken: the end of a `Place` gives one back.
+        taken.is_ok().then(|| Self(lane))
     }
 }
 

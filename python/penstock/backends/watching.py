@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from penstock.core.progress import LoadProgress, Report
@@ -47,8 +47,10 @@ def _watch(count: ReadCount, report: Report, ended: threading.Event) -> None:
         if ended.wait(LOOK):
             return
     progress, seen, over = LoadProgress(count.total, report), 0, False
-    while not over:
-        over = ended.wait(LOOK)
-        read = count.read
-        progress.add(read - seen)
-        seen = read
+    # The listener may be gone: the load finds that out by itself.
+    with suppress(ConnectionError):
+        while not over:
+            over = ended.wait(LOOK)
+            read = count.read
+            progress.add(read - seen)
+            seen = read

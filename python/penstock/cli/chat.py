@@ -18,13 +18,13 @@ from penstock.cli.chat_client import ChatClient, ChatError
 from penstock.cli.local_server import (
     HOST,
     api_key,
-    free_port,
     serve_command,
     stop,
     wait_until_ready,
 )
 from penstock.cli.parser import did_you_mean
 from penstock.config import cache_directory
+from penstock.config.machine import free_port
 from penstock.core import PenstockError
 
 HELP = """\

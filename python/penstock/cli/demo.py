@@ -13,11 +13,11 @@ from penstock.cli.local_server import (
     HOST,
     authorization,
     events,
-    free_port,
     serve_command,
     stop,
     wait_until_ready,
 )
+from penstock.config.machine import free_port
 from penstock.core import PenstockError
 
 MAX_TOKENS = 128

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,12 +21,6 @@ STOP_TIMEOUT = 20.0
 def serve_command(model: str, port: int) -> list[str]:
     words = ["serve", model, "--host", HOST, "--port", str(port)]
     return [sys.executable, "-P", "-m", "penstock", *words]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_ready(

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from penstock import __version__
 from penstock.cli.arguments import settings
 from penstock.cli.gateway import run_gateway
-from penstock.cli.local_server import HOST, free_port, stop, wait_until_ready
+from penstock.cli.local_server import HOST, stop, wait_until_ready
 from penstock.config import (
     FLAGS,
     Config,
@@ -29,6 +29,7 @@ from penstock.config import (
     runtime_directory,
 )
 from penstock.config.kinds import Switch
+from penstock.config.machine import free_port
 from penstock.core import InvalidValueError
 
 RESTART_PAUSE = 1.0

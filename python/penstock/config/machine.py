@@ -6,15 +6,43 @@ processors are.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import math
 import os
+import secrets
+import socket
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
 NO_LIMIT = 2**60
 """Memory limits of cgroup v1 above this mean unlimited."""
+
+
+PORTS = range(20_000, 32_000)
+"""Ports that no system here gives to a connection, or to who asks for any, and none that Ray has by
+default (6379, 8265, 10001 to 19999, 52365), which refuses one of those for another of its parts.
+"""
+_given: deque[int] = deque(maxlen=len(PORTS) // 2)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that nothing listens on, another one each time."""
+    while True:
+        port = secrets.choice(PORTS)
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+        _given.append(port)
+        return port
 
 
 def cpu_count(root: Path = ROOT) -> int:

@@ -34,6 +34,10 @@ class WorkerFacts:
     """Whether the rank's memory is its device's: the KV pool may take all that is free."""
     host_memory: int = 0
     """Bytes of its host that a rank may take, as of its start; 0: not known."""
+    pauses: int = 0
+    """Plans without sequences that the rank makes use of, when no request is there: each is time
+    for a part of what it left for later. The other ranks get them too.
+    """
     host: str = ""
     """Address of the rank's node, where there are several nodes."""
 

@@ -25,6 +25,7 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
         weights_bytes=sum(rank.weights_bytes for rank in ranks),
         stages=ranks[0].stages,
         own_memory=ranks[0].own_memory,
+        pauses=max(rank.pauses for rank in ranks),
     )
 
 

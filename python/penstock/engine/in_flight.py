@@ -55,6 +55,18 @@ class InFlight:
             except Exception as error:  # noqa: BLE001 - any error is this step's
                 step.error = error
 
+    def pause(self) -> SubmittedPlan:
+        """Compute a plan without sequences, while nothing is in flight."""
+        step = SubmittedPlan(self._scheduler.pause(), self._clock(), None)
+        try:
+            step.future = self._executor.submit(step.plan)
+            step.future.result()
+        except WorkersLostError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the ranks may be usable
+            step.error = error
+        return step
+
     def wait_oldest(self) -> SubmittedPlan:
         """Wait for the oldest plan and apply its result, or fail its requests with its `error`."""
         step = self._plans[0]

@@ -23,6 +23,8 @@ from penstock.scheduler import Scheduler
 
 HEARTBEAT = 1.0
 """Seconds between frames of an idle engine."""
+QUIET = 0.02
+"""Seconds without a frame before a pause is used: clients that ask again at once wait for none."""
 MOST_FAILURES = 3
 """Steps that fail one after another before the decoder counts as unusable."""
 GC_STEPS = 4096
@@ -55,7 +57,9 @@ class Engine:
         executor: Executor,
         admin: KvAdmin,
         clock: Callable[[], float] = time.monotonic,
+        pauses: int = 0,
     ) -> None:
+        """`pauses`: those that the ranks have a use for (`WorkerFacts`)."""
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
@@ -68,6 +72,7 @@ class Engine:
         self._last_sent = clock()
         self._stopping = False
         self._collected = True
+        self._pauses = pauses
 
     def run(self) -> None:
         while not self._stopping:
@@ -84,9 +89,9 @@ class Engine:
             self._publish_applied()
         flush(self._scheduler.tiers)
 
-    def _poll_frontend(self, timeout: float) -> None:
-        """Obey what has arrived. Cancels first: they free room, and a request that was left before
-        it is here needs none.
+    def _poll_frontend(self, timeout: float) -> bool:
+        """Obey what has arrived; False when nothing has. Cancels first: they free room, and a
+        request that was left before it is here needs none.
         """
         frames = self._channel.poll(timeout)
         left = {key for frame in frames if isinstance(frame, Cancel) for key in frame.ids}
@@ -101,6 +106,7 @@ class Engine:
                 self._scheduler.cancel_all()
                 self._stopping = True
                 self._publish(0, 0.0)
+        return bool(frames)
 
     def _publish_applied(self) -> None:
         """Send what the last step gave; UnusableError when too many have failed, or
@@ -137,7 +143,21 @@ class Engine:
             self._collect_when_idle()
         else:
             scheduler = self._scheduler
-            self._poll_frontend(min(wait, scheduler.tiers.next_poll, scheduler.next_retry()))
+            wait = min(wait, scheduler.tiers.next_poll, scheduler.next_retry())
+            paused = self._pauses > 0 and wait >= QUIET and not scheduler.has_requests()
+            if not self._poll_frontend(QUIET if paused else wait) and paused:
+                self._pause()
+
+    def _pause(self) -> None:
+        """Let the ranks do a part of what they left for later."""
+        self._pauses -= 1
+        step = self._in_flight.pause()
+        if step.error is None:
+            return
+        log.error("what was left for a pause failed", exc_info=step.error)
+        self._pauses = 0
+        if isinstance(step.error, DeviceLostError):
+            raise UnusableError(str(step.error))
 
     def _collect_when_idle(self) -> None:
         """Run the garbage collector once after each stretch of work."""

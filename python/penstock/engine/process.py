@@ -65,7 +65,8 @@ def _live(connection: Connection, config: EngineConfig) -> int:
         try:
             _quieten_collector()
             connection.send(ready(started))
-            Engine(connection, started.scheduler, started.executor, started.admin).run()
+            rooms = (started.scheduler, started.executor, started.admin)
+            Engine(connection, *rooms, pauses=started.facts.pauses).run()
         finally:
             started.close()
     except ConnectionClosed:

@@ -16,6 +16,9 @@ LOOK = 0.2
 GRACE = 0.5
 """Seconds that other ranks get to fail in the same step, or to explain their end."""
 
+EXPLANATION = 5.0
+"""Seconds in which the end of a connection is explained, at most: a machine may be busy."""
+
 log = logging.getLogger("penstock.executor")
 
 
@@ -61,7 +64,7 @@ class RankConnection:
         try:
             self.transport.plans.send(message)
         except ConnectionError as error:
-            self.lose(str(error))
+            self._lose_connection(error)
 
     def ready(self, rank: int) -> bool:
         return self.transport.answers[rank].ready()
@@ -71,7 +74,7 @@ class RankConnection:
         try:
             message = self.transport.answers[rank].receive(timeout)
         except ConnectionError as error:
-            self.lose(str(error))
+            self._lose_connection(error)
         if message is None:
             return False
         answer = decode_answer(message)
@@ -82,6 +85,11 @@ class RankConnection:
 
     def close(self) -> None:
         self._cleanup.close()
+
+    def _lose_connection(self, error: ConnectionError) -> NoReturn:
+        """The end of a connection says little: who watches the ranks knows what ended it."""
+        self.transport.await_exit(EXPLANATION)
+        self.lose(str(error))
 
     def lose(self, reason: str, answer: Failed | None = None) -> NoReturn:
         """End all ranks and raise the error of the first that failed."""

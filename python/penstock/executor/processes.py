@@ -16,7 +16,7 @@ from dataclasses import dataclass
 WORKER = "penstock.worker"
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
-SETTLE = 0.25
+SETTLE = 0.5
 """Seconds that a rank which ended by itself waits for the report of one that was killed: its own
 end may be the consequence, and the kernel takes longer to take down the larger process.
 """

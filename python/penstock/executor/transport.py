@@ -4,6 +4,7 @@ others.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,11 +50,17 @@ class Transport:
     abort_handles: list[AbortHandle] = field(default_factory=list)
     exit: RankExit | None = None
     """The first exit of a rank."""
+    _exited: threading.Event = field(default_factory=threading.Event)
 
     def on_exit(self, exited: RankExit) -> None:
         """Called by the thread that watches the ranks: no wait outlasts a lost rank."""
         self.exit = exited
+        self._exited.set()
         self.abort(exited.reason)
+
+    def await_exit(self, timeout: float) -> None:
+        """Returns when there is an `exit`, after at most `timeout` seconds."""
+        self._exited.wait(timeout)
 
     def abort(self, reason: str) -> None:
         for handle in self.abort_handles:

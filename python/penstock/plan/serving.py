@@ -16,12 +16,13 @@ from statistics import median
 from penstock.bench.body import ENDPOINTS, Body
 from penstock.bench.client import run_load
 from penstock.bench.compare.recipe import Recipe, Values
-from penstock.bench.compare.server_under_test import ServerUnderTest, free_port
+from penstock.bench.compare.server_under_test import ServerUnderTest
 from penstock.bench.compare.servers import Entry
 from penstock.bench.progress import Silent
 from penstock.bench.request import Outcome, Request
 from penstock.bench.target import Address, Target, Wanted, discover
 from penstock.config import FLAGS
+from penstock.config.machine import free_port
 from penstock.core import PenstockError
 from penstock.plan.subject import Subject
 

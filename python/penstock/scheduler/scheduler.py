@@ -122,6 +122,11 @@ class Scheduler:
         self._in_flight[self._step] = work
         return build_plan(self._step, work, self._kv.block_size)
 
+    def pause(self) -> StepPlan:
+        """A plan without sequences, whose result is not applied; nothing is in flight."""
+        self._step += 1
+        return StepPlan(self._step)
+
     def _keeps_waiting(self) -> bool:
         """Whether a request that arrives would wait long for a plan made ahead."""
         return self.limits.arrivals and self._step_seconds >= self.limits.ahead_seconds

@@ -10,22 +10,27 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any
 
 from penstock.config import shared_memory_directory
 from penstock.ranks import HeartbeatStream, LocalResources, RankTask, forget_graph_semaphores
-from penstock.ranks.messages import is_failed
+from penstock.ranks.messages import LoadStatus, encode_answer, is_failed
 from penstock.worker.loop import MessageChannel, Rank, serve
 from penstock.worker.process import open_rings, open_stream
 
 FETCH = 60.0
 """Seconds in which a computed step hands over its rows, which are there."""
+LOADED = b""
+"""In place of a report of the load: it has ended."""
 CARRIED = b"X"
 """First byte of a residual stream in bytes, where an answer could come too."""
 
 
 class Actor:
-    """Methods are called in this order. `stay` runs beside the others until the rank ends."""
+    """Methods are called in this order. `stay` runs beside the others until the rank ends, and
+    `loading` beside `load`.
+    """
 
     def __init__(self) -> None:
         self._stream: HeartbeatStream | None = None
@@ -33,6 +38,7 @@ class Actor:
         self._rank: Rank
         self._last = True
         self._loaded = 0
+        self._loading: SimpleQueue[bytes] = SimpleQueue()
         self._over = threading.Event()
         self._last_word = b""
 
@@ -83,9 +89,18 @@ class Actor:
     def load(self, job: dict[str, Any]) -> bytes:
         """The first answer."""
         self._rank, self._last = Rank(RankTask(**job["task"]), job["capacity"]), job["last"]
-        answer = self._rank.load()
+        try:
+            answer = self._rank.load(
+                lambda line: self._loading.put(encode_answer(LoadStatus.of(line)))
+            )
+        finally:
+            self._loading.put(LOADED)
         self._loaded = time.time_ns()
         return answer
+
+    def loading(self) -> bytes:
+        """The next report of the load, beside it; LOADED when there are no more."""
+        return self._loading.get()
 
     def step(self, message: bytes) -> bytes:
         return self._rank.answer(message)

@@ -134,14 +134,11 @@ def decode_step(model: Model, slots: DeviceSlots, rows: int) -> Callable[[], obj
 
 def prompt_step(model: Model, slots: DeviceSlots, tokens: int) -> Callable[[], object]:
     """The graph that takes so many tokens, and that of one draw."""
-    graphs = PromptGraphs(model, slots, _ran, tokens)
-    steps = graphs._graph(graphs._sizes[-1]), graphs._draw_graph(1)
-    return lambda: [step.work() for step in steps]
-
-
-def _ran(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    result = work()
-    return lambda: result
+    graphs = PromptGraphs(model, slots, tokens)
+    steps = graphs.largest(), graphs.graph((1, True))
+    for each in steps:
+        each.clear()
+    return lambda: [each.work() for each in steps]
 
 
 def step_of(loaded: TorchBackend, rows: int, step: Step, layers: int) -> Counter[str]:

@@ -20,6 +20,7 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import compiling, kernels, tuning  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
+from penstock.backends.torch.captures import Captures  # noqa: E402
 from penstock.backends.torch.compiling import (  # noqa: E402
     Launch,
     Rehearsal,
@@ -111,10 +112,10 @@ def launched(loaded: TorchBackend, seen: Callable[[Launch], None]) -> None:
         patch.setattr(torch, "empty", torch.zeros)
         # The CPU has no product with another type of its sums.
         patch.setattr(torch, "mm", lambda x, y, out_dtype: x.to(out_dtype) @ y.to(out_dtype))
-        graphs = (loaded._model, loaded._on_device, run_alone)
-        captured = [DecodeGraphs(*graphs), PromptGraphs(*graphs, loaded._limits.tokens)]
-        own = captured if alone(loaded) else []
-        warm_up(loaded._model, loaded._on_device, loaded._limits, graphs=own)
+        given = (loaded._model, loaded._on_device)
+        kinds = (DecodeGraphs(*given), PromptGraphs(*given, loaded._limits.tokens))
+        captures = Captures(loaded._model, run_alone, kinds) if alone(loaded) else None
+        warm_up(*given, loaded._limits, captures=captures)
 
 
 def alone(loaded: TorchBackend) -> bool:
@@ -219,7 +220,7 @@ def test_an_error_ahead_of_the_warm_up_is_in_the_log_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert compile_ahead(refused, CPU, 1).result(HANG) is None
+        assert compile_ahead(refused, CPU, 1).result(HANG) is False
     (record,) = caplog.records
     assert "compiled by the warm-up" in record.message
     assert "no such shape" in record.message

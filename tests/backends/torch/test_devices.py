@@ -41,12 +41,12 @@ from tests.backends.torch.test_sampling import CHANGED, same
 from tests.families import FAMILIES
 
 __all__ = ["scripted"]
-CAPTURE = "graphs.py:capture_cuda"
+CAPTURE = "captures.py:capture_cuda"
 BEFORE = "step.py:settle_before"
 TO_STAGE = "ranks.py:send"
 PLANS = "flash.py:plan"
 MEANT = {
-    CAPTURE: "once for each size of batch",
+    CAPTURE: "once for each size of a step",
     BEFORE: "rules that read the output, and grammars, take the step before in",
     TO_STAGE: "rows go to the next stage by way of the host",
     PLANS: "FlashInfer's plan goes through pinned memory, which has to be free",
@@ -59,8 +59,9 @@ AT_START = {
     "load.py:_rotations": "tables that the host computes",
     "device.py:synchronize": "before other streams are used",
     "device.py:result": "the end of the warm-up",
+    "backend.py:_all_compiled": "whether other ranks have their kernels",
     "device.py:release": "before memory is given back",
-    CAPTURE: "steps with prompts, what else the first request needs, the largest, ways to measure",
+    CAPTURE: "the largest graphs, ways to measure",
     "tuning.py:seconds_of": "the clock",
     "widening.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
@@ -152,9 +153,9 @@ def test_a_family_waits_for_nothing(model: str) -> None:
     with on_gpu(model) as gpu:
         driver = Driver(gpu)
         found = steps(driver)
-        # Three sequences drawn in a graph, four of which one wants more, two. That of one row, and
-        # steps with prompts, are captured at the start.
-        assert gpu.waits == [CAPTURE] * 3
+        # Before the second step of as many tokens, of 32 and of 80; of as many decodes; and of as
+        # many draws behind prompts.
+        assert gpu.waits == [CAPTURE] * 4
         for pool, free in zip(gpu.loaded._pools, driver.free, strict=True):
             assert pool.blocks[free].isnan().all(), "rows of padding were stored"
         launched = {name for name, kernel in gpu.kernels.items() if kernel.launched}
@@ -174,7 +175,7 @@ def test_bfloat16_waits_for_nothing(family: str, capability: tuple[int, int]) ->
     """Experts by torch's grouped product on the one, by a kernel on the other."""
     with on_gpu(family, capability=capability, dtype="auto") as gpu:
         assert len(steps(Driver(gpu))) == 10
-        assert gpu.waits == [CAPTURE] * 3
+        assert gpu.waits == [CAPTURE] * 4
         grouped = gpu.kernels["_grouped"].launched
     assert bool(grouped) == (family in EXPERTS and capability == (8, 0))
 
@@ -187,7 +188,7 @@ def test_experts_of_codes_wait_for_nothing(
     model = with_fp8("qwen3moe", tmp_path) if form == "fp8" else with_mxfp4(tmp_path)
     with on_gpu(model, capability=capability) as gpu:
         assert len(steps(Driver(gpu))) == 10
-        assert gpu.waits == [CAPTURE] * 3
+        assert gpu.waits == [CAPTURE] * 4
         assert gpu.kernels["_grouped"].launched
 
 
@@ -215,8 +216,8 @@ def test_a_draw_with_rules_waits_for_the_step_before_it_alone(fields: dict[str, 
     with on_gpu("llama") as gpu:
         assert with_rules(gpu, fields) == expected
         reads = Rules(decode_sampling(encode_sampling(**fields)), (), 0, 64).needs_history
-        # Two plans were made ahead.
-        assert sorted(gpu.waits) == [CAPTURE, *[BEFORE] * (2 * reads)]
+        # A prompt of as many tokens as the one before, a second decode; two plans made ahead.
+        assert sorted(gpu.waits) == [CAPTURE, CAPTURE, *[BEFORE] * (2 * reads)]
 
 
 def test_masks_of_grammars_wait_for_the_step_before_alone(
@@ -230,7 +231,7 @@ def test_masks_of_grammars_wait_for_the_step_before_alone(
             driver.run(Part(slot, PROMPT[: 20 + slot]))
         each = [Part(slot, [LAST_SAMPLED]) for slot in range(3)]
         ahead = [gpu.submit(driver.plan(*each)) for _ in range(3)]
-        assert gpu.waits == [CAPTURE, BEFORE, BEFORE]
+        assert gpu.waits == [CAPTURE, CAPTURE, BEFORE, BEFORE]
         result = ahead[-1].result(HANG)
         for token, own in zip(result.tokens, scripted, strict=False):
             assert token in own.allowed(own.output[:-1])
@@ -238,7 +239,7 @@ def test_masks_of_grammars_wait_for_the_step_before_alone(
         monkeypatch.setattr(scripted[1], "mask", lambda *_: NO_TOKEN)
         late = gpu.submit(driver.plan(*each)).result(HANG)
         assert late.tokens[:2].tolist() == [LATE_MASK, NO_TOKEN]
-        assert len(gpu.waits) == 3
+        assert len(gpu.waits) == 4
 
 
 @pytest.mark.parametrize("pooling", [Pooling.LAST, Pooling.MEAN])
@@ -256,7 +257,7 @@ def test_vectors_wait_for_nothing(pooling: Pooling) -> None:
         expected = vector(host)
     with on_gpu("qwen3") as gpu:
         assert np.abs(vector(gpu) - expected).max() < 1e-5
-        assert gpu.waits == []
+        assert gpu.waits == [CAPTURE]
 
 
 def shards(family: str, tp: int, pp: int, **settings: object) -> Sequence[str]:
@@ -370,6 +371,7 @@ def test_plans_of_flashinfer_wait_for_those_before(
     monkeypatch.setattr(flash, "WORKSPACE", 1 << 20)
     with on_gpu(family, device="cuda", attention_backend="flashinfer") as gpu:
         steps(Driver(gpu))
-        assert gpu.waits.count(CAPTURE) == 3
+        # Three decodes, the second time.
+        assert gpu.waits.count(CAPTURE) == 1
         assert set(gpu.waits) == {CAPTURE, PLANS}
         assert not gpu.kernels["_attend_decode"].launched

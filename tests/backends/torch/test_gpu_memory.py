@@ -17,10 +17,10 @@ import pytest
 import torch
 from penstock._native import encode_sampling
 from penstock.backends.torch import backend as backend_module
-from penstock.backends.torch import graphs, measuring, memory, prompt_graphs
+from penstock.backends.torch import captures, graphs, measuring, memory, prompt_graphs
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.grammars import MaskedRow, RowMasks
-from penstock.core import PenstockError, Pooling
+from penstock.core import PenstockError, Pooling, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.core.request import MAX_LOGPROBS
 from penstock.engine.startup import read_model
@@ -84,16 +84,21 @@ def scored(plan: Any, **fields: Any) -> Any:
     return plan
 
 
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "busy"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_steps_with_everything_at_once_find_what_was_left(
-    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: str, paused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any order, beside KV pools of all that is free: torch has to give nothing back."""
+    """In any order, beside KV pools of all that is free: torch has to give nothing back. Graphs are
+    captured in pauses before, or between these steps.
+    """
     with started(tmp_path, shape, monkeypatch) as (loaded, watch):
         (group,) = loaded.kv_spec().groups
         blocks = loaded.free_memory() // group.block_bytes
         loaded.allocate([blocks])
         kept = watch.memory.kept.copy()
+        for _ in range(paused * loaded.facts.pauses):
+            loaded.submit(StepPlan(1)).result(60.0)
         driver = Driver(loaded, blocks)
 
         def run(*parts: Part, **fields: Any) -> None:
@@ -176,9 +181,10 @@ def test_a_graph_without_memory_is_launched_kernel_by_kernel(
     expected = tokens(full=False)
     with caplog.at_level(logging.WARNING):
         assert tokens(full=True) == expected
-    (line,) = [each.getMessage() for each in caplog.records if "graph" in each.getMessage()]
-    assert "a graph of 16 rows has too little memory" in line
-    assert "--kv-cache-memory-bytes" in line
+    lines = [each.getMessage() for each in caplog.records if "too little memory" in each.msg]
+    # A prompt, its draw, decodes: the second time that a step needs each.
+    assert [line.split()[3] for line in lines] == ["128", "1", "16"]
+    assert all("--kv-cache-memory-bytes" in line for line in lines)
 
 
 class Full:
@@ -196,7 +202,7 @@ def test_errors_of_other_kinds_end_a_capture() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal"):
-        graphs.recorded(broken, model(group=None), lambda: torch.zeros(1), 1)
+        captures.recorded(broken, model(group=None), lambda: torch.zeros(1), 1)
 
 
 @pytest.mark.parametrize("group", [None, object()])
@@ -207,7 +213,7 @@ def test_a_rank_of_several_does_not_go_on_without_a_graph(group: object | None) 
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has")
 
     def record() -> Callable[[], Tensor]:
-        return graphs.recorded(full, model(group=group), work, 1)
+        return captures.recorded(full, model(group=group), work, 1)
 
     def work() -> Tensor:
         return torch.zeros(1)

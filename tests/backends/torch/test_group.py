@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from penstock.backends.torch.group import (
     open_group,
     to_bytes,
 )
+from penstock.config.machine import free_port
 from torch import Tensor
 
 KEY = bytes(range(32))
@@ -34,9 +34,7 @@ T = TypeVar("T")
 
 
 def free_address() -> str:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{held.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def wiring(address: str, rank: int, key: bytes = KEY) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from penstock.backends.torch import feed_forward
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
 from penstock.config import cluster_key, shared_memory_directory
+from penstock.config.machine import free_port
 from penstock.core import KvSpec, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.config_fingerprint import config_fingerprint
@@ -31,7 +32,7 @@ from torch import Tensor
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.executor import test_logits
-from tests.executor.test_nodes import Agent, free_port
+from tests.executor.test_nodes import Agent
 from tests.fakes.sampling import encode
 from tests.real_ranks import exact_config, talkative_ranks
 

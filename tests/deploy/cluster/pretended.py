@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.config.machine import free_port
 from penstock.deploy.kinds.nic_cluster_policy import SHARES
 
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.stages import API, stages
 from tests.deploy.programs import program
 from tests.e2e.server import eventually
-from tests.kubernetes.bed import free_port
 
 VERSION = "v0.8.0"
 """The version of kwok."""

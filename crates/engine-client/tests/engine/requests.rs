@@ -121,7 +121,7 @@ async fn requests_that_were_left_before_they_were_written_are_taken_back() {
     };
     let submit = |last| engine.submit_holding(long(last), held.clone()).unwrap();
     let left: Vec<_> = (0..500).map(|_| submit(1)).collect();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     drop(left);
     let written = Arc::strong_count(&held) - 1;
     assert!((1..100).contains(&written), "{written} of 500 were written");

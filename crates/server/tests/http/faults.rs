@@ -11,6 +11,16 @@ use tokio::net::TcpStream;
 use crate::client::{open, read_until, rest};
 use crate::door::{Door, endless, send};
 
+const HANG: Duration = Duration::from_secs(30);
+
+async fn until(what: &str, probe: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !probe().await {
+        assert!(began.elapsed() < HANG, "{what}: not in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_is_cancelled_at_once() {
     let mut door = Door::open(|_| endless()).await;
@@ -35,14 +45,13 @@ async fn a_client_that_leaves_is_cancelled_at_once() {
         door.fake
             .wait_log(|log| log.cancels.len() == expected)
             .await;
-        assert!(
-            began.elapsed() < Duration::from_millis(200),
-            "{path}: {:?}",
-            began.elapsed()
-        );
+        // Nothing else would end the requests.
+        assert!(began.elapsed() < HANG, "{path}: {:?}", began.elapsed());
     }
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(door.server.open_requests(), 0);
+    until("no request is open", async || {
+        door.server.open_requests() == 0
+    })
+    .await;
     let page = door.get("/metrics").await;
     assert!(page.text().contains(
         r#"vllm:request_success_total{model_name="tiny",engine="0",finished_reason="abort"} 4"#
@@ -116,9 +125,11 @@ async fn a_stuck_engine_is_not_healthy() {
     let door = Door::open_with(json!({"stall_timeout_s": 0.3}), script).await;
     assert_eq!(door.get("/health").await.status, 200);
     let _stuck = open(door.address, "/v1/completions", &json!({"prompt": "x"})).await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    let (status, error) = door.get("/health").await.error();
-    assert_eq!(status, 503);
+    until("it is unhealthy", async || {
+        door.get("/health").await.status == 503
+    })
+    .await;
+    let (_, error) = door.get("/health").await.error();
     assert!(
         error["message"].as_str().unwrap().contains("stuck"),
         "{error}"
@@ -148,7 +159,7 @@ async fn the_place_of_a_client_that_left_is_free_when_the_engine_has_ended_its_r
 
 #[tokio::test]
 async fn draining_lets_open_streams_end_and_refuses_new_ones() {
-    let script = Script::new(|_| tokens(&[b'x'.into(); 30], Duration::from_millis(20)));
+    let script = Script::new(|_| tokens(&[b'x'.into(); 30], Duration::from_millis(100)));
     let door = Door::open_with(json!({}), script).await;
     let body = json!({"prompt": "x", "stream": true, "max_tokens": 30});
     let mut stream = open(door.address, "/v1/completions", &body).await;
@@ -158,17 +169,17 @@ async fn draining_lets_open_streams_end_and_refuses_new_ones() {
         server, mut fake, ..
     } = door;
     let drained = tokio::spawn(server.drain(std::future::pending()));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let ready = crate::client::request("GET", "/ready", "", b"");
+    until("it drains", async || {
+        crate::client::exchange(address, &ready).await.status == 503
+    })
+    .await;
 
     let again = crate::client::rest(open(address, "/v1/completions", &body).await).await;
     assert_eq!(
         (again.error().0, again.header("retry-after")),
         (503, Some("5"))
     );
-    let ready =
-        crate::client::exchange(address, &crate::client::request("GET", "/ready", "", b"")).await;
-    assert_eq!(ready.status, 503);
-
     let tail = read_until(&mut stream, "[DONE]").await;
     assert!(
         tail.contains(r#""finish_reason":"length""#) && !tail.contains("error"),
@@ -189,7 +200,7 @@ async fn a_drain_that_takes_too_long_ends_streams_with_an_error() {
     let began = Instant::now();
     door.server.drain(std::future::pending()).await;
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        began.elapsed() < Duration::from_secs(20),
         "{:?}",
         began.elapsed()
     );

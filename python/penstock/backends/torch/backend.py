@@ -12,15 +12,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from penstock.backends import KvMover
+from penstock.backends import KvMover, StepFuture
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
+from penstock.backends.torch.captures import Captures, Graph
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.compiling import Rehearsal, compile_ahead
 from penstock.backends.torch.device import Device
 from penstock.backends.torch.flash import FlashInfer, check_flash, kinds_of, planned
 from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
-from penstock.backends.torch.graphs import Capture, DecodeGraphs
+from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
 from penstock.backends.torch.load import bytes_to_read, load_weights, reported, weight_bytes
 from penstock.backends.torch.measuring import measure
@@ -49,11 +50,11 @@ from penstock.backends.torch.sampling import (
     wanted_scores,
 )
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
-from penstock.backends.torch.step import Step
+from penstock.backends.torch.step import Pause, Step
 from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.uploads import READERS, Uploads
-from penstock.backends.torch.warm_up import prepare, warm_up
+from penstock.backends.torch.warm_up import warm_up
 from penstock.backends.torch.weights import Weights, kv_groups
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
@@ -135,6 +136,7 @@ class TorchBackend:
         self._last_step: Step | None = None
         self._graphs: DecodeGraphs | None = None
         self._prompt_graphs: PromptGraphs | None = None
+        self._captures: Captures | None = None
         self._largest: list[Callable[[], Tensor]] = []
         self._make_tables()
         self._free: int | None = None
@@ -183,20 +185,39 @@ class TorchBackend:
         self._place([1] * len(self._layouts))
         flash = 0 if self._flash is None else self._flash.graph_bytes(self._width)
         try:
-            found = measure(self._device, self._warm_up, self._captured, flash)
+            found = measure(self._device, self._warm_up, self._captures, flash)
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, "graphs of steps") from error
         self._largest = found.largest
         detail = found.describe(self._limits.tokens)
+        pauses = 0
+        # Without its kernel a capture would hold up requests for seconds.
+        if self._captures is not None and self._all_compiled():
+            pauses = len(self._captures)
+            detail += f", {pauses} graphs to capture in pauses"
         stage = ("largest step computed", time.perf_counter() - began, detail)
-        self.facts = replace(self.facts, stages=(*self.facts.stages, stage))
+        self.facts = replace(self.facts, stages=(*self.facts.stages, stage), pauses=pauses)
         return found.free
 
-    def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[None] | None:
+    def _all_compiled(self) -> bool:
+        """Whether the kernels of all ranks of the stage are, which capture at the same time."""
+        own = self._compiled is None or self._compiled.result()
+        group, found = self._ranks.group, []
+        if group is None:
+            return own
+
+        def add() -> None:
+            missing = torch.full((8,), float(not own), device=self._device.torch)
+            found.append(group.sum(missing))
+
+        self._device.start(add).result()
+        return not found[0].any().item()
+
+    def _compile_ahead(self, info: ModelInfo, checkpoint: Checkpoint) -> Future[bool] | None:
         if self._device.torch.type != "cuda":
             return None
         shared = (self._shard, self._limits_of([]), self._layouts, self._dtype)
-        captures = self._capture is not None and self._config.compute.attention != "flashinfer"
+        captures = self._captures_steps and self._config.compute.attention != "flashinfer"
         rehearsal = Rehearsal(info.spec, info.weights, checkpoint, *shared, captures)
         return compile_ahead(rehearsal.run, self._device.torch, self._config.compute.threads)
 
@@ -217,8 +238,9 @@ class TorchBackend:
             self._place(blocks)
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, "the KV pools", FOR_POOLS) from error
-        if self.facts.own_memory:
-            self._device.start(lambda: prepare(self._captured)).result()
+        captures = self._captures
+        if captures is not None and self.facts.own_memory and not self.facts.pauses:
+            self._device.start(torch.inference_mode()(captures.capture_all)).result()
 
     def _make_tables(self) -> None:
         """What steps and graphs keep on the device beside KV pools."""
@@ -240,27 +262,24 @@ class TorchBackend:
         self._pools = make_pools(self._layouts, blocks, self._device.torch)
         own = (self._spec, self._shard, self._weights, self._pools, self._ranks, self._dtype)
         self._model = Model(*own)
-        for each in self._captured:
-            each.forget()
-        if self._capture is not None:
-            graphs = (self._model, self._on_device, self._capture)
-            self._graphs = DecodeGraphs(*graphs, self._flash)
+        if self._captures is not None:
+            self._captures.forget()
+        capture = self._device.capture
+        if capture is not None and self._captures_steps:
+            kinds: list[DecodeGraphs | PromptGraphs] = []
+            self._graphs = DecodeGraphs(self._model, self._on_device, self._flash)
+            kinds.append(self._graphs)
             if self._flash is None:
-                self._prompt_graphs = PromptGraphs(*graphs, limits.tokens)
+                self._prompt_graphs = PromptGraphs(self._model, self._on_device, limits.tokens)
+                kinds.append(self._prompt_graphs)
+            self._captures = Captures(self._model, capture, kinds)
         self._device.synchronize()
 
     @property
-    def _capture(self) -> Capture | None:
-        """How steps are recorded. Stages send their rows by way of the host, which no graph
-        holds.
-        """
+    def _captures_steps(self) -> bool:
+        """Stages send their rows by way of the host, which no graph holds."""
         alone = self._shard.embeds and self._shard.has_head
-        return self._device.capture if alone else None
-
-    @property
-    def _captured(self) -> list[DecodeGraphs | PromptGraphs]:
-        """Graphs of all kinds."""
-        return [each for each in (self._graphs, self._prompt_graphs) if each is not None]
+        return alone and self._device.capture is not None
 
     def _warm_up(self) -> None:
         limits = self._limits
@@ -272,7 +291,10 @@ class TorchBackend:
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error, f"a step of {limits.tokens} tokens") from error
 
-    def submit(self, plan: StepPlan) -> Step:
+    def submit(self, plan: StepPlan) -> StepFuture:
+        captures = self._captures
+        if not plan.slots and captures is not None:
+            return Pause(self._device.start(torch.inference_mode()(captures.capture_next)))
         check(plan, self._limits)
         updates = self._slots.apply(plan)
         step, order = Step(plan, self._last_step, self._grammars), order_of(plan)
@@ -284,7 +306,14 @@ class TorchBackend:
             step.draws = wanted_draws(plan, self._slots, firsts)
             step.scores = wanted_scores(plan, self._slots, firsts)
             step.pooled = wanted_vectors(plan, self._slots, firsts)
-        step.start(self._device, lambda: self._compute(step, order, updates))
+        if captures is not None and not captures.complete:
+            # No part of the step's time.
+            again = captures.capture_again
+            self._device.start(lambda: self._work(plan, lambda: again(self._needed(step))))
+        step.start(
+            self._device,
+            lambda: self._work(plan, lambda: self._compute(step, order, updates)),
+        )
         self._last_step = step
         return step
 
@@ -309,9 +338,9 @@ class TorchBackend:
     def close(self) -> None:
         self._device.close()
         # Graphs have NCCL's operations, which would wait for their end.
-        for each in self._captured:
-            each.forget()
-        self._graphs = self._prompt_graphs = None
+        if self._captures is not None:
+            self._captures.forget()
+        self._graphs = self._prompt_graphs = self._captures = None
         self._largest = []
         self._ranks.close()
 
@@ -324,18 +353,34 @@ class TorchBackend:
         heads = len(shard.kv_heads(mixer.heads // mixer.kv_heads))
         return Layout(layers, heads, mixer.head_dim, False, size, kind)
 
-    def _compute(self, step: Step, order: list[int], updates: Updates) -> None:
+    def _work(self, plan: StepPlan, work: Callable[[], None]) -> None:
+        """Work of the step of a plan."""
         try:
             with torch.inference_mode():
-                self._compute_rows(step, order, updates)
+                work()
         except BaseException as error:
-            self._slots.fail(step.plan)
+            self._slots.fail(plan)
             if isinstance(error, torch.OutOfMemoryError):
-                what = f"a step of {len(step.plan.tokens)} tokens"
+                what = f"a step of {len(plan.tokens)} tokens"
                 raise out_of_memory(error, what) from error
             raise
 
-    def _compute_rows(self, step: Step, order: list[int], updates: Updates) -> None:
+    def _needed(self, step: Step) -> list[Graph]:
+        """The graphs of a step."""
+        plan = step.plan
+        if self._graphs is not None and self._graphs.takes(plan):
+            return self._graphs.needed(plan, draws=step.only_tokens)
+        if self._prompt_graphs is not None and self._prompt_graphs.takes(plan):
+            return self._prompt_graphs.needed(plan, self._drawn_in_graph(step))
+        return []
+
+    def _drawn_in_graph(self, step: Step) -> int:
+        """Rows of a step with prompts that a graph draws."""
+        rows, graphs = len(step.draws.rows), self._prompt_graphs
+        fits = graphs is not None and rows <= graphs.most_draws
+        return rows if fits and step.plain_draws else 0
+
+    def _compute(self, step: Step, order: list[int], updates: Updates) -> None:
         plan, device = step.plan, self._on_device
         if step.draws.expected:
             step.settle_before()
@@ -348,7 +393,7 @@ class TorchBackend:
                 return
             x = self._graphs.run(plan)
         elif self._prompt_graphs is not None and self._prompt_graphs.takes(plan):
-            if step.plain_draws and 0 < len(step.draws.rows) <= self._prompt_graphs.most_draws:
+            if self._drawn_in_graph(step):
                 drawn = self._prompt_graphs.draw(plan, order, step.draws)
                 step.found.tokens = self._device.to_host(drawn)
                 return

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.captures import Captures
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.kernels.language import triton
@@ -33,7 +34,7 @@ from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.slots import DeviceSlots
 from penstock.backends.torch.stored import Checkpoint
-from penstock.backends.torch.warm_up import Graphs, Zeroes, warm_up
+from penstock.backends.torch.warm_up import Zeroes, warm_up
 from penstock.backends.torch.weights import kv_groups
 from penstock.model.spec import DecoderSpec, WeightRecipes
 
@@ -87,10 +88,11 @@ class Rehearsal:
 
     def run(self) -> None:
         model, slots = self.made()
-        graphs = (model, slots, _computed)
-        captured: list[Graphs] = [DecodeGraphs(*graphs)]
-        captured.append(PromptGraphs(*graphs, self.limits.tokens))
-        warm_up(model, slots, self.limits, graphs=captured if self.captures else ())
+        captures = None
+        if self.captures:
+            kinds = (DecodeGraphs(model, slots), PromptGraphs(model, slots, self.limits.tokens))
+            captures = Captures(model, _computed, kinds)
+        warm_up(model, slots, self.limits, captures=captures)
 
     def made(self) -> tuple[Model, DeviceSlots]:
         """Layers that are alike launch the same kernels: one of each kind is enough."""
@@ -189,9 +191,9 @@ def _seen(arg: Any) -> Any:
 
 def compile_ahead(
     rehearsal: Callable[[], None], device: torch.device, threads: int
-) -> Future[None]:
-    """Start to compile what `rehearsal` launches on a GPU. An error is in the log alone: the
-    warm-up compiles what is missing.
+) -> Future[bool]:
+    """Start to compile what `rehearsal` launches on a GPU; whether all of it is compiled. An error
+    is in the log alone: the start compiles what is missing.
     """
     starter = ThreadPoolExecutor(1, "compile")
     done = starter.submit(_compile_all, rehearsal, device, min(threads, MOST_THREADS))
@@ -199,7 +201,7 @@ def compile_ahead(
     return done
 
 
-def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> None:
+def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> bool:
     try:
         # Threads begin at the first GPU.
         torch.cuda.set_device(device)
@@ -214,6 +216,8 @@ def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: i
                 part.result()
     except Exception as error:  # noqa: BLE001 - of any kind: the warm-up meets it again, or works
         log.warning("kernels are compiled by the warm-up, one by one: %s", error)
+        return False
+    return True
 
 
 def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:

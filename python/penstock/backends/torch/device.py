@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.captures import Capture, capture_cuda
 from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_for
-from penstock.backends.torch.graphs import Capture, capture_cuda
 from penstock.backends.torch.losses import label, losses
 from penstock.backends.torch.uploads import CudaStream, InPlace, Ring, Way
 from penstock.config.machine import available_memory
@@ -79,7 +79,7 @@ class Device(Protocol):
 
     @property
     def capture(self) -> Capture | None:
-        """How decode steps are recorded; None: they are not."""
+        """How graphs are recorded; None: they are not."""
 
     def close(self) -> None: ...
 

@@ -1,5 +1,5 @@
-"""Decode steps as CUDA graphs: one for each size of batch, captured when it is first needed. Those
-with prompts are in `prompt_graphs.py`.
+"""Decode steps as CUDA graphs: one for each size of batch. When they are captured is in
+`captures.py`; those with prompts are in `prompt_graphs.py`.
 
 All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot,
 which have sampling parameters and the tokens sampled last too. A step that wants nothing but tokens
@@ -10,15 +10,15 @@ nothing of them is stored.
 
 from __future__ import annotations
 
-import logging
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.captures import Graph, Key
 from penstock.backends.torch.inputs import Inputs, write
 from penstock.backends.torch.kernels import sample
 from penstock.backends.torch.model import Model
@@ -27,12 +27,12 @@ from penstock.core import StepPlan
 from penstock.core.plan import NOT_FINITE
 
 if TYPE_CHECKING:
-    from penstock.backends.torch.flash import FlashInfer, Planned
+    from penstock.backends.torch.flash import FlashInfer
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
-
-log = logging.getLogger(__name__)
+RARE = 1 << 20
+"""Rows by which a graph without a draw is captured later: few steps need it."""
 
 
 def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -41,44 +41,24 @@ def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes[: smaller + 1])
 
 
-class Capture(Protocol):
-    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record `work`. What it returns repeats it on the same memory, result included. It knows
-        addresses only: the caller keeps `work`, and with it all that was read.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    columns: Tensor
-    """[4, rows] int32: tokens, slots, positions and lengths."""
-    work: Callable[[], Tensor]
-    """What was recorded. It refers to all tensors that the graph reads and did not make."""
-    replay: Callable[[], Tensor]
-    planned: Planned | None
-    """Attention that is planned before each replay."""
-
-
 class DecodeGraphs:
-    def __init__(
-        self,
-        model: Model,
-        slots: DeviceSlots,
-        capture: Capture,
-        flash: FlashInfer | None = None,
-    ) -> None:
+    def __init__(self, model: Model, slots: DeviceSlots, flash: FlashInfer | None = None) -> None:
         self._model = model
         self._slots = slots
-        self._capture = capture
         self._flash = flash
         self._sizes = sizes_up_to(slots.padding, BUCKETS)
-        self._graphs: dict[tuple[int, bool], Graph] = {}
-        """By rows, and whether tokens are drawn."""
+        self._graphs: dict[Key, Graph] = {}
+        self._columns: dict[Key, Tensor] = {}
+        """[4, rows] int32: tokens, slots, positions and lengths."""
 
     def takes(self, plan: StepPlan) -> bool:
         """Whether each sequence of the plan has one row, and there are not too many."""
         count = len(plan.slots)
         return count == len(plan.tokens) <= BUCKETS[-1]
+
+    def needed(self, plan: StepPlan, *, draws: bool) -> list[Graph]:
+        """What `run` or `draw` replays."""
+        return [self.graph((self._rows(plan), draws))]
 
     def run(self, plan: StepPlan) -> Tensor:
         """The residual stream [sequences, hidden] after the last layer, in memory of the graph."""
@@ -90,53 +70,60 @@ class DecodeGraphs:
         """
         return self._replayed(plan, draws=True)
 
-    def prepare(self) -> None:
-        """Capture that of one row, which a first request would wait for."""
-        self._graph(1, draws=True)
+    def sizes(self) -> Iterator[tuple[int, Key]]:
+        for rows in self._sizes:
+            yield rows, (rows, True)
+            yield RARE + rows, (rows, False)
 
-    def capture_largest(self) -> Graph:
-        return self._captured(self._sizes[-1], draws=True)
+    def largest(self) -> Graph:
+        return self.graph((self._sizes[-1], True))
 
     def results(self) -> list[int]:
         row = self._model.spec.hidden * int(self._model.dtype.itemsize)
         return [size for rows in self._sizes for size in (4 * rows, rows * row)]
 
     def forget(self) -> None:
-        """End the graphs, to which their own work refers: no collection may come before the end."""
         self._graphs.clear()
+        self._columns.clear()
 
-    def _graph(self, rows: int, *, draws: bool) -> Graph:
-        if (rows, draws) not in self._graphs:
-            self._graphs[rows, draws] = self._captured(rows, draws=draws)
-        return self._graphs[rows, draws]
+    def graph(self, key: Key) -> Graph:
+        if key not in self._graphs:
+            self._graphs[key] = self._made(*key)
+        return self._graphs[key]
+
+    def _rows(self, plan: StepPlan) -> int:
+        return next(bucket for bucket in BUCKETS if bucket >= len(plan.slots))
 
     def _replayed(self, plan: StepPlan, *, draws: bool) -> Tensor:
-        count = len(plan.slots)
-        rows = next(bucket for bucket in BUCKETS if bucket >= count)
+        count, rows = len(plan.slots), self._rows(plan)
         padding = rows - count
         zeros = array("i", [0]) * padding
         unused = array("i", [self._slots.padding]) * padding
         lengths = array("i", [start + 1 for start in plan.starts])
         joined = plan.tokens + zeros + plan.slots + unused + plan.starts + zeros + lengths + zeros
-        graph = self._graph(rows, draws=draws)
-        write(joined, graph.columns.view(-1))
+        graph, columns = self.graph((rows, draws)), self._columns[rows, draws]
+        write(joined, columns.view(-1))
         if graph.planned is not None:
             starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
-            tables = self._slots.tables(graph.columns[1], None)
+            tables = self._slots.tables(columns[1], None)
             graph.planned.plan(starts, counts, tables.unbind(1))
-        return graph.replay()[:count]
+        return graph.run()[:count]
 
-    def _captured(self, rows: int, *, draws: bool) -> Graph:
-        # Rows of padding: a capture computes too, and must not keep a token for a sequence.
+    def _made(self, rows: int, draws: bool) -> Graph:
         columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
         columns[1] = self._slots.padding
+        self._columns[rows, draws] = columns
         # Made before the capture: sizes are the graph's, not the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
         planned = None
         if self._flash is not None:
-            tables = self._slots.tables(columns[1], None).unbind(1)
-            planned = self._flash.of_graph(rows, tables)
-            planned.plan([0] * rows, [0] * rows, tables)
+            planned = self._flash.of_graph(rows, self._slots.tables(columns[1], None).unbind(1))
+
+        def clear() -> None:
+            columns.zero_()[1] = self._slots.padding
+            if planned is not None:
+                tables = self._slots.tables(columns[1], None).unbind(1)
+                planned.plan([0] * rows, [0] * rows, tables)
 
         def work() -> Tensor:
             inputs = decode_inputs(columns, offsets)
@@ -148,36 +135,7 @@ class DecodeGraphs:
             # A length is the position of the token that follows.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
-        return Graph(columns, work, recorded(self._capture, self._model, work, rows), planned)
-
-
-def recorded(
-    capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
-) -> Callable[[], Tensor]:
-    """Repeats `work`, a step of `rows`: by a graph, or by launches where memory is short. A rank of
-    several raises in that case, because the others wait in the sums that it left out.
-    """
-    try:
-        return capture(work)
-    except RuntimeError as error:
-        if not ran_out(error) or model.ranks.group is not None:
-            raise
-    log.warning(
-        "a graph of %d rows has too little memory: steps of this size are launched kernel by "
-        "kernel, which takes longer. Lower --kv-cache-memory-bytes or --max-num-seqs",
-        rows,
-    )
-    return work
-
-
-def ran_out(error: BaseException | None) -> bool:
-    """Whether it is for want of memory, or came of an error that was. An end of a capture may hide
-    the error that ended it.
-    """
-    if error is None:
-        return False
-    own = isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
-    return own or ran_out(error.__context__)
+        return Graph(rows, work, clear, planned)
 
 
 def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
@@ -213,30 +171,3 @@ def draw_all(
         drawn = model.ranks.share(drawn)
         device.last.index_copy_(0, slots.long(), drawn)
     return drawn
-
-
-def capture_cuda(
-    work: Callable[[], Tensor], pool: tuple[int, int] | None = None
-) -> Callable[[], Tensor]:
-    """A CUDA graph on the current stream, after a run that compiles what is to be compiled. What it
-    makes lies in `pool`, which the graphs of one stream share: what they have done with, the next
-    one writes over. Results of a graph are read before another one is replayed. None: a pool of its
-    own.
-
-    `torch.cuda.graph` would give back the memory that torch keeps for steps, each time.
-    """
-    work()
-    torch.cuda.current_stream().synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # Other threads may allocate and wait meanwhile.
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-    try:
-        result = work()
-    finally:
-        graph.capture_end()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return result
-
-    return replay

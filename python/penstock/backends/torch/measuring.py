@@ -5,15 +5,15 @@ nothing of it has to be known before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.captures import Captures
 from penstock.backends.torch.device import Device
 from penstock.backends.torch.memory import MARGIN, graph_bytes
-from penstock.backends.torch.warm_up import Graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class MemoryMeasurement:
 
 
 def measure(
-    device: Device, warm_up: Callable[[], None], graphs: Sequence[Graphs], beside: int
+    device: Device, warm_up: Callable[[], None], captures: Captures | None, beside: int
 ) -> MemoryMeasurement:
-    """Run the steps of `warm_up`, and capture the largest of each kind of `graphs`. All graphs take
+    """Run the steps of `warm_up`, and capture the largest graph of each kind. All graphs take
     `beside` bytes besides what they compute with. Raises torch.OutOfMemoryError.
     """
     device.release()
@@ -44,19 +44,19 @@ def measure(
     warm, free = device.kept_memory(), device.free_memory()
     largest: list[Callable[[], Tensor]] = []
 
-    def capture() -> None:
+    def capture(captures: Captures) -> None:
         with torch.inference_mode():
-            largest.extend(each.capture_largest().replay for each in graphs)
+            largest.extend(map(captures.replay, captures.largest()))
             # The driver takes its part of the memory at the first replay.
             for replay in largest:
                 replay()
 
     later = 0
-    if graphs:
-        device.start(capture).result()
+    if captures is not None:
+        device.start(lambda: capture(captures)).result()
         pool = device.kept_memory() - warm
-        driver = (free - device.free_memory() - pool) // len(graphs)
-        results = [size for each in graphs for size in each.results()]
+        driver = (free - device.free_memory() - pool) // len(largest)
+        results = captures.results()
         later = graph_bytes(pool, driver, results) + beside
     kept = device.kept_memory() - warm + later
     left = max(0, device.free_memory() - later - MARGIN)

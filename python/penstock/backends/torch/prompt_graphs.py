@@ -1,4 +1,4 @@
-"""Steps with prompts as CUDA graphs: one for each size of a step in tokens, captured at the start.
+"""Steps with prompts as CUDA graphs: one for each size of a step in tokens (`captures.py`).
 
 A step of 128 tokens computes for a few milliseconds, and its hundreds of launches take longer. All
 kernels read rows, tables and lengths from the memory of the device, where one copy brings them for
@@ -13,14 +13,14 @@ few, are taken from there by graphs of their own, one for each number of rows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.graphs import BUCKETS, Capture, draw_all, recorded, sizes_up_to
+from penstock.backends.torch.captures import Graph, Key
+from penstock.backends.torch.graphs import BUCKETS, draw_all, sizes_up_to
 from penstock.backends.torch.inputs import Inputs, write
 from penstock.backends.torch.kernels import Spans
 from penstock.backends.torch.model import Model
@@ -34,19 +34,11 @@ most; of those above 384 a quarter at most is padding.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
-    work: Callable[[], Tensor]
-    """What was recorded. It refers to all tensors that the graph reads and did not make."""
-    replay: Callable[[], Tensor]
-
-
 class PromptGraphs:
-    def __init__(self, model: Model, slots: DeviceSlots, capture: Capture, tokens: int) -> None:
+    def __init__(self, model: Model, slots: DeviceSlots, tokens: int) -> None:
         """`tokens`: those of a step at most."""
         self._model = model
         self._slots = slots
-        self._capture = capture
         self._sizes = sizes_up_to(tokens, TOKENS)
         self._draw_sizes = sizes_up_to(slots.padding, BUCKETS)
         self.most_draws = self._draw_sizes[-1]
@@ -56,23 +48,24 @@ class PromptGraphs:
         self._begin = 3 * self.most_draws
         numbers = self._begin + sum(size for size, _ in self._columns(most, 0))
         self._numbers = torch.zeros(numbers, dtype=torch.int32, device=device)
-        self._graphs: dict[int, Graph] = {}
-        """By tokens."""
-        self._drawing: dict[int, Graph] = {}
-        """By rows."""
+        self._graphs: dict[Key, Graph] = {}
 
     def takes(self, plan: StepPlan) -> bool:
         return len(plan.tokens) <= self._sizes[-1]
 
-    def prepare(self) -> None:
-        """Capture all of them: no request waits for that."""
-        for tokens in self._sizes:
-            self._graph(tokens)
-        for rows in self._draw_sizes:
-            self._draw_graph(rows)
+    def needed(self, plan: StepPlan, draws: int) -> list[Graph]:
+        """What `run` replays, or `draw` where there are `draws`."""
+        found = [self.graph((self._tokens(plan), False))]
+        return [*found, self.graph((self._drawn(draws), True))] if draws else found
 
-    def capture_largest(self) -> Graph:
-        return self._graph(self._sizes[-1])
+    def sizes(self) -> Iterator[tuple[int, Key]]:
+        for tokens in self._sizes:
+            yield tokens, (tokens, False)
+        for rows in self._draw_sizes:
+            yield rows, (rows, True)
+
+    def largest(self) -> Graph:
+        return self.graph((self._sizes[-1], False))
 
     def results(self) -> list[int]:
         states = self._states.numel() * self._states.itemsize
@@ -80,9 +73,7 @@ class PromptGraphs:
         return [states, *[0] * (len(self._sizes) - 1), *drawn]
 
     def forget(self) -> None:
-        """As that of `DecodeGraphs`."""
         self._graphs.clear()
-        self._drawing.clear()
 
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
         """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
@@ -95,20 +86,24 @@ class PromptGraphs:
         copied to the host before the next step is launched. At most `most_draws`.
         """
         count = len(draws.rows)
-        rows = next(size for size in self._draw_sizes if size >= count)
-        graph, columns = self._draw_graph(rows), array("i")
+        rows, columns = self._drawn(count), array("i")
         given = (draws.rows, draws.slots, draws.positions)
         for column, fill in zip(given, (0, self._slots.padding, 0), strict=True):
             columns += array("i", column) + array("i", [fill]) * (rows - count)
         self._replayed(plan, order, columns)
-        return graph.replay()[:count]
+        return self.graph((rows, True)).run()[:count]
 
     def _replayed(self, plan: StepPlan, order: Sequence[int], draws: array[int]) -> Tensor:
-        count = len(plan.tokens)
-        tokens = next(size for size in self._sizes if size >= count)
-        graph = self._graph(tokens)
+        tokens = self._tokens(plan)
+        graph = self.graph((tokens, False))
         self._write(plan, order, tokens, draws)
-        return graph.replay()[:count]
+        return graph.run()[: len(plan.tokens)]
+
+    def _tokens(self, plan: StepPlan) -> int:
+        return next(size for size in self._sizes if size >= len(plan.tokens))
+
+    def _drawn(self, draws: int) -> int:
+        return next(size for size in self._draw_sizes if size >= draws)
 
     def _write(self, plan: StepPlan, order: Sequence[int], tokens: int, draws: array[int]) -> None:
         joined, begin = draws[:], self._begin - len(draws)
@@ -127,34 +122,39 @@ class PromptGraphs:
         yield from ((sequences, self._slots.padding), (sequences, 0), (sequences, 0))
         yield from ((sequences + 1, count), (1, 0))
 
-    def _graph(self, tokens: int) -> Graph:
-        if tokens not in self._graphs:
-            sizes = [size for size, _ in self._columns(tokens, 0)]
-            columns = self._numbers[self._begin : self._begin + sum(sizes)].split(sizes)
-            # A capture computes too, and must not write to the blocks of a sequence.
+    def graph(self, key: Key) -> Graph:
+        if key not in self._graphs:
+            rows, draws = key
+            self._graphs[key] = self._of_draws(rows) if draws else self._of_tokens(rows)
+        return self._graphs[key]
+
+    def _of_tokens(self, tokens: int) -> Graph:
+        sizes = [size for size, _ in self._columns(tokens, 0)]
+        columns = self._numbers[self._begin : self._begin + sum(sizes)].split(sizes)
+
+        def clear() -> None:
             self._write(StepPlan(0), (), tokens, array("i"))
 
-            def work() -> Tensor:
-                inputs = inputs_of(columns)
-                tables = self._slots.tables(inputs.slots, None)
-                x = self._model.forward(inputs, tables, self._slots.last)
-                return self._states[:tokens].copy_(x)
+        def work() -> Tensor:
+            inputs = inputs_of(columns)
+            tables = self._slots.tables(inputs.slots, None)
+            x = self._model.forward(inputs, tables, self._slots.last)
+            return self._states[:tokens].copy_(x)
 
-            self._graphs[tokens] = Graph(work, recorded(self._capture, self._model, work, tokens))
-        return self._graphs[tokens]
+        return Graph(tokens, work, clear)
 
-    def _draw_graph(self, rows: int) -> Graph:
-        if rows not in self._drawing:
-            columns = self._numbers[self._begin - 3 * rows : self._begin].view(3, rows)
+    def _of_draws(self, rows: int) -> Graph:
+        columns = self._numbers[self._begin - 3 * rows : self._begin].view(3, rows)
+
+        def clear() -> None:
             columns.zero_()[1] = self._slots.padding
 
-            def work() -> Tensor:
-                own, slots, positions = columns.unbind(0)
-                x = self._states.index_select(0, own)
-                return draw_all(self._model, self._slots, x, slots, positions)
+        def work() -> Tensor:
+            own, slots, positions = columns.unbind(0)
+            x = self._states.index_select(0, own)
+            return draw_all(self._model, self._slots, x, slots, positions)
 
-            self._drawing[rows] = Graph(work, recorded(self._capture, self._model, work, rows))
-        return self._drawing[rows]
+        return Graph(rows, work, clear)
 
 
 def columns_of(plan: StepPlan, order: Sequence[int]) -> Iterator[array[int]]:

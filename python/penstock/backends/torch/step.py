@@ -13,6 +13,17 @@ from penstock.backends.torch.sampling import Draws, Found, Scores, result_of
 from penstock.core import StepPlan, StepResult
 
 
+class Pause:
+    """A plan of no sequences: work that was left for it."""
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def result(self, timeout: float | None = None) -> StepResult:
+        self._done.result(timeout)
+        return StepResult()
+
+
 class Step:
     """A step in flight, or done."""
 

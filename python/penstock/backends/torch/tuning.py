@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from penstock.backends.torch.captures import capture_cuda
 from penstock.backends.torch.feed_forward import few_rows, mixture_of_few, mixture_of_many
-from penstock.backends.torch.graphs import capture_cuda
 from penstock.backends.torch.kernels import Activation, Matrix, activate
 from penstock.backends.torch.kernels.skinny import (
     BUCKETS,

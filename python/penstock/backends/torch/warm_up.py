@@ -10,13 +10,13 @@ there is a merge for each number of splits, by steps of one row with wider and w
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.captures import Captures
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.flash import FlashInfer, planned
 from penstock.backends.torch.grammars import RowMasks
@@ -39,30 +39,15 @@ OTHERS = 8
 """Tokens that rules name, beside those that were seen."""
 
 
-class Graphs(Protocol):
-    def prepare(self) -> None:
-        """Capture what the first requests would wait for."""
-
-    def capture_largest(self) -> ReplayableGraph:
-        """The graph that computes with the most memory."""
-
-    def results(self) -> list[int]:
-        """Bytes of what each graph leaves, of all that may be captured."""
-
-
-class ReplayableGraph(Protocol):
-    @property
-    def replay(self) -> Callable[[], Tensor]: ...
-
-
 def warm_up(
     model: Model,
     slots: DeviceSlots,
     limits: Limits,
     flash: FlashInfer | None = None,
-    graphs: Sequence[Graphs] = (),
+    captures: Captures | None = None,
 ) -> None:
-    """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture graphs.
+    """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture all
+    graphs.
 
     Steps have a layer of each kind. All ranks of a stage call it. Its sequences lie in the slot of
     padding, whose block table is all zeroes, so it writes to the first block of each KV group,
@@ -89,14 +74,8 @@ def warm_up(
             step(some, slots, limits, flash, [count], None)
         for tokens in split_tokens(limits.max_position):
             step(some, slots, limits, flash, [1], -(-tokens // limits.block_size))
-    prepare(graphs)
-
-
-def prepare(graphs: Sequence[Graphs]) -> None:
-    """Capture what the first requests would wait for."""
-    with torch.inference_mode():
-        for each in graphs:
-            each.prepare()
+        if captures is not None:
+            captures.capture_all()
 
 
 def _choose(model: Model, limits: Limits) -> None:

@@ -14,6 +14,7 @@ from penstock.bench.compare.processes import Meter, ProcessTree, uninterrupted
 from penstock.bench.compare.recipe import Recipe, Values, check_requirements
 from penstock.bench.compare.servers import Entry
 from penstock.bench.target import FORBIDDEN, Address, NoAnswerError, StatusError
+from penstock.config.machine import free_port
 from penstock.core import PenstockError
 
 HOST = "127.0.0.1"
@@ -154,13 +155,6 @@ def answers(url: str) -> bool:
     except NoAnswerError:
         return False
     return True
-
-
-def free_port() -> int:
-    """A free TCP port."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def port_of(entry: Entry) -> int:

@@ -16,8 +16,8 @@ from penstock.executor.processes import Processes, RankExit
 
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
-REPORT = 0.3
-"""Seconds in which a better account of a loss may follow the first."""
+REPORT = 1.0
+"""Seconds in which a better account of a loss may follow the first: a machine may be busy."""
 WAIT = 60.0
 
 CAUSE, END, SILENT = range(3)

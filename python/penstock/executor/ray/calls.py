@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.executor.ray.actors import Actors
@@ -20,6 +20,9 @@ class CallAnswers:
         self._name = name
         self._keep = keep
         self._refs: deque[Any] = deque()
+        self._report: Any = None
+        """The call for the next report of a load, whose own call is the oldest."""
+        self._next_report: Callable[[], Any] = lambda: None
         self._unread: deque[bytes] = deque()
         self._reason: str | None = None
         self._lost = False
@@ -29,6 +32,11 @@ class CallAnswers:
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
+
+    def add_load(self, ref: Any, next_report: Callable[[], Any]) -> None:
+        """Append a load, and the reports that `next_report` calls for until an empty one."""
+        self._next_report, self._report = next_report, next_report()
+        self.add(ref)
 
     def receive(self, timeout: float) -> bytes | None:
         deadline = time.monotonic() + timeout
@@ -51,17 +59,21 @@ class CallAnswers:
         self._reason = reason
 
     def _take(self, timeout: float) -> bool:
-        """Whether the oldest call has returned."""
+        """Whether the oldest call has returned, or reported."""
         if self._lost:
             return False
         try:
-            message = self._ray.get(self._refs[0], timeout=timeout)
+            oldest = self._refs[0] if self._report is None else self._report
+            message = self._ray.get(oldest, timeout=timeout)
         except self._ray.exceptions.GetTimeoutError:
             return False
         except self._ray.exceptions.RayError as error:
             self._lost, self._reason = True, f"{self._name} was lost: {error}"
             return False
-        self._refs.popleft()
+        if self._report is None:
+            self._refs.popleft()
+        else:
+            self._report = self._next_report() if message else None
         if message:
             self._unread.append(message)
         return True
@@ -79,7 +91,8 @@ class Calls:
 
     def load(self, jobs: Sequence[dict[str, Any]]) -> None:
         for handle, answers, job in zip(self._handles, self.answers, jobs, strict=True):
-            answers.add(handle.load.remote(job))
+            report = handle.loading.options(concurrency_group="control").remote
+            answers.add_load(handle.load.remote(job), report)
 
     def send(self, message: bytes) -> None:
         for handle, answers in zip(self._handles, self.answers, strict=True):

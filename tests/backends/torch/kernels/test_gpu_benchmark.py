@@ -286,6 +286,19 @@ def test_what_stays_in_the_cache_has_no_share_of_the_bandwidth(
     assert large["of_memory"] == pytest.approx(2 * 4096 * 64 * 4 / 1e-3 / 1e9)
 
 
+@pytest.mark.slow
+def test_the_hosts_time_is_measured_without_a_gpu() -> None:
+    """Parts of a decode step in a graph, and launches of steps with prompts."""
+    script = REPOSITORY / "benchmarks/gpu/host.py"
+    words = ["--batches", "4", "--steps", "5", "--repeats", "1", "--only", "4, plain"]
+    command = [sys.executable, str(script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "4, plain: " in done.stdout
+    assert "draw=0 " in done.stdout, "tokens are drawn in the graph"
+    assert "| Qwen3-0.6B | 128 + 64 |" in done.stdout
+
+
 def test_a_graph_that_draws_other_tokens_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

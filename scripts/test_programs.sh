@@ -1,0 +1,50 @@
+#!/bin/sh
+# Programs that tests run beside the product, and the Debian package of each. A test skips without
+# its program, so those that are missing are installed, as root and with apt; else the command is
+# printed. Exit 0: no test fails for want of them.
+# Usage: scripts/test_programs.sh [full]    full: those of the slow tests too
+
+quick='ip iproute2
+redis-server redis-server
+prometheus prometheus
+docker-compose docker-compose
+slurmctld slurmctld
+sbatch slurm-client
+systemd-analyze systemd
+faketime faketime
+zsh zsh
+fish fish'
+slow='buildah buildah
+runc runc
+mmdebstrap mmdebstrap
+iptables iptables
+conntrack conntrack
+go golang-go'
+
+missing=
+while read -r program package; do
+    [ -z "$program" ] || command -v "$program" >/dev/null 2>&1 || missing="$missing $package"
+done <<END
+$quick
+$([ "${1:-}" = full ] && echo "$slow")
+END
+missing=${missing# }
+[ -n "$missing" ] || exit 0
+
+say() { echo "tests that need $1 will skip: $2" >&2; }
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    say "$missing" "these are names of Debian packages, install yours"
+elif [ "$(id -u)" != 0 ]; then
+    say "$missing" "sudo apt-get install --no-install-recommends $missing"
+else
+    echo "installing $missing"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq || true
+    # One after the other: not every distribution has all of them.
+    for package in $missing; do
+        apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+            say "$package" "apt-get cannot install it"
+    done
+fi
+exit 0
