@@ -106,8 +106,9 @@ def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> 
     if subject.file_bytes:
         first += f" (file: {human(subject.file_bytes)})"
     lines = [first, *(f"note: {note}" for note in subject.notes)]
-    if subject.refused and rules.name == "penstock":
-        lines.append(f"sized only: {subject.refused}")
+    if subject.refused:
+        head = "sized only: " if rules.name == "penstock" else "note: of Penstock itself "
+        lines.append(head + subject.refused)
     if rules.name == "penstock" and not device.is_cpu:
         lines.append("sized only: no plan of Penstock on a GPU has been compared with one yet")
     return [*lines, *(line for target in targets for line in _place(target, rules))]

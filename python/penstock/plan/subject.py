@@ -24,11 +24,14 @@ from penstock.model.load import CONFIG, load_model, map_hf
 from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
+from penstock.plan.keys import COMPARED
 from penstock.plan.shape import read_shape, text_part
 from penstock.plan.weights import PARTS, WeightTypes, stored, uniform
 
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers for drafting tokens, by publisher."""
 FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
 """Packed form of a GGUF tensor by its type, as the native decoder makes it: floats become bf16,
@@ -92,7 +95,7 @@ def _read_config(file: Path, weights: str | None) -> Subject:
         weights=uniform(weights) if weights else stored({**values, **kept}, quantised),
         file_bytes=_safetensors_bytes(file.parent),
         refused=refused,
-        notes=tuple(_notes(raw, config)),
+        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
         path=file.parent if any(file.parent.glob("*.safetensors")) else None,
     )
 
@@ -120,13 +123,22 @@ def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
     notes = []
     if any(key in raw for key in ("vision_config", "audio_config")):
         notes.append("an image or audio tower is not counted")
-    drafts = config.get("num_nextn_predict_layers") or config.get("mtp_num_hidden_layers")
+    drafts = next((config.get(key) for key in DRAFTS if config.get(key)), None)
     if drafts:
         notes.append(f"{drafts} layer(s) for drafting tokens are not counted")
     index = config.get("index_head_dim")
     if index:
         notes.append(f"the index of sparse attention ({index} numbers a token) is not counted")
     return notes
+
+
+def _by_keys(config: Fields) -> list[str]:
+    """What to know of sizes that no family of the decoder gave."""
+    kind = config.get("model_type")
+    if kind in COMPARED:
+        return []
+    compared = f"no model of type {kind!r} has been compared with its published size"
+    return [f"sized by the keys of config.json alone: {compared}"]
 
 
 def _safetensors_bytes(directory: Path) -> int | None:
