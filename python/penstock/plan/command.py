@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
     )
     parser.add_argument("--weights", choices=tuple(BYTES), help="default: as stored")
-    parser.add_argument("--kv-cache-dtype", choices=tuple(KV_BYTES), default="bf16")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=tuple(KV_BYTES),
+        help="default: bf16; with vllm what the checkpoint asks for, as it takes it, too",
+    )
     parser.add_argument("-tp", "--tensor-parallel-size", type=int, metavar="N")
     parser.add_argument("-pp", "--pipeline-parallel-size", type=int, metavar="N")
     parser.add_argument("--expert-parallel", action="store_true", help="whole experts on a rank")
@@ -81,6 +85,11 @@ def run(parsed: argparse.Namespace) -> int:
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
     for line in introduction(subject, targets, rules):
         print(line)
+    if parsed.kv_cache_dtype is None:
+        parsed.kv_cache_dtype = "bf16"
+        if subject.kv and rules.name == "vllm":
+            parsed.kv_cache_dtype = subject.kv
+            print(f"note: KV of type {subject.kv}, as the checkpoint asks for")
     print()
     if (parsed.rate is not None or parsed.trace) and not parsed.table:
         print("\n".join(_plan(parsed, subject, targets, rules)))

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from penstock.core import KvSpec
-from penstock.model.sizing import Matrix, sequence_bytes
+from penstock.model.sizing import Matrix, Part, sequence_bytes
 from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut, Share, Shares
 from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Accelerator
 from penstock.plan.lines import Line, human
-from penstock.plan.weights import KV_BYTES, WeightTypes
+from penstock.plan.weights import KV_BYTES, PARTS, WeightTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def sized(
 
 
 def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> RankMemory:
-    parts = part_lines(share.matrices(), weights)
+    parts = part_lines(share.matrices(weights.by_layer), weights)
     return RankMemory(
         share.rank,
         device.memory // (share.cut.size if device.is_cpu else 1),
@@ -154,15 +154,15 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
 
 
 def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
-    """Bytes of each part of the model."""
-    numbers = Counter[str]()
+    """Bytes of each part of the model, apart by type."""
+    numbers = Counter[tuple[Part, str]]()
     for matrix, count in matrices:
-        numbers[matrix.part] += matrix.numbers * count
+        numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count
     found = []
-    for part, size in weights.parts.items():
-        if numbers[part]:
-            count, each = numbers[part], weights.size(part)
+    for part, kind in sorted(numbers, key=lambda key: PARTS.index(key[0])):
+        count, each = numbers[part, kind], weights.size(kind)
+        if count:
             found.append(
-                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({size})")
+                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({kind})")
             )
     return tuple(found)

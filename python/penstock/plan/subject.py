@@ -25,8 +25,9 @@ from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
 from penstock.plan.keys import COMPARED
+from penstock.plan.quantised import kv_type
 from penstock.plan.shape import read_shape, text_part
-from penstock.plan.weights import PARTS, WeightTypes, stored, uniform
+from penstock.plan.weights import PARTS, WeightTypes, settings, stored, uniform
 
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
@@ -63,6 +64,8 @@ class Subject:
     """Why no backend of this version runs it; empty: one does."""
     notes: tuple[str, ...] = ()
     """What the sizes leave out."""
+    kv: str = ""
+    """Type of KV that the checkpoint asks engines for; empty: none."""
     path: Path | None = None
     """Where weights are, if there are some."""
 
@@ -92,7 +95,8 @@ def _read_config(file: Path, weights: str | None) -> Subject:
         name=file.resolve().parent.name if file.name == CONFIG else file.stem,
         digest=hashlib.sha256(file.read_bytes()).hexdigest(),
         spec=spec,
-        weights=uniform(weights) if weights else stored({**values, **kept}, quantised),
+        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
+        kv=kv_type(settings({**values, **kept}, quantised)),
         file_bytes=_safetensors_bytes(file.parent),
         refused=refused,
         notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
