@@ -61,7 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="attention whole on every rank, for its own sequences (data parallel)",
     )
-    parser.add_argument("--max-model-len", type=int, metavar="TOKENS")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="longest sequence that is served; default: the model's own length, or with a goal the "
+        "most that the chosen memory holds up to it",
+    )
     parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
     parser.add_argument("--max-num-seqs", type=int, metavar="N")
     parser.add_argument(

@@ -45,6 +45,8 @@ class Request:
     """Share of the memory, as engines have a flag for."""
     workload: dict[str, object]
     """Where the arrivals come from."""
+    context: int
+    """Longest sequence that was asked to be served; 0: the most that fits."""
     rates: Rates
     """What is known of pulling the image and reading the volume."""
 
@@ -122,7 +124,7 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         "price_per_hour": request.target.cost(trial.devices),
         "max_num_batched_tokens": candidate.chunk,
         "max_num_seqs": candidate.sequences,
-        "max_model_len": request.goal.longest,
+        "max_model_len": served(candidate.memory, request),
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
         "memory_fraction": request.fraction,
@@ -137,6 +139,11 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         ],
         "worst_over_bound": round(trial.worst, 3),
     }
+
+
+def served(memory: Memory, request: Request) -> int:
+    """Longest sequence that is served: as asked for, else the most that fits, up to the model's."""
+    return request.context or memory.longest(request.subject.spec.max_position)
 
 
 def rank_rows(memory: Memory) -> list[dict[str, Any]]:
@@ -239,7 +246,7 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
     )
     if choice["price_per_hour"] is not None:
         first += f", {choice['price_per_hour']:g} an hour on {plan['target']['on']}"
-    lines = [first]
+    lines = [first, f"  {_context(choice['max_model_len'], request)}"]
     reused = plan["predictions"]["prompt_tokens_reused"]
     if any(reused.values()):
         lines[0] += _behind([tier["kind"] for tier in choice["tiers"]])
@@ -273,6 +280,17 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
     if request.speed.waiting is None:
         lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
     return lines
+
+
+def _context(tokens: int, request: Request) -> str:
+    own = request.subject.spec.max_position
+    if request.context:
+        why = "as --max-model-len says"
+    elif tokens == own:
+        why = "the model's own length"
+    else:
+        why = f"what the KV holds; the model's own length is {own:,}"
+    return f"serves sequences of up to {tokens:,} tokens: {why}"
 
 
 def _behind(tiers: Sequence[str]) -> str:

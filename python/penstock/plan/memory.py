@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -88,6 +89,17 @@ class Memory:
     def concurrency(self, tokens: int) -> int:
         """Sequences of so many tokens at once."""
         return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
+
+    def longest(self, limit: int) -> int:
+        """Tokens of the longest sequence that fits, in whole blocks, at most `limit`."""
+        if self.concurrency(limit):
+            return limit
+        block = self.ranks[0].kv.block_size
+        blocks = bisect_left(range(limit // block + 1), 1, key=lambda n: not self._holds(n * block))
+        return max(blocks - 1, 0) * block
+
+    def _holds(self, tokens: int) -> bool:
+        return tokens == 0 or self.concurrency(tokens) > 0
 
     @property
     def imbalance(self) -> float:
