@@ -6,7 +6,7 @@ Later steps (deploy, verify, bench) read it; none changes it. Equal input gives 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,9 @@ def document(
     if found.choice is None:
         others = "; ".join(f"with {_offer(each)}" for each in offered)
         raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
-    choice = found.choice
     subject, target = request.subject, request.target
+    length = served(found.choice.candidate.memory, request)
+    choice = as_needed(found.choice, request, length)
     begun = start(choice.candidate.memory, subject, target, request.engine.name, request.rates)
     limits = thresholds(choice, subject, target, request.goal, request.speed)
     return {
@@ -89,7 +90,7 @@ def document(
         "engine": request.engine.name,
         "workload": request.workload,
         "slo": {slo.key: slo.limit for slo in request.goal.slo},
-        "choice": chosen(choice, request),
+        "choice": chosen(choice, request, length),
         "memory": rank_rows(choice.candidate.memory),
         "predictions": predictions(choice, request.goal, request.speed),
         "start": begun,
@@ -112,7 +113,18 @@ def document(
     }
 
 
-def chosen(trial: Trial, request: Request) -> dict[str, Any]:
+def as_needed(trial: Trial, request: Request, length: int) -> Trial:
+    """A machine is not the deployment's alone: KV for the sequences of the load, and for one of
+    the served length. Where prompts share prefixes all of the memory is used.
+    """
+    if not request.target.accelerator.is_cpu or request.goal.shares:
+        return trial
+    candidate = trial.candidate
+    memory = candidate.memory.left([(candidate.sequences, request.goal.longest), (1, length)])
+    return replace(trial, candidate=replace(candidate, memory=memory))
+
+
+def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
     candidate = trial.candidate
     return {
         "tensor_parallel_size": candidate.cut.tp,
@@ -124,7 +136,7 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         "price_per_hour": request.target.cost(trial.devices),
         "max_num_batched_tokens": candidate.chunk,
         "max_num_seqs": candidate.sequences,
-        "max_model_len": served(candidate.memory, request),
+        "max_model_len": length,
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
         "memory_fraction": request.fraction,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.core import KvSpec
@@ -65,6 +65,20 @@ class Memory:
         """With what an engine keeps on each rank."""
         kept = tuple(engine)
         return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
+
+    def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
+        """With what the largest of the loads, each a number of sequences and their tokens, does
+        not need on a rank.
+        """
+        block = self.ranks[0].kv.block_size
+
+        def lines(rank: RankMemory) -> tuple[Line, ...]:
+            need = max(count * rank.sequence(tokens) for count, tokens in loads)
+            spare = max(rank.room - need - rank.sequence(block), 0)
+            return (*rank.engine, Line("left", spare, "KV that the load does not need"))
+
+        ranks = tuple(replace(rank, engine=lines(rank)) for rank in self.ranks)
+        return Memory(self.cut, ranks)
 
     @property
     def fullest(self) -> RankMemory:
