@@ -11,6 +11,8 @@ from penstock.config.flags import FLAGS, GROUPS
 from penstock.config.kinds import Switch
 from penstock.config.vllm_flags import FOREIGN, Foreign
 
+from tests.real_ranks import TINY
+
 # The command, after a line that says that its first module is read.
 IMPORTING = "import penstock.__main__ as command, sys; print(flush=True); sys.exit(command.main())"
 
@@ -187,6 +189,34 @@ def test_ctrl_c_at_any_moment_of_a_start_shows_no_traceback() -> None:
         command.send_signal(signal.SIGINT)
         _, said = command.communicate(timeout=30)
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "serve --help",
+        "plan {model} --explain",
+        "model show {model}",
+        "model show {model} --json",
+        "completion bash",
+        "bench --help",
+        "plan {model} --on nowhere 2>&1",
+        "--version",
+    ],
+)
+@pytest.mark.parametrize("reader", ["head -c 1", "true"])
+def test_the_end_of_a_reader_is_a_quiet_end(tmp_path: Path, words: str, reader: str) -> None:
+    """Whatever the command, and however much it has printed."""
+    command = f"{sys.executable} -m penstock {words.format(model=TINY / 'llama')}"
+    script = f"set -o pipefail; {command} | {{ {reader}; exec 0<&-; sleep 0.01; }}"
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+    assert found.returncode in (0, 1, 2, 141)
+
+
+def test_an_output_that_is_closed_is_none() -> None:
+    script = f"{sys.executable} -m penstock completion bash >&-"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, check=True).stderr == b""
 
 
 def test_an_unknown_model_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
