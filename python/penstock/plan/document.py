@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from penstock import __version__
+from penstock.config import read_document
 from penstock.core import PenstockError
 from penstock.model.sizing import active_parameters, parameters
 from penstock.plan.engines import Engine
@@ -319,10 +320,7 @@ def dump(plan: dict[str, Any]) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """A plan. PenstockError for another file, and for a schema that is not known."""
-    try:
-        plan = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise PenstockError(f"{path}: {error}") from error
-    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA:
+    plan = read_document(path)
+    if plan.get("schema") != SCHEMA:
         raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
     return plan
