@@ -267,7 +267,7 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     assert container(files)["command"][2] == "/models/q"
 
 
-def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
+def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written, tmp_path: Path) -> None:
     """Nothing else is written to there; a claim of the user's own is only read."""
     files = written(HERE, "--pull", "org/name")
     spec = files["deployment.yaml"]["spec"]["template"]["spec"]
@@ -280,9 +280,19 @@ def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
     where = {"mountPath": "/tmp/.triton/cache", "subPath": ".kernels"}
     assert kernels == {"name": "model", **where}
     assert {"name": "HOME", "value": "/tmp"} in spec["containers"][0]["env"]
+    # A claim that an older Job filled has no such directory yet.
+    (first,) = spec["initContainers"]
+    assert first["volumeMounts"] == [{"name": "model", "mountPath": "/models"}]
+    there = tmp_path / "models"
+    there.mkdir()
+    made = first["command"][2].replace("/models", str(there))
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", made], check=True)
+    assert (there / ".kernels").is_dir()
     for files in (written(HERE, "--claim", "c"), written("vllm-one-device", "--pull", "org/name")):
         spec = files["deployment.yaml"]["spec"]["template"]["spec"]
         assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is True
+        assert "initContainers" not in spec
         mounts = spec["containers"][0]["volumeMounts"]
         assert all(each.get("readOnly") for each in mounts if each["name"] == "model")
 
