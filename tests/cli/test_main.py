@@ -109,12 +109,21 @@ def test_a_flag_of_vllm_that_would_change_answers_is_refused(
     assert f"{flag.name} is not supported: {flag.why}" in capsys.readouterr().err
 
 
+def test_adapters_are_refused_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their requests would be answered by the base model."""
+    for words in (["--enable-lora"], ["--lora-modules", "a=/adapters/a"]):
+        assert main(["serve", "smollm2", *words]) == 1
+        assert "merge the adapter into the weights" in capsys.readouterr().err
+    assert main(["serve", "smollm2", "--no-enable-lora"]) == 1
+    assert "lora" not in capsys.readouterr().err
+
+
 VLLM_FLAGS = """
     --model smollm2 --uvicorn-log-level warning --disable-uvicorn-access-log
     --no-enable-log-requests --generation-config vllm --allowed-origins ["*"] --root-path /llm
     --tokenizer smollm2 --revision main --load-format auto --max-logprobs 5
     --response-role assistant --task generate --device auto --swap-space 4 --api-server-count 1
-    --data-parallel-size 1 --enable-lora --max-seq-len-to-capture 8192 --max-model-len 4k
+    --data-parallel-size 1 --no-enable-lora --max-seq-len-to-capture 8192 --max-model-len 4k
     --dtype half --chat-template-content-format string --gpu-memory-utilization 0.9
     --enforce-eager --trust-remote-code --disable-log-requests --disable-log-stats
     --enable-chunked-prefill --no-enable-prefix-caching --max-num-batched-tokens 2k
