@@ -64,7 +64,8 @@ def test_an_example_uses_nothing_that_it_does_not_name(code: str) -> None:
 
 def test_the_backend_that_counts_runs() -> None:
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(example("adding-a-backend.md"), "adding-a-backend.md", "exec"), names)  # noqa: S102
+    code = compile(example("adding-a-backend.md"), "adding-a-backend.md", "exec")
+    exec(code, names)  # noqa: S102
     assert names["CountingBackend"].free_memory(None) > 0
 
 
