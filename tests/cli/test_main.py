@@ -177,6 +177,19 @@ def test_a_mistyped_word_is_an_error_of_its_command(
     assert said in capsys.readouterr().err
 
 
+def test_the_help_names_the_commands_of_kv_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "directory of a disk tier: ls, verify, gc " in text
+    for act in ("ls", "verify", "gc"):
+        with pytest.raises(SystemExit) as ended:
+            main(["kv", act, "--help"])
+        assert ended.value.code == 0
+
+
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr()
