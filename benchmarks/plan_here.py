@@ -92,7 +92,7 @@ def run(
     trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
     trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
     workload = {"trace": str(trace), "requests": requests}
-    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload, Rates())
+    asked = Request(subject, target, rules, "bf16", goal, speed, None, workload, 0, Rates())
     question = Question(subject, target, rules, Load(256, 64), goal, speed, cuts=[Cut(1, 1)])
     trial = judge(candidates(question)[0][0], 1, goal, speed)
     plan = document(asked, Found(trial, (), (), 1))

@@ -1,8 +1,9 @@
 """`penstock` and `python -m penstock`. Ctrl-C while modules are read ends the process without a
-traceback.
+traceback, and so does the end of what reads the output.
 """
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -13,15 +14,29 @@ if _OWN is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+UNREAD = 128 + signal.SIGPIPE
+"""Exit status when the reader of the output has gone, as a shell gives it."""
+
+
 def main() -> int:
     """Run the command; its exit status."""
     from penstock.cli.main import main as run
 
     try:
         signal.signal(signal.SIGINT, _OWN)
-        status = run()
+        try:
+            status = run()
+        finally:
+            _flush()
     except KeyboardInterrupt:
         status = 130
+    except BrokenPipeError:
+        unread = [number for number in (1, 2) if _is_unread(number)]
+        if not unread:
+            raise
+        for number in unread:  # Or the last flush of the interpreter fails.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        status = UNREAD
     if any(thread.daemon for thread in threading.enumerate()):
         _exit_without_finalization(status)
     return status
@@ -33,9 +48,21 @@ def _exit_without_finalization(status: int) -> NoReturn:
     CPython finalizes by unwinding a daemon thread where it next takes the GIL, which aborts the
     process when that thread's frames are native.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _is_unread(number: int) -> bool:
+    """Whether the other end of an output has gone."""
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 if __name__ == "__main__":

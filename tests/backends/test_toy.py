@@ -51,7 +51,11 @@ def test_a_backend_without_tiers_refuses_them(model: str) -> None:
 
 def test_the_page_shows_this_backend(repository: Path) -> None:
     page = (repository / "docs/adding-a-backend.md").read_text()
-    shown = page.split("```python\n")[1].split("```")[0]
+    shown = (
+        page.split("```python\n")[1]
+        .split("```")[0]
+        .replace("from __future__ import annotations\n\n", "")
+    )
     source = (repository / "tests/backends/toy.py").read_text()
     assert shown.strip() in source
 

@@ -59,6 +59,58 @@ def test_wrong_files_are_named(tmp_path: Path, text: str, wanted: str) -> None:
         settings("--config", str(file))
 
 
+REPLICAS = """
+port: 1
+pools:
+  - name: a
+    backends:
+      - http://a:1
+      - {url: http://b:1, wait: 3}
+  - name: b
+    file: list
+    hedge: {after_ms: "soon"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "wanted"),
+    [
+        ("", "", 7, "unknown field `wait`"),
+        (", wait: 3", "", 10, "invalid type: string"),
+        ("port: 1", "prot: 1", 2, "unknown field `prot`"),
+        ("port: 1", "port: 99999", 2, "invalid value"),
+        ("pools:", "pools: [\n", 5, "not YAML"),
+        ("file: list", "flie: list", 8, "pool 2: one of backends"),
+        ("name: b", "name: a", 10, "invalid type"),
+    ],
+)
+def test_errors_have_the_line_of_the_file(
+    tmp_path: Path, before: str, after: str, line: int, wanted: str
+) -> None:
+    file = tmp_path / "g.yaml"
+    text = REPLICAS.replace(before, after)
+    file.write_text(text if line == 7 or "wait" in before else text.replace(", wait: 3", ""))
+    said = gateway.complaint(file)
+    assert said
+    assert said.startswith(f"{file}:{line}: error: {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "wanted"),
+    [
+        ("  - name: a\n    file: other", 6, 'there are two pools "a"'),
+        ("    mirror: {pool: c, share: 0.1}", 4, 'pool "b": mirror names pool "c"'),
+        ("models: 3", 6, "models is a list"),
+    ],
+)
+def test_errors_of_meaning_have_the_line_of_what_they_name(
+    tmp_path: Path, more: str, line: int, wanted: str
+) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(f"pools:\n  - name: a\n    file: one\n  - name: b\n    file: two\n{more}\n")
+    assert f"{file}:{line}: error: {wanted}" in str(gateway.complaint(file))
+
+
 def test_a_queue_is_the_pool_s() -> None:
     found = settings("--backends-file", "list", "--queue")
     pool = {"name": "default", "source": {"file": "list"}, "flow": {"queue": True}}

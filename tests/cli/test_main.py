@@ -11,6 +11,8 @@ from penstock.config.flags import FLAGS, GROUPS
 from penstock.config.kinds import Switch
 from penstock.config.vllm_flags import FOREIGN, Foreign
 
+from tests.real_ranks import TINY
+
 # The command, after a line that says that its first module is read.
 IMPORTING = "import penstock.__main__ as command, sys; print(flush=True); sys.exit(command.main())"
 
@@ -107,12 +109,21 @@ def test_a_flag_of_vllm_that_would_change_answers_is_refused(
     assert f"{flag.name} is not supported: {flag.why}" in capsys.readouterr().err
 
 
+def test_adapters_are_refused_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their requests would be answered by the base model."""
+    for words in (["--enable-lora"], ["--lora-modules", "a=/adapters/a"]):
+        assert main(["serve", "smollm2", *words]) == 1
+        assert "merge the adapter into the weights" in capsys.readouterr().err
+    assert main(["serve", "smollm2", "--no-enable-lora"]) == 1
+    assert "lora" not in capsys.readouterr().err
+
+
 VLLM_FLAGS = """
     --model smollm2 --uvicorn-log-level warning --disable-uvicorn-access-log
     --no-enable-log-requests --generation-config vllm --allowed-origins ["*"] --root-path /llm
     --tokenizer smollm2 --revision main --load-format auto --max-logprobs 5
     --response-role assistant --task generate --device auto --swap-space 4 --api-server-count 1
-    --data-parallel-size 1 --enable-lora --max-seq-len-to-capture 8192 --max-model-len 4k
+    --data-parallel-size 1 --no-enable-lora --max-seq-len-to-capture 8192 --max-model-len 4k
     --dtype half --chat-template-content-format string --gpu-memory-utilization 0.9
     --enforce-eager --trust-remote-code --disable-log-requests --disable-log-stats
     --enable-chunked-prefill --no-enable-prefix-caching --max-num-batched-tokens 2k
@@ -166,6 +177,19 @@ def test_a_mistyped_word_is_an_error_of_its_command(
     assert said in capsys.readouterr().err
 
 
+def test_the_help_names_the_commands_of_kv_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "directory of a disk tier: ls, verify, gc " in text
+    for act in ("ls", "verify", "gc"):
+        with pytest.raises(SystemExit) as ended:
+            main(["kv", act, "--help"])
+        assert ended.value.code == 0
+
+
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr()
@@ -187,6 +211,34 @@ def test_ctrl_c_at_any_moment_of_a_start_shows_no_traceback() -> None:
         command.send_signal(signal.SIGINT)
         _, said = command.communicate(timeout=30)
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "serve --help",
+        "plan {model} --explain",
+        "model show {model}",
+        "model show {model} --json",
+        "completion bash",
+        "bench --help",
+        "plan {model} --on nowhere 2>&1",
+        "--version",
+    ],
+)
+@pytest.mark.parametrize("reader", ["head -c 1", "true"])
+def test_the_end_of_a_reader_is_a_quiet_end(tmp_path: Path, words: str, reader: str) -> None:
+    """Whatever the command, and however much it has printed."""
+    command = f"{sys.executable} -m penstock {words.format(model=TINY / 'llama')}"
+    script = f"set -o pipefail; {command} | {{ {reader}; exec 0<&-; sleep 0.01; }}"
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+    assert found.returncode in (0, 1, 2, 141)
+
+
+def test_an_output_that_is_closed_is_none() -> None:
+    script = f"{sys.executable} -m penstock completion bash >&-"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, check=True).stderr == b""
 
 
 def test_an_unknown_model_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_policies_of_a_gateway_are_checked(
     file.write_text(pools.format("{pool: c, share: 0.1}"))
     assert main(["route", "lint", "--config", str(file)]) == 1
     out = capsys.readouterr().out
-    assert f'{file}: error: pool "a": mirror names pool "c"; there are a, b' in out
+    assert f'{file}:1: error: pool "a": mirror names pool "c"; there are a, b' in out
     file.write_text("pools: [{name: a}]")
     assert main(["route", "lint", "--config", str(file)]) == 1
     assert "one of backends, file, dns and kubernetes is expected" in capsys.readouterr().out

@@ -170,6 +170,24 @@ def test_a_machine_without_devices_is_restricted_and_bounded(written: Written) -
     assert files["deployment.yaml"]["spec"]["replicas"] == 2
 
 
+def test_a_pod_asks_for_what_the_process_needs_and_not_for_the_node(tmp_path: Path) -> None:
+    """Weights of 92 MiB, 180 of KV, 100 of the process: a tenth more than these."""
+    plan = of_this_machine()
+    mib = 1 << 20
+    row = {"total": 16 << 30, "weights": 92 * mib, "kv": 180 * mib, "process": 100 * mib}
+    row |= {"kept_free": 1 << 30, "activations": 0, "shared_memory": 0}
+    row["left"] = row["total"] - sum(value for key, value in row.items() if key != "total")
+    plan["memory"] = [{**row, "ranks": [0]}]
+    path, out = tmp_path / "plan.yaml", tmp_path / "manifests"
+    path.write_text(yaml.safe_dump(plan))
+    words = ["--image", "registry/engine:1", "--claim", "weights", "-o", str(out)]
+    assert main(["deploy", "k8s", str(path), *words]) == 0
+    own = container({"deployment.yaml": yaml.safe_load((out / "deployment.yaml").read_text())})
+    asked = {kind: own["resources"][kind]["memory"] for kind in ("limits", "requests")}
+    assert asked == {"limits": "410Mi", "requests": "410Mi"}
+    assert f"--kv-cache-memory-bytes={180 * mib}" in own["command"]
+
+
 def test_penstock_takes_its_flags(written: Written) -> None:
     from penstock.cli.main import parser
 
@@ -249,7 +267,7 @@ def test_a_model_is_pulled_into_a_claim(written: Written) -> None:
     assert container(files)["command"][2] == "/models/q"
 
 
-def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
+def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written, tmp_path: Path) -> None:
     """Nothing else is written to there; a claim is only read where no pod compiles any."""
     files = written("penstock-two-nodes", "--pull", "org/name")
     group = files["leader-worker-set.yaml"]["spec"]["leaderWorkerTemplate"]
@@ -263,6 +281,15 @@ def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
     where = {"mountPath": "/tmp/.triton/cache", "subPath": ".kernels"}
     assert kernels == {"name": "model", **where}
     assert {"name": "HOME", "value": "/tmp"} in spec["containers"][0]["env"]
+    # A claim that an older Job filled has no such directory yet.
+    (first,) = spec["initContainers"]
+    assert first["volumeMounts"] == [{"name": "model", "mountPath": "/models"}]
+    there = tmp_path / "models"
+    there.mkdir()
+    made = first["command"][2].replace("/models", str(there))
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", made], check=True)
+    assert (there / ".kernels").is_dir()
     for files in (
         written(HERE, "--claim", "c"),
         written(HERE, "--pull", "org/name"),  # Processors run no kernels of Triton.
@@ -270,6 +297,7 @@ def test_kernels_are_kept_in_a_claim_that_a_job_fills(written: Written) -> None:
     ):
         spec = files["deployment.yaml"]["spec"]["template"]["spec"]
         assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is True
+        assert "initContainers" not in spec
         mounts = spec["containers"][0]["volumeMounts"]
         assert all(each.get("readOnly") for each in mounts if each["name"] == "model")
 

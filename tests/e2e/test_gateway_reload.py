@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -103,6 +105,24 @@ def test_a_changed_file_counts_and_no_request_is_lost(tmp_path: Path) -> None:
         fixed = [line for line in gateway.log if "counts from the next start" in line]
         assert len(fixed) >= 1
         assert "retries has changed" in fixed[0]
+
+
+def test_a_hostile_file_is_named_and_a_good_one_is_read_after_it(tmp_path: Path) -> None:
+    """A bomb of aliases; the gateway ends at once all the same."""
+    file = tmp_path / "gateway.yaml"
+    names = "abcdefgh"
+    bomb = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    bomb += [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in itertools.pairwise(names)]
+    with Sim(replicas=2) as sim:
+        file.write_text(settings(sim.urls[:1]))
+        with Gateway("--config", str(file)) as gateway:
+            file.write_text("\n".join(bomb))
+            eventually(lambda: any("gateway.yaml:5: " in line for line in gateway.log), "an error")
+            file.write_text(settings(sim.urls[1:]))
+            other = sim.urls[1].removeprefix("http://")
+            eventually(lambda: other in explained(gateway, tmp_path).stdout, "the other replica")
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -145,7 +146,7 @@ def test_logs_have_ids_and_reasons_and_no_prompts(serve: Serve, tmp_path: Path) 
         assert statuses == [200, 400, 401]
         ids = [answer.headers["x-request-id"] for answer in (done, refused, unknown)]
 
-        def lines() -> list[dict[str, str]] | None:
+        def lines() -> list[dict[str, Any]] | None:
             # The line that names the address is the only one that is not of the front door's log.
             found = [json.loads(line) for line in server.log if line.startswith("{")]
             ended = [line for line in found if " bytes, " in line["message"]]
@@ -158,12 +159,22 @@ def test_logs_have_ids_and_reasons_and_no_prompts(serve: Serve, tmp_path: Path) 
     assert access["level"] == "info"
     assert 'POST /v1/completions by "team" 200' in access["message"]
     assert f"{ids[0]}: 127.0.0.1:" in access["message"]
+    # Each part of the line is a member, too.
+    assert access["client"].startswith("127.0.0.1:")
+    assert (access["request_id"], access["key"], access["status"]) == (ids[0], "team", 200)
+    assert (access["method"], access["path"]) == ("POST", "/v1/completions")
+    assert access["bytes"] > 0
+    assert access["seconds"] > 0
+    assert access["complete"] is True
     warning, access = of[ids[1]]
     assert warning["level"] == "warning"
     assert "400 invalid_request_error (temperature): temperature" in warning["message"]
     assert " 400, " in access["message"]
+    assert (warning["status"], access["status"]) == (400, 400)
+    assert warning["error"] == "invalid_request_error"
     warning, _ = of[ids[2]]
     assert "401 invalid_api_key" in warning["message"]
+    assert "'Bearer KEY'." in warning["message"], "not escaped as for a debugger"
 
 
 def test_a_service_manager_is_notified(serve: Serve, tmp_path: Path) -> None:

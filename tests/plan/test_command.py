@@ -46,6 +46,16 @@ def test_what_fits(directory: Callable[..., Path], capsys: pytest.CaptureFixture
     assert ["bf16", "bf16", "4", "4", "4"] in [row[:5] for row in rows]
 
 
+def test_sizes_of_a_model_that_is_not_known_say_so(
+    directory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory("Qwen/Qwen3-8B", model_type="new", architectures=["NewForCausalLM"]))
+    assert main(["plan", path, "--on", "l40s-48gb"]) == 0
+    printed = capsys.readouterr().out
+    assert "note: sized by the keys of config.json alone: no model of type 'new'" in printed
+    assert "note: of Penstock itself no backend runs NewForCausalLM yet" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from penstock.cli.main import main
 from penstock.core import PenstockError
+from penstock.plan.cut import Cut
 from penstock.plan.document import read
+from penstock.plan.hardware import accelerator
+from penstock.plan.memory import sized
 
-from tests.plan.conftest import FP8, R1
+from tests.plan.conftest import FP8, R1, Model
 
 ASKED = ["--isl", "2000", "--osl", "500", "--rate", "2", "--requests", "100"]
 BOUNDS = ["--slo", "p99_ttft_ms:2000,p99_tpot_ms:50"]
@@ -77,7 +80,8 @@ def test_the_load_from_which_on_a_replica_is_missing(
     rate = float(found["requests_waiting"]["formula"].split()[0])
     assert rate == pytest.approx(plan["workload"]["rate"] / choice["replicas"], rel=0.2)
     assert found["requests_waiting"]["needed"] == max(round(2 * rate), 1)
-    room = 1 - choice["max_model_len"] / choice["kv_tokens"]
+    load = plan["workload"]["isl"] + plan["workload"]["osl"]
+    room = 1 - load / choice["kv_tokens"]
     assert found["kv_use"]["needed"] == pytest.approx(min(max(room, 0.5), 0.95), abs=1e-3)
     assert found["kv_use"]["expected"] < found["kv_use"]["needed"]
 
@@ -142,7 +146,50 @@ def test_arrivals_of_a_trace(planned: Callable[..., dict[str, Any]], tmp_path: P
     trace.write_text("".join(row.format(at * 250) for at in range(60)))
     plan = planned("--trace", str(trace))
     assert plan["workload"] == {"trace": str(trace), "requests": 60}
-    assert plan["choice"]["max_model_len"] == 940
+
+
+def test_the_served_length_is_the_models_own(
+    planned: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However short the requests of the load are."""
+    assert planned("--engine", "sglang")["choice"]["max_model_len"] == 163_840
+    assert "up to 163,840 tokens: the model's own length" in capsys.readouterr().out
+
+
+def test_the_served_length_is_what_the_memory_holds(
+    directory: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(directory("meta-llama/Meta-Llama-3.1-70B"))
+    words = ["--on", "h100-sxm-80gb:8", "--weights", "fp8", "--rate", "0.1"]
+    words += ["--isl", "500", "--requests", "20", "-o", str(tmp_path / "plan.yaml")]
+    assert main(["plan", path, *words, "-tp", "2", "--memory-fraction", "0.6"]) == 0
+    choice = read(tmp_path / "plan.yaml")["choice"]
+    assert choice["max_model_len"] == choice["kv_tokens"] < 131_072
+    said = f"up to {choice['kv_tokens']:,} tokens: what the KV holds; the model's own length is"
+    assert said in capsys.readouterr().out
+
+
+def test_the_served_length_is_as_asked_for(planned: Callable[..., dict[str, Any]]) -> None:
+    assert planned("--max-model-len", "65536")["choice"]["max_model_len"] == 65_536
+
+
+@pytest.mark.parametrize("tokens", ["100", "163841"])
+def test_a_served_length_below_the_load_or_above_the_model_is_refused(
+    planned: Callable[..., dict[str, Any]], tokens: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AssertionError):
+        planned("--max-model-len", tokens)
+    assert "--max-model-len" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["mistralai/Mixtral-8x7B-v0.1", "google/gemma-2-9b"])
+def test_the_longest_sequence_that_fits(model: Model, name: str) -> None:
+    """One block more does not."""
+    subject = model(name)
+    memory = sized(subject.spec, subject.weights, accelerator("h100-sxm-80gb"), Cut(2, 1), "bf16")
+    found = memory.longest(1 << 40)
+    assert memory.concurrency(found) >= 1 > memory.concurrency(found + 16)
+    assert memory.longest(4096) == 4096
 
 
 @pytest.mark.parametrize(

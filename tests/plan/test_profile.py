@@ -127,6 +127,11 @@ def test_a_plan_of_this_machine_knows_the_first_token(
     plan = read(output)
     assert plan["target"]["accelerator"] == "here"
     assert plan["choice"]["devices"] == 1
+    (row,) = plan["memory"]
+    assert row["left"] > 0, "not the whole machine"
+    each, context = row["kv_bytes_per_token"], plan["choice"]["max_model_len"]
+    needed = max(context, plan["choice"]["max_num_seqs"] * 32)  # 25 tokens in whole blocks.
+    assert each * needed <= row["kv"] <= each * (needed + 32)
     ttft = plan["predictions"]["p99_ttft_ms"]
     assert 3 < ttft["low"] <= ttft["mid"] <= ttft["high"]
     times = plan["start"]

@@ -15,6 +15,7 @@ for a quantisation that is not known.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,18 @@ from penstock.model import ModelError, load_model
 from penstock.model.fields import Fields
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters
-from penstock.model.spec import DecoderSpec
+from penstock.model.spec import Attention, DecoderSpec, Experts
+from penstock.plan.keys import COMPARED
 from penstock.plan.shape import read_shape, text_part
 
 from tests.families import FAMILIES
 from tests.real_ranks import TINY
 
+COUNTED: dict[str, dict[str, Any]] = {
+    row["model_type"]: row
+    for row in map(json.loads, (Path(__file__).parent / "shapes.jsonl").open())
+}
+"""Decoders of transformers with their default sizes, weighed there (make_shapes.py)."""
 PAGE = Path(__file__).parents[2] / "docs/plan.md"
 PUBLISHED: dict[str, dict[str, Any]] = {
     row["model"]: row for row in map(json.loads, (Path(__file__).parent / "published.jsonl").open())
@@ -74,6 +81,31 @@ def test_parameters_are_those_published(model: str) -> None:
     assert parameters(shape(row["config"])) == pytest.approx(row["parameters"], rel=0.005)
 
 
+@pytest.mark.parametrize("kind", COUNTED)
+def test_a_decoder_is_sized_right_or_refused_by_a_key(kind: str) -> None:
+    """Weights as transformers counts them; vectors and small parts may be left out."""
+    row, error = COUNTED[kind], None
+    try:
+        found = parameters(shape(row["config"]))
+    except ModelError as caught:
+        found, error = row["parameters"], str(caught)
+    assert found == pytest.approx(row["parameters"], rel=0.002)
+    if error is not None and not error.endswith("is missing"):
+        named = re.match(r"config.json: (\w+)", error)
+        assert named
+        assert named[1] in text_part(row["config"])
+
+
+def test_most_decoders_of_transformers_are_sized() -> None:
+    def is_sized(config: dict[str, Any]) -> bool:
+        try:
+            return bool(shape(config))
+        except ModelError:
+            return False
+
+    assert sum(is_sized(row["config"]) for row in COUNTED.values()) >= 75
+
+
 @pytest.mark.parametrize("model", ACTIVE)
 def test_active_parameters_are_those_published(model: str) -> None:
     found = active_parameters(shape(PUBLISHED[model]["config"])) / 1e9
@@ -105,12 +137,94 @@ def test_a_shape_has_the_matrices_of_the_family(family: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("hybrid_override_pattern", "M*E"), ("compress_ratios", [0]), ("block_configs", [{}])],
+    [
+        ("hybrid_override_pattern", "M*E"),
+        ("compress_ratios", [0]),
+        ("block_configs", [{}]),
+        ("mamba_d_state", 128),
+        ("mamba_expand", 2),
+        ("attn_layer_period", 8),
+        ("expert_layer_offset", 1),
+        ("attn_type_list", [1, 0]),
+        ("conv_L_cache", 3),
+        ("block_types", ["recurrent", "attention"]),
+        ("lru_width", 2560),
+        ("layer_types", ["mamba"] * 32),
+        ("layer_types", ["conv", "full_attention"] * 16),
+        ("moe_num_primary_experts", 64),
+        ("n_groups", 8),
+        ("multi_query_group_num", 2),
+        ("n_head_kv", 1),
+        ("multi_query", True),
+        ("num_kv_shared_layers", 10),
+        ("kv_channels", 128),
+        ("mlp_type", "default"),
+        ("hidden_act", "gelu"),
+        ("hidden_act", "relu2"),
+        ("sliding_window", 4096),
+        ("sliding_window_pattern", "LLLX"),
+        ("mlp_layer_types", ["sparse", "other"]),
+        ("per_layer_config", {"2": {"head_dim": 512}}),
+        ("attention_k_eq_v", True),
+        ("hidden_size_per_layer_input", 256),
+        ("time_step_rank", 160),
+        ("future_width_of_something", 7),
+    ],
 )
 def test_a_shape_that_would_be_sized_wrongly_is_refused(key: str, value: object) -> None:
-    config = PUBLISHED["meta-llama/Meta-Llama-3.1-8B"]["config"]
-    with pytest.raises(ModelError, match=key):
+    config = PUBLISHED["meta-llama/Meta-Llama-3.1-8B"]["config"] | {"model_type": "other"}
+    if key == "sliding_window_pattern":
+        config = config | {"sliding_window": 4096}
+    if key == "mlp_layer_types":
+        config = config | {"num_experts": 8, "num_experts_per_tok": 2}
+    with pytest.raises(ModelError, match=rf"config.json: {key}\b"):
         shape({**config, key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mamba_d_state", None),
+        ("num_kv_shared_layers", 0),
+        ("attention_k_eq_v", False),
+        ("some_loss_coef", 0.5),
+        ("some_token_id", 128000),
+        ("rope_scaling", {"factor": 8}),
+        ("hidden_act", "silu"),
+        ("attn_type_list", [1] * 32),
+        ("sliding_window_pattern", "LLLG"),
+    ],
+)
+def test_a_key_that_asks_for_nothing_changes_no_size(key: str, value: object) -> None:
+    config = PUBLISHED["meta-llama/Meta-Llama-3.1-8B"]["config"]
+    assert parameters(shape({**config, key: value})) == parameters(shape(config))
+
+
+def test_layers_of_step_3_5() -> None:
+    """Heads, windows and experts by layer, as its model code reads the keys."""
+    layers = shape(PUBLISHED["stepfun-ai/Step-3.5-Flash"]["config"]).layers
+    mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, Attention)]
+    assert [mixer.heads for mixer in mixers[:5]] == [64, 96, 96, 96, 64]
+    assert {mixer.kv_heads for mixer in mixers} == {8}
+    assert [mixer.window for mixer in mixers[:2]] == [None, 512]
+    experts = [isinstance(layer.feed_forward, Experts) for layer in layers]
+    assert experts == [False] * 3 + [True] * 42
+
+
+@pytest.mark.parametrize(
+    ("model", "windows"),
+    [
+        ("LGAI-EXAONE/EXAONE-4.0-32B", [4096, 4096, 4096, None] * 2),
+        ("bigcode/starcoder2-3b", [4096] * 8),
+    ],
+)
+def test_windows_of_layers(model: str, windows: list[int | None]) -> None:
+    mixers = [layer.mixer for layer in shape(PUBLISHED[model]["config"]).layers[:8]]
+    assert [mixer.window for mixer in mixers if isinstance(mixer, Attention)] == windows
+
+
+def test_types_that_were_compared_with_published_sizes() -> None:
+    assert {row["config"]["model_type"] for row in PUBLISHED.values()} == COMPARED
 
 
 def test_the_language_model_of_a_model_with_images() -> None:

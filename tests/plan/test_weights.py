@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from penstock.backends import load_backend
+from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock.model import load_model
+from penstock.model.sharding import plan_grid
 from penstock.model.sizing import whole
+from penstock.plan.cut import Cut
+from penstock.plan.hardware import accelerator
+from penstock.plan.memory import sized
 from penstock.plan.subject import read_subject
 from penstock.plan.weights import as_packed, stored
 
@@ -46,17 +52,199 @@ def test_files_of_quantised_models(
     assert size / 1e9 == pytest.approx(gigabytes, rel=0.005)
 
 
-def test_parts_that_stay_as_they_are(directory: Callable[..., Path]) -> None:
+def test_matrices_that_stay_as_they_are(directory: Callable[..., Path]) -> None:
+    """The projections of queries in nine layers."""
     made = directory("Qwen/Qwen3-235B-A22B")
     (made / "hf_quant_config.json").write_text(json.dumps(NVFP4))
-    parts = read_subject(str(made)).weights.parts
-    assert parts["experts"] == "nvfp4"
-    assert parts["attention"] == parts["head"] == parts["embedding"] == "bf16"
+    weights = read_subject(str(made)).weights
+    assert weights.parts["experts"] == weights.parts["attention"] == "nvfp4"
+    assert weights.parts["head"] == weights.parts["embedding"] == "bf16"
+    assert weights.exceptions == {(i, "attention", "q"): "bf16" for i in range(9)}
 
 
-def test_groups_of_integers() -> None:
+LLAMA = "meta-llama/Meta-Llama-3.1-8B"
+H, F, KV, LAYERS, VOCAB = 4096, 14336, 1024, 32, 128256
+QKVO, MLP = 2 * H * H + 2 * H * KV, 3 * H * F
+OUTER = 2 * 2 * VOCAB * H + 2 * (2 * LAYERS + 1) * H
+"""Bytes of embedding, head and norms of Llama 3.1 8B in bf16."""
+W4 = 0.5 + 2 / 128
+FOUR = {"num_bits": 4, "group_size": 128, "type": "int", "symmetric": True}
+EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[str, object]:
+    named = {
+        f"group_{i}": {"targets": targets, "weights": weights}
+        for i, (targets, weights) in enumerate(pairs)
+    }
+    return {"quant_method": "compressed-tensors", "config_groups": named, **more}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (groups((["re:.*mlp.*"], FOUR)), LAYERS * (2 * QKVO + W4 * MLP)),
+        (
+            groups(
+                (["Linear"], FOUR),
+                ignore=["lm_head", *(f"re:model\\.layers\\.{i}\\..*" for i in range(16))],
+            ),
+            16 * (2 + W4) * (QKVO + MLP),
+        ),
+        (
+            groups(
+                (["Linear"], FOUR),
+                ignore=[
+                    "lm_head",
+                    *(f"model.layers.{i}.mlp.{m}_proj" for i in range(32) for m in ("gate", "up")),
+                ],
+            ),
+            LAYERS * (W4 * (QKVO + MLP // 3) + 2 * (MLP // 3 * 2)),
+        ),
+        (
+            groups((["re:.*self_attn.*"], EIGHT), (["re:.*mlp.*"], FOUR)),
+            LAYERS * ((1 + 4 / 128**2) * QKVO + W4 * MLP),
+        ),
+        (
+            groups((["Linear"], FOUR), (["re:.*down_proj"], EIGHT), ignore=["re:.*lm_head"]),
+            LAYERS * (W4 * (QKVO + MLP // 3 * 2) + (1 + 4 / 128**2) * (MLP // 3)),
+        ),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0", "lm_head"]},
+            (2 + 31 * (1 + 4 / 128**2)) * (QKVO + MLP),
+        ),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["o_proj", "down_proj"]},
+            LAYERS * ((1 + 4 / 128**2) * (QKVO - H * H + MLP // 3 * 2) + 2 * (H * H + MLP // 3)),
+        ),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "dynamic": {
+                    "-:.*self_attn.*": {},
+                    "+:.*down_proj": {"bits": 8, "group_size": 64},
+                },
+            },
+            LAYERS * (2 * QKVO + (0.5 + 2.5 / 128) * (MLP // 3 * 2) + (1 + 3 / 64) * (MLP // 3)),
+        ),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "modules_in_block_to_quantize": [["mlp.gate_proj", "mlp.up_proj"]],
+            },
+            LAYERS * (2 * (QKVO + MLP // 3) + (0.5 + 2.5 / 128) * (MLP // 3 * 2)),
+        ),
+        (
+            {
+                "quant_method": "awq",
+                "w_bit": 4,
+                "q_group_size": 128,
+                "modules_to_not_convert": ["self_attn"],
+            },
+            LAYERS * (2 * QKVO + (0.5 + 2.5 / 128) * MLP),
+        ),
+        (
+            {
+                "quant_algo": "MIXED_PRECISION",
+                "quant_method": "modelopt",
+                "quantized_layers": {
+                    f"model.layers.{i}.mlp.{m}_proj": {"quant_algo": "NVFP4", "group_size": 16}
+                    for i in range(8)
+                    for m in ("gate", "up", "down")
+                },
+            },
+            LAYERS * 2 * QKVO + (24 * 2 + 8 * (0.5 + 1 / 16)) * MLP,
+        ),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "FP8",
+                "exclude_modules": ["model.layers.1*", "lm_head", "model.layers.*.self_attn"],
+            },
+            LAYERS * 2 * QKVO + (11 * 2 + 21 * (1 + 4 / 128**2)) * MLP,
+        ),
+    ],
+)
+def test_bytes_are_summed_by_layer_and_matrix(
+    model: Model, settings: dict[str, object], expected: float
+) -> None:
+    subject = model(LLAMA, quantization_config=settings)
+    assert subject.weights.bytes(whole(subject.spec)) == pytest.approx(OUTER + expected, rel=1e-6)
+
+
+def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
+    """The first stage keeps its layers as they are, the second has four bits."""
+    ignored = ["lm_head", *(f"model.layers.{i}" for i in range(16))]
+    subject = model(LLAMA, quantization_config=groups((["Linear"], FOUR), ignore=ignored))
+    device = accelerator("h100-sxm-80gb")
+    memory = sized(subject.spec, subject.weights, device, Cut(1, 2), "bf16")
+    first, second = (rank.weights for rank in memory.ranks)
+    half, cut = OUTER / 2, plan_grid(subject.spec, 1, 2).layers[1]
+    assert cut >= 16
+    assert first == pytest.approx(half + (32 + (cut - 16) * W4) * (QKVO + MLP), rel=1e-4)
+    assert second == pytest.approx(half + (LAYERS - cut) * W4 * (QKVO + MLP), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (groups((["Linear"], FOUR), ignore=["model.layers.0.unheard_of"]), "unheard_of"),
+        (groups((["re:.*unheard_of.*"], FOUR)), "unheard_of"),
+        (groups((["LlamaAttention"], FOUR)), "LlamaAttention"),
+        (groups((["Linear"], {"num_bits": 6, "type": "float"})), "floats of 6 bits"),
+        (groups((["Linear"], FOUR), ignore=["re:("]), "no expression"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["blocks.*.ffn"]}, "blocks"),
+        ({"quant_method": "new"}, "new"),
+        ({"quant_method": "gptq", "bits": None}, "bits"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"x": 3}}, "x"),
+    ],
+)
+def test_what_names_no_matrix_is_refused_by_name(
+    directory: Callable[..., Path], settings: dict[str, object], named: str
+) -> None:
+    made = str(directory(LLAMA, quantization_config=settings))
+    with pytest.raises(PenstockError, match=named):
+        read_subject(made)
+    assert read_subject(made, "int4").weights.name == "int4"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        groups((["Linear"], FOUR), kv_cache_scheme={"num_bits": 8, "type": "float"}),
+        {"quant_algo": "FP8", "quant_method": "modelopt", "kv_cache_quant_algo": "FP8"},
+    ],
+)
+def test_kv_is_of_the_type_that_the_checkpoint_asks_for(
+    directory: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, object],
+) -> None:
+    """vLLM takes it, too."""
+    path = str(directory(LLAMA, quantization_config=settings))
+    words = ["plan", path, "--on", "l40s-48gb", "--explain"]
+    found = []
+    for more in ([], ["--kv-cache-dtype", "bf16"], ["--engine", "sglang"]):
+        assert main([*words, *more]) == 0
+        found.append(re.findall(r"([\d.]+) KiB +a token", capsys.readouterr().out))
+    assert found == [["64.00"], ["128.00"], ["128.00"]]
+
+
+def test_integers_without_groups_have_a_name(model: Model) -> None:
+    scheme = {"num_bits": 8, "type": "int", "strategy": "channel", "group_size": None}
+    assert model(LLAMA, quantization_config=groups((["Linear"], scheme))).weights.name == (
+        "int8 by channel"
+    )
+
+
+def test_groups_of_integers(model: Model) -> None:
     scheme = {"num_bits": 4, "group_size": 32, "type": "int"}
     ignored = ["re:.*self_attn.*", "re:.*shared_experts.*", "lm_head"]
+    spec = model("moonshotai/Kimi-K2-Instruct").spec
     found = stored(
         {
             "quantization_config": {
@@ -67,13 +255,14 @@ def test_groups_of_integers() -> None:
             }
         },
         {},
+        spec,
     )
-    assert found.size("experts") == 0.5 + 2 / 32
-    assert found.size("shared") == found.size("attention") == 2
+    assert found.size(found.parts["experts"]) == 0.5 + 2 / 32
+    assert found.parts["shared"] == found.parts["attention"] == "bf16"
 
 
 def test_a_quantisation_that_is_not_known_asks_for_the_type(directory: Callable[..., Path]) -> None:
-    settings = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+    settings = {"quant_method": "modelopt", "quant_algo": "MIXED"}
     made = str(directory("Qwen/Qwen3-8B", quantization_config=settings))
     with pytest.raises(PenstockError, match="--weights"):
         read_subject(made)
@@ -96,9 +285,9 @@ def test_a_directory_with_nothing_but_its_config(model: Model) -> None:
 def test_this_machine_holds_other_types_than_the_file(model: Model) -> None:
     held = as_packed(model(R1, quantization_config=FP8).weights)
     assert held.name == "int8"
-    assert held.size("experts") == 1 + 2 / 32
-    assert held.size("head") == 2
-    assert held.size("router") == held.size("vectors") == 4
+    assert held.size(held.parts["experts"]) == 1 + 2 / 32
+    assert held.size(held.parts["head"]) == 2
+    assert held.parts["router"] == held.parts["vectors"] == "f32"
 
 
 def test_the_default_form_of_a_checkpoint_is_what_the_decoder_packs() -> None:
@@ -113,5 +302,5 @@ def test_the_default_form_of_a_checkpoint_is_what_the_decoder_packs() -> None:
 
 def test_a_gguf_file_counts_as_it_is_packed() -> None:
     subject = read_subject(str(TINY / "gptoss.gguf"))
-    assert subject.weights.size("attention") == 2
+    assert subject.weights.size(subject.weights.parts["attention"]) == 2
     assert read_subject(str(TINY / "mixtral.gguf")).weights.name == "F16"

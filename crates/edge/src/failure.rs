@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penstock_http::BodyError;
+use penstock_http::{BodyError, one_line};
 use penstock_openai::ApiError;
 
 /// The error of a handler.
@@ -58,7 +58,7 @@ pub fn logged(error: &ApiError) -> String {
     let param = error.param.as_ref();
     let param = param.map_or(String::new(), |param| format!(" ({param})"));
     let message: String = error.message.chars().take(MOST_LOGGED).collect();
-    let (code, message) = (error.code.unwrap_or(error.kind), message.escape_debug());
+    let (code, message) = (error.code.unwrap_or(error.kind), one_line(&message));
     format!("{code}{param}: {message}")
 }
 

@@ -10,8 +10,8 @@ use axum::http::{Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, Level, RandomIds, RateLimited, RequestCounts,
-    has_key, log, request_id, with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, Level, Members, RandomIds, RateLimited,
+    RequestCounts, has_key, log_with, request_id, with_request_id,
 };
 use penstock_openai::ApiError;
 
@@ -149,9 +149,15 @@ fn observed(
     let refusal = response.extensions().get::<ApiError>();
     if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
         let (status, refusal) = (error.status, logged(error));
-        log(
+        log_with(
             Level::Warning,
             format!("refused {id}: {method} {path} {status} {refusal}"),
+            Members::default()
+                .with("request_id", id.as_str())
+                .with("method", method)
+                .with("path", path.as_str())
+                .with("status", status)
+                .with("error", error.code.unwrap_or(error.kind)),
         );
     }
     let ended = exchange.clone();
@@ -163,15 +169,28 @@ fn observed(
             let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());
             let seconds = end.duration.as_secs_f64();
             let left = if end.complete { "" } else { ", client left" };
-            let note = note.map_or(String::new(), |note| format!(", {}", note.0));
+            let decision = note.map(|note| note.0);
+            let said = decision.as_deref();
+            let said = said.map_or(String::new(), |said| format!(", {said}"));
             let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
-            let key = key.map_or(String::new(), |name| format!(" by {name:?}"));
-            log(
+            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
+            log_with(
                 Level::Info,
                 format!(
-                    "{id}: {peer} {method} {path}{key} {status}, {bytes} bytes, \
-                     {seconds:.3} s{left}{note}"
+                    "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
+                     {seconds:.3} s{left}{said}"
                 ),
+                Members::default()
+                    .with("request_id", id)
+                    .with("client", peer)
+                    .with("method", method)
+                    .with("path", path)
+                    .with("key", key)
+                    .with("status", status)
+                    .with("bytes", bytes)
+                    .with("seconds", seconds)
+                    .with("complete", end.complete)
+                    .with("decision", decision),
             );
         }
         drop(permit);

@@ -39,7 +39,9 @@ pub use keys::{Bearer, Caller, Keys, has_key};
 pub use life::{run_process, wind_down};
 pub use limits::Limits;
 pub use listener::{Listener, Peer};
-pub use log::{Level, LogFormat, LogSettings, configure_log, flush_log, log};
+pub use log::{
+    Level, LogFormat, LogSettings, Members, configure_log, flush_log, log, log_with, one_line,
+};
 pub use notify::ServiceManager;
 pub use page::{Page, escaped};
 pub use pipe::{PipeReader, PipeWriter, WriteError, pipe};

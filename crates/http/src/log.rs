@@ -33,7 +33,7 @@ pub enum LogFormat {
     /// `2026-01-31T12:00:00.000Z INFO penstock: message`.
     #[default]
     Text,
-    /// An object with the members `time`, `level`, `source` and `message`.
+    /// An object with the members `time`, `level`, `source` and `message`, and those of the line.
     Json,
 }
 
@@ -59,6 +59,26 @@ pub fn log(level: Level, message: impl Into<String>) {
     LOG.get_or_init(default).line(level, message.into());
 }
 
+/// Logs a line whose parts are members of its JSON form, too. Never waits.
+pub fn log_with(level: Level, message: impl Into<String>, members: Members) {
+    let default = || Log::start(std::io::stderr(), LogSettings::default());
+    LOG.get_or_init(default)
+        .line_with(level, message.into(), members);
+}
+
+/// A text for one line of the log: control characters are escaped, all others stay.
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 /// Waits until what was logged is written, for at most `patience`.
 pub fn flush_log(patience: Duration) {
     if let Some(log) = LOG.get() {
@@ -66,10 +86,27 @@ pub fn flush_log(patience: Duration) {
     }
 }
 
+/// Names and values of a line's parts.
+#[derive(Debug, Clone, Default)]
+pub struct Members(Vec<(&'static str, serde_json::Value)>);
+
+impl Members {
+    /// These with one more, if it has a value.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
+        let value = value.into();
+        if !value.is_null() {
+            self.0.push((name, value));
+        }
+        self
+    }
+}
+
 struct Line {
     at: SystemTime,
     level: Level,
     message: String,
+    members: Members,
 }
 
 struct Log {
@@ -109,11 +146,20 @@ impl Log {
     }
 
     fn line(&self, level: Level, message: String) {
+        self.line_with(level, message, Members::default());
+    }
+
+    fn line_with(&self, level: Level, message: String, members: Members) {
         if level > self.settings.level {
             return;
         }
         let at = SystemTime::now();
-        let line = Line { at, level, message };
+        let line = Line {
+            at,
+            level,
+            message,
+            members,
+        };
         self.counts.queued.fetch_add(1, Ordering::AcqRel);
         if self.lines.try_send(line).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::AcqRel);
@@ -141,7 +187,7 @@ impl<W: Write> Writer<W> {
     fn run(mut self, waiting: &Receiver<Line>) {
         while let Ok(line) = waiting.recv() {
             self.say_dropped(line.at);
-            if self.write(line.at, line.level, &line.message).is_err() {
+            if self.write(&line).is_err() {
                 self.counts.dropped.fetch_add(1, Ordering::AcqRel);
             }
             self.counts.handled.fetch_add(1, Ordering::AcqRel);
@@ -150,13 +196,24 @@ impl<W: Write> Writer<W> {
 
     fn say_dropped(&mut self, at: SystemTime) {
         let dropped = self.counts.dropped.load(Ordering::Acquire);
-        let said = format!("{dropped} lines of the log could not be written");
-        if dropped > 0 && self.write(at, Level::Warning, &said).is_ok() {
+        let said = Line {
+            at,
+            level: Level::Warning,
+            message: format!("{dropped} lines of the log could not be written"),
+            members: Members::default(),
+        };
+        if dropped > 0 && self.write(&said).is_ok() {
             self.counts.dropped.fetch_sub(dropped, Ordering::AcqRel);
         }
     }
 
-    fn write(&mut self, at: SystemTime, level: Level, message: &str) -> std::io::Result<()> {
+    fn write(&mut self, line: &Line) -> std::io::Result<()> {
+        let Line {
+            at,
+            level,
+            message,
+            members,
+        } = line;
         let time = rfc3339(at.duration_since(UNIX_EPOCH).unwrap_or_default());
         let word = match level {
             Level::Error => "ERROR",
@@ -166,10 +223,14 @@ impl<W: Write> Writer<W> {
         let line = match self.format {
             LogFormat::Text => format!("{time} {word} penstock: {message}\n"),
             LogFormat::Json => {
-                let message = serde_json::Value::from(message);
+                let message = serde_json::Value::from(message.as_str());
+                let members = members.0.iter();
+                let members: String = members
+                    .map(|(name, value)| format!(",\"{name}\":{value}"))
+                    .collect();
                 format!(
                     "{{\"time\":\"{time}\",\"level\":\"{}\",\"source\":\"penstock\",\
-                     \"message\":{message}}}\n",
+                     \"message\":{message}{members}}}\n",
                     word.to_ascii_lowercase()
                 )
             }
@@ -301,6 +362,41 @@ mod tests {
         assert_eq!(line["message"], "a \"quote\"\n");
         assert_eq!(line["level"], "warning");
         assert!(lines.try_recv().is_err());
+    }
+
+    #[test]
+    fn parts_of_a_line_are_members_of_its_json_and_no_part_of_its_text() {
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let level = Level::Info;
+            let (log, permit, lines) = gated(LogSettings { level, format });
+            permit.send(true).unwrap();
+            let members = Members::default().with("status", 200);
+            let members = members.with("path", "/v1/\"x\"").with("key", None::<u8>);
+            log.line_with(Level::Info, "a line".to_owned(), members);
+            log.flush(Duration::from_secs(10));
+            let line = lines.try_recv().unwrap();
+            if format == LogFormat::Text {
+                assert!(line.ends_with(" INFO penstock: a line\n"));
+                continue;
+            }
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(line["status"], 200);
+            assert_eq!(line["path"], "/v1/\"x\"");
+            assert_eq!(line["message"], "a line");
+            assert!(line.get("key").is_none());
+        }
+    }
+
+    #[test]
+    fn a_text_stays_as_it_is_but_for_control_characters() {
+        assert_eq!(
+            one_line("'Bearer \"KEY\"' é 日本"),
+            "'Bearer \"KEY\"' é 日本"
+        );
+        assert_eq!(
+            one_line("a\nb\u{1b}[0m\u{2028}"),
+            "a\\nb\\u{1b}[0m\\u{2028}"
+        );
     }
 
     #[test]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from penstock import __version__
 from penstock.cli.descriptors import raise_descriptors
+from penstock.cli.gateway_file import check
 from penstock.cli.gateway_kubernetes import (
     RESOURCES,
     WrongSettingError,
@@ -27,6 +30,7 @@ from penstock.config import (
     notify_socket,
     read_document,
 )
+from penstock.config.documents import Tree, read_tree
 from penstock.core import InvalidValueError, PenstockError
 from penstock.kinds import Rules, read, rules_of
 
@@ -182,9 +186,15 @@ def run(parsed: argparse.Namespace) -> int:
     connections = raise_descriptors()
 
     def again(resources: str) -> str:
-        return json.dumps(settings(parsed, connections, resources))
+        return json.dumps(_checked(parsed, settings(parsed, connections, resources)))
 
-    return run_gateway(settings(parsed, connections), again)
+    return run_gateway(_checked(parsed, settings(parsed, connections)), again)
+
+
+def _checked(parsed: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
+    """WrongSettingError for what the gateway refuses, at its line of --config."""
+    check(found, None if parsed.config is None else read_tree(Path(parsed.config)))
+    return found
 
 
 def settings(
@@ -230,17 +240,19 @@ UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")
 
 
 def complaint(path: Path) -> str | None:
-    """What is wrong with a gateway.yaml, as far as it can be seen without its replicas."""
-    from penstock import _native
-
+    """What is wrong with a gateway.yaml, after its place, as far as it can be seen without its
+    replicas.
+    """
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     try:
         parsed = parser.parse_args(["--config", str(path)])
-        found = settings(parsed, connections=1024, access=lambda _: UNSEEN)
+        _checked(parsed, settings(parsed, connections=1024, access=lambda _: UNSEEN))
     except PenstockError as error:
-        return str(error)
-    return _native.gateway_complaint(json.dumps(found))
+        said = str(error)
+        place = re.match(rf"{re.escape(str(path))}:\d+(?=: )", said)
+        return f"{place[0]}: error{said[place.end() :]}" if place else f"{path}: error: {said}"
+    return None
 
 
 def _watched(found: dict[str, object]) -> list[object]:
@@ -346,25 +358,29 @@ def _hedge(text: str) -> dict[str, float]:
 
 
 def _from_file(path: Path, kubeconfig: str | None, access: Access) -> dict[str, object]:
-    found = read_document(path)
+    tree = read_tree(path)
+    found = dict(cast("dict[str, object]", tree.content))
     own = found.pop("kubeconfig", None)
-    files = [Path(str(file)) for file in _listed(found, "kinds", path)]
+    files = [Path(str(file)) for file in _listed(found, "kinds", tree)]
     found.pop("kinds", None)
     found["watched"] = [str(path), *map(str, files)]
     if own is not None and kubeconfig is None:
         kubeconfig = str(own)
         found["watched"] = [*_watched(found), kubeconfig]
-    pools = _listed(found, "pools", path)
+    pools = _listed(found, "pools", tree)
     rules = _rules(files, [str(pool.get("name")) for pool in pools if isinstance(pool, dict)])
     for key, more in (("models", rules.models), ("objectives", rules.objectives)):
-        own = _listed(found, key, path)
+        own = _listed(found, key, tree)
         names = [one.get("name") for one in own if isinstance(one, dict)]
         if own or more:
             found[key] = [*own, *(one for one in more if one["name"] not in names)]
     if pools:
         found["pools"] = [
             _with_source(
-                pool, f"{path}: pool {at + 1}", partial(access, _path(kubeconfig)), rules.ports
+                pool,
+                f"{tree.place('pools', at)}: pool {at + 1}",
+                partial(access, _path(kubeconfig)),
+                rules.ports,
             )
             if isinstance(pool, dict)
             else pool
@@ -373,10 +389,10 @@ def _from_file(path: Path, kubeconfig: str | None, access: Access) -> dict[str, 
     return found
 
 
-def _listed(settings: dict[str, object], key: str, path: Path) -> list[object]:
+def _listed(settings: dict[str, object], key: str, tree: Tree) -> list[object]:
     found = settings.get(key, [])
     if not isinstance(found, list):
-        raise WrongSettingError(f"{path}: {key} is a list")
+        raise WrongSettingError(f"{tree.place(key)}: {key} is a list")
     return found
 
 

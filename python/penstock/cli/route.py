@@ -156,7 +156,7 @@ def _lint(parsed: argparse.Namespace) -> int:
     wrong = sum(finding.wrong for finding in findings)
     if parsed.config is not None and (text := complaint(parsed.config)) is not None:
         wrong += 1
-        print(f"{parsed.config}: error: {text}", file=out)
+        print(text, file=out)
     if parsed.convert:
         print(converted(resources), end="")
     else:

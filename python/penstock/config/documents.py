@@ -1,24 +1,186 @@
-"""YAML files that are handed on as they are: those of the gateway."""
+"""YAML (and JSON) files within bounds, with the line of every value.
+
+A few hundred bytes of aliases stand for gigabytes, and nesting that is deep enough ends a reader:
+size, depth and values are counted, aliases as what they stand for, before anything is made of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from penstock.core import PenstockError
 
+LARGEST = 8 << 20
+"""Bytes of a file."""
+DEEPEST = 100
+"""Mappings and lists in one another."""
+MOST = 250_000
+"""Values of a document, each use of an alias with all of its own."""
+Steps = tuple[str | int, ...]
+"""The way to a value: keys of mappings and places in lists."""
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A document of a file."""
+
+    file: Path
+    content: object
+    lines: Mapping[Steps, int]
+    """Line of each value, from 1; of a member, that of its key."""
+
+    def place(self, *steps: str | int) -> str:
+        """`FILE:LINE` of a value, or of what it would be in."""
+        while steps not in self.lines:
+            steps = steps[:-1]
+        return f"{self.file}:{self.lines[steps]}"
+
+
+def read_text(path: Path, flag: str = "", largest: int = LARGEST) -> str:
+    """A file's text. PenstockError where it cannot be read, is over `largest` bytes, or no UTF-8.
+    `flag` is what named it.
+    """
+    place = f"{flag} {path}".lstrip()
+    try:
+        with path.open("rb") as file:
+            data = file.read(largest + 1)
+        if len(data) > largest:
+            raise PenstockError(f"{place}: over {largest >> 20} MiB, the largest that is read")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise PenstockError(f"{place}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PenstockError(f"{place}: not UTF-8 at byte {error.start}") from error
+
+
+def compose(text: str, path: Path, loader: Any = _FASTEST) -> list[yaml.Node | None]:
+    """The documents of a text as nodes. PenstockError with file and line."""
+    try:
+        _scan(text, path, loader)
+        nodes: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=loader))
+    except yaml.MarkedYAMLError as error:
+        said, line = _said(error)
+    except yaml.reader.ReaderError as error:
+        said, line = error.reason, text.count("\n", 0, error.position) + 1
+    else:
+        for node in nodes:
+            if node is not None:
+                _expanded(node, path, {}, set())
+        return nodes
+    raise PenstockError(f"{path}:{line}: not YAML: {said}")
+
+
+def read_trees(path: Path) -> list[Tree]:
+    """All documents of a file. PenstockError with file and line."""
+    found = []
+    for node in compose(read_text(path), path):
+        lines: dict[Steps, int] = {(): 1}
+        if node is None:
+            found.append(Tree(path, None, lines))
+            continue
+        _note(node, (), lines)
+        try:
+            content = yaml.SafeLoader("").construct_document(node)
+        except yaml.MarkedYAMLError as error:
+            said, line = _said(error)
+            raise PenstockError(f"{path}:{line}: not YAML: {said}") from error
+        except (ValueError, OverflowError, TypeError) as error:
+            raise PenstockError(f"{path}:{_line(node)}: not YAML: {error}") from error
+        found.append(Tree(path, content, lines))
+    return found
+
+
+def read_tree(path: Path) -> Tree:
+    """The one document of a file, a mapping. PenstockError with file and line."""
+    trees = read_trees(path)
+    if len(trees) != 1 or not isinstance(trees[0].content, dict):
+        raise PenstockError(f"{path}:1: a mapping of settings is expected")
+    return trees[0]
+
 
 def read_document(path: Path) -> dict[str, object]:
-    """The mapping in a YAML (or JSON) file. PenstockError names the file and the place."""
-    try:
-        found = yaml.safe_load(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise PenstockError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PenstockError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except yaml.YAMLError as error:
-        raise PenstockError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
-        raise PenstockError(f"{path}: a mapping of settings is expected")
-    return found
+    """The mapping in a file. PenstockError with file and line."""
+    content = read_tree(path).content
+    assert isinstance(content, dict)
+    return content
+
+
+def _scan(text: str, path: Path, loader: Any) -> None:
+    """Depth and values as they are written, before a tree is made of them."""
+    depth = count = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+        count += isinstance(event, yaml.NodeEvent)
+        _within(depth, count, path, event.start_mark.line + 1 if event.start_mark else 1)
+
+
+def _expanded(
+    node: yaml.Node, path: Path, known: dict[int, tuple[int, int]], inside: set[int]
+) -> tuple[int, int]:
+    """Depth and values of a node, aliases as what they stand for."""
+    key = id(node)
+    if key in known:
+        return known[key]
+    if key in inside:
+        raise PenstockError(f"{path}:{_line(node)}: an alias stands for what it is in")
+    inside.add(key)
+    depth, count = 0, 1
+    for child in _children(node):
+        below, values = _expanded(child, path, known, inside)
+        depth, count = max(depth, below + 1), count + values
+        _within(depth, count, path, _line(child))
+    inside.remove(key)
+    known[key] = depth, count
+    return depth, count
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
+
+
+def _within(depth: int, count: int, path: Path, line: int) -> None:
+    if depth > DEEPEST:
+        raise PenstockError(f"{path}:{line}: nested more than {DEEPEST} deep")
+    if count > MOST:
+        raise PenstockError(
+            f"{path}:{line}: more than {MOST:,} values, with what aliases stand for"
+        )
+
+
+def _note(node: yaml.Node, path: Steps, lines: dict[Steps, int]) -> None:
+    lines.setdefault(path, _line(node))
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            steps = (*path, str(key.value) if isinstance(key, yaml.ScalarNode) else "")
+            lines[steps] = _line(key)
+            _note(value, steps, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for at, value in enumerate(node.value):
+            _note(value, (*path, at), lines)
+
+
+def _said(error: yaml.MarkedYAMLError) -> tuple[str, int]:
+    """Error of the parser, and its line."""
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 1
+    began = error.context_mark
+    since = f" from line {began.line + 1}" if began and began.line + 1 != line else ""
+    context = f"{error.context}{since}: " if error.context else ""
+    return f"{context}{error.problem or ''}", line
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import yaml
 
+from penstock.config.documents import compose, read_text
 from penstock.config.kinds import Section
 from penstock.core import PenstockError
 
+LARGEST = 1 << 20
+"""Bytes of a file: the loader that keeps places is slow."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -45,12 +48,7 @@ def read_settings(path: Path) -> list[Setting]:
 class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._text = path.read_text("utf-8-sig")
-        except OSError as error:
-            raise PenstockError(f"--config {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise PenstockError(f"--config {path}: not UTF-8 at byte {error.start}") from error
+        self._text = read_text(path, "--config", LARGEST)
 
     def settings(self) -> Iterator[Setting]:
         root = self._document()
@@ -71,16 +69,11 @@ class _File:
             )
 
     def _document(self) -> yaml.Node | None:
-        try:
-            # Not libyaml's: its nesting is bounded by the C stack, and the file is short.
-            return yaml.compose(self._text, yaml.BaseLoader)
-        except yaml.MarkedYAMLError as error:
-            said, line = _said(error)
-        except yaml.reader.ReaderError as error:
-            said, line = error.reason, self._text.count("\n", 0, error.position) + 1
-        except RecursionError:
-            said, line = "nested too deeply", 1
-        raise PenstockError(f"{self._path}:{line}: not YAML: {said}")
+        # Not libyaml's loader: marks of this one are places in the text.
+        nodes = compose(self._text, self._path, yaml.BaseLoader)
+        if len(nodes) > 1:
+            raise self._fault(nodes[1], "a second document, where one is expected")
+        return nodes[0] if nodes else None
 
     def _item(self, setting: str, node: yaml.Node) -> str | Section:
         if not isinstance(node, yaml.MappingNode):
@@ -120,18 +113,8 @@ class _File:
             tag = node.tag.replace(_TAG, "!!")
             raise self._fault(node, f"the tag {tag} is not understood; write the value alone")
 
-    def _fault(self, node: yaml.Node, said: str) -> PenstockError:
-        return PenstockError(f"{self._path}:{_line(node)}: {said}")
-
-
-def _said(error: yaml.MarkedYAMLError) -> tuple[str, int]:
-    """Error of the parser, and its line."""
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 1
-    began = error.context_mark
-    since = f" from line {began.line + 1}" if began and began.line + 1 != line else ""
-    context = f"{error.context}{since}: " if error.context else ""
-    return f"{context}{error.problem or ''}", line
+    def _fault(self, node: yaml.Node | None, said: str) -> PenstockError:
+        return PenstockError(f"{self._path}:{_line(node) if node else 1}: {said}")
 
 
 def _line(node: yaml.Node) -> int:

@@ -27,6 +27,8 @@ class Foreign:
         """The warning to show, empty for none; InvalidValueError or PenstockError where the flag
         cannot be ignored.
         """
+        if self.refused and spelling.startswith("--no-"):
+            return ""
         if self.refused:
             raise PenstockError(f"{spelling} is not supported: {self.why}")
         if not self.only:
@@ -52,6 +54,10 @@ _GRAPHS = "graphs are captured on GPUs, without a choice"
 _BOTH = "every model answers with text, and with vectors where it is asked to"
 _NO_MEDIA = "models here read text only"
 _NO_ADAPTERS = "there are no adapters"
+_MERGE = (
+    "there are no adapters, and the base model would answer for one: merge the adapter into the "
+    "weights (merge_and_unload() of peft), and serve these"
+)
 _MEMORY = "see --kv-cache-memory-bytes"
 _KERNELS = "kernels are compiled on GPUs, without a choice"
 _ONE_SERVER = "a server has one engine; --replicas starts several behind a gateway"
@@ -122,11 +128,11 @@ FOREIGN: tuple[Foreign, ...] = (
     _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
     _switch("--headless", "nodes other than 0 have no front door anyway"),
     # adapters and media
-    _switch("--enable-lora", _NO_ADAPTERS),
+    _refused("--enable-lora", _MERGE, takes_value=False),
     Foreign("--max-loras", _NO_ADAPTERS),
     Foreign("--max-lora-rank", _NO_ADAPTERS),
     Foreign("--max-cpu-loras", _NO_ADAPTERS),
-    _refused("--lora-modules", _NO_ADAPTERS),
+    _refused("--lora-modules", _MERGE),
     Foreign("--limit-mm-per-prompt", _NO_MEDIA),
     Foreign("--mm-processor-kwargs", _NO_MEDIA),
     Foreign("--mm-processor-cache-gb", _NO_MEDIA),

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from penstock.core import PenstockError
+from penstock.config.documents import read_trees
 
 ENDINGS = (".yaml", ".yml", ".json")
 
@@ -97,11 +95,7 @@ def read(path: Path) -> list[Located]:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS)
         return [located for file in files for located in read(file)]
-    try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise PenstockError(f"{path}: {error}") from error
-    items = (item for document in documents for item in _items(document))
+    items = (item for tree in read_trees(path) for item in _items(tree.content))
     return [Located(path, item) for item in items if "kind" in item and "apiVersion" in item]
 
 

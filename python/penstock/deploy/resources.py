@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.deploy.engines import pods
 from penstock.deploy.settings import Settings
 
@@ -12,6 +14,8 @@ RAY_STORE = 128 * MIB
 """Shared memory of Ray's object store, the least that it takes and some more."""
 RAY_MEMORY = GIB
 """Ray's own processes."""
+HEADROOM = 1.1
+"""Memory of a pod over what its plan counts."""
 RANK_SHARED = GIB
 """Shared memory of a rank with a device: NCCL, and the queues of its process."""
 
@@ -31,9 +35,15 @@ def resources(settings: Settings) -> dict[str, object]:
 def memory(settings: Settings) -> int:
     """MiB of a pod without devices: what its ranks need by the plan, and its part of a RAM tier."""
     rows = settings.plan["memory"]
-    used = sum((row["total"] - row["kept_free"]) * len(row["ranks"]) for row in rows)
+    used = sum(_needed(row) * len(row["ranks"]) for row in rows)
     used += settings.nodes * (RAY_STORE + RAY_MEMORY) if settings.ray else 0
     return int(-(-used // settings.nodes // MIB) + settings.tier_bytes("ram") // MIB)
+
+
+def _needed(row: Mapping[str, int]) -> int:
+    """Bytes of a rank. Without the KV that the plan's load does not need, a tenth more."""
+    used = row["total"] - row["kept_free"]
+    return int((used - row["left"]) * HEADROOM) if row.get("left") else used
 
 
 def tolerations(settings: Settings) -> list[dict[str, object]]:

@@ -6,12 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from penstock.config.documents import Steps, read_trees
 from penstock.core import PenstockError
-
-Steps = tuple[str | int, ...]
-"""The way to a value: keys of mappings and places in lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +33,12 @@ def read_documents(path: Path) -> list[Document]:
     """All resources of a YAML or JSON file; lists of resources become their items. PenstockError
     names the file and the place.
     """
-    lines: dict[Steps, int] = {}
-    try:
-        text = path.read_text("utf-8-sig")
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-        contents = list(yaml.safe_load_all(text))
-    except OSError as error:
-        raise PenstockError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PenstockError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise PenstockError(f"{path}: {error}") from error
-    lines[()] = 1
+    lines: dict[Steps, int] = {(): 1}
     found: list[Document] = []
-    for number, (node, content) in enumerate(zip(nodes, contents, strict=True)):
-        if content is None:
-            continue
-        _note(node, (number,), lines)
-        found += _resources(str(path), content, lines, (number,))
+    for number, tree in enumerate(read_trees(path)):
+        if tree.content is not None:
+            lines |= {(number, *steps): line for steps, line in tree.lines.items()}
+            found += _resources(str(path), tree.content, lines, (number,))
     return found
 
 
@@ -69,15 +53,3 @@ def _resources(
             yield from _resources(file, item, lines, (*root, "items", at))
         return
     yield Document(file, content, lines, root)
-
-
-def _note(node: yaml.Node, path: Steps, lines: dict[Steps, int]) -> None:
-    lines.setdefault(path, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            steps = (*path, str(key.value))
-            lines[steps] = key.start_mark.line + 1
-            _note(value, steps, lines)
-    elif isinstance(node, yaml.SequenceNode):
-        for at, value in enumerate(node.value):
-            _note(value, (*path, at), lines)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.kinds.documents import Document, Steps, read_documents
+from penstock.config.documents import Steps
+from penstock.kinds.documents import Document, read_documents
 from penstock.kinds.schema import CRITICALITIES, KINDS, MOST_WEIGHT, complaints
 
 

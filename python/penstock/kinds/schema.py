@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.kinds.documents import Document, Steps
+from penstock.config.documents import Steps
+from penstock.kinds.documents import Document
 
 FIRST = "inference.networking.x-k8s.io/v1alpha1"
 EXPERIMENTAL = "inference.networking.x-k8s.io/v1alpha2"

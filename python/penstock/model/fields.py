@@ -1,6 +1,6 @@
 """Typed, range-checked reading of a checkpoint's untrusted key-value metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.model.errors import ModelError, unsupported
@@ -38,6 +38,13 @@ class Fields:
         """The same with other values; None takes one away."""
         own = {self._prefix + key: value for key, value in values.items()}
         return Fields(self.file, {**self._values, **own}, self._prefix, served=self.served)
+
+    def items(self) -> Iterator[tuple[str, object]]:
+        """Keys without the prefix, and values."""
+        size = len(self._prefix)
+        for key, value in self._values.items():
+            if key.startswith(self._prefix):
+                yield key[size:], value
 
     def holds_objects(self) -> bool:
         """Whether any value is itself an object."""

@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
     )
     parser.add_argument("--weights", choices=tuple(BYTES), help="default: as stored")
-    parser.add_argument("--kv-cache-dtype", choices=tuple(KV_BYTES), default="bf16")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=tuple(KV_BYTES),
+        help="default: bf16; with vllm what the checkpoint asks for, as it takes it, too",
+    )
     parser.add_argument("-tp", "--tensor-parallel-size", type=int, metavar="N")
     parser.add_argument("-pp", "--pipeline-parallel-size", type=int, metavar="N")
     parser.add_argument("--expert-parallel", action="store_true", help="whole experts on a rank")
@@ -57,7 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="attention whole on every rank, for its own sequences (data parallel)",
     )
-    parser.add_argument("--max-model-len", type=int, metavar="TOKENS")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="longest sequence that is served; default: the model's own length, or with a goal the "
+        "most that the chosen memory holds up to it",
+    )
     parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
     parser.add_argument("--max-num-seqs", type=int, metavar="N")
     parser.add_argument(
@@ -81,6 +91,11 @@ def run(parsed: argparse.Namespace) -> int:
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
     for line in introduction(subject, targets, rules):
         print(line)
+    if parsed.kv_cache_dtype is None:
+        parsed.kv_cache_dtype = "bf16"
+        if subject.kv and rules.name == "vllm":
+            parsed.kv_cache_dtype = subject.kv
+            print(f"note: KV of type {subject.kv}, as the checkpoint asks for")
     print()
     if (parsed.rate is not None or parsed.trace) and not parsed.table:
         print("\n".join(_plan(parsed, subject, targets, rules)))
@@ -106,8 +121,9 @@ def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> 
     if subject.file_bytes:
         first += f" (file: {human(subject.file_bytes)})"
     lines = [first, *(f"note: {note}" for note in subject.notes)]
-    if subject.refused and rules.name == "penstock":
-        lines.append(f"sized only: {subject.refused}")
+    if subject.refused:
+        head = "sized only: " if rules.name == "penstock" else "note: of Penstock itself "
+        lines.append(head + subject.refused)
     if rules.name == "penstock" and not device.is_cpu:
         lines.append("sized only: no plan of Penstock on a GPU has been compared with one yet")
     return [*lines, *(line for target in targets for line in _place(target, rules))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, KvSpec
 from penstock.model.sharding import Grid, plan_grid
-from penstock.model.sizing import GROUP, Matrix, counted, kv_spec, state_bytes
+from penstock.model.sizing import GROUP, Matrix, counted, kv_spec, matrices, state_bytes
 from penstock.model.spec import DecoderSpec
 
 BLOCK = 16
@@ -48,12 +48,15 @@ class Share:
         self.cut, self.rank, self._spec = cut, rank, spec
         self._grid, self._attention = grid, attention
 
-    def matrices(self) -> list[tuple[Matrix, int]]:
-        """Weights, and how often; with attention by requests, whole attention."""
-        kept = counted(self._spec, self._grid, self.rank)
+    def matrices(self, by_layer: bool = False) -> list[tuple[Matrix, int]]:
+        """Weights, and how often; with attention by requests, whole attention. `by_layer`: each
+        with its layer.
+        """
+        take = _apart if by_layer else counted
+        kept = take(self._spec, self._grid, self.rank)
         if not self.cut.by_requests:
             return kept
-        own = counted(self._spec, *self._attention)
+        own = take(self._spec, *self._attention)
         return [pair for pair in kept if pair[0].part != "attention"] + [
             pair for pair in own if pair[0].part == "attention"
         ]
@@ -70,6 +73,10 @@ class Share:
     def state(self) -> int:
         """Bytes of a sequence's linear attention."""
         return state_bytes(self._spec, *self._attention)
+
+
+def _apart(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]:
+    return [(matrix, 1) for matrix in matrices(spec, grid, rank)]
 
 
 def grid(spec: DecoderSpec, cut: Cut) -> Grid:

@@ -6,13 +6,14 @@ Later steps (deploy, verify, bench) read it; none changes it. Equal input gives 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from penstock import __version__
+from penstock.config import read_document
 from penstock.core import PenstockError
 from penstock.model.sizing import active_parameters, parameters
 from penstock.plan.engines import Engine
@@ -45,6 +46,8 @@ class Request:
     """Share of the memory, as engines have a flag for."""
     workload: dict[str, object]
     """Where the arrivals come from."""
+    context: int
+    """Longest sequence that was asked to be served; 0: the most that fits."""
     rates: Rates
     """What is known of pulling the image and reading the volume."""
 
@@ -56,8 +59,9 @@ def document(
     if found.choice is None:
         others = "; ".join(f"with {_offer(each)}" for each in offered)
         raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
-    choice = found.choice
     subject, target = request.subject, request.target
+    length = served(found.choice.candidate.memory, request)
+    choice = as_needed(found.choice, request, length)
     begun = start(choice.candidate.memory, subject, target, request.engine.name, request.rates)
     limits = thresholds(choice, subject, target, request.goal, request.speed)
     return {
@@ -87,7 +91,7 @@ def document(
         "engine": request.engine.name,
         "workload": request.workload,
         "slo": {slo.key: slo.limit for slo in request.goal.slo},
-        "choice": chosen(choice, request),
+        "choice": chosen(choice, request, length),
         "memory": rank_rows(choice.candidate.memory),
         "predictions": predictions(choice, request.goal, request.speed),
         "start": begun,
@@ -110,7 +114,18 @@ def document(
     }
 
 
-def chosen(trial: Trial, request: Request) -> dict[str, Any]:
+def as_needed(trial: Trial, request: Request, length: int) -> Trial:
+    """A machine is not the deployment's alone: KV for the sequences of the load, and for one of
+    the served length. Where prompts share prefixes all of the memory is used.
+    """
+    if not request.target.accelerator.is_cpu or request.goal.shares:
+        return trial
+    candidate = trial.candidate
+    memory = candidate.memory.left([(candidate.sequences, request.goal.longest), (1, length)])
+    return replace(trial, candidate=replace(candidate, memory=memory))
+
+
+def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
     candidate = trial.candidate
     return {
         "tensor_parallel_size": candidate.cut.tp,
@@ -122,7 +137,7 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         "price_per_hour": request.target.cost(trial.devices),
         "max_num_batched_tokens": candidate.chunk,
         "max_num_seqs": candidate.sequences,
-        "max_model_len": request.goal.longest,
+        "max_model_len": length,
         "kv_cache_dtype": request.kv,
         "kv_tokens": candidate.memory.kv_tokens,
         "memory_fraction": request.fraction,
@@ -137,6 +152,11 @@ def chosen(trial: Trial, request: Request) -> dict[str, Any]:
         ],
         "worst_over_bound": round(trial.worst, 3),
     }
+
+
+def served(memory: Memory, request: Request) -> int:
+    """Longest sequence that is served: as asked for, else the most that fits, up to the model's."""
+    return request.context or memory.longest(request.subject.spec.max_position)
 
 
 def rank_rows(memory: Memory) -> list[dict[str, Any]]:
@@ -239,7 +259,7 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
     )
     if choice["price_per_hour"] is not None:
         first += f", {choice['price_per_hour']:g} an hour on {plan['target']['on']}"
-    lines = [first]
+    lines = [first, f"  {_context(choice['max_model_len'], request)}"]
     reused = plan["predictions"]["prompt_tokens_reused"]
     if any(reused.values()):
         lines[0] += _behind([tier["kind"] for tier in choice["tiers"]])
@@ -275,6 +295,17 @@ def summary(plan: dict[str, Any], request: Request) -> list[str]:
     return lines
 
 
+def _context(tokens: int, request: Request) -> str:
+    own = request.subject.spec.max_position
+    if request.context:
+        why = "as --max-model-len says"
+    elif tokens == own:
+        why = "the model's own length"
+    else:
+        why = f"what the KV holds; the model's own length is {own:,}"
+    return f"serves sequences of up to {tokens:,} tokens: {why}"
+
+
 def _behind(tiers: Sequence[str]) -> str:
     return f", KV in {' and '.join(tiers)} too" if tiers else ""
 
@@ -289,10 +320,7 @@ def dump(plan: dict[str, Any]) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """A plan. PenstockError for another file, and for a schema that is not known."""
-    try:
-        plan = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise PenstockError(f"{path}: {error}") from error
-    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA:
+    plan = read_document(path)
+    if plan.get("schema") != SCHEMA:
         raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
     return plan

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.core import KvSpec
-from penstock.model.sizing import Matrix, sequence_bytes
+from penstock.model.sizing import Matrix, Part, sequence_bytes
 from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut, Share, Shares
 from penstock.plan.engines import Engine, Load
 from penstock.plan.hardware import Accelerator
 from penstock.plan.lines import Line, human
-from penstock.plan.weights import KV_BYTES, WeightTypes
+from penstock.plan.weights import KV_BYTES, PARTS, WeightTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,20 @@ class Memory:
         kept = tuple(engine)
         return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
 
+    def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
+        """With what the largest of the loads, each a number of sequences and their tokens, does
+        not need on a rank.
+        """
+        block = self.ranks[0].kv.block_size
+
+        def lines(rank: RankMemory) -> tuple[Line, ...]:
+            need = max(count * rank.sequence(tokens) for count, tokens in loads)
+            spare = max(rank.room - need - rank.sequence(block), 0)
+            return (*rank.engine, Line("left", spare, "KV that the load does not need"))
+
+        ranks = tuple(replace(rank, engine=lines(rank)) for rank in self.ranks)
+        return Memory(self.cut, ranks)
+
     @property
     def fullest(self) -> RankMemory:
         """The rank that holds the fewest tokens."""
@@ -88,6 +103,17 @@ class Memory:
     def concurrency(self, tokens: int) -> int:
         """Sequences of so many tokens at once."""
         return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
+
+    def longest(self, limit: int) -> int:
+        """Tokens of the longest sequence that fits, in whole blocks, at most `limit`."""
+        if self.concurrency(limit):
+            return limit
+        block = self.ranks[0].kv.block_size
+        blocks = bisect_left(range(limit // block + 1), 1, key=lambda n: not self._holds(n * block))
+        return max(blocks - 1, 0) * block
+
+    def _holds(self, tokens: int) -> bool:
+        return tokens == 0 or self.concurrency(tokens) > 0
 
     @property
     def imbalance(self) -> float:
@@ -141,7 +167,7 @@ def sized(
 
 
 def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> RankMemory:
-    parts = part_lines(share.matrices(), weights)
+    parts = part_lines(share.matrices(weights.by_layer), weights)
     return RankMemory(
         share.rank,
         device.memory // (share.cut.size if device.is_cpu else 1),
@@ -154,15 +180,15 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
 
 
 def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
-    """Bytes of each part of the model."""
-    numbers = Counter[str]()
+    """Bytes of each part of the model, apart by type."""
+    numbers = Counter[tuple[Part, str]]()
     for matrix, count in matrices:
-        numbers[matrix.part] += matrix.numbers * count
+        numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count
     found = []
-    for part, size in weights.parts.items():
-        if numbers[part]:
-            count, each = numbers[part], weights.size(part)
+    for part, kind in sorted(numbers, key=lambda key: PARTS.index(key[0])):
+        count, each = numbers[part, kind], weights.size(kind)
+        if count:
             found.append(
-                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({size})")
+                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({kind})")
             )
     return tuple(found)

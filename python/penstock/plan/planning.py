@@ -84,6 +84,13 @@ def run_goal(
 ) -> list[str]:
     """Search, write the document where it was asked for; its summary."""
     goal, workload = _goal(parsed)
+    if load.context and not goal.longest <= load.context <= subject.spec.max_position:
+        raise InvalidValueError(
+            "--max-model-len",
+            load.context,
+            f"{goal.longest} tokens, the longest request, to {subject.spec.max_position}, the "
+            "model's own length",
+        )
     kv = parsed.kv_cache_dtype
     if parsed.calibrate and len(targets) > 1:
         raise InvalidValueError("--calibrate", parsed.on, "one target: results are of one")
@@ -94,8 +101,18 @@ def run_goal(
     question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
     question, found, dearer = cheapest(question, targets)
     target = question.target
-    fraction, rates = load.fraction, rates_of(parsed)
-    request = Request(subject, target, rules, kv, goal, speed, fraction, workload, rates)
+    request = Request(
+        subject=subject,
+        target=target,
+        engine=rules,
+        kv=kv,
+        goal=goal,
+        speed=speed,
+        fraction=load.fraction,
+        workload=workload,
+        context=load.context,
+        rates=rates_of(parsed),
+    )
     least = found.choice.devices if found.choice else target.count + 1
     plan = document(request, found, offers(question, least), dearer)
     if parsed.output:

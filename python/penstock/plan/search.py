@@ -315,9 +315,10 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
                 why = str(error)
         model = None
         for chunk in () if why else CHUNKS if load.chunk <= 0 else (load.chunk,):
-            settings = replace(load, chunk=chunk, context=max(load.context, goal.longest))
+            served = max(load.context, goal.longest)
+            settings = replace(load, chunk=chunk, context=served)
             kept = memory.beside(rules.rule(spec, device, cut, settings))
-            why = kept.lacking(goal.longest)
+            why = kept.lacking(served)
             if why:
                 continue
             model = (

@@ -210,10 +210,10 @@ def seen_bytes(kv: KvSpec, context: float) -> float:
 
 def _stage(spec: DecoderSpec, share: Share, weights: WeightTypes, number_bytes: int) -> Stage:
     always = experts = work = 0.0
-    for matrix, count in share.matrices():
+    for matrix, count in share.matrices(weights.by_layer):
         if matrix.part == "embedding" and not spec.tied_embeddings:
             continue
-        size = matrix.numbers * count * weights.size(matrix.part)
+        size = matrix.numbers * count * weights.size(weights.kind(matrix))
         if matrix.part == "experts":
             experts += size
         else:

@@ -24,11 +24,15 @@ from penstock.model.load import CONFIG, load_model, map_hf
 from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
+from penstock.plan.keys import COMPARED
+from penstock.plan.quantised import kv_type
 from penstock.plan.shape import read_shape, text_part
-from penstock.plan.weights import PARTS, WeightTypes, stored, uniform
+from penstock.plan.weights import PARTS, WeightTypes, settings, stored, uniform
 
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers for drafting tokens, by publisher."""
 FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
 """Packed form of a GGUF tensor by its type, as the native decoder makes it: floats become bf16,
@@ -60,6 +64,8 @@ class Subject:
     """Why no backend of this version runs it; empty: one does."""
     notes: tuple[str, ...] = ()
     """What the sizes leave out."""
+    kv: str = ""
+    """Type of KV that the checkpoint asks engines for; empty: none."""
     path: Path | None = None
     """Where weights are, if there are some."""
 
@@ -89,10 +95,11 @@ def _read_config(file: Path, weights: str | None) -> Subject:
         name=file.resolve().parent.name if file.name == CONFIG else file.stem,
         digest=hashlib.sha256(file.read_bytes()).hexdigest(),
         spec=spec,
-        weights=uniform(weights) if weights else stored({**values, **kept}, quantised),
+        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
+        kv=kv_type(settings({**values, **kept}, quantised)),
         file_bytes=_safetensors_bytes(file.parent),
         refused=refused,
-        notes=tuple(_notes(raw, config)),
+        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
         path=file.parent if any(file.parent.glob("*.safetensors")) else None,
     )
 
@@ -120,13 +127,22 @@ def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
     notes = []
     if any(key in raw for key in ("vision_config", "audio_config")):
         notes.append("an image or audio tower is not counted")
-    drafts = config.get("num_nextn_predict_layers") or config.get("mtp_num_hidden_layers")
+    drafts = next((config.get(key) for key in DRAFTS if config.get(key)), None)
     if drafts:
         notes.append(f"{drafts} layer(s) for drafting tokens are not counted")
     index = config.get("index_head_dim")
     if index:
         notes.append(f"the index of sparse attention ({index} numbers a token) is not counted")
     return notes
+
+
+def _by_keys(config: Fields) -> list[str]:
+    """What to know of sizes that no family of the decoder gave."""
+    kind = config.get("model_type")
+    if kind in COMPARED:
+        return []
+    compared = f"no model of type {kind!r} has been compared with its published size"
+    return [f"sized by the keys of config.json alone: {compared}"]
 
 
 def _safetensors_bytes(directory: Path) -> int | None:

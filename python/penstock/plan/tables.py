@@ -9,7 +9,7 @@ from penstock.bench.table import render
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
 from penstock.plan.cut import Cut
-from penstock.plan.engines import Engine, Load
+from penstock.plan.engines import ENGINES, Engine, Load
 from penstock.plan.hardware import GIB, Accelerator
 from penstock.plan.lines import Line, human
 from penstock.plan.memory import Memory, RankMemory, plan_memory
@@ -60,9 +60,9 @@ def fewest(
 
 
 def _cuts(spec: DecoderSpec, count: int, kind: str) -> Iterator[Cut]:
-    heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
     if kind == "divides":
-        if heads % count == 0:
+        # As vLLM and SGLang have it, on one host however large: query heads and KV heads.
+        if not ENGINES["vllm"].refuses(spec, Cut(count, 1), count):
             yield Cut(count, 1)
         return
     for pp in range(1, count + 1 if kind == "any" else 2):

@@ -4,24 +4,29 @@ asked for.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from penstock.core import InvalidValueError, PenstockError
-from penstock.model.sizing import Matrix, Part
+from penstock.core import InvalidValueError
+from penstock.model.sizing import Matrix, Part, whole
+from penstock.model.spec import DecoderSpec
+from penstock.plan.modules import Key
+from penstock.plan.quantised import LINEAR, kinds
 
 BYTES = {
     "f32": 4.0,
     "bf16": 2.0,
     "fp8": 1.0 + 4 / 128**2,
     "int8": 1.0 + 2 / 32,
+    "mxfp8": 1.0 + 1 / 32,
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
     "int4": 0.5 + 4 / 32,
 }
-"""Bytes of a weight with its share of the scales: fp8 has one for 128 x 128, mxfp4 one byte for 32,
-nvfp4 one for 16; int8 and int4 as the native decoder packs them, int4 with a minimum beside it."""
+"""Bytes of a weight with its share of the scales: fp8 has one for 128 x 128, mxfp8 and mxfp4 one
+byte for 32, nvfp4 one for 16; int8 and int4 as the native decoder packs them, int4 with a minimum
+beside it."""
 KV_BYTES = {"bf16": 2, "fp8": 1, "f32": 4}
 PARTS: tuple[Part, ...] = (
     "embedding",
@@ -33,39 +38,36 @@ PARTS: tuple[Part, ...] = (
     "router",
     "vectors",
 )
-LINEAR: tuple[Part, ...] = ("attention", "dense", "experts", "shared")
-"""Parts that quantisers change unless a list keeps them as they are."""
-_MARKS: dict[str, tuple[Part, ...]] = {
-    "lm_head": ("head",),
-    "embed_tokens": ("embedding",),
-    "self_attn": ("attention",),
-    "linear_attn": ("attention",),
-    "attention": ("attention",),
-    "shared_expert": ("shared",),
-    "mlp.gate": ("router",),
-    "router": ("router",),
-    "feed_forward": ("dense",),
-}
-"""What a name in a list of modules that stay as they are stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightTypes:
-    """A type for each part: keys of `BYTES`, or bytes of a weight."""
+    """A type for each part, and for matrices that have another: keys of `BYTES`, or of `other`."""
 
     name: str
     """What most weights are."""
     parts: Mapping[Part, str]
     other: Mapping[str, float]
     """Bytes of types that `BYTES` lacks."""
+    exceptions: Mapping[Key, str] = field(default_factory=dict)
+    """Types of matrices that do not have that of their part."""
 
-    def size(self, part: Part) -> float:
-        """Bytes of one weight."""
-        kind = self.parts[part]
+    @property
+    def by_layer(self) -> bool:
+        """Whether a matrix's layer counts."""
+        return bool(self.exceptions)
+
+    def kind(self, matrix: Matrix) -> str:
+        """Type of a matrix's weights."""
+        key = (matrix.layer, matrix.part, matrix.role)
+        return self.exceptions.get(key, self.parts[matrix.part])
+
+    def size(self, kind: str) -> float:
+        """Bytes of one weight of a type."""
         return self.other[kind] if kind in self.other else BYTES[kind]
 
     def bytes(self, matrices: Iterable[Matrix]) -> int:
-        return round(sum(matrix.numbers * self.size(matrix.part) for matrix in matrices))
+        return round(sum(matrix.numbers * self.size(self.kind(matrix)) for matrix in matrices))
 
 
 def uniform(kind: str, others: str = "bf16") -> WeightTypes:
@@ -82,84 +84,56 @@ def as_packed(types: WeightTypes) -> WeightTypes:
     """
     held = {"fp8": "int8", "f32": "bf16"}
     parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
+    exceptions = {
+        key: held.get(kind, kind) for key, kind in types.exceptions.items() if key[1] != "router"
+    }
     return WeightTypes(
-        held.get(types.name, types.name), {**parts, "router": "f32", "vectors": "f32"}, types.other
+        held.get(types.name, types.name),
+        {**parts, "router": "f32", "vectors": "f32"},
+        types.other,
+        exceptions,
     )
 
 
-def stored(config: Mapping[str, object], quantised: Mapping[str, object]) -> WeightTypes:
-    """As `config.json` says, or `hf_quant_config.json` (`quantised`), which overrides it."""
+def stored(
+    config: Mapping[str, object], quantised: Mapping[str, object], spec: DecoderSpec
+) -> WeightTypes:
+    """As `config.json` says, or `hf_quant_config.json` (`quantised`), which overrides it.
+    PenstockError names what of a quantisation is not understood.
+    """
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     plain = uniform("f32" if dtype == "float32" else "bf16")
-    settings = _settings(config, quantised)
-    if not settings:
+    found = settings(config, quantised)
+    if not found:
         return plain
-    kind, other = _kind(settings)
-    if not kind:
-        raise PenstockError(
-            "the quantization of this checkpoint is of a kind that is not known here: name what "
-            "most weights are with --weights"
-        )
-    skipped = _skipped(settings)
-    parts = {part: kind if part in LINEAR and part not in skipped else plain.name for part in PARTS}
-    if str(settings.get("quant_method")) == "mxfp4":
-        parts = {part: kind if part == "experts" else plain.name for part in PARTS}
-    return WeightTypes(kind, parts, other)
+    types, other = kinds(found, spec)
+    numbers: dict[Part, Counter[str]] = {part: Counter() for part in PARTS}
+    for matrix in whole(spec):
+        key = (matrix.layer, matrix.part, matrix.role)
+        numbers[matrix.part][types.get(key, plain.name)] += matrix.numbers
+    parts: dict[Part, str] = {
+        part: counts.most_common(1)[0][0] if counts else plain.name
+        for part, counts in numbers.items()
+    }
+    exceptions = {
+        key: types.get(key, plain.name)
+        for matrix in whole(spec)
+        for key in ((matrix.layer, matrix.part, matrix.role),)
+        if types.get(key, plain.name) != parts[matrix.part]
+    }
+    total: Counter[str] = sum((numbers[part] for part in PARTS if part in LINEAR), Counter())
+    return WeightTypes(total.most_common(1)[0][0], parts, other, exceptions)
 
 
-def _settings(
-    config: Mapping[str, object], quantised: Mapping[str, object]
-) -> Mapping[str, object]:
+def settings(config: Mapping[str, object], quantised: Mapping[str, object]) -> Mapping[str, object]:
+    """What is said of quantisation; empty: nothing."""
     inner = quantised.get("quantization")
     if isinstance(inner, dict):
         return inner
-    found = config.get("quantization_config")
-    return found if isinstance(found, dict) else {}
-
-
-def _kind(settings: Mapping[str, object]) -> tuple[str, dict[str, float]]:
-    """The type's name, and its bytes where `BYTES` lacks it."""
-    method = str(settings.get("quant_method") or "").lower()
-    algorithm = str(settings.get("moe_quant_algo") or settings.get("quant_algo") or "").upper()
-    if "NVFP4" in algorithm:
-        return "nvfp4", {}
-    if "FP8" in algorithm or method in ("fp8", "fbgemm_fp8"):
-        return "fp8", {}
-    if method == "mxfp4":
-        return "mxfp4", {}
-    bits, group = settings.get("bits"), settings.get("group_size")
-    for scheme in _schemes(settings):
-        bits, group = scheme.get("num_bits"), scheme.get("group_size")
-        if scheme.get("type") == "float" and bits == 8:
-            return "fp8", {}
-    if not isinstance(bits, int):
-        return "", {}
-    each = group if isinstance(group, int) and group > 0 else 1 << 20
-    zero = 0.0 if settings.get("format") == "pack-quantized" else bits / 8 / each
-    name = f"int{bits}/{group}"
-    return name, {name: bits / 8 + 2 / each + zero}
-
-
-def _schemes(settings: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    groups = settings.get("config_groups")
-    each = groups.values() if isinstance(groups, dict) else ()
-    found = (group.get("weights") for group in each if isinstance(group, dict))
-    return [scheme for scheme in found if isinstance(scheme, dict)]
-
-
-def _skipped(settings: Mapping[str, object]) -> set[Part]:
-    """Parts that most layers keep unquantised: a part is named in lists layer by layer."""
-    found: set[Part] = set()
-    for key in ("ignore", "exclude_modules", "modules_to_not_convert"):
-        listed = settings.get(key)
-        names = [str(name) for name in listed] if isinstance(listed, list) else []
-        for mark, parts in _MARKS.items():
-            hits = [name for name in names if mark in name and _is_whole(name)]
-            if len(hits) > 8 or any(re.search(r"[*]|^re:|^[^0-9]*$", hit) for hit in hits):
-                found.update(parts)
-    return found
-
-
-def _is_whole(name: str) -> bool:
-    """Not an index or a norm inside attention."""
-    return not re.search(r"indexer|norm|weights_proj|kv_b_proj|conv1d|in_proj_[ab]$|vision", name)
+    if "quant_algo" in quantised:
+        return quantised
+    for key in ("quantization_config", "compression_config"):
+        found = config.get(key)
+        if isinstance(found, dict):
+            return found
+    return {}

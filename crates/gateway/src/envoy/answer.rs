@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
-use penstock_http::{Level, log};
+use penstock_http::{Level, Members, log_with};
 
 use crate::envoy::inside::{Inside, Name};
 use crate::forward::DECISION;
@@ -128,13 +128,19 @@ impl Answer {
                 Outcome::ClientGone => ", client left",
                 _ => "",
             };
-            let decision = decision.unwrap_or_default();
-            log(
+            let decision = format!("{pool}: {}", decision.unwrap_or_default());
+            log_with(
                 Level::Info,
-                format!(
-                    "{id}: envoy {method} {path} {status}, {seconds:.3} s{left}, \
-                     {pool}: {decision}"
-                ),
+                format!("{id}: envoy {method} {path} {status}, {seconds:.3} s{left}, {decision}"),
+                Members::default()
+                    .with("request_id", id.as_str())
+                    .with("client", "envoy")
+                    .with("method", method.to_string())
+                    .with("path", path.to_string())
+                    .with("status", status)
+                    .with("seconds", seconds)
+                    .with("complete", left.is_empty())
+                    .with("decision", decision),
             );
         }
     }

@@ -7,10 +7,14 @@ from penstock.deploy.facts import Facts
 from penstock.deploy.kinds.topology import topology_name
 from penstock.deploy.parts import optional, when
 from penstock.deploy.probes import UNLISTING, until_unlisted
+from penstock.deploy.resources import restricted
 from penstock.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
 """Annotation: why variables between nodes are set. YAML's comments are lost in a cluster."""
+
+
+KEPT = f"{MODELS}/{KERNELS}"
 
 
 def template(facts: Facts, leader: bool = True) -> dict[str, object]:
@@ -34,6 +38,7 @@ def spec(facts: Facts, leader: bool) -> dict[str, object]:
         "securityContext": facts.pod_security,
         "nodeSelector": optional(facts.node_selector),
         "tolerations": optional(facts.tolerations),
+        "initContainers": when(facts.keeps_kernels, [_kernels(facts)]),
         "containers": [container(facts, leader)],
         "volumes": [
             _model_volume(facts),
@@ -76,6 +81,19 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
                 {"name": "topology", "mountPath": TOPOLOGY_FOLDER, "readOnly": True},
             ),
         ],
+    }
+
+
+def _kernels(facts: Facts) -> dict[str, object]:
+    """Makes the directory of kernels where the Job that filled the claim has not: the kubelet's
+    would be root's, or impossible.
+    """
+    return {
+        "name": "kernels",
+        "image": facts.image,
+        "command": ["python3", "-c", f"import os; os.makedirs('{KEPT}', exist_ok=True)"],
+        "securityContext": restricted(),
+        "volumeMounts": [{"name": "model", "mountPath": MODELS}],
     }
 
 
