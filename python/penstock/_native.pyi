@@ -158,6 +158,9 @@ class Tokenizer:
     def __init__(self, path: str, chat_template: str | None = None) -> None: ...
     def encode(self, text: str, add_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
+    def output_text(self, ids: Sequence[int], skip_special: bool) -> str:
+        """As `decode`, without a character at the end that is cut."""
+
     def render_chat(
         self,
         messages_json: str,
