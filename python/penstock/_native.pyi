@@ -2,6 +2,8 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Generic, Literal, TypeVar, overload
 
 from penstock.core import StepPlan, StepResult
@@ -13,6 +15,17 @@ HEAD_ROWS: int
 """Rows for which the output head is computed at once."""
 KV_PAYLOAD_AT: int
 """Offset of the payload in a file of a disk tier."""
+
+class PrivateDirectory:
+    """A new directory in `parent` for this user and process alone. Directories there whose
+    processes were killed are removed first. It goes with the object, if nothing is in it.
+    """
+
+    def __init__(self, parent: str | PathLike[str]) -> None:
+        """OSError where there can be none."""
+
+    @property
+    def path(self) -> Path: ...
 
 class StepFuture:
     def result(self, timeout: float | None = None) -> StepResult: ...
@@ -295,6 +308,17 @@ class TierIndex:
 
     def check(self) -> None:
         """AssertionError when the index contradicts itself. For tests."""
+
+class PrivateDirectory:
+    """A new directory in `parent` for this user and process alone. Directories there whose
+    processes were killed are removed first. It goes with the object, if nothing is in it.
+    """
+
+    def __init__(self, parent: str | os.PathLike[str]) -> None:
+        """OSError where there can be none."""
+
+    @property
+    def path(self) -> Path: ...
 
 class LoadRun:
     def __init__(self, target: str) -> None: ...

@@ -1,7 +1,5 @@
 //! Parser of an answer: bytes to record.
 
-use std::borrow::Cow;
-
 use penstock_openai::sse_reader::{Event, EventReader};
 use serde::Deserialize;
 use serde::de::IgnoredAny;

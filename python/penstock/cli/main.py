@@ -68,7 +68,7 @@ def parser() -> Parser:
     _route(commands.add_parser("route", help="how replicas are chosen: replay, explain, lint"))
     _kv(
         commands.add_parser(
-            "kv", help="look after the directory of a disk tier: ls, verify, gc, stats"
+            "kv", help="look after the directory of a disk tier: ls, verify, gc"
         )
     )
     _node_health(

@@ -14,6 +14,7 @@ from penstock.config.kinds import (
     Count,
     Integer,
     IntegerChoice,
+    JsonObject,
     Kind,
     Seconds,
     Switch,
@@ -22,6 +23,9 @@ from penstock.config.kinds import (
 from penstock.config.kv_events import KvEvents
 from penstock.config.tiers import Tier
 
+LOG_LEVELS = ("error", "warning", "info")
+LOG_FORMATS = ("text", "json")
+"""The words of `crates/http/src/log.rs`."""
 GROUPS = {
     "model": "Model",
     "cache": "KV cache",
@@ -133,7 +137,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--override-generation-config",
         "model",
-        Text(),
+        JsonObject(),
         None,
         "JSON object of sampling defaults over those, such as '{\"temperature\": 0.2}'",
     ),
@@ -482,13 +486,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _server(
         "--log-level",
-        Choice(("error", "warning", "info")),
+        Choice(LOG_LEVELS),
         "info",
         "lines of the log that are written: these and worse ones",
     ),
     _server(
         "--log-format",
-        Choice(("text", "json")),
+        Choice(LOG_FORMATS),
         "text",
         "form of a line of the log; json: an object with time, level, source and message",
     ),
