@@ -309,17 +309,6 @@ class TierIndex:
     def check(self) -> None:
         """AssertionError when the index contradicts itself. For tests."""
 
-class PrivateDirectory:
-    """A new directory in `parent` for this user and process alone. Directories there whose
-    processes were killed are removed first. It goes with the object, if nothing is in it.
-    """
-
-    def __init__(self, parent: str | os.PathLike[str]) -> None:
-        """OSError where there can be none."""
-
-    @property
-    def path(self) -> Path: ...
-
 class LoadRun:
     def __init__(self, target: str) -> None: ...
     def add(self, requests: list[tuple[float, int, bytes]]) -> None: ...

@@ -11,6 +11,11 @@ from penstock.config.sources import from_file
 from penstock.core import InvalidValueError, PenstockError
 
 FILE = "penstock.yaml"
+BOMB = (
+    "{a: &a [1,1,1,1,1,1,1,1], b: &b [*a,*a,*a,*a,*a,*a,*a,*a], "
+    "c: &c [*b,*b,*b,*b,*b,*b,*b,*b], d: [*c,*c,*c,*c]}"
+)
+"""Some 2,500 values."""
 
 
 @pytest.fixture(scope="module")
@@ -247,11 +252,7 @@ def test_all_json_settings_may_be_mappings(tmp_path: Path) -> None:
         ("&x {a: *x}", "more than 8 levels"),
         ("{a: !env B}", "the tag !env is not understood"),
         ("{a: 1, a: 2}", "a stands on line 1 already"),
-        (
-            "{a: &a [1,1,1,1,1,1,1,1], b: &b [*a,*a,*a,*a,*a,*a,*a,*a], "
-            "c: &c [*b,*b,*b,*b,*b,*b,*b,*b], d: [*c,*c,*c,*c]}",
-            "or 1000 values",
-        ),
+        (BOMB, "or 1000 values"),
     ],
 )
 def test_what_is_no_json_object_is_refused(text: str, fault: str, tmp_path: Path) -> None:

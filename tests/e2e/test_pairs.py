@@ -28,7 +28,7 @@ from tests.e2e.test_operating import Certificate
 from tests.e2e.test_tiny import write_tokenizer
 
 FEATURES = ("keys", "tls", "replicas", "gateway", "tier", "metrics", "path", "ipv6", "blocks")
-REFUSED = {frozenset(("replicas", "metrics")): "--replicas is '2', expected 1, with --metrics-port"}
+REFUSED = {frozenset(("replicas", "metrics")): "--replicas is 2, expected 1, with --metrics-port"}
 """Pairs that do not go together, and what the command says."""
 PREFIX = "/models/one"
 KEY, INNER = "a client's", "a gateway's"

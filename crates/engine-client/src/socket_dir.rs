@@ -103,7 +103,16 @@ fn owner(name: &str) -> Option<i32> {
 fn is_dead(pid: i32) -> bool {
     // SAFETY: signal 0 is not delivered; the call only checks that the process exists.
     let answer = unsafe { libc::kill(pid, 0) };
-    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    let gone = answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    gone || is_unreaped(pid)
+}
+
+/// Whether it has ended and its parent has not asked for its status, as in containers without an
+/// init.
+fn is_unreaped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.starts_with(['Z', 'X'])
 }
 
 fn is_ours(dir: &Path) -> bool {
@@ -157,6 +166,17 @@ mod tests {
         drop(own);
         assert!(kept.exists());
         fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_not_waited_for_is_dead() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        while !is_dead(pid) {
+            std::thread::yield_now();
+        }
+        assert!(is_unreaped(pid) && !is_dead(std::process::id().cast_signed()));
+        child.wait().unwrap();
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn a_kept_connection_that_ends_without_a_byte_is_replaced() {
     assert_eq!(seen, asked.map(|(index, body)| (index, body.to_owned())));
 }
 
-/// What fails on a new connection too is the server's failure, and what has begun is never repeated.
+/// What fails on a new connection too is the server's failure; what has begun is never repeated.
 #[test]
 fn a_request_is_sent_at_most_twice() {
     for (said, sent, detail) in [

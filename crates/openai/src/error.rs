@@ -38,7 +38,7 @@ struct Body<'a> {
     code: Option<&'a str>,
 }
 
-/// A reason that ends a sentence, such as one that a template raises, does not get a full stop more.
+/// A reason that ends a sentence, such as one that a template raises, gets no second full stop.
 fn ended_once(mut message: String) -> String {
     let dots = message.len() - message.trim_end_matches('.').len();
     let said = message[..message.len() - dots].ends_with(['!', '?']);

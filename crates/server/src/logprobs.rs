@@ -72,8 +72,8 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     tokenizer.token_bytes(id).unwrap_or_default().into_owned()
 }
 
-/// Appends `tokens` in the completions shape, each with its offset in the text. A missing row, as the
-/// first token of a prompt has, becomes nulls.
+/// Appends `tokens` in the completions shape, each with its offset in the text. A missing row, as
+/// the first token of a prompt has, becomes nulls.
 pub(crate) fn append_completion<'r>(
     out: &mut CompletionLogprobs,
     tokenizer: &Tokenizer,
@@ -90,8 +90,8 @@ pub(crate) fn append_completion<'r>(
     }
 }
 
-/// The text of a token. One that is a part of a character has none of its own, and gets the name that
-/// OpenAI gives it, `bytes:\xf0\x9f`, so that no two share a key.
+/// The text of a token. One that is a part of a character has none of its own, and gets the name
+/// that OpenAI gives it, `bytes:\xf0\x9f`, so that no two share a key.
 fn completion_name(tokenizer: &Tokenizer, id: u32) -> String {
     let bytes = bytes(tokenizer, id);
     String::from_utf8(bytes).unwrap_or_else(|error| {

@@ -12,7 +12,8 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Of an output that begins after so many `characters`; `detokenizer` is as that of its text.
+    /// Offsets in an output that begins after so many `characters`; `detokenizer` is as that of
+    /// its text.
     pub(crate) fn of_output(detokenizer: Detokenizer, characters: u32) -> Self {
         Self {
             detokenizer,

@@ -66,11 +66,7 @@ def parser() -> Parser:
     )
     _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
     _route(commands.add_parser("route", help="how replicas are chosen: replay, explain, lint"))
-    _kv(
-        commands.add_parser(
-            "kv", help="look after the directory of a disk tier: ls, verify, gc"
-        )
-    )
+    _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc"))
     _node_health(
         commands.add_parser("node-health", help="probe of a node other than 0: is its agent alive?")
     )

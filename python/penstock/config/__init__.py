@@ -6,10 +6,10 @@ Config  sections that other rooms read (`sections`); cross-checks happen on the 
 """
 
 from penstock.config.documents import read_document
-from penstock.config.flags import FLAGS, LOG_FORMATS, LOG_LEVELS, Flag
+from penstock.config.flags import FLAGS, Flag
 from penstock.config.kubernetes import ClusterAccess, cluster_access, default_kubeconfigs
 from penstock.config.kv_events import KvEventsConfig
-from penstock.config.log import configure_log
+from penstock.config.log import LOG_FORMATS, LOG_LEVELS, configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
 from penstock.config.resolve import (

@@ -116,7 +116,7 @@ class _File:
             self._untagged(node, "seq")
             return [self._value(item, levels - 1) for item in node.value]
         text = self._scalar(node)
-        if node.style is not None:
+        if isinstance(node, yaml.ScalarNode) and node.style is not None:
             return text
         try:
             return json.loads(_WORDS.get(text.lower(), text), parse_constant=str)

@@ -21,11 +21,9 @@ from penstock.config.kinds import (
     Text,
 )
 from penstock.config.kv_events import KvEvents
+from penstock.config.log import LOG_FORMATS, LOG_LEVELS
 from penstock.config.tiers import Tier
 
-LOG_LEVELS = ("error", "warning", "info")
-LOG_FORMATS = ("text", "json")
-"""The words of `crates/http/src/log.rs`."""
 GROUPS = {
     "model": "Model",
     "cache": "KV cache",

@@ -143,8 +143,8 @@ fn add_message(
     Ok(())
 }
 
-/// The text of a reasoning item, or else of its summary; `None` where both are empty, as in one that
-/// another server has encrypted.
+/// The text of a reasoning item, or else of its summary; `None` where both are empty, as in one
+/// that another server has encrypted.
 fn reasoning(item: &Value) -> Option<String> {
     let texts = ["content", "summary"].map(|name| match item.get(name) {
         Some(Value::String(text)) => text.clone(),
@@ -214,7 +214,8 @@ mod tests {
             {"type": "of_next_year"},
             {"type": "function_call", "call_id": "c3", "name": "view", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c3", "output": [
-                {"type": "input_image", "image_url": "data:"}, {"type": "input_text", "text": "x"}]},
+                {"type": "input_image", "image_url": "data:"},
+                {"type": "input_text", "text": "x"}]},
             {"type": "message", "role": "assistant", "content": [
                 {"type": "output_text", "text": "It is"}, {"type": "of_next_year"}]},
         ]);

@@ -7,8 +7,9 @@ use crate::conversation::{member, required};
 use crate::error::ApiError;
 use crate::fields::Fields;
 
-/// Tools as the response repeats them: functions. A tool of another type needs a host behind the API,
-/// and agents send several of them to every server; the model is not offered what it cannot call.
+/// Tools as the response repeats them: functions. A tool of another type needs a host behind the
+/// API, and agents send several of them to every server; the model is not offered what it cannot
+/// call.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) given: Vec<Value>,

@@ -50,7 +50,7 @@ pub(crate) struct CompletionRender {
 struct Sent {
     prompt: ShownPrompt,
     started: bool,
-    /// Of the tokens whose log-probabilities are to be sent.
+    /// Where the tokens begin whose log-probabilities are to be sent.
     offsets: Offsets,
 }
 
