@@ -2,6 +2,8 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Generic, Literal, TypeVar, overload
 
 from penstock.core import StepPlan, StepResult
@@ -13,6 +15,17 @@ HEAD_ROWS: int
 """Rows for which the output head is computed at once."""
 KV_PAYLOAD_AT: int
 """Offset of the payload in a file of a disk tier."""
+
+class PrivateDirectory:
+    """A new directory in `parent` for this user and process alone. Directories there whose
+    processes were killed are removed first. It goes with the object, if nothing is in it.
+    """
+
+    def __init__(self, parent: str | PathLike[str]) -> None:
+        """OSError where there can be none."""
+
+    @property
+    def path(self) -> Path: ...
 
 class StepFuture:
     def result(self, timeout: float | None = None) -> StepResult: ...
@@ -158,6 +171,9 @@ class Tokenizer:
     def __init__(self, path: str, chat_template: str | None = None) -> None: ...
     def encode(self, text: str, add_special: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special: bool) -> str: ...
+    def output_text(self, ids: Sequence[int], skip_special: bool) -> str:
+        """As `decode`, without a character at the end that is cut."""
+
     def render_chat(
         self,
         messages_json: str,

@@ -64,7 +64,8 @@ def test_labels_and_columns_are_vllms() -> None:
 
 def test_lines_that_say_nothing_are_left_out() -> None:
     printed = "\n".join(lines(outcome()))
-    for label in ("Maximum request concurrency", "Request rate configured", "Request goodput"):
+    absent = ("Maximum request concurrency", "Request rate configured", "Request goodput")
+    for label in (*absent, "Sent again"):
         assert label not in printed
 
 
@@ -95,12 +96,13 @@ def test_all_percentiles_are_printed() -> None:
 
 
 def test_our_section_names_what_went_wrong() -> None:
-    odd = outcome(input_tokens=12)
+    odd = outcome(input_tokens=12, resent=True)
     silent = outcome(reported=False)
     printed = lines(odd, silent, SHORT, UNSENT, traffic=Traffic(9), partial=True)
     ours = "\n".join(printed[printed.index("---------------------Penstock---------------------") :])
     assert re.search(r"^Failed \(short\): +1 *$", ours, re.MULTILINE)
     assert re.search(r"^Failed \(unsent\): +1 *$", ours, re.MULTILINE)
+    assert re.search(r"^Sent again, kept connection had ended: +1 *$", ours, re.MULTILINE)
     assert re.search(r"^Prompts of another length than asked: +1 *$", ours, re.MULTILINE)
     assert re.search(r"^Answers without usage: +1 *$", ours, re.MULTILINE)
     assert re.search(r"^Cached prompt tokens: +4 *$", ours, re.MULTILINE)

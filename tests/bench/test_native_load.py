@@ -78,6 +78,7 @@ def test_columns_have_the_promised_types(held: tuple[str, threading.Event]) -> N
         "ended": "d",
         "event_times": "d",
         "status": "H",
+        "resent": "B",
     }
     kinds |= {"prompt_tokens": "q", "completion_tokens": "q", "cached_tokens": "q"}
     kinds |= {"event_counts": "I", "text_events": "I"}
@@ -89,6 +90,7 @@ def test_columns_have_the_promised_types(held: tuple[str, threading.Event]) -> N
         [2, 2],
         [-1, -1],
     ]
+    assert read["resent"].tolist() == [0, 0]
     assert read["event_counts"].tolist() == read["text_events"].tolist() == [2, 2]
     assert len(read["event_times"]) == 4
     assert columns["failure"] == ["", "short"]

@@ -176,6 +176,7 @@ def test_our_own_key() -> None:
     assert (ours["format"], ours["server"], ours["axis"], ours["point"]) == (1, "s", "rate", 2.0)
     assert ours["failures"] == {"short": 1, "unsent": 1}
     assert ours["failure_examples"] == ["short: 2 tokens of 3", "unsent: stopped"]
+    assert (ours["resent"], made(outcome(resent=True), odd)["penstock"]["resent"]) == (0, 1)
     assert ours["usage"] == {"reported": 2, "prompt_mismatch": 1, "cached_tokens": 8}
     assert ours["send_lateness_ms"] == {
         "mean": 62.5,

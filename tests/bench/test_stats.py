@@ -120,6 +120,13 @@ def test_known_answers_of_four_streams() -> None:
     assert pooled.queue.tolist() == pytest.approx([0.002, 0.002, 0.0, 0.0])
 
 
+def test_the_role_of_a_chat_is_no_token() -> None:
+    """tests/golden/bench/role.json: roles come 300, 30 and 30 ms before what follows them."""
+    pooled = stats.latencies(load_of("role.json").outcomes)
+    assert pooled.ttft.tolist() == pytest.approx([0.31, 0.04, 0.04, 0.01])
+    assert pooled.tpot.tolist() == pytest.approx([0.04])
+
+
 def test_output_tokens_without_usage_are_the_events_with_text() -> None:
     without_usage = load_of("stream.json").outcomes[3]
     assert not without_usage.reported

@@ -1,5 +1,6 @@
 """Configuration files: every scalar as written, every fault with its place and its remedy."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ from penstock.config.sources import from_file
 from penstock.core import InvalidValueError, PenstockError
 
 FILE = "penstock.yaml"
+BOMB = (
+    "{a: &a [1,1,1,1,1,1,1,1], b: &b [*a,*a,*a,*a,*a,*a,*a,*a], "
+    "c: &c [*b,*b,*b,*b,*b,*b,*b,*b], d: [*c,*c,*c,*c]}"
+)
+"""Some 2,500 values."""
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +207,90 @@ def test_whatever_a_file_holds_it_is_understood_or_refused(directory: Path, text
         resolve(gather({}, str(file), {}), "m", "n")
     except PenstockError as error:
         assert str(error).startswith((str(file), "--"))  # noqa: PT017 - valid is as good
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{temperature: 0.5}", {"temperature": 0.5}),
+        ("\n  temperature: 1e-1\n  top_k: 5\n", {"temperature": 0.1, "top_k": 5}),
+        ("'{\"temperature\": 0.5}'", {"temperature": 0.5}),
+        (
+            "{a: true, b: ~, c: yes, d: '5', e: [1, x], f: {g: -2}, h: NaN, i: 007}",
+            {
+                "a": True,
+                "b": None,
+                "c": "yes",
+                "d": "5",
+                "e": [1, "x"],
+                "f": {"g": -2},
+                "h": "NaN",
+                "i": "007",
+            },
+        ),
+    ],
+)
+def test_json_may_be_a_mapping(text: str, value: object, tmp_path: Path) -> None:
+    file = write(tmp_path, f"override-generation-config: {text}\n")
+    config = resolve(gather({}, str(file), {}), "m", "n")
+    assert json.loads(config.engine.model.override_generation_config or "") == value
+
+
+def test_all_json_settings_may_be_mappings(tmp_path: Path) -> None:
+    text = "kv_events_config: {enable_kv_cache_events: true, endpoint: 'tcp://*:5600', hwm: 7}\n"
+    events = resolve(gather({}, str(write(tmp_path, text)), {}), "m", "n").engine.cache.events
+    assert events is not None
+    assert (events.endpoint, events.hwm) == ("tcp://*:5600", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[1]", "penstock.yaml:1: override-generation-config is '[1]', expected a JSON object"),
+        ("'[1]'", "expected a JSON object"),
+        ("0.5", "expected a JSON object"),
+        ("&x {a: *x}", "more than 8 levels"),
+        ("{a: !env B}", "the tag !env is not understood"),
+        ("{a: 1, a: 2}", "a stands on line 1 already"),
+        (BOMB, "or 1000 values"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    file = write(tmp_path, f"override-generation-config: {text}\n")
+    with pytest.raises(PenstockError) as caught:
+        resolve(gather({}, str(file), {}), "m", "n")
+    assert fault in str(caught.value)
+
+
+def test_what_the_command_line_ignores_is_ignored_in_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write(
+        tmp_path,
+        "gpu-memory-utilization: 0.9\ntrust_remote_code: true\nenforce-eager: false\n"
+        "no-enable-chunked-prefill: true\nload-format: auto\nport: 1\n",
+    )
+    assert set(gather({}, str(file), {})) == {"port"}
+    assert [record.message for record in caplog.records] == [
+        f"{file}:1: gpu-memory-utilization is ignored: see --kv-cache-memory-bytes",
+        f"{file}:2: trust_remote_code is ignored: no code is ever loaded from a model",
+        f"{file}:4: no-enable-chunked-prefill is ignored: prompts are always computed in chunks",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("rope-scaling: x", "penstock.yaml:1: rope-scaling is not supported: change config.json"),
+        ("lora-modules: [a, b]", "penstock.yaml:1: lora-modules is not supported"),
+        ("load-format: tensorizer", "load-format is 'tensorizer', expected auto"),
+        ("no-such-thing: 1", "unknown setting 'no-such-thing'"),
+        ("no-load-format: 1", "unknown setting 'no-load-format'"),
+    ],
+)
+def test_what_the_command_line_refuses_is_refused_in_a_file(
+    text: str, fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PenstockError) as caught:
+        gather({}, str(write(tmp_path, text)), {})
+    assert fault in str(caught.value)

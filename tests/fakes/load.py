@@ -18,6 +18,7 @@ from typing import Any
 CODES = {
     **dict.fromkeys(("due", "sent", "connected", "ended", "event_times"), "d"),
     "status": "H",
+    "resent": "B",
     **dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens"), "q"),
     **dict.fromkeys(("event_counts", "text_events"), "I"),
 }
@@ -194,6 +195,7 @@ class PlayedRun:
             "due": [request.due for request in played],
             **{name: [getattr(request, name) for request in played] for name in ("sent", "ended")},
             "connected": [request.sent for request in played],
+            "resent": [False for _ in played],
             "status": [
                 answer.status if request.answer else 0
                 for answer, request in zip(answers, played, strict=True)

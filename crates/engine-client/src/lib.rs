@@ -29,4 +29,5 @@ pub use error::{CommandError, EngineError, SubmitError};
 pub use observer::Observer;
 pub use requests::{Event, RequestStream};
 pub use session::Progress;
+pub use socket_dir::SocketDir;
 pub use state::EngineState;

@@ -9,9 +9,9 @@ use crate::{EngineError, SocketPlace};
 /// Name of the socket in its directory.
 pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
-/// The directory of an engine's socket, removed on drop when it was made here and is empty.
+/// A directory for sockets of this process, removed on drop when it was made here and is empty.
 #[derive(Debug)]
-pub(crate) struct SocketDir {
+pub struct SocketDir {
     path: PathBuf,
     made: bool,
     /// Locked while this process lives, however it ends: an unlocked directory is left over.
@@ -35,7 +35,16 @@ impl SocketDir {
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// A new directory in `parent`, after those there whose processes were killed are removed.
+    pub fn private_in(parent: &Path) -> io::Result<Self> {
+        let place = SocketPlace::PrivateIn(parent.to_owned());
+        Self::open(&place).map_err(|error| match error {
+            EngineError::SocketDir { source, .. } => source,
+            other => io::Error::other(other),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -74,7 +83,7 @@ fn make_private(parent: &Path) -> Result<PathBuf, EngineError> {
     }
 }
 
-/// Removes the directories of front doors that were killed. Failures leave them where they are,
+/// Removes the directories of processes that were killed. Failures leave them where they are,
 /// which is harmless.
 fn remove_left_over(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
@@ -94,7 +103,16 @@ fn owner(name: &str) -> Option<i32> {
 fn is_dead(pid: i32) -> bool {
     // SAFETY: signal 0 is not delivered; the call only checks that the process exists.
     let answer = unsafe { libc::kill(pid, 0) };
-    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    let gone = answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    gone || is_unreaped(pid)
+}
+
+/// Whether it has ended and its parent has not asked for its status, as in containers without an
+/// init.
+fn is_unreaped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.starts_with(['Z', 'X'])
 }
 
 fn is_ours(dir: &Path) -> bool {
@@ -104,12 +122,14 @@ fn is_ours(dir: &Path) -> bool {
 }
 
 /// The process number may be that of a live process in another container that shares the directory:
-/// the lock tells. Only the socket is removed, and the directory only when nothing else is in it.
+/// the lock tells. Only the socket and directories of the same kind are removed, and the directory
+/// only when nothing else is in it.
 fn remove_if_unlocked(dir: &Path) {
     let Ok(lock) = File::open(dir) else { return };
     if lock.try_lock().is_err() {
         return;
     }
+    remove_left_over(dir);
     let socket = dir.join(SOCKET_NAME);
     if fs::symlink_metadata(&socket).is_ok_and(|found| found.file_type().is_socket()) {
         let _ = fs::remove_file(&socket);
@@ -119,7 +139,45 @@ fn remove_if_unlocked(dir: &Path) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    /// As `penstock serve --replicas` leaves them: a directory with those of its replicas.
+    #[test]
+    fn directories_in_left_over_directories_are_removed() {
+        let name = format!("penstock-socket-dir-test-{}", std::process::id());
+        let parent = std::env::temp_dir().join(name);
+        let dead = i32::MAX; // above the largest process number
+        let replica = parent.join(format!("penstock-{dead}-0/penstock-{dead}-1"));
+        fs::create_dir_all(&replica).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(replica.join(SOCKET_NAME)).unwrap());
+        let kept = parent.join(format!("penstock-{dead}-2/of somebody"));
+        fs::create_dir_all(&kept).unwrap();
+        let own = SocketDir::private_in(&parent).unwrap();
+        let mut left: Vec<_> = fs::read_dir(&parent).unwrap().flatten().collect();
+        left.sort_by_key(fs::DirEntry::path);
+        let left: Vec<_> = left.iter().map(fs::DirEntry::path).collect();
+        let mut expected = vec![
+            own.path().to_owned(),
+            parent.join(format!("penstock-{dead}-2")),
+        ];
+        expected.sort();
+        assert_eq!(left, expected);
+        drop(own);
+        assert!(kept.exists());
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_not_waited_for_is_dead() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        while !is_dead(pid) {
+            std::thread::yield_now();
+        }
+        assert!(is_unreaped(pid) && !is_dead(std::process::id().cast_signed()));
+        child.wait().unwrap();
+    }
 
     #[test]
     fn the_owner_is_in_the_name() {

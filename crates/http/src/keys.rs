@@ -135,6 +135,10 @@ fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<C
     let failed =
         |error: &dyn std::fmt::Display| format!("--api-key-file {}: {error}", path.display());
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
+    if !text.trim_start().starts_with('{') {
+        let form = r#"it must be {"keys": [{"name": "a", "key": "..."}]}"#;
+        return Err(failed(&form));
+    }
     let file: KeyFile = serde_json::from_str(&text).map_err(|error| failed(&error))?;
     let mut seen: Vec<&NamedKey> = Vec::new();
     for key in &file.keys {
@@ -217,7 +221,8 @@ mod tests {
     #[test]
     fn a_wrong_file_is_refused_with_the_key_by_name() {
         for (text, wanted) in [
-            ("", "EOF"),
+            ("", "it must be {\"keys\""),
+            (r#"[{"name": "a", "key": "x"}]"#, "it must be {\"keys\""),
             ("{}", "missing field `keys`"),
             (r#"{"keys": [{"name": "a", "key": ""}]}"#, "key \"a\""),
             (r#"{"keys": [{"name": "a", "key": "k k"}]}"#, "visible"),

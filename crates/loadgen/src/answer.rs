@@ -1,13 +1,13 @@
 //! Parser of an answer: bytes to record.
 
-use std::borrow::Cow;
-
 use penstock_openai::sse_reader::{Event, EventReader};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::fields::{Count, Text};
 use crate::record::Record;
 
 /// Most bytes of one event.
@@ -35,7 +35,7 @@ struct Choice<'a> {
     finish_reason: Option<Text<'a>>,
 }
 
-/// Reasoning counts as output; servers have two names for it.
+/// Reasoning, refusals and calls of tools count as output; servers have two names for reasoning.
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
@@ -44,23 +44,21 @@ struct Delta<'a> {
     reasoning_content: Option<Text<'a>>,
     #[serde(borrow)]
     reasoning: Option<Text<'a>>,
+    #[serde(borrow)]
+    refusal: Option<Text<'a>>,
+    tool_calls: Option<Vec<IgnoredAny>>,
 }
-
-/// Borrowed unless it has escapes.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct UsageField {
-    prompt_tokens: Option<i64>,
-    completion_tokens: Option<i64>,
+    prompt_tokens: Option<Count>,
+    completion_tokens: Option<Count>,
     prompt_tokens_details: Option<PromptDetails>,
 }
 
 #[derive(Deserialize)]
 struct PromptDetails {
-    cached_tokens: Option<i64>,
+    cached_tokens: Option<Count>,
 }
 
 impl Choice<'_> {
@@ -68,8 +66,18 @@ impl Choice<'_> {
         let delta = self.delta.as_ref();
         let thought = delta.and_then(|d| d.reasoning_content.as_ref().or(d.reasoning.as_ref()));
         let said = delta.and_then(|d| d.content.as_ref());
-        let parts = [thought, said, self.text.as_ref()];
+        let refused = delta.and_then(|d| d.refusal.as_ref());
+        let parts = [thought, said, refused, self.text.as_ref()];
         parts.into_iter().flatten().map(|text| text.0.as_ref())
+    }
+
+    /// Whether it has a part of the output, or ends it. A role alone, or empty text, is none.
+    fn has_output(&self) -> bool {
+        let delta = self.delta.as_ref();
+        let calls = delta.and_then(|d| d.tool_calls.as_ref());
+        self.texts().any(|text| !text.is_empty())
+            || calls.is_some_and(|calls| !calls.is_empty())
+            || self.finish_reason.is_some()
     }
 }
 
@@ -98,7 +106,7 @@ impl<'r> Answer<'r> {
         self.done
     }
 
-    /// Parses bytes received at `at`; returns the number of events with choices.
+    /// Parses bytes received at `at`; returns the number of events that count.
     pub(crate) fn take(&mut self, bytes: &[u8], at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
@@ -183,10 +191,12 @@ impl Taking<'_> {
             self.usage(usage);
         }
         let choices = chunk.choices.as_deref().unwrap_or_default();
-        if !choices.is_empty() {
+        // servers send the role before the first token is there, so an event is not yet a token
+        let begun = !self.record.event_times.is_empty();
+        if !choices.is_empty() && (begun || choices.iter().any(Choice::has_output)) {
             self.record.event_times.push(self.seconds);
-            self.choices(choices);
         }
+        self.choices(choices);
     }
 
     fn choices(&mut self, choices: &[Choice<'_>]) {
@@ -216,11 +226,14 @@ impl Taking<'_> {
     fn usage(&mut self, reported: &UsageField) {
         let known = &mut self.record.usage;
         let details = reported.prompt_tokens_details.as_ref();
-        known.prompt = reported.prompt_tokens.unwrap_or(known.prompt);
-        known.completion = reported.completion_tokens.unwrap_or(known.completion);
-        known.cached = details
-            .and_then(|d| d.cached_tokens)
-            .unwrap_or(known.cached);
+        let set = |known: &mut i64, reported: Option<Count>| {
+            if let Some(Count(count)) = reported {
+                *known = count;
+            }
+        };
+        set(&mut known.prompt, reported.prompt_tokens);
+        set(&mut known.completion, reported.completion_tokens);
+        set(&mut known.cached, details.and_then(|d| d.cached_tokens));
     }
 }
 

@@ -45,8 +45,9 @@ pub(crate) struct Client<C: Connect> {
 
 /// Reason for a missing answer.
 enum Trouble {
-    /// The connection was closed before anything of the request was written to it.
-    Unsent(Failure),
+    /// The connection ended without a byte of an answer. Of one that had been used before that says
+    /// nothing about the server: it closes idle connections when it likes to.
+    Ended(Failure),
     Failed(Failure),
 }
 
@@ -73,14 +74,14 @@ impl<C: Connect> Client<C> {
     async fn attempt(&self, record: &mut Record, body: Bytes) -> Result<(), Failure> {
         if let Some(link) = self.pool.take() {
             match self.converse(link, record, body.clone()).await {
-                Err(Trouble::Unsent(_)) => {}
+                Err(Trouble::Ended(_)) => record.send_again(),
                 Err(Trouble::Failed(failure)) => return Err(failure),
                 Ok(()) => return Ok(()),
             }
         }
         let link = self.open().await?;
         match self.converse(link, record, body).await {
-            Err(Trouble::Unsent(failure) | Trouble::Failed(failure)) => Err(failure),
+            Err(Trouble::Ended(failure) | Trouble::Failed(failure)) => Err(failure),
             Ok(()) => Ok(()),
         }
     }
@@ -139,12 +140,18 @@ impl<C: Connect> Client<C> {
         let request = self.request(body);
         let sent = || stamps.written().map(|at| self.seconds(at));
         let answered = line.ask(request, || self.note_sent(record, sent())).await;
-        let answer = answered.map_err(|error| match stamps.written() {
-            Some(_) => Trouble::Failed(Failure::http(&error, "before the answer")),
-            None => Trouble::Unsent(Failure::new(
-                FailureKind::Connect,
-                format!("closed before the request was sent: {error}"),
-            )),
+        let answer = answered.map_err(|error| {
+            let failure = match stamps.written() {
+                Some(_) => Failure::http(&error, "before the answer"),
+                None => Failure::new(
+                    FailureKind::Connect,
+                    format!("closed before the request was sent: {error}"),
+                ),
+            };
+            match stamps.answered() {
+                true => Trouble::Failed(failure),
+                false => Trouble::Ended(failure),
+            }
         })?;
         record.status = answer.status().as_u16();
         if is_event_stream(&answer) {
@@ -159,7 +166,9 @@ impl<C: Connect> Client<C> {
     fn note_sent(&self, record: &mut Record, sent: Option<f64>) {
         if let (true, Some(sent)) = (record.sent.is_nan(), sent) {
             record.sent = sent;
-            self.progress.sent.fetch_add(1, Relaxed);
+            self.progress
+                .sent
+                .fetch_add(u64::from(!record.resent), Relaxed);
         }
     }
 

@@ -17,6 +17,7 @@ mod answer;
 mod connect;
 mod exchange;
 mod failure;
+mod fields;
 mod pool;
 mod progress;
 mod record;

@@ -2,9 +2,16 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::connect::Connect;
 use crate::stamps::Stamps;
+
+/// How long an idle connection is kept: less than the 5 s after which uvicorn (vLLM, SGLang) and
+/// cpp-httplib (llama.cpp) close theirs, so that this end closes first.
+const KEPT: Duration = Duration::from_secs(4);
 
 /// An open connection between requests.
 pub(crate) struct Link<S> {
@@ -15,7 +22,8 @@ pub(crate) struct Link<S> {
 }
 
 pub(crate) struct Pool<C: Connect> {
-    idle: RefCell<Vec<Link<C::Stream>>>,
+    /// With the time since when each has been idle.
+    idle: RefCell<Vec<(Instant, Link<C::Stream>)>>,
 }
 
 impl<C: Connect> Pool<C> {
@@ -26,14 +34,15 @@ impl<C: Connect> Pool<C> {
     }
 
     pub(crate) fn put(&self, link: Link<C::Stream>) {
-        self.idle.borrow_mut().push(link);
+        self.idle.borrow_mut().push((Instant::now(), link));
     }
 
-    /// The connection used last that the server has not closed meanwhile.
+    /// The connection used last that is not too old and that the server has not closed meanwhile.
+    /// The server may close it in this moment still.
     pub(crate) fn take(&self) -> Option<Link<C::Stream>> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(mut link) = idle.pop() {
-            if C::is_quiet(&mut link.stream) {
+        while let Some((since, mut link)) = idle.pop() {
+            if since.elapsed() < KEPT && C::is_quiet(&mut link.stream) {
                 return Some(link);
             }
         }

@@ -11,7 +11,7 @@ pub struct Progress {
     pub open: AtomicU64,
     pub completed: AtomicU64,
     pub failed: AtomicU64,
-    /// Events with choices.
+    /// Events from the first with a part of the output.
     pub events: AtomicU64,
     /// Bytes of bodies received.
     pub bytes: AtomicU64,

@@ -19,6 +19,8 @@ pub(crate) struct Record {
     /// Tokens that the answer must have; 0: unchecked.
     pub(crate) must_produce: u32,
     pub(crate) sent: f64,
+    /// Whether it was sent to a connection that had ended, and then once more.
+    pub(crate) resent: bool,
     pub(crate) connected: f64,
     pub(crate) ended: f64,
     pub(crate) status: u16,
@@ -37,6 +39,7 @@ impl Record {
             due,
             must_produce,
             sent: f64::NAN,
+            resent: false,
             connected: f64::NAN,
             ended: f64::NAN,
             status: 0,
@@ -58,6 +61,12 @@ impl Record {
         self.failure.get_or_insert(failure);
     }
 
+    /// After it was sent in vain, if it was: the next time is the one that counts.
+    pub(crate) fn send_again(&mut self) {
+        self.resent = !self.sent.is_nan();
+        self.sent = f64::NAN;
+    }
+
     pub(crate) fn unsent(mut self) -> Self {
         self.fail(Failure::new(FailureKind::Unsent, "stopped"));
         self
@@ -68,8 +77,10 @@ impl Record {
 #[derive(Debug, Default)]
 pub struct Columns {
     pub due: Vec<f64>,
-    /// When the request's first bytes went to the socket.
+    /// When the request's first bytes went to the socket whose answer this is.
     pub sent: Vec<f64>,
+    /// Whether it had been sent before, to a kept connection that ended without a byte.
+    pub resent: Vec<bool>,
     /// When its connection was established.
     pub connected: Vec<f64>,
     pub ended: Vec<f64>,
@@ -79,7 +90,7 @@ pub struct Columns {
     pub completion_tokens: Vec<i64>,
     pub cached_tokens: Vec<i64>,
     pub event_counts: Vec<u32>,
-    /// Receipt times of events with choices, request after request.
+    /// Receipt times of events from the first with a part of the output, request after request.
     pub event_times: Vec<f64>,
     /// Events with text.
     pub text_events: Vec<u32>,
@@ -113,6 +124,7 @@ impl Columns {
         };
         self.due.push(record.due);
         self.sent.push(record.sent);
+        self.resent.push(record.resent);
         self.connected.push(record.connected);
         self.ended.push(record.ended);
         self.status.push(record.status);

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Stamps {
     received: Cell<Instant>,
+    answered: Cell<bool>,
     written: Cell<Option<Instant>>,
     active: Cell<Instant>,
 }
@@ -22,13 +23,15 @@ impl Stamps {
         let now = Instant::now();
         Self {
             received: Cell::new(now),
+            answered: Cell::new(false),
             written: Cell::new(None),
             active: Cell::new(now),
         }
     }
 
-    /// Resets the write time at the start of a request.
+    /// At the start of a request: nothing of it is written, nothing of its answer received.
     pub(crate) fn begin(&self) {
+        self.answered.set(false);
         self.written.set(None);
         self.active.set(Instant::now());
     }
@@ -36,6 +39,11 @@ impl Stamps {
     /// When the first bytes since `begin` were written to the socket.
     pub(crate) fn written(&self) -> Option<Instant> {
         self.written.get()
+    }
+
+    /// Whether bytes were received since `begin`.
+    pub(crate) fn answered(&self) -> bool {
+        self.answered.get()
     }
 
     /// When bytes were received last.
@@ -59,6 +67,7 @@ impl Stamps {
     fn read(&self) {
         let now = Instant::now();
         self.received.set(now);
+        self.answered.set(true);
         self.active.set(now);
     }
 }

@@ -146,7 +146,7 @@ proptest! {
         let columns = ask(cut(&good_answer(), cuts), false);
         prop_assert_eq!((columns.failure[0].as_str(), columns.detail[0].as_str()), ("", ""));
         prop_assert_eq!(columns.text[0].as_str(), "a\n\"éb");
-        prop_assert_eq!((columns.event_counts[0], columns.text_events[0]), (4, 2));
+        prop_assert_eq!((columns.event_counts[0], columns.text_events[0]), (3, 2));
         prop_assert_eq!((columns.prompt_tokens[0], columns.completion_tokens[0]), (3, 2));
         prop_assert_eq!(columns.cached_tokens[0], -1);
     }
@@ -158,7 +158,7 @@ fn a_good_answer_byte_by_byte() {
     let columns = ask(bytes.chunks(1).map(<[u8]>::to_vec).collect(), true);
     assert_eq!(
         (columns.failure[0].as_str(), columns.event_counts[0]),
-        ("", 4)
+        ("", 3)
     );
     // the answer is known with the empty line after [DONE]; the last chunk is 2 bytes of line end
     // and 5 more

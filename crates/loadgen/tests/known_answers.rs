@@ -32,6 +32,7 @@ fn as_json(columns: Columns) -> Value {
     json!({
         "due": times(&columns.due),
         "sent": times(&columns.sent),
+        "resent": columns.resent,
         "connected": times(&columns.connected),
         "ended": times(&columns.ended),
         "status": columns.status,
@@ -82,6 +83,11 @@ fn every_failure_has_its_kind() {
 }
 
 #[test]
+fn an_event_without_output_is_no_token() {
+    check("role");
+}
+
+#[test]
 fn a_stop_cuts_what_is_open() {
     check("stopped");
 }
@@ -99,6 +105,7 @@ fn every_golden_is_checked() {
         [
             "failures.json",
             "queue.json",
+            "role.json",
             "stalled.json",
             "stopped.json",
             "stream.json"

@@ -135,27 +135,59 @@ fn a_connection_that_the_server_closed_is_replaced() {
     );
 }
 
+/// As a server does that closes what is idle while the next request is on its way.
 #[test]
-fn a_request_that_was_written_is_never_sent_again() {
+fn a_kept_connection_that_ends_without_a_byte_is_replaced() {
     let (url, seen) = server(|index, mut stream, seen| {
-        for answer in [ANSWER, ""] {
-            let body = read_body(&mut stream).unwrap();
+        let body = read_body(&mut stream).unwrap();
+        seen.send((index, body)).unwrap();
+        stream.write_all(ANSWER.as_bytes()).unwrap();
+        if let Some(body) = read_body(&mut stream) {
             seen.send((index, body)).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
         }
     });
-    let run = run(&url, &[]);
-    run.add(vec![request(0.0, "1"), request(0.3, "2")]).unwrap();
+    let run = run(&url, &[("max_concurrency", json!(1))]);
+    let due = [0.0, 0.3, 0.6].map(|due| request(due, &due.to_string()));
+    run.add(due.into()).unwrap();
     let columns = ended(&run);
-    assert_eq!(columns.failure, ["", "no_finish"]);
-    assert_eq!(
-        columns.detail[1],
-        "the connection was closed before the answer"
-    );
-    assert_eq!(
-        seen.try_iter().collect::<Vec<_>>(),
-        [(0, "1".into()), (0, "2".into())]
-    );
+    assert_eq!(columns.failure, ["", "", ""], "{:?}", columns.detail);
+    assert_eq!(columns.resent, [false, true, true]);
+    assert!(columns.sent[1] >= columns.connected[1] && columns.connected[1] >= 0.3);
+    assert_eq!(run.progress().sent.load(Relaxed), 3);
+    let seen: Vec<_> = seen.try_iter().collect();
+    let asked = [(0, "0"), (0, "0.3"), (1, "0.3"), (1, "0.6"), (2, "0.6")];
+    assert_eq!(seen, asked.map(|(index, body)| (index, body.to_owned())));
+}
+
+/// What fails on a new connection too is the server's failure; what has begun is never repeated.
+#[test]
+fn a_request_is_sent_at_most_twice() {
+    for (said, sent, detail) in [
+        ("", 2, "the connection was closed before the answer"),
+        (
+            "HTTP/1.1 200 ",
+            1,
+            "the connection was closed before the answer",
+        ),
+    ] {
+        let (url, seen) = server(move |index, mut stream, seen| {
+            let body = read_body(&mut stream).unwrap();
+            seen.send((index, body)).unwrap();
+            if index == 0 {
+                stream.write_all(ANSWER.as_bytes()).unwrap();
+                seen.send((index, read_body(&mut stream).unwrap())).unwrap();
+                stream.write_all(said.as_bytes()).unwrap();
+            }
+        });
+        let run = run(&url, &[]);
+        run.add(vec![request(0.0, "1"), request(0.3, "2")]).unwrap();
+        let columns = ended(&run);
+        assert_eq!(columns.failure, ["", "no_finish"]);
+        assert_eq!(columns.detail[1], detail);
+        assert_eq!(columns.resent[1], sent == 2);
+        let twos = seen.try_iter().filter(|(_, body)| body == "2");
+        assert_eq!(twos.count(), sent, "{said:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod buffers;
 mod comm;
 mod decoder;
+mod directory;
 mod formats;
 mod frames;
 mod gateway;
@@ -42,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("HEAD_ROWS", penstock_decoder::HEAD_ROWS)?;
     module.add("KV_PAYLOAD_AT", penstock_kvstore::disk::PAYLOAD_AT)?;
     module.add_class::<decoder::Decoder>()?;
+    module.add_class::<directory::PrivateDirectory>()?;
     module.add_class::<decoder::ReadCount>()?;
     module.add_class::<step::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;

@@ -95,6 +95,10 @@ impl LoadRun {
         let u32s = |column: &[u32]| packed(py, column, |value| value.to_ne_bytes());
         taken.set_item("due", f64s(&columns.due))?;
         taken.set_item("sent", f64s(&columns.sent))?;
+        taken.set_item(
+            "resent",
+            packed(py, &columns.resent, |value| [u8::from(value)]),
+        )?;
         taken.set_item("connected", f64s(&columns.connected))?;
         taken.set_item("ended", f64s(&columns.ended))?;
         taken.set_item(

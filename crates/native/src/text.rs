@@ -1,11 +1,11 @@
 //! Tokenizer and chat template for offline use.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary};
-use penstock_text::{Conversation, TextError, TextModel, run_template_job};
+use penstock_text::{Conversation, Detokenizer, TextError, TextModel, run_template_job};
 use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -65,6 +65,17 @@ impl Tokenizer {
     /// Text of `ids`.
     fn decode(&self, ids: Vec<u32>, skip_special: bool) -> String {
         self.model.tokenizer.decode(&ids, skip_special)
+    }
+
+    /// Text of an output: that of `ids`, without a character at its end that is cut.
+    fn output_text(&self, ids: Vec<u32>, skip_special: bool) -> String {
+        let tokenizer = Arc::clone(&self.model.tokenizer);
+        let mut detokenizer = Detokenizer::new(tokenizer, skip_special, &[]);
+        let mut text = String::new();
+        for id in ids {
+            detokenizer.push_into(id, &mut text);
+        }
+        text + &detokenizer.finish()
     }
 
     /// Prompt text of a conversation (JSON list of messages), by the model's template; with

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Number, read};
+use super::fields::{Fields, Number, read, read_object};
 use super::grammar::OutputGrammar;
 use super::logits::LogitRules;
 use super::resume::{self, Resume};
@@ -136,9 +136,10 @@ fn take_stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<StreamOp
         include_usage: Option<bool>,
         continuous_usage_stats: Option<bool>,
     }
-    let Some(wire) = fields.take::<Wire>("stream_options")? else {
+    let Some(raw) = fields.take_raw("stream_options") else {
         return Ok(StreamOptions::default());
     };
+    let wire: Wire = read_object("stream_options", raw, r#"{"include_usage": true}"#)?;
     if !stream {
         return Err(ApiError::invalid(
             "stream_options",
@@ -154,26 +155,14 @@ fn take_stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<StreamOp
 fn take_max_tokens(fields: &mut Fields<'_>, least: u32) -> Result<MaxTokens, ApiError> {
     let newer = fields.take_nullable::<Number>("max_completion_tokens")?;
     let older = fields.take_nullable::<Number>("max_tokens")?;
-    let integer = |name, number: Option<Option<Number>>| match number {
-        Some(Some(number)) => number.integer(name).map(|n| Some(Some(n))),
-        Some(None) => Ok(Some(None)),
-        None => Ok(None),
-    };
-    let newer = integer("max_completion_tokens", newer)?;
-    let older = integer("max_tokens", older)?;
-    let (name, value) = match (newer, older) {
-        (Some(Some(n)), _) => ("max_completion_tokens", n),
-        (_, Some(Some(n))) => ("max_tokens", n),
+    let (name, number) = match (newer, older) {
+        (Some(Some(number)), _) => ("max_completion_tokens", number),
+        (_, Some(Some(number))) => ("max_tokens", number),
         (None, None) => return Ok(MaxTokens::Unset),
         _ => return Ok(MaxTokens::Remaining),
     };
-    match u32::try_from(value) {
-        Ok(n) if n >= least => Ok(MaxTokens::Exactly(n)),
-        _ => Err(ApiError::invalid(
-            name,
-            format!("{name} must be at least {least}, got {value}."),
-        )),
-    }
+    let range = i64::from(least)..=i64::from(u32::MAX);
+    Ok(MaxTokens::Exactly(number.integer(name, range)? as u32))
 }
 
 fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32, ApiError> {

@@ -38,13 +38,23 @@ struct Body<'a> {
     code: Option<&'a str>,
 }
 
+/// A reason that ends a sentence, such as one that a template raises, gets no second full stop.
+fn ended_once(mut message: String) -> String {
+    let dots = message.len() - message.trim_end_matches('.').len();
+    let said = message[..message.len() - dots].ends_with(['!', '?']);
+    if matches!(dots, 2 | 4) || (said && dots == 1) {
+        message.pop();
+    }
+    message
+}
+
 impl ApiError {
     fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        let message = capped(message.into(), MAX_MESSAGE);
+        let message = ended_once(message.into());
         Self {
             status,
             kind,
-            message,
+            message: capped(message, MAX_MESSAGE),
             param: None,
             code: None,
             retry_after_s: None,
@@ -347,6 +357,20 @@ mod tests {
                 r#""type":"invalid_request_error","param":"top_p","code":null}}"#
             )
         );
+    }
+
+    #[test]
+    fn a_message_ends_once() {
+        for (message, shown) in [
+            ("boom..", "boom."),
+            ("boom.", "boom."),
+            ("really?.", "really?"),
+            ("stop!.", "stop!"),
+            ("and so on....", "and so on..."),
+            ("and so on...", "and so on..."),
+        ] {
+            assert_eq!(ApiError::bad_request(message).message, shown);
+        }
     }
 
     #[test]

@@ -128,17 +128,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.take::<Number>(name)? else {
             return Ok(None);
         };
-        let value = value.integer(name)?;
-        if range.contains(&value) {
-            return Ok(Some(value));
-        }
-        let (low, high) = (range.start(), range.end());
-        let message = if *high == i64::from(u32::MAX) || *high == i64::from(i32::MAX) {
-            format!("{name} must be at least {low}, got {value}.")
-        } else {
-            format!("{name} must be between {low} and {high}, got {value}.")
-        };
-        Err(ApiError::invalid(name, message))
+        value.integer(name, range).map(Some)
     }
 
     /// Removes a number that must fit; `allowed` names what does.
@@ -202,31 +192,68 @@ impl<'de> Visitor<'de> for SplitVisitor {
 #[serde(untagged, expecting = "expected a number")]
 pub(super) enum Number {
     Integer(i64),
+    /// Beyond `i64`.
+    Large(u64),
     Float(f64),
     Text(String),
 }
 
 impl Number {
-    pub(super) fn integer(&self, name: &'static str) -> Result<i64, ApiError> {
-        if let Self::Integer(value) = self {
-            return Ok(*value);
+    /// The integer, which must lie in `range`.
+    pub(super) fn integer(
+        &self,
+        name: &'static str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<i64, ApiError> {
+        let value = match self {
+            Self::Integer(value) => i128::from(*value),
+            Self::Large(value) => i128::from(*value),
+            Self::Text(text) if text.trim().parse::<i128>().is_ok() => {
+                text.trim().parse().unwrap_or_default()
+            }
+            _ => self.whole(name)?,
+        };
+        let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
+        match i64::try_from(value) {
+            Ok(value) if range.contains(&value) => Ok(value),
+            _ if value < low && Self::is_open(high) => {
+                Err(Self::refusal(name, &format!("at least {low}"), value))
+            }
+            _ if Self::is_open(high) => Err(Self::refusal(name, &format!("at most {high}"), value)),
+            _ => Err(Self::refusal(
+                name,
+                &format!("between {low} and {high}"),
+                value,
+            )),
         }
-        if let Self::Text(text) = self
-            && let Ok(value) = text.trim().parse()
-        {
-            return Ok(value);
-        }
+    }
+
+    /// Whether a bound is only that of the type.
+    fn is_open(high: i128) -> bool {
+        high == i128::from(u32::MAX) || high == i128::from(i32::MAX)
+    }
+
+    /// The integer that a float is.
+    fn whole(&self, name: &'static str) -> Result<i128, ApiError> {
         let value = self.value(name)?;
-        // 2^53: above it not every integer is a float.
-        if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 {
-            return Ok(value as i64);
+        if value.fract() != 0.0 || !value.is_finite() {
+            return Err(Self::refusal(name, "an integer", value));
         }
-        Err(Self::refusal(name, "an integer", value))
+        // 2^53: above it not every integer is a float, and which one was meant is not known. Beyond
+        // 64 bits all of them are out of range.
+        match value.abs() {
+            ..=9_007_199_254_740_992.0 | 9_223_372_036_854_775_808.0.. => Ok(value as i128),
+            _ => {
+                let written = "written without fraction or exponent where it is above 2^53";
+                Err(Self::refusal(name, written, value))
+            }
+        }
     }
 
     fn value(&self, name: &'static str) -> Result<f64, ApiError> {
         match self {
             Self::Integer(value) => Ok(*value as f64),
+            Self::Large(value) => Ok(*value as f64),
             Self::Float(value) => Ok(*value),
             Self::Text(text) => match text.trim().parse() {
                 Ok(value) => Ok(value),
@@ -246,10 +273,103 @@ pub(super) fn read<T: DeserializeOwned>(name: &'static str, raw: &RawValue) -> R
         .map_err(|e| ApiError::invalid(name, format!("{name}: {}.", reason(&e))))
 }
 
+/// Reads one raw value that is an object. `T` alone would take the list of its members, too.
+pub(super) fn read_object<T: DeserializeOwned>(
+    name: &'static str,
+    raw: &RawValue,
+    example: &str,
+) -> Result<T, ApiError> {
+    if !raw.get().starts_with('{') {
+        let message = format!(
+            "{name} must be an object such as {example}, got {:.40}.",
+            raw.get()
+        );
+        return Err(ApiError::invalid(name, message));
+    }
+    read(name, raw)
+}
+
 /// serde_json's words without the position, which would be relative to the field and not to the
 /// body.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ")
         .map_or(text.clone(), |(head, _)| head.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn integer(json: &str, range: std::ops::RangeInclusive<i64>) -> Result<i64, String> {
+        let body = format!("{{\"n\": {json}}}");
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        let value = fields.integer("n", range).map(Option::unwrap);
+        value.map_err(|error| error.message)
+    }
+
+    #[test]
+    fn integers_of_all_sizes() {
+        let all = i64::MIN..=i64::MAX;
+        for (json, value) in [
+            ("5", 5),
+            ("5.0", 5),
+            ("\"-5\"", -5),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+            ("9007199254740992.0", 1 << 53),
+        ] {
+            assert_eq!(integer(json, all.clone()), Ok(value), "{json}");
+        }
+        let (low, high) = (i64::MIN, i64::MAX);
+        for (json, range, message) in [
+            (
+                "1000000000000",
+                1..=i64::from(u32::MAX),
+                "n must be at most 4294967295, got 1000000000000.",
+            ),
+            ("0", 1..=i64::from(u32::MAX), "n must be at least 1, got 0."),
+            ("9", 0..=8, "n must be between 0 and 8, got 9."),
+            ("1.5", all.clone(), "n must be an integer, got 1.5."),
+            (
+                "9223372036854775808",
+                all.clone(),
+                &format!("n must be between {low} and {high}, got 9223372036854775808."),
+            ),
+            (
+                "\"-9223372036854775809\"",
+                all.clone(),
+                &format!("n must be between {low} and {high}, got -9223372036854775809."),
+            ),
+            (
+                "100000000000000000000",
+                all.clone(),
+                &format!("n must be between {low} and {high}, got 100000000000000000000."),
+            ),
+            (
+                "1e17",
+                all.clone(),
+                "n must be written without fraction or exponent where it is above 2^53, got \
+                 100000000000000000.",
+            ),
+        ] {
+            assert_eq!(integer(json, range), Err(message.to_owned()), "{json}");
+        }
+    }
+
+    #[test]
+    fn an_object_is_no_list_and_no_text() {
+        for json in ["\"json_object\"", "[\"json_object\"]", "3"] {
+            let body = format!("{{\"f\": {json}}}");
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            let raw = fields.take_raw("f").unwrap();
+            let error = read_object::<serde_json::Value>("f", raw, "{\"a\": 1}").unwrap_err();
+            let message = format!("f must be an object such as {{\"a\": 1}}, got {json}.");
+            assert_eq!(
+                (error.message, error.param.as_deref()),
+                (message, Some("f"))
+            );
+        }
+    }
 }

@@ -4,7 +4,7 @@ use penstock_wire::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, read};
+use super::fields::{Fields, read, read_object};
 use crate::error::ApiError;
 
 /// A grammar, and the field of the request that asked for it: errors name that field.
@@ -105,13 +105,14 @@ fn take_response_format(fields: &mut Fields<'_>) -> Result<Option<OutputGrammar>
         schema: Option<Box<RawValue>>,
     }
     #[derive(Deserialize)]
+    #[serde(expecting = "an object with a schema")]
     struct Named {
         schema: Option<Box<RawValue>>,
     }
     let Some(raw) = fields.take_raw(FIELD) else {
         return Ok(None);
     };
-    let wire: Wire = read(FIELD, raw)?;
+    let wire: Wire = read_object(FIELD, raw, r#"{"type": "json_object"}"#)?;
     let schema = |raw: Box<RawValue>| of(FIELD, GrammarKind::JsonSchema, &raw);
     match wire.r#type.as_str() {
         "text" => Ok(None),

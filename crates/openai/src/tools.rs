@@ -219,6 +219,7 @@ fn check_bytes(length: usize) -> Result<(), ApiError> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a tool, an object")]
 struct ToolWire {
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -226,6 +227,7 @@ struct ToolWire {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a function, an object with a name")]
 struct FunctionWire {
     name: String,
     description: Option<String>,

@@ -23,6 +23,7 @@ mod load;
 mod logprobs;
 mod marks;
 mod metrics;
+mod offsets;
 mod pooling;
 mod reading;
 mod render;

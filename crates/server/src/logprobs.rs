@@ -72,31 +72,39 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     tokenizer.token_bytes(id).unwrap_or_default().into_owned()
 }
 
-/// Appends `tokens` in the completions shape. A missing row, as the first token of a prompt has,
-/// becomes nulls. `offset` counts the characters of the tokens so far.
+/// Appends `tokens` in the completions shape, each with its offset in the text. A missing row, as
+/// the first token of a prompt has, becomes nulls.
 pub(crate) fn append_completion<'r>(
     out: &mut CompletionLogprobs,
     tokenizer: &Tokenizer,
-    tokens: &[u32],
+    tokens: impl Iterator<Item = (u32, u32)>,
     rows: impl Iterator<Item = Option<&'r LogprobRow>>,
-    offset: &mut u32,
 ) {
-    for (&token, row) in tokens.iter().zip(rows) {
-        let text = tokenizer.token_text(token);
-        out.text_offset.push(*offset);
-        *offset += text.chars().count() as u32;
+    for ((token, offset), row) in tokens.zip(rows) {
+        let name = completion_name(tokenizer, token);
+        out.text_offset.push(offset);
         out.token_logprobs.push(row.map(|row| finite(row.logprob)));
         out.top_logprobs
-            .push(row.map(|row| scores(tokenizer, &text, row)));
-        out.tokens.push(text);
+            .push(row.map(|row| scores(tokenizer, &name, row)));
+        out.tokens.push(name);
     }
+}
+
+/// The text of a token. One that is a part of a character has none of its own, and gets the name
+/// that OpenAI gives it, `bytes:\xf0\x9f`, so that no two share a key.
+fn completion_name(tokenizer: &Tokenizer, id: u32) -> String {
+    let bytes = bytes(tokenizer, id);
+    String::from_utf8(bytes).unwrap_or_else(|error| {
+        let escaped = error.as_bytes().escape_ascii();
+        format!("bytes:{escaped}")
+    })
 }
 
 /// The alternatives and, when it is none of them, the token itself.
 fn scores(tokenizer: &Tokenizer, token: &str, row: &LogprobRow) -> TokenScores {
     let mut scores = TokenScores::default();
     for &(id, logprob) in &row.alternatives {
-        scores.insert(tokenizer.token_text(id), finite(logprob));
+        scores.insert(completion_name(tokenizer, id), finite(logprob));
     }
     scores.insert(token.to_owned(), finite(row.logprob));
     scores

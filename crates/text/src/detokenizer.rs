@@ -11,7 +11,7 @@ const HELD_TOKENS: usize = 32;
 /// Turns a stream of token ids into text, a whole number of characters at a time.
 ///
 /// The pieces of [`Self::push`] and [`Self::finish`] together are what [`Tokenizer::decode`] gives
-/// for all ids.
+/// for all ids, without a character at the end that is cut: it is no part of the text yet.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -98,19 +98,24 @@ impl Detokenizer {
         }
     }
 
-    /// Ends the text: an unfinished character becomes U+FFFD.
+    /// Ends the text. An unfinished character is dropped: a U+FFFD would stay in a text that a client
+    /// lets another request continue.
     pub fn finish(&mut self) -> String {
+        let mut text = String::new();
         match &mut self.state {
-            State::Bytes(state) => {
-                let pending = std::mem::take(&mut state.pending);
-                String::from_utf8_lossy(&pending).into_owned()
-            }
+            State::Bytes(state) => state.pending.clear(),
             State::Pipeline(state) => {
-                let mut text = String::new();
+                let cut = state.cut_bytes(&self.tokenizer);
                 state.emit(&self.tokenizer, true, &mut text);
-                text
+                // the decoder writes one for each byte, or one for all
+                for _ in 0..cut {
+                    if text.ends_with(char::REPLACEMENT_CHARACTER) {
+                        text.pop();
+                    }
+                }
             }
         }
+        text
     }
 }
 
@@ -157,6 +162,16 @@ fn emit_characters<'a>(bytes: &'a [u8], out: &mut String) -> &'a [u8] {
 }
 
 impl PipelineState {
+    /// Length of the unfinished character at the end of the tokens that are held back.
+    fn cut_bytes(&self, tokenizer: &Tokenizer) -> usize {
+        let held = self.ids[self.emitted..].iter();
+        let bytes: Vec<u8> = held
+            .flat_map(|&id| tokenizer.raw_bytes(id).unwrap_or_default())
+            .copied()
+            .collect();
+        emit_characters(&bytes, &mut String::new()).len()
+    }
+
     fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         self.ids.push(id);
         let overdue = self.ids.len() - self.emitted > HELD_TOKENS;

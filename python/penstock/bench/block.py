@@ -100,6 +100,8 @@ def _penstock(result: Result) -> Iterator[str]:
         yield _decimal(
             f"{statistic.capitalize()} {waited} (ms):", ours["send_lateness_ms"][statistic]
         )
+    if ours.get("resent"):
+        yield _number("Sent again, kept connection had ended:", ours["resent"])
     usage = ours["usage"]
     if usage["reported"] < result["completed"]:
         yield _number("Answers without usage:", result["completed"] - usage["reported"])

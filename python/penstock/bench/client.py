@@ -175,6 +175,7 @@ class _Columns:
             name: _array("q", taken[name])
             for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
         }
+        self._resent = _array("B", taken["resent"])
         self._text_events = _array("I", taken["text_events"])
         self._event_ends = list(accumulate(_array("I", taken["event_counts"]), initial=0))
         self._event_times = _array("d", taken["event_times"])
@@ -192,6 +193,7 @@ class _Columns:
             events=self._event_times[self._event_ends[index] : self._event_ends[index + 1]],
             reported=prompt >= 0 or completion >= 0,
             cached_tokens=max(usage["cached_tokens"], 0),
+            resent=bool(self._resent[index]),
             **times,
             **words,
         )

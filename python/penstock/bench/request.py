@@ -40,7 +40,7 @@ class Outcome:
     """When its connection was established; before `due` for a kept one."""
     ended: float
     events: array[float]
-    """Receipt times of the SSE chunks that carried a choice."""
+    """Receipt times of the SSE chunks with a choice, from the first with a part of the output."""
     reported: bool
     """Whether the server reported usage."""
     cached_tokens: int
@@ -51,6 +51,8 @@ class Outcome:
     malformed, timeout, interrupted, unsent.
     """
     detail: str
+    resent: bool = False
+    """Whether it was sent twice, the first time to a kept connection that ended without a byte."""
 
     @property
     def success(self) -> bool:

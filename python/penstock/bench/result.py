@@ -219,6 +219,7 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
         "partial": load.partial,
         "failures": dict(Counter(outcome.failure for outcome in failed)),
         "failure_examples": list(dict.fromkeys(map(_error, failed)))[:EXAMPLES],
+        "resent": sum(outcome.resent for outcome in outcomes),
         "send_lateness_ms": _lateness(outcomes),
         "usage": {
             "reported": len(reported),

@@ -3,6 +3,9 @@ standard library.
 
 Only successful requests enter. Times are seconds. The names are vLLM's:
 
+An event is a part of the output: an SSE record before the first one that has any (the role of a
+chat alone) is none.
+
 TTFT   first event - sent
 E2EL   last event - sent
 ITL    gaps between the events of a request, pooled over requests

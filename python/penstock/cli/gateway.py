@@ -22,6 +22,9 @@ from penstock.cli.gateway_kubernetes import (
     pods_of,
 )
 from penstock.config import (
+    CERTIFICATE_AND_KEY,
+    LOG_FORMATS,
+    LOG_LEVELS,
     ClusterAccess,
     backend_api_key,
     cluster_access,
@@ -108,8 +111,8 @@ def _listener(group: argparse._ArgumentGroup) -> None:
         "--allowed-origins", action="append", metavar="ORIGIN", help="of pages that may use it"
     )
     group.add_argument("--access-log", action="store_true", help="one line for each request")
-    group.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
-    group.add_argument("--log-format", choices=("text", "json"))
+    group.add_argument("--log-level", choices=LOG_LEVELS)
+    group.add_argument("--log-format", choices=LOG_FORMATS)
     group.add_argument("--threads", type=int, metavar="N", help="(default: 1)")
 
 
@@ -280,7 +283,9 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "drain_timeout_s": parsed.shutdown_timeout,
         "worker_threads": parsed.threads,
     }
-    if parsed.ssl_certfile is not None or parsed.ssl_keyfile is not None:
+    if (parsed.ssl_certfile is None) != (parsed.ssl_keyfile is None):
+        raise WrongSettingError(CERTIFICATE_AND_KEY)
+    if parsed.ssl_certfile is not None:
         given["tls"] = {"certificate": parsed.ssl_certfile, "key": parsed.ssl_keyfile}
     log = {"level": parsed.log_level, "format": parsed.log_format}
     log = {name: value for name, value in log.items() if value is not None}

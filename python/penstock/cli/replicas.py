@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,9 +65,11 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
     flags += words_of(settings(parsed))
     if parsed.config is not None:
         flags += ["--config", parsed.config]
-    # Sockets of replicas that were killed go with it.
-    runtime = tempfile.TemporaryDirectory(prefix="penstock-", dir=runtime_directory())
-    replicas = [Replica(model, flags, key, runtime.name) for _ in range(server.replicas)]
+    from penstock._native import PrivateDirectory
+
+    # Sockets of replicas that were killed go with it; one that is left over itself, with the next.
+    runtime = PrivateDirectory(runtime_directory() or tempfile.gettempdir())
+    replicas = [Replica(model, flags, key, str(runtime.path)) for _ in range(server.replicas)]
     try:
         for replica in replicas:
             replica.start()
@@ -78,7 +81,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
     finally:
         for replica in replicas:
             replica.end()
-        runtime.cleanup()
+        shutil.rmtree(runtime.path, ignore_errors=True)
 
 
 def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:

@@ -9,10 +9,16 @@ from penstock.config.documents import read_document
 from penstock.config.flags import FLAGS, Flag
 from penstock.config.kubernetes import ClusterAccess, cluster_access, default_kubeconfigs
 from penstock.config.kv_events import KvEventsConfig
-from penstock.config.log import configure_log
+from penstock.config.log import LOG_FORMATS, LOG_LEVELS, configure_log
 from penstock.config.nodes import cluster_key, split_address
 from penstock.config.ray import prepare_ray_environment, ray_actor_environment
-from penstock.config.resolve import ON_CPUS, ON_GPUS, StepDefaults, resolve
+from penstock.config.resolve import (
+    CERTIFICATE_AND_KEY,
+    ON_CPUS,
+    ON_GPUS,
+    StepDefaults,
+    resolve,
+)
 from penstock.config.sections import (
     CacheConfig,
     ComputeConfig,
@@ -44,7 +50,10 @@ from penstock.config.sources import (
 from penstock.config.vllm_flags import ignored_value
 
 __all__ = [
+    "CERTIFICATE_AND_KEY",
     "FLAGS",
+    "LOG_FORMATS",
+    "LOG_LEVELS",
     "ON_CPUS",
     "ON_GPUS",
     "CacheConfig",

@@ -6,7 +6,8 @@ command line and in the environment. The kind of the flag parses the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from penstock.core import PenstockError
 LARGEST = 1 << 20
 """Bytes of a file: the loader that keeps places is slow."""
 _TAG = "tag:yaml.org,2002:"
+_WORDS = {"": "null", "~": "null", "true": "true", "false": "false", "null": "null"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,17 @@ class Setting:
         return self.name.replace("-", "_")
 
 
-def read_settings(path: Path) -> list[Setting]:
-    """Entries of a file in order. PenstockError names the file, the line and the expected text."""
-    return list(_File(path).settings())
+def read_settings(path: Path, as_json: Container[str] = ()) -> list[Setting]:
+    """Entries of a file in order; mappings of the keys `as_json` become JSON. PenstockError names
+    the file, the line and the expected text.
+    """
+    return list(_File(path, as_json).settings())
 
 
 class _File:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, as_json: Container[str]) -> None:
         self._path = path
+        self._as_json = as_json
         self._text = read_text(path, "--config", LARGEST)
 
     def settings(self) -> Iterator[Setting]:
@@ -78,6 +83,8 @@ class _File:
     def _item(self, setting: str, node: yaml.Node) -> str | Section:
         if not isinstance(node, yaml.MappingNode):
             return self._scalar(node)
+        if setting.replace("-", "_") in self._as_json:
+            return json.dumps(self._value(node))
         entries = list(self._entries(node))
         return Section(
             setting,
@@ -85,6 +92,23 @@ class _File:
             tuple((name.replace("_", "-"), self._scalar(value)) for name, _, value in entries),
             tuple(f"{self._path}:{line}" for _, line, _ in entries),
         )
+
+    def _value(self, node: yaml.Node) -> object:
+        """What a node means in JSON. Quoted scalars are texts; so is what is no word or number of
+        JSON, such as `yes`.
+        """
+        if isinstance(node, yaml.MappingNode):
+            return {name: self._value(value) for name, _, value in self._entries(node)}
+        if isinstance(node, yaml.SequenceNode):
+            self._untagged(node, "seq")
+            return [self._value(item) for item in node.value]
+        text = self._scalar(node)
+        if isinstance(node, yaml.ScalarNode) and node.style is not None:
+            return text
+        try:
+            return json.loads(_WORDS.get(text.lower(), text), parse_constant=str)
+        except ValueError:
+            return text
 
     def _entries(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
         """Keys with their lines and values; no key twice, in any spelling."""

@@ -14,12 +14,14 @@ from penstock.config.kinds import (
     Count,
     Integer,
     IntegerChoice,
+    JsonObject,
     Kind,
     Seconds,
     Switch,
     Text,
 )
 from penstock.config.kv_events import KvEvents
+from penstock.config.log import LOG_FORMATS, LOG_LEVELS
 from penstock.config.tiers import Tier
 
 GROUPS = {
@@ -133,7 +135,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--override-generation-config",
         "model",
-        Text(),
+        JsonObject(),
         None,
         "JSON object of sampling defaults over those, such as '{\"temperature\": 0.2}'",
     ),
@@ -482,13 +484,13 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _server(
         "--log-level",
-        Choice(("error", "warning", "info")),
+        Choice(LOG_LEVELS),
         "info",
         "lines of the log that are written: these and worse ones",
     ),
     _server(
         "--log-format",
-        Choice(("text", "json")),
+        Choice(LOG_FORMATS),
         "text",
         "form of a line of the log; json: an object with time, level, source and message",
     ),

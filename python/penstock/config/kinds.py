@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -61,6 +62,19 @@ class Text:
 
     def expected(self) -> str:
         return "a text that is not empty"
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """An object in JSON, kept as text. Files may have it as a mapping."""
+
+    def parse(self, text: str) -> str:
+        if not isinstance(json.loads(text), dict):
+            raise ValueError
+        return text
+
+    def expected(self) -> str:
+        return 'a JSON object such as {"name": 1}, in a file a mapping as well'
 
 
 @dataclass(frozen=True)

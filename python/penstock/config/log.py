@@ -14,6 +14,9 @@ import time
 
 from penstock.config.sections import LogConfig
 
+LOG_LEVELS = ("error", "warning", "info")
+LOG_FORMATS = ("text", "json")
+"""The words of `crates/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0

@@ -35,6 +35,7 @@ class StepDefaults:
     tokens: int
 
 
+CERTIFICATE_AND_KEY = "--ssl-certfile and --ssl-keyfile go together: give both or neither"
 ON_CPUS = StepDefaults(sequences=64, tokens=256)
 ON_GPUS = StepDefaults(sequences=256, tokens=8192)
 """A GPU computes few tokens in the time in which it reads the weights."""
@@ -189,7 +190,7 @@ def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _server(values: Mapping[str, Any], served_name: str) -> ServerConfig:
     if (values["ssl_certfile"] is None) != (values["ssl_keyfile"] is None):
-        raise PenstockError("--ssl-certfile and --ssl-keyfile go together: give both or neither")
+        raise PenstockError(CERTIFICATE_AND_KEY)
     if values["uds"] and values["ssl_certfile"]:
         raise PenstockError("--uds does not go with --ssl-certfile: leave one of them out")
     return ServerConfig(

@@ -11,12 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
-from penstock.config.kinds import Section, Text
+from penstock.config.kinds import JsonObject, Section, Text
+from penstock.config.kv_events import KvEvents
 from penstock.config.others import lmcache_settings, ray_settings
 from penstock.config.tiers import Tier
+from penstock.config.vllm_flags import BY_NAME
 from penstock.core import InvalidValueError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.config.files import Setting
 
 MODEL = "model"
 PREFIX = "PENSTOCK_"
@@ -28,6 +34,7 @@ _KUBERNETES = re.compile(
 log = logging.getLogger("penstock.config")
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
 """The model is positional on the command line."""
+_AS_JSON = {key for key, flag in BY_KEY.items() if isinstance(flag.kind, JsonObject | KvEvents)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +194,10 @@ def from_file(path: Path) -> dict[str, Raw]:
     from penstock.config.files import read_settings
 
     found = {}
-    for setting in read_settings(path):
+    for setting in read_settings(path, _AS_JSON):
         flag = IN_FILES.get(setting.key)
+        if flag is None and _is_ignored(setting):
+            continue
         if flag is None:
             fault = (
                 f"unknown setting {setting.name!r}; the names are {MODEL} and those of the flags"
@@ -202,6 +211,22 @@ def from_file(path: Path) -> dict[str, Raw]:
             raise InvalidValueError(place, setting.source, flag.kind.expected())
         found[setting.key] = Raw(place, setting.items)
     return found
+
+
+def _is_ignored(setting: Setting) -> bool:
+    """Whether it is a flag of vLLM that has nothing to set here, for which the reason is logged;
+    errors as `Foreign.notice`.
+    """
+    name = setting.key.replace("_", "-")
+    foreign = BY_NAME.get(f"--{name}") or BY_NAME.get(f"--{name.removeprefix('no-')}")
+    if foreign is None or (foreign.takes_value and foreign.key != setting.key):
+        return False
+    off = not foreign.takes_value and setting.source.lower() in ("false", "no", "off", "0")
+    if off and not foreign.refused:
+        return True
+    if notice := foreign.notice(f"{setting.place}: {setting.name}", setting.source):
+        log.warning("%s", notice)
+    return True
 
 
 class NoModelError(InvalidValueError):

@@ -190,7 +190,7 @@ class Batch:
         if params.detokenize:
             keep_all = row.finish is not FinishReason.STOP or params.include_stop_str_in_output
             kept = output.token_ids if keep_all else output.token_ids[:-1]
-            output.text = self._tokenizer.decode(kept, params.skip_special_tokens)
+            output.text = self._tokenizer.output_text(kept, params.skip_special_tokens)
         if row.finish:
             output.finish_reason = row.finish.name.lower()
             eos = self._started.scheduler.limits.eos_token_ids

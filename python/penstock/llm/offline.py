@@ -219,7 +219,7 @@ class LLM:
             found += search(read[at : at + size], params, eos, best)
         for output in found:
             for beam in output.sequences:
-                beam.text = self._native.decode(beam.tokens, True)
+                beam.text = self._native.output_text(beam.tokens, True)
         return found
 
     def encode(

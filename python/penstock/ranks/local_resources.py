@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core import PenstockError
 
 if TYPE_CHECKING:
-    from penstock._native import AbortHandle
+    from penstock._native import AbortHandle, PrivateDirectory
 
 MIB = 2**20
 
@@ -26,14 +25,16 @@ class SharedFiles:
     """
 
     def __init__(self, parent: Path, process: str = "self") -> None:
+        from penstock._native import PrivateDirectory
+
         self.descriptors: list[int] = []
-        self._sealed = False
         self._parent = parent
         self._process = process
         try:
-            self._directory = Path(tempfile.mkdtemp(prefix="penstock-", dir=parent))
+            self._own: PrivateDirectory | None = PrivateDirectory(parent)
         except OSError as error:
-            raise PenstockError(f"shared memory in {parent}: {error.strerror}") from error
+            raise PenstockError(f"shared memory in {parent}: {error}") from error
+        self._directory = self._own.path
 
     def ring(self, readers: int, cells: int, capacity: int) -> dict[str, Any]:
         """Arguments of a RingReader or RingWriter, but for its own. `cells` is rounded up to a
@@ -81,9 +82,7 @@ class SharedFiles:
         self.descriptors.clear()
 
     def _remove_directory(self) -> None:
-        if not self._sealed:
-            os.rmdir(self._directory)
-            self._sealed = True
+        self._own = None
 
     def _unlink(self, file: Path) -> str:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)

@@ -101,7 +101,9 @@ fn assistant(
                 let (id, name) = (required(block, "id", at)?, required(block, "name", at)?);
                 conversation.call(id, name, &arguments);
             }
-            kind => return Err(unknown(&at(), kind)),
+            // Of a tool that ran at another server, or of a kind that came after this one.
+            Some(_) => {}
+            None => return Err(unknown(&at(), None)),
         }
     }
     if !texts.is_empty() {
@@ -133,6 +135,8 @@ mod tests {
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "ask", "signature": ""},
                 {"type": "text", "text": "let me look"},
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
                 {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "t", "is_error": false,

@@ -13,7 +13,14 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
     if tools.is_empty() {
         return Ok(());
     }
-    let functions: Result<Vec<_>, _> = tools.iter().enumerate().map(function).collect();
+    // A type is that of a tool which runs at Anthropic, or whose schema only its models know.
+    let ours = |(_, tool): &(usize, &Value)| matches!(member(tool, "type"), None | Some("custom"));
+    let functions: Result<Vec<_>, _> = tools
+        .iter()
+        .enumerate()
+        .filter(ours)
+        .map(function)
+        .collect();
     chat.set("tools", functions?);
     let Some(choice) = choice else {
         return Ok(());
@@ -39,14 +46,6 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
 
 fn function((index, tool): (usize, &Value)) -> Result<Value, ApiError> {
     let at = || format!("tools[{index}]");
-    if let Some(kind) = member(tool, "type").filter(|kind| *kind != "custom") {
-        let message = format!(
-            "{} is {kind:.60}: this server has tools with an input_schema only; tools that run at \
-             Anthropic are not here.",
-            at()
-        );
-        return Err(ApiError::invalid("tools", message));
-    }
     let mut function = Map::new();
     function.insert("name".into(), required(tool, "name", at)?.into());
     let schema = tool.get("input_schema").filter(|schema| schema.is_object());
@@ -107,13 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_anthropic_are_refused() {
-        for tool in [
-            json!({"type": "web_search_20250305", "name": "web_search"}),
-            json!({"name": "f"}),
-            json!({"input_schema": {}}),
-            json!(1),
+    fn tools_of_anthropic_are_left_out() {
+        let theirs = json!({"type": "web_search_20250305", "name": "web_search"});
+        let chat = take(json!({"tools": [theirs, tool()]})).unwrap();
+        assert_eq!(chat.get("tools").unwrap().as_array().unwrap().len(), 1);
+        for body in [
+            json!({"tools": [theirs]}),
+            json!({"tools": [theirs], "tool_choice": {"type": "auto"}}),
         ] {
+            assert_eq!(take(body).unwrap().get("tools").unwrap(), json!([]));
+        }
+        for tool in [json!({"name": "f"}), json!({"input_schema": {}}), json!(1)] {
             let error = take(json!({"tools": [tool]})).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("tools"));
         }

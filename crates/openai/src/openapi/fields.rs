@@ -197,7 +197,7 @@ pub(super) const RESPONSES: Fields = &[
                 {"type": "object", "required": ["type"], "properties": {
                     "type": {"const": "function"}}}]},
             {"type": "object", "required": ["type"], "properties": {
-                "type": {"enum": ["web_search", "custom", "local_shell"]}}}]}}"##,
+                "type": {"type": "string", "not": {"const": "function"}}}}]}}"##,
     ),
     ("tool_choice", TOOL_CHOICE),
     ("parallel_tool_calls", FLAG),

@@ -1,9 +1,12 @@
 //! Input items as messages.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::conversation::{Conversation, member, refused, required, text_of};
 use crate::error::ApiError;
+
+/// Types of parts that are text.
+const TEXT: [&str; 3] = ["input_text", "output_text", "text"];
 
 /// The messages of a request.
 pub(super) fn conversation(
@@ -16,17 +19,22 @@ pub(super) fn conversation(
     }
     match input {
         Value::String(text) => conversation.user(text.clone()),
-        Value::Array(items) if !items.is_empty() => {
+        Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 add(&mut conversation, index, item)?;
             }
         }
         _ => {
-            let message = "input must be a string or a list of items, not empty.";
+            let message = "input must be a string or a list of items.";
             return Err(ApiError::invalid("input", message));
         }
     }
-    Ok(conversation.finish().0)
+    let (mut messages, _) = conversation.finish();
+    if messages.iter().all(|message| message["role"] == "system") {
+        // A probe, or items of which nothing is left: chat templates need a turn.
+        messages.push(json!({"role": "user", "content": ""}));
+    }
+    Ok(messages)
 }
 
 fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<(), ApiError> {
@@ -40,12 +48,15 @@ fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<()
             required(item, "arguments", at)?,
         ),
         "function_call_output" => {
-            let output = item.get("output").unwrap_or(&Value::Null);
-            let text = text_of(output, || format!("input[{index}].output"), &["input_text"])?;
-            conversation.result(required(item, "call_id", at)?, text);
+            let output = item.get("output").filter(|output| !output.is_null());
+            let Some(output) = output else {
+                let message = format!("{}.output must be there.", at());
+                return Err(refused(&at(), message));
+            };
+            conversation.result(required(item, "call_id", at)?, output_text(output));
         }
         "reasoning" => {
-            if let Some(text) = reasoning(index, item)? {
+            if let Some(text) = reasoning(item) {
                 conversation.reasoning(text);
             }
         }
@@ -56,16 +67,52 @@ fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<()
             );
             return Err(refused(&at(), message));
         }
-        other => {
-            let message = format!(
-                "{} is {other:.60}: this server takes message, function_call, \
-                 function_call_output and reasoning items.",
-                at()
-            );
-            return Err(refused(&at(), message));
-        }
+        other => add_of_other_tool(conversation, other, item),
     }
     Ok(())
+}
+
+/// Calls that a client made of tools which are no functions (`custom_tool_call`, `local_shell_call`
+/// and what comes after them) are calls all the same, with their outputs. What a host made, and
+/// every other item, is left out: it says nothing to this model.
+fn add_of_other_tool(conversation: &mut Conversation, kind: &str, item: &Value) {
+    let Some(id) = member(item, "call_id") else {
+        return;
+    };
+    if let Some(tool) = kind.strip_suffix("_call") {
+        let arguments = match (
+            member(item, "arguments"),
+            item.get("input"),
+            item.get("action"),
+        ) {
+            (Some(arguments), ..) => arguments.to_owned(),
+            (_, Some(input), _) => json!({"input": input}).to_string(),
+            (.., Some(action @ Value::Object(_))) => action.to_string(),
+            _ => "{}".to_owned(),
+        };
+        conversation.call(id, member(item, "name").unwrap_or(tool), &arguments);
+    } else if kind.ends_with("_call_output") {
+        let output = item.get("output").unwrap_or(&Value::Null);
+        conversation.result(id, output_text(output));
+    }
+}
+
+/// The output of a tool. Parts that are no text, such as a picture, leave their name: the model
+/// should know that there was something.
+fn output_text(output: &Value) -> String {
+    match output {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let part = |part: &Value| match (member(part, "text"), member(part, "type")) {
+                (Some(text), _) => text.to_owned(),
+                (None, Some(kind)) => format!("[{kind:.60} left out]"),
+                (None, None) => part.to_string(),
+            };
+            parts.iter().map(part).collect::<Vec<_>>().join("\n")
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
 }
 
 fn add_message(
@@ -75,12 +122,11 @@ fn add_message(
 ) -> Result<(), ApiError> {
     let at = || format!("input[{index}]");
     let role = required(item, "role", at)?;
-    let kinds: &[&str] = match role {
-        "assistant" => &["output_text", "refusal", "input_text", "text"],
-        _ => &["input_text", "output_text", "text"],
-    };
     let content = item.get("content").unwrap_or(&Value::Null);
-    let text = text_of(content, || format!("input[{index}].content"), kinds)?;
+    let text = match (role, content) {
+        ("assistant", Value::Array(parts)) => said(parts),
+        _ => text_of(content, || format!("input[{index}].content"), &TEXT)?,
+    };
     match role {
         "user" => conversation.user(text),
         // Templates know the one word or both.
@@ -97,25 +143,27 @@ fn add_message(
     Ok(())
 }
 
-/// The text of a reasoning item, or else of its summary; `None` where both are empty.
-fn reasoning(index: usize, item: &Value) -> Result<Option<String>, ApiError> {
-    for (name, kind) in [("content", "reasoning_text"), ("summary", "summary_text")] {
-        let Some(parts) = item.get(name).filter(|parts| !parts.is_null()) else {
-            continue;
-        };
-        let text = text_of(parts, || format!("input[{index}].{name}"), &[kind, "text"])?;
-        if !text.is_empty() {
-            return Ok(Some(text));
-        }
-    }
-    Ok(None)
+/// The text of a reasoning item, or else of its summary; `None` where both are empty, as in one
+/// that another server has encrypted.
+fn reasoning(item: &Value) -> Option<String> {
+    let texts = ["content", "summary"].map(|name| match item.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => said(parts),
+        _ => String::new(),
+    });
+    texts.into_iter().find(|text| !text.is_empty())
+}
+
+/// What the assistant said in the text parts of an item; parts of other types are left out.
+fn said(parts: &[Value]) -> String {
+    let text = |part| member(part, "text").or_else(|| member(part, "refusal"));
+    parts.iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_conversation_with_calls() {
@@ -147,6 +195,68 @@ mod tests {
         );
     }
 
+    /// A session that began at OpenAI, with tools that are not here.
+    #[test]
+    fn items_of_other_tools_do_not_end_a_conversation() {
+        let shell = json!({"type": "exec", "command": ["ls"]});
+        let input = json!([
+            {"role": "user", "content": "look"},
+            {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "gAAA"},
+            {"type": "web_search_call", "id": "w", "status": "completed", "action": {}},
+            {"type": "local_shell_call", "id": "l", "call_id": "c1", "status": "completed",
+             "action": shell},
+            {"type": "local_shell_call_output", "call_id": "c1", "output": "a.txt"},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "apply_patch", "input": "*** B"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": [
+                {"type": "output_text", "text": "done"}]},
+            {"type": "image_generation_call", "id": "i", "result": "aGk=", "status": "completed"},
+            {"type": "mcp_list_tools", "id": "m", "server_label": "s", "tools": []},
+            {"type": "of_next_year"},
+            {"type": "function_call", "call_id": "c3", "name": "view", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c3", "output": [
+                {"type": "input_image", "image_url": "data:"},
+                {"type": "input_text", "text": "x"}]},
+            {"type": "message", "role": "assistant", "content": [
+                {"type": "output_text", "text": "It is"}, {"type": "of_next_year"}]},
+        ]);
+        let call = |id: &str, name: &str, arguments: &str| {
+            let function = json!({"name": name, "arguments": arguments});
+            let call = json!({"id": id, "type": "function", "function": function});
+            json!({"role": "assistant", "content": null, "tool_calls": [call]})
+        };
+        let result =
+            |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+        assert_eq!(
+            Value::from(conversation(None, &input).unwrap()),
+            json!([
+                {"role": "user", "content": "look"},
+                call("c1", "local_shell", &shell.to_string()),
+                result("c1", "a.txt"),
+                call("c2", "apply_patch", "{\"input\":\"*** B\"}"),
+                result("c2", "done"),
+                call("c3", "view", "{}"),
+                result("c3", "[input_image left out]\nx"),
+                {"role": "assistant", "content": "It is"},
+            ])
+        );
+    }
+
+    /// Agents ask so whether the endpoint is there, or have the model loaded.
+    #[test]
+    fn an_empty_probe_is_a_conversation() {
+        for input in [
+            json!(""),
+            json!([]),
+            json!([{"type": "web_search_call", "id": "w"}]),
+        ] {
+            let messages = conversation(Some("be kind"), &input).unwrap();
+            assert_eq!(
+                Value::from(messages),
+                json!([{"role": "system", "content": "be kind"}, {"role": "user", "content": ""}])
+            );
+        }
+    }
+
     #[test]
     fn other_items_are_refused() {
         for (item, word) in [
@@ -158,7 +268,6 @@ mod tests {
                 "input_image",
             ),
             (json!({"type": "item_reference", "id": "x"}), "stored"),
-            (json!({"type": "computer_call"}), "computer_call"),
             (json!({"type": "function_call", "name": "f"}), "call_id"),
             (
                 json!({"type": "function_call_output", "call_id": "c"}),

@@ -267,7 +267,7 @@ mod tests {
             ("text", json!({"format": {"type": "json_schema"}})),
             ("reasoning", json!({"effort": 3})),
             ("best_of", json!(3)),
-            ("input", json!([])),
+            ("input", json!({})),
             ("input", json!(null)),
             ("instructions", json!([])),
             ("top_logprobs", json!(21)),

@@ -7,20 +7,9 @@ use crate::conversation::{member, required};
 use crate::error::ApiError;
 use crate::fields::Fields;
 
-/// Tools that need a host behind the API, and that agents send to every server. The model is not
-/// offered them: it cannot call what it does not know. The response lists those it has.
-const LEFT_OUT: [&str; 8] = [
-    "web_search",
-    "web_search_preview",
-    "local_shell",
-    "shell",
-    "apply_patch",
-    "custom",
-    "namespace",
-    "tool_search",
-];
-
-/// Tools as the response repeats them.
+/// Tools as the response repeats them: functions. A tool of another type needs a host behind the
+/// API, and agents send several of them to every server; the model is not offered what it cannot
+/// call.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) given: Vec<Value>,
@@ -37,14 +26,17 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
                 functions.push(function(index, &tool)?);
                 given.push(tool);
             }
-            Some(kind) if LEFT_OUT.contains(&kind) => {}
-            kind => return Err(refused(index, kind.unwrap_or("of no type"))),
+            Some(_) => {}
+            None => {
+                let message = format!("tools[{index}] has no type.");
+                return Err(ApiError::invalid("tools", message));
+            }
         }
     }
     chat.set("tools", functions);
     let choice: Option<Value> = fields.take("tool_choice")?;
     let choice = choice.unwrap_or_else(|| "auto".into());
-    chat.set("tool_choice", &choice);
+    chat.set("tool_choice", functions_only(&choice)?);
     let parallel = fields.flag("parallel_tool_calls", true)?;
     chat.set("parallel_tool_calls", parallel);
     Ok(Tools {
@@ -54,12 +46,26 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
     })
 }
 
-fn refused(index: usize, kind: &str) -> ApiError {
-    let message = format!(
-        "tools[{index}] is {kind:.60}: this server has function tools only; tools that run at \
-         OpenAI are not here."
-    );
-    ApiError::invalid("tools", message)
+/// A choice without the tools that were left out. One that demands such a tool cannot be kept.
+fn functions_only(choice: &Value) -> Result<Value, ApiError> {
+    let is_function = |tool: &Value| matches!(member(tool, "type"), None | Some("function"));
+    let mut choice = choice.clone();
+    match member(&choice, "type") {
+        Some("allowed_tools") => {
+            if let Some(Value::Array(tools)) = choice.get_mut("tools") {
+                tools.retain(is_function);
+            }
+        }
+        Some(kind) if !is_function(&choice) => {
+            let message = format!(
+                "tool_choice demands {kind:.60}: this server has function tools only; tools that \
+                 run at OpenAI are not here."
+            );
+            return Err(ApiError::invalid("tool_choice", message));
+        }
+        _ => {}
+    }
+    Ok(choice)
 }
 
 /// Chat nests what is flat here.
@@ -94,7 +100,8 @@ mod tests {
     fn functions_are_nested_and_tools_of_a_host_left_out() {
         let sent = json!([
             tool("f"), {"type": "web_search", "external_web_access": true},
-            {"type": "namespace", "name": "n", "tools": []},
+            {"type": "namespace", "name": "n", "tools": []}, {"type": "image_generation"},
+            {"type": "mcp", "server_label": "s"}, {"type": "of_next_year"},
         ]);
         let (tools, chat) = take(json!({"tools": sent, "tool_choice": "auto"})).unwrap();
         assert_eq!(tools.given, [tool("f")]);
@@ -107,15 +114,34 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_openai_are_refused() {
-        for body in [
-            json!({"tools": [{"type": "file_search"}]}),
-            json!({"tools": [{"type": "mcp"}]}),
-            json!({"tools": [3]}),
-            json!({"tools": [{"type": "function"}]}),
+    fn choices_are_among_functions() {
+        let allowed = json!({"type": "allowed_tools", "mode": "auto", "tools": [
+            {"type": "web_search"}, {"type": "function", "name": "f"}]});
+        let (tools, chat) = take(json!({"tools": [tool("f")], "tool_choice": allowed})).unwrap();
+        assert_eq!(
+            chat.get("tool_choice").unwrap()["tools"],
+            json!([{"type": "function", "name": "f"}])
+        );
+        assert_eq!(tools.choice, allowed);
+    }
+
+    #[test]
+    fn what_is_no_tool_and_what_cannot_be_demanded_is_refused() {
+        for (body, param) in [
+            (json!({"tools": [3]}), "tools"),
+            (json!({"tools": [{}]}), "tools"),
+            (json!({"tools": [{"type": "function"}]}), "tools"),
+            (
+                json!({"tool_choice": {"type": "image_generation"}}),
+                "tool_choice",
+            ),
+            (
+                json!({"tool_choice": {"type": "mcp", "server_label": "s"}}),
+                "tool_choice",
+            ),
         ] {
             let error = take(body).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some("tools"));
+            assert_eq!(error.param.as_deref(), Some(param));
         }
     }
 }

@@ -77,6 +77,7 @@ fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
         echo: request.echo,
         logprobs: request.logprobs.is_some(),
         token_ids: request.common.return_token_ids,
+        skip_special: request.common.skip_special_tokens,
     };
     let (mut prompts, mut shown) = (Vec::new(), Vec::new());
     for prompt in request.prompts {
@@ -113,7 +114,7 @@ fn shown_prompt(
     let echoed = || written.unwrap_or_else(|| job.text.tokenizer.decode(tokens, true));
     ShownPrompt {
         text: if style.echo { echoed() } else { String::new() },
-        tokens: if style.echo || style.token_ids {
+        tokens: if style.echo || style.token_ids || style.logprobs {
             tokens.to_vec()
         } else {
             Vec::new()

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use penstock_openai::sse::{ChunkWriter, Tail};
 use penstock_openai::{CompletionChoice, CompletionLogprobs, CompletionResponse, Usage};
-use penstock_text::Tokenizer;
+use penstock_text::{Detokenizer, Tokenizer};
 
 use crate::delta::OutputDelta;
 use crate::logprobs::append_completion;
+use crate::offsets::{Offsets, count, of_prompt};
 use crate::render::{Identity, Render};
 
 /// What a response shows beside the output.
@@ -18,13 +19,23 @@ pub(crate) struct Style {
     pub(crate) echo: bool,
     pub(crate) logprobs: bool,
     pub(crate) token_ids: bool,
+    /// Special tokens are not in the text.
+    pub(crate) skip_special: bool,
 }
 
-/// A prompt as far as responses show it; empty where they do not.
+/// A prompt as far as responses need it; empty where they do not.
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) text: String,
     pub(crate) tokens: Vec<u32>,
+}
+
+impl ShownPrompt {
+    /// The offsets of the output's tokens; the text has the prompt before them where it is echoed.
+    fn output_offsets(&self, tokenizer: &Arc<Tokenizer>, style: Style) -> Offsets {
+        let output = Detokenizer::new(Arc::clone(tokenizer), style.skip_special, &self.tokens);
+        Offsets::of_output(output, count(&self.text))
+    }
 }
 
 pub(crate) struct CompletionRender {
@@ -39,8 +50,8 @@ pub(crate) struct CompletionRender {
 struct Sent {
     prompt: ShownPrompt,
     started: bool,
-    /// Characters of the tokens whose log-probabilities have been sent.
-    offset: u32,
+    /// Where the tokens begin whose log-probabilities are to be sent.
+    offsets: Offsets,
 }
 
 /// A delta with what precedes it.
@@ -63,16 +74,17 @@ impl CompletionRender {
             &identity.model,
         );
         let choices = prompts.into_iter().map(|prompt| Sent {
+            offsets: prompt.output_offsets(&tokenizer, style),
             prompt,
             started: false,
-            offset: 0,
         });
+        let choices = choices.collect();
         Self {
             identity,
             writer,
             tokenizer,
             style,
-            choices: choices.collect(),
+            choices,
         }
     }
 
@@ -86,17 +98,16 @@ impl CompletionRender {
         };
         if let (true, Some(out)) = (echo, &mut parts.logprobs) {
             let rows = once(None).chain(delta.prompt_logprobs.iter().map(Some));
-            append_completion(
-                out,
-                &self.tokenizer,
-                &sent.prompt.tokens,
-                rows,
-                &mut sent.offset,
-            );
+            let prompt = &sent.prompt;
+            let offsets = of_prompt(&self.tokenizer, &prompt.tokens, &prompt.text);
+            let tokens = prompt.tokens.iter().copied().zip(offsets);
+            append_completion(out, &self.tokenizer, tokens, rows);
         }
         if let Some(out) = &mut parts.logprobs {
             let rows = delta.logprobs.iter().map(Some);
-            append_completion(out, &self.tokenizer, &delta.tokens, rows, &mut sent.offset);
+            let tokens = delta.tokens.iter();
+            let tokens = tokens.map(|&token| (token, sent.offsets.next(token)));
+            append_completion(out, &self.tokenizer, tokens, rows);
         }
         if echo {
             parts.text.push_str(&sent.prompt.text);

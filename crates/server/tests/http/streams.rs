@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use penstock_engine_client::testing::{Action, Script, tokens};
-use penstock_wire::{Finish, Output};
-use serde_json::json;
+use penstock_wire::{Add, Finish, LogprobRow, Output};
+use serde_json::{Value, json};
 
 use crate::client::{exchange, open, read_until, request};
 use crate::door::{Door, bytes_as_tokens, send};
@@ -183,10 +183,86 @@ async fn a_character_in_pieces_gives_no_half() {
 }
 
 #[tokio::test]
-async fn an_unfinished_character_at_the_end_is_replaced() {
-    let door = Door::open(|_| vec![send(&[0xF0, 0x9F], Finish::Length)]).await;
-    let reply = door.complete(&json!({"prompt": "x"})).await;
-    assert_eq!(reply.json()["choices"][0]["text"], "\u{FFFD}");
+async fn an_unfinished_character_at_the_end_is_no_text() {
+    let door = Door::open(|_| vec![send(&[0x61, 0xF0, 0x9F], Finish::Length)]).await;
+    let (text, input) = (json!({"prompt": "x"}), json!({"input": "x"}));
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
+    let mut messages = chat.clone();
+    messages["max_tokens"] = 3.into();
+    for (path, body, whole, piece) in [
+        (
+            "/v1/completions",
+            text,
+            "/choices/0/text",
+            "/choices/0/text",
+        ),
+        (
+            "/v1/chat/completions",
+            chat,
+            "/choices/0/message/content",
+            "/choices/0/delta/content",
+        ),
+        ("/v1/responses", input, "/output/0/content/0/text", "/delta"),
+        ("/v1/messages", messages, "/content/0/text", "/delta/text"),
+    ] {
+        let reply = door.post(path, &body).await.json();
+        assert_eq!(reply.pointer(whole), Some(&json!("a")), "{path}: {reply}");
+        let mut body = body;
+        body["stream"] = true.into();
+        let reply = door.post(path, &body).await;
+        let data = reply
+            .text()
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: {"));
+        let events = data.map(|json| serde_json::from_str(&format!("{{{json}")).unwrap());
+        let pieces =
+            events.filter_map(|event: Value| Some(event.pointer(piece)?.as_str()?.to_owned()));
+        assert_eq!(pieces.collect::<String>(), "a", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn offsets_and_keys_of_parts_of_characters() {
+    // a, 日 in three tokens, 本 in one and two, b
+    let bytes = "a日本b".bytes().map(u32::from).collect::<Vec<_>>();
+    let steps = move |_: &Add| {
+        let row = |token: u32| LogprobRow {
+            logprob: -1.0,
+            rank: 1,
+            alternatives: vec![(token, -1.0), (0xE6, -2.0), (0xE7, -3.0), (0x22, -4.0)],
+        };
+        let output = |(index, &token): (usize, &u32)| {
+            Action::Send(Output {
+                tokens: vec![token],
+                logprobs: vec![row(token)],
+                prompt_logprobs: if index == 0 {
+                    vec![row(0xA9)]
+                } else {
+                    Vec::new()
+                },
+                finish: [Finish::None, Finish::Length][usize::from(index == 7)],
+                ..Output::default()
+            })
+        };
+        bytes.iter().enumerate().map(output).collect::<Vec<_>>()
+    };
+    let door = Door::open(steps).await;
+    for echo in [false, true] {
+        let body = json!({"prompt": "é", "logprobs": 4, "max_tokens": 8, "echo": echo});
+        let reply = door.complete(&body).await.json();
+        let scores = &reply["choices"][0]["logprobs"];
+        let offsets = match echo {
+            false => json!([0, 1, 1, 1, 2, 2, 2, 3]),
+            true => json!([0, 0, 1, 2, 2, 2, 3, 3, 3, 4]),
+        };
+        assert_eq!(scores["text_offset"], offsets, "{reply}");
+        let tokens = scores["tokens"].as_array().unwrap();
+        let last = |at: usize| &tokens[tokens.len() - 8 + at];
+        assert_eq!((last(0), last(1)), (&json!("a"), &json!("bytes:\\xe6")));
+        let top = scores["top_logprobs"].as_array().unwrap();
+        let keys: Vec<_> = top[top.len() - 1].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["b", "bytes:\\xe6", "bytes:\\xe7", "\""]);
+    }
 }
 
 #[tokio::test]

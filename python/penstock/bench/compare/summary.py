@@ -93,6 +93,8 @@ class Counts:
     failed: int
     failures: Mapping[str, int]
     """Count by kind; `short` are outputs with fewer tokens than requested."""
+    resent: int
+    """Requests sent again because a kept connection had ended; no failures."""
     prompt_mismatch: int
     """Outputs whose server counted another number of prompt tokens than requested."""
 
@@ -243,6 +245,7 @@ def _count(runs: Sequence[Result]) -> Counts:
         completed=sum(int(run.get("completed") or 0) for run in runs),
         failed=sum(int(run.get("failed") or 0) for run in runs),
         failures=dict(failures),
+        resent=sum(int(_own(run).get("resent") or 0) for run in runs),
         prompt_mismatch=sum(
             int((_own(run).get("usage") or {}).get("prompt_mismatch") or 0) for run in runs
         ),

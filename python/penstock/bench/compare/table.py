@@ -79,6 +79,8 @@ def _workload(summary: Summary, workload: Workload) -> Iterator[str]:
             rows.append([statistic.label, *words])
     counts = [summary.counts.get((workload, server)) for server in summary.servers]
     rows.append(["failed", *map(_failed, counts)])
+    if any(count and count.resent for count in counts):
+        rows.append(["sent again", *(str(c.resent) if c else "-" for c in counts)])
     if any(count and count.prompt_mismatch for count in counts):
         rows.append(
             ["other prompt length", *(str(c.prompt_mismatch) if c else "-" for c in counts)]

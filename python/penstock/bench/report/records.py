@@ -85,6 +85,7 @@ def load_made(collection: Collection) -> Table:
         Column("Requests"),
         Column("Duration", "s"),
         Column("Sent late, P99", "ms"),
+        Column("Sent again"),
         Column("Client CPU", "%"),
         Column("Server CPU", "s"),
         Column("CPU of others", "%"),
@@ -97,6 +98,7 @@ def load_made(collection: Collection) -> Table:
     ]
     notes = (
         "Sent late is sending minus due time; with a limit of concurrency it includes the wait.",
+        "Sent again are requests whose kept connection the server had closed; no failures.",
         "Shares of the CPU are the largest of the runs.",
         "Prompt mismatch counts outputs whose server saw another number of prompt tokens.",
     )
@@ -118,6 +120,7 @@ def _load_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell, ..
         Cell(f"{sum(run.failed + int(run.result['completed']) for run in runs):,}"),
         Cell(human(_sum(run.value("duration") for run in runs))),
         Cell(human(_largest(late))),
+        Cell(_counted(_sum(number(run.own.get("resent")) for run in runs))),
         Cell(human(_largest(client))),
         Cell(human(_sum(run.value("server_cpu_s") for run in runs))),
         Cell(human(_largest(None if share is None else 100 * share for share in foreign))),
