@@ -13,6 +13,8 @@ use crate::events::data;
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const DONE: &[u8] = b"[DONE]";
+/// Bytes of a text that another replica may get; it is longer than any context.
+const MOST_TEXT: usize = 4 << 20;
 /// Members of all events of one answer.
 const SAME: [&str; 3] = ["id", "created", "model"];
 /// Members with which a text says too little, or another prompt is needed.
@@ -183,7 +185,10 @@ impl Continued {
                 false => choice["text"].as_str().unwrap_or_default().to_owned(),
             };
             if !text.is_empty() {
-                self.text.push_str(&text);
+                self.is_unfit |= self.text.len() > MOST_TEXT;
+                if !self.is_unfit {
+                    self.text.push_str(&text);
+                }
                 self.tokens += 1;
                 said = true;
             }

@@ -13,7 +13,7 @@ const DONE: &[u8] = b"[DONE]";
 /// What ends the streams of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// `[DONE]`, or the reasons for which all choices end.
+    /// The reasons for which all choices end, or some and `[DONE]`.
     Choices,
     /// An event of one of these types.
     Types(&'static [&'static str]),
@@ -35,8 +35,10 @@ const RESPONSES: Protocol = Protocol::Types(&[
 pub(crate) struct Ending {
     protocol: Protocol,
     choices: u64,
-    /// Of them, those that have not ended.
-    open: u64,
+    /// Of them, those that have ended.
+    finished: u64,
+    /// Events have a place for the reason of an end.
+    has_reasons: bool,
     /// The last event has come.
     is_final: bool,
 }
@@ -55,14 +57,15 @@ impl Ending {
         Self {
             protocol,
             choices,
-            open: choices,
+            finished: 0,
+            has_reasons: false,
             is_final: false,
         }
     }
 
     /// Another replica goes on with the answer.
     pub(crate) fn begin_again(&mut self) {
-        (self.open, self.is_final) = (self.choices, false);
+        (self.finished, self.is_final) = (0, false);
     }
 
     /// An event has come.
@@ -70,10 +73,12 @@ impl Ending {
         match self.protocol {
             _ if self.is_final => {}
             Protocol::Choices => {
-                self.is_final = data(event) == Some(DONE)
-                    || values(event, "error").any(|value| is_said(&value));
-                let reasons = values(event, "finish_reason").filter(is_said);
-                self.open = self.open.saturating_sub(reasons.count() as u64);
+                for reason in values(event, "finish_reason") {
+                    self.has_reasons = true;
+                    self.finished += u64::from(is_said(reason));
+                }
+                let done = is_done(event) && (self.finished > 0 || !self.has_reasons);
+                self.is_final = done || values(event, "error").any(is_said);
             }
             Protocol::Types(types) => {
                 let last = |value: &[u8]| {
@@ -89,7 +94,23 @@ impl Ending {
 
     /// Whether the answer is whole.
     pub(crate) fn has_come(&self) -> bool {
-        self.is_final || self.open == 0 || self.protocol == Protocol::Other
+        self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
+    }
+
+    /// Whether what no empty line has ended is an event all the same.
+    pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
+        let is_whole = |data: &[u8]| {
+            data == DONE || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
+        };
+        match self.protocol {
+            Protocol::Other => !rest.trim_ascii().is_empty(),
+            _ => data(rest).is_some_and(is_whole),
+        }
+    }
+
+    /// Whether an event says that the answer is whole, and it is not.
+    pub(crate) fn belies(&self, event: &[u8]) -> bool {
+        is_done(event) && !self.has_come()
     }
 
     /// Whether nothing is to follow.
@@ -113,8 +134,12 @@ fn values<'a>(event: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> + u
     values.map(<[u8]>::trim_ascii_start)
 }
 
-fn is_said(value: &&[u8]) -> bool {
-    !value.starts_with(b"null")
+fn is_done(event: &[u8]) -> bool {
+    data(event) == Some(DONE)
+}
+
+fn is_said(value: &[u8]) -> bool {
+    !b"null".starts_with(&value[..value.len().min(4)])
 }
 
 #[cfg(test)]
@@ -138,6 +163,11 @@ mod tests {
         assert!(!chat(2, &[text, stop]));
         assert!(chat(2, &[stop, text, stop]));
         assert!(chat(2, &[stop, "data: [DONE]\n\n"]));
+        assert!(!chat(1, &[open, "data: [DONE]\n\n"]), "it has no reason");
+        assert!(
+            chat(1, &["data: {}", "data: [DONE]\n\n"]),
+            "as the server has none"
+        );
         assert!(chat(1, &[open, r#"data: {"error":{"message":"no"}}"#]));
         assert!(!ended("/v1/completions", 1, &[open]));
         assert!(!ended("/base/v1/completions", 1, &[open]));

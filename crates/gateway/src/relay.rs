@@ -133,6 +133,9 @@ impl Relayed {
     /// A whole event of the replica.
     fn event(&mut self, event: Bytes, out: &mut BytesMut) {
         self.ending.see(&event);
+        if self.ending.belies(&event) {
+            return;
+        }
         match &mut self.failover {
             Some(failover) => {
                 let mut passed = Vec::new();
@@ -226,26 +229,13 @@ impl Relayed {
     /// The end of the replica's bytes; `None` where another one goes on.
     fn ended(&mut self) -> Option<Polled> {
         let mut out = BytesMut::new();
-        let rest = match self.observed.is_stream() {
-            true => self.events.rest(),
-            false => self.observed.rest(),
-        };
-        if self.observed.is_stream() {
-            self.ending.see(&rest);
-        }
-        if self.failover.as_ref().is_some_and(Failover::failed) {
-            return self.breaks_off("its engine failed");
-        }
-        if self.observed.is_stream() && !self.ending.has_come() {
-            return self.breaks_off("it ended before the answer");
-        }
         match self.observed.is_stream() {
-            true if !rest.trim_ascii().is_empty() => {
-                let event = [rest.trim_ascii_end(), b"\n\n"].concat();
-                self.event(event.into(), &mut out);
+            true => {
+                if let Some(why) = self.stream_ended(&mut out) {
+                    return self.breaks_off(why);
+                }
             }
-            true => {}
-            false => out.extend_from_slice(&rest),
+            false => out.extend_from_slice(&self.observed.rest()),
         }
         let held = self.failover.as_mut().map(Failover::rest);
         held.iter()
@@ -256,6 +246,26 @@ impl Relayed {
             false => Outcome::Served,
         });
         Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
+    }
+
+    /// The last of a stream that has said all; why it has not.
+    fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
+        let rest = self.events.rest();
+        let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
+        if let Some(rest) = &rest {
+            self.ending.see(rest);
+        }
+        if self.failover.as_ref().is_some_and(Failover::failed) {
+            return Some("its engine failed");
+        }
+        if !self.ending.has_come() {
+            return Some("it ended before its answer");
+        }
+        if let Some(rest) = rest {
+            let event = [rest.trim_ascii_end(), b"\n\n"].concat();
+            self.event(event.into(), out);
+        }
+        None
     }
 
     /// The connection to the replica broke.

@@ -37,7 +37,8 @@ async fn text(path: &str, body: &str) -> String {
 #[tokio::test]
 async fn a_stream_that_ends_before_its_answer_says_so() {
     let chats = "/v1/chat/completions";
-    for end in ["", "data: {\"choices\":[{\"ind", "data: [DO", ": note\n"] {
+    let cut = "data: {\"choices\":[{\"finish_reason\":\"stop\"";
+    for end in ["", cut, &cut[..38], "data: [DO", ": note\n", DONE] {
         let text = text(chats, &format!("{STREAM}{STREAM}{end}")).await;
         let error = text.strip_prefix(&format!("{STREAM}{STREAM}")).unwrap();
         assert!(error.starts_with("data: {\"error\":"), "{error}");
@@ -47,9 +48,9 @@ async fn a_stream_that_ends_before_its_answer_says_so() {
         );
     }
     // whole, though some of its end is missing
-    for end in [DONE, STOP, "data: [DONE]\n", "data: [DONE]"] {
-        let text = text(chats, &format!("{STREAM}{end}")).await;
-        assert_eq!(text.trim_end(), format!("{STREAM}{end}").trim_end());
+    for end in ["", DONE, "data: [DONE]\n", "data: [DONE]"] {
+        let text = text(chats, &format!("{STREAM}{STOP}{end}")).await;
+        assert_eq!(text.trim_end(), format!("{STREAM}{STOP}{end}").trim_end());
         assert!(text.ends_with("\n\n"));
     }
     let cut = "event: message_delta\ndata: {\"type\":\"message_delta\"}\n\n";
