@@ -222,7 +222,7 @@ def test_streams_that_the_end_cuts_short_say_so(serve: Serve, path: str) -> None
 
 
 def test_a_stream_is_whole_or_an_error() -> None:
-    """Of many, with replicas that do all kinds of harm."""
+    """With replicas that do several kinds of harm."""
     faults = [word for fault in ("no-finish:0.3", "cut:0.3:3") for word in ("--fault", fault)]
     with (
         Sim("--profile", "instant", "--served-model-name", MODEL, *faults, replicas=2) as sim,

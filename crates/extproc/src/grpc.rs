@@ -22,6 +22,11 @@ use crate::status::{Code, Status};
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// Bytes of a message that are there for every request under way: an answer is not broken off
+/// because others bring their bodies.
+const SPARED: usize = 128 << 10;
+
 /// The services, for a server of HTTP/2. `limit`: bytes that one message may have.
 pub fn router<P: Picker>(picker: P, limit: usize) -> Router {
     Router::new()
@@ -150,7 +155,9 @@ impl<P: Picker> Exchange<P> {
                 let Some(bytes) = frame.data_ref() else {
                     return Ok(());
                 };
-                if !self.room.resize(self.frames.len() + bytes.len()) {
+                let size = self.frames.len() + bytes.len();
+                let is_spared = self.session.has_picked() && size <= SPARED;
+                if !self.room.resize(size) && !is_spared {
                     return self.exceeds(Excess::Room);
                 }
                 self.frames.push(bytes);

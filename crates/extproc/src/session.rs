@@ -73,6 +73,11 @@ impl<P: Picker> Session<P> {
         self.step == Step::Waiting
     }
 
+    /// Whether the request is on its way, or answered.
+    pub(crate) fn has_picked(&self) -> bool {
+        matches!(self.step, Step::Picked | Step::Answered)
+    }
+
     /// What comes is too much, or too slow: the request is refused, if one is waited for.
     pub(crate) fn exceeds(&mut self, excess: Excess) -> bool {
         let call = self.call.as_ref().filter(|_| self.is_waiting());

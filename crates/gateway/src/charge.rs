@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use penstock_http::Caller;
 
-use crate::call::Call;
 use crate::events::Said;
 use crate::members::is_text;
 use crate::pool::{Pool, Prompt};
@@ -68,7 +67,7 @@ pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
     pool: Arc<Pool>,
     asked: Asked,
-    /// Of the prompt, by estimate.
+    /// Estimate of those of the prompt.
     prompt_tokens: u64,
     /// Bytes that routing takes for the prompt.
     prompt_bytes: usize,
@@ -111,11 +110,6 @@ impl Charge {
         };
         charge.pay(charge.so_far());
         charge
-    }
-
-    /// The request of a client, which is sent now.
-    pub(crate) fn of(call: &Call, pool: &Arc<Pool>) -> Self {
-        Self::begin(pool.clone(), call.caller.clone(), call.price, &call.prompt)
     }
 
     /// The answer has begun.

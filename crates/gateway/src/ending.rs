@@ -35,7 +35,7 @@ const RESPONSES: Protocol = Protocol::Types(&[
 pub(crate) struct Ending {
     protocol: Protocol,
     choices: u64,
-    /// Of them, those that have ended.
+    /// Choices that have ended.
     finished: u64,
     /// Events have a place for the reason of an end.
     has_reasons: bool,
@@ -83,8 +83,8 @@ impl Ending {
             Protocol::Types(types) => {
                 let last = |value: &[u8]| {
                     let value = value.strip_prefix(b"\"");
-                    let named = |one: &&str| value.is_some_and(|value| begins(value, one));
-                    types.iter().any(|one| named(&one))
+                    let named = |one: &str| value.is_some_and(|value| begins(value, one));
+                    types.iter().any(|one| named(one))
                 };
                 self.is_final = values(event, "type").any(last);
             }

@@ -55,7 +55,8 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
         flow.pass(&class, call.body_bytes(), call.prompt.bytes)
             .await?,
     );
-    let mut charge = Charge::of(&call, &destination.pool);
+    let (pool, caller) = (destination.pool.clone(), call.caller.clone());
+    let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
     let mut attempts = 0;

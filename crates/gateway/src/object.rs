@@ -1,17 +1,17 @@
 //! The members of a JSON object that the gateway knows, found while its bytes pass.
 //!
-//! Only the protocol's own: those of the object itself and, in events, of the answer that they
+//! Only the protocol's own: members of the object itself and, in events, of the answer that they
 //! carry (`message` of Anthropic's, `response` of OpenAI's). What has the same name further inside
 //! is a tool's arguments, a schema or the client's own data.
 
 use memchr::memchr2;
 
-/// Bytes of a value that is told; longer ones pass.
+/// Bytes of a value that is reported; longer ones pass.
 const MOST_VALUE: usize = 16 << 10;
 /// Bytes of the longest name that is known.
 const MOST_NAME: usize = 8;
 
-/// A member that is told.
+/// A member that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Member {
     Model,
@@ -29,7 +29,7 @@ pub(crate) enum Found<'a> {
 /// Names that matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
-    Told(Member),
+    Wanted(Member),
     /// An answer inside an event.
     Answer,
     Other,
@@ -52,7 +52,7 @@ pub(crate) struct ObjectReader {
     /// The name that is read, or was read last. `None`: what is read is no name.
     name: Option<Vec<u8>>,
     /// The value that comes next, or is read now.
-    told: Option<Member>,
+    wanted: Option<Member>,
     value: Vec<u8>,
     /// The depth at which the value began, while it is read.
     value_depth: Option<usize>,
@@ -84,7 +84,7 @@ impl ObjectReader {
                 text = at;
                 continue;
             }
-            if self.told.is_some() && !byte.is_ascii_whitespace() {
+            if self.wanted.is_some() && !byte.is_ascii_whitespace() {
                 put(&bytes[text..at], &mut each);
                 text = at;
                 self.value_depth = Some(self.depth);
@@ -115,7 +115,7 @@ impl ObjectReader {
             let is_scalar = self.depth == start && !self.in_string;
             let ends_scalar = matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
             if is_scalar && ends_scalar && !self.value.is_empty() {
-                self.tell(each);
+                self.report(each);
                 return at;
             }
             self.value.push(byte);
@@ -124,17 +124,17 @@ impl ObjectReader {
             let closed =
                 self.depth == start && !self.in_string && matches!(byte, b'"' | b'}' | b']');
             if closed || self.value.len() > MOST_VALUE {
-                self.tell(each);
+                self.report(each);
                 return at;
             }
         }
         at
     }
 
-    fn tell(&mut self, each: &mut impl FnMut(Found<'_>)) {
+    fn report(&mut self, each: &mut impl FnMut(Found<'_>)) {
         let value = std::mem::take(&mut self.value);
         self.value_depth = None;
-        match self.told.take() {
+        match self.wanted.take() {
             Some(member) if value.len() <= MOST_VALUE => each(Found::Value(member, &value)),
             _ => each(Found::Text(&value)),
         }
@@ -150,7 +150,7 @@ impl ObjectReader {
                 let is_name = std::mem::take(&mut self.before_name);
                 self.name = is_name.then(Vec::new);
             }
-            b':' if self.is_followed() && self.told.is_none() => self.after_name(),
+            b':' if self.is_followed() && self.wanted.is_none() => self.after_name(),
             b',' => self.before_name = self.is_followed(),
             b'{' | b'[' => self.open(byte == b'{'),
             b'}' | b']' => {
@@ -184,16 +184,16 @@ impl ObjectReader {
     }
 
     fn after_name(&mut self) {
-        self.told = match self.last_name() {
-            Name::Told(member) => Some(member),
+        self.wanted = match self.last_name() {
+            Name::Wanted(member) => Some(member),
             Name::Answer | Name::Other => None,
         };
     }
 
     fn last_name(&self) -> Name {
         match self.name.as_deref() {
-            Some(b"model") => Name::Told(Member::Model),
-            Some(b"usage") => Name::Told(Member::Usage),
+            Some(b"model") => Name::Wanted(Member::Model),
+            Some(b"usage") => Name::Wanted(Member::Usage),
             Some(b"message" | b"response") => Name::Answer,
             _ => Name::Other,
         }
@@ -227,13 +227,14 @@ mod tests {
 
     use super::*;
 
-    /// The values that are told, and the text without them, whose places have a `#`.
+    /// The values that were found, and the text without them, whose places have a `#`.
     fn found(is_event: bool, text: &[u8], size: usize) -> (Vec<(Member, Value)>, String) {
-        let (mut reader, mut told, mut out) = (ObjectReader::new(is_event), Vec::new(), Vec::new());
+        let (mut reader, mut wanted, mut out) =
+            (ObjectReader::new(is_event), Vec::new(), Vec::new());
         let mut each = |found: Found<'_>| match found {
             Found::Text(text) => out.extend_from_slice(text),
             Found::Value(member, value) => {
-                told.push((member, serde_json::from_slice(value).unwrap()));
+                wanted.push((member, serde_json::from_slice(value).unwrap()));
                 out.push(b'#');
             }
         };
@@ -241,11 +242,11 @@ mod tests {
             reader.read(part, &mut each);
         }
         reader.end(&mut each);
-        (told, String::from_utf8(out).unwrap())
+        (wanted, String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn the_protocol_s_own_members_are_told_and_no_others_however_it_is_cut() {
+    fn the_protocol_s_own_members_are_found_and_no_others_however_it_is_cut() {
         let text = r#" {"x":{"model":"no","usage":{}},"model" : "a\"}","m":["model",{"model":"no"}],
             "usage":{"model":"no","n":[1,{}]},"message":{"model":"b","input":{"model":"no"},
             "usage":null},"response":{"model":7,"usage":{"a":1},"metadata":{"usage":"no"}},
@@ -268,10 +269,14 @@ mod tests {
         let shown_event = shown.replace(r#""b""#, "#").replace("null", "#");
         let shown_event = shown_event.replace(":7,", ":#,").replace(r#"{"a":1}"#, "#");
         for size in 1..text.len() {
-            let (told, out) = found(true, text.as_bytes(), size);
-            assert_eq!((told, out), (event.clone(), shown_event.clone()), "{size}");
-            let (told, out) = found(false, text.as_bytes(), size);
-            assert_eq!((told, out), (whole.clone(), shown.clone()), "{size}");
+            let (wanted, out) = found(true, text.as_bytes(), size);
+            assert_eq!(
+                (wanted, out),
+                (event.clone(), shown_event.clone()),
+                "{size}"
+            );
+            let (wanted, out) = found(false, text.as_bytes(), size);
+            assert_eq!((wanted, out), (whole.clone(), shown.clone()), "{size}");
         }
     }
 
@@ -280,17 +285,20 @@ mod tests {
         for text in ["[{\"model\":1}]", "audio {\"model\":1}", "\"model\":1", ""] {
             assert_eq!(found(false, text.as_bytes(), 3), (vec![], text.to_owned()));
         }
-        let (told, _) = found(false, b"{\"model\":1}\n{\"a\":{},\"model\":2}\n", 4);
-        assert_eq!(told, [(Member::Model, json!(1)), (Member::Model, json!(2))]);
-        let (told, out) = found(false, b"{\"model\":\"cut", 2);
-        assert_eq!((told, out.as_str()), (vec![], "{\"model\":\"cut"));
+        let (wanted, _) = found(false, b"{\"model\":1}\n{\"a\":{},\"model\":2}\n", 4);
+        assert_eq!(
+            wanted,
+            [(Member::Model, json!(1)), (Member::Model, json!(2))]
+        );
+        let (wanted, out) = found(false, b"{\"model\":\"cut", 2);
+        assert_eq!((wanted, out.as_str()), (vec![], "{\"model\":\"cut"));
     }
 
     #[test]
     fn a_value_of_any_length_passes() {
         let text = json!({"model": "x".repeat(3 * MOST_VALUE), "usage": 1}).to_string();
-        let (told, out) = found(false, text.as_bytes(), 1000);
-        assert_eq!(told, [(Member::Usage, json!(1))]);
+        let (wanted, out) = found(false, text.as_bytes(), 1000);
+        assert_eq!(wanted, [(Member::Usage, json!(1))]);
         assert_eq!(out, text.replace(":1}", ":#}"));
     }
 

@@ -25,7 +25,9 @@ use crate::mirror::Mirror;
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
 /// Tokens that an answer gets in a second, before answers have said it.
-const USUAL_RATE: f32 = 20.0;
+const USUAL_RATE: f32 = 40.0;
+/// Answers of fewer tokens say more of prompts than of the rate.
+const RATED_TOKENS: u32 = 8;
 /// Weight of one more answer in their mean, once there were as many.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 const RATE_WEIGHT: f32 = 1.0 / 8.0;
@@ -353,6 +355,9 @@ impl Pool {
 
     /// Learns from an answer how fast its tokens came.
     pub(crate) fn learn_rate(&self, tokens: u32, time: Duration) {
+        if tokens < RATED_TOKENS {
+            return;
+        }
         let seen = tokens as f32 / time.as_secs_f32().max(1e-3);
         let mean = f32::from_bits(self.rate.load(Ordering::Relaxed));
         let mean = mean + RATE_WEIGHT * (seen - mean);

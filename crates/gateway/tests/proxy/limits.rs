@@ -146,6 +146,25 @@ async fn an_answer_that_is_left_early_is_paid_for() {
     assert_eq!(scene.ask(chats, &chat("x")).await.status, 200);
 }
 
+/// An event may be many tokens, and a picture is few.
+#[tokio::test]
+async fn texts_are_tokens_by_their_length_and_files_are_not() {
+    const LONG: &[&str] = &[concat!(
+        "a text of many words that comes at once, as some servers send them; ",
+        "it is as long as some forty tokens, and is paid for as such by its key"
+    )];
+    let scene = Scene::open("long", Answers::Says(LONG, Duration::ZERO), 40).await;
+    let chats = "/v1/chat/completions";
+    let statuses = scene.statuses(chats, &chat("x"), 3).await;
+    assert_eq!(statuses, [200, 429, 429]);
+
+    let scene = Scene::open("file", Answers::Says(LONG, Duration::ZERO), 3000).await;
+    let picture = format!("data:image/png;base64,{}", "A".repeat(200_000));
+    let part = json!({"type": "image_url", "image_url": {"url": picture}});
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": [part]}]});
+    assert_eq!(scene.statuses(chats, &body, 4).await, [200, 200, 200, 429]);
+}
+
 #[tokio::test]
 async fn the_usage_settles_what_was_estimated() {
     let scene = Scene::open("settled", Answers::Whole, 45).await;
