@@ -129,6 +129,7 @@ def test_hedging_is_the_pool_s_by_time_or_percentile() -> None:
 def test_streams_go_on_by_their_text_only_where_it_is_asked_for() -> None:
     assert "resume_by_text" not in settings("--backend", "http://a:1")
     assert settings("--backend", "http://a:1", "--resume-by-text")["resume_by_text"] is True
+    assert settings("--backend", "http://a:1", "--resume-bytes", "5")["resume_bytes"] == 5
 
 
 KINDS = """

@@ -27,6 +27,11 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Bytes that wait for the rest of their message.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Whether the bytes so far end between two messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
@@ -50,7 +55,6 @@ impl Frames {
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         if self.buffer.len() < PREFIX + length {
-            self.buffer.reserve(PREFIX + length - self.buffer.len());
             return Ok(None);
         }
         self.buffer.advance(PREFIX);

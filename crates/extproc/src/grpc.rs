@@ -1,6 +1,7 @@
 //! gRPC over the HTTP/2 server that is there: the methods, and how a stream of messages ends.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -10,16 +11,22 @@ use axum::routing::post;
 use futures_util::stream;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use tokio::time::{Instant, timeout_at};
 
 use crate::frames::{Frames, framed};
 use crate::health;
 use crate::messages::ProcessingRequest;
-use crate::picker::Picker;
+use crate::picker::{Excess, Picker, Room};
 use crate::session::Session;
 use crate::status::{Code, Status};
 
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// Bytes of a message that are there for every request under way: an answer is not broken off
+/// because others bring their bodies.
+const SPARED: usize = 128 << 10;
+
 /// The services, for a server of HTTP/2. `limit`: bytes that one message may have.
 pub fn router<P: Picker>(picker: P, limit: usize) -> Router {
     Router::new()
@@ -44,6 +51,9 @@ async fn process<P: Picker>(
     let exchange = Exchange {
         body: Some(request.into_body()),
         frames: Frames::new(shared.limit),
+        room: shared.picker.room(),
+        patience: shared.picker.patience(),
+        deadline: None,
         session: Session::new(shared.picker),
     };
     let frames = stream::unfold(Some(exchange), |exchange| async {
@@ -101,6 +111,11 @@ struct Exchange<P: Picker> {
     /// Until Envoy has closed its side.
     body: Option<Body>,
     frames: Frames,
+    /// What the bytes in `frames` take.
+    room: P::Room,
+    patience: Duration,
+    /// For what is waited for, if anything is.
+    deadline: Option<Instant>,
     session: Session<P>,
 }
 
@@ -115,6 +130,7 @@ impl<P: Picker> Exchange<P> {
                 return Err(Status::ok());
             }
             if let Some(message) = self.frames.next::<ProcessingRequest>()? {
+                self.room.resize(self.frames.len());
                 self.session.saw(message).await?;
                 continue;
             }
@@ -123,15 +139,28 @@ impl<P: Picker> Exchange<P> {
     }
 
     async fn read(&mut self) -> Result<(), Status> {
-        let frame = match &mut self.body {
-            Some(body) => body.frame().await,
-            None => None,
+        let waits = self.session.is_waiting() || !self.frames.is_empty();
+        let patience = waits.then(|| Instant::now() + self.patience);
+        self.deadline = patience.map(|latest| self.deadline.unwrap_or(latest));
+        let frame = match (&mut self.body, self.deadline) {
+            (Some(body), Some(deadline)) => match timeout_at(deadline, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_) => return self.exceeds(Excess::Time),
+            },
+            (Some(body), None) => body.frame().await,
+            (None, _) => None,
         };
         match frame {
             Some(Ok(frame)) => {
-                if let Some(bytes) = frame.data_ref() {
-                    self.frames.push(bytes);
+                let Some(bytes) = frame.data_ref() else {
+                    return Ok(());
+                };
+                let size = self.frames.len() + bytes.len();
+                let is_spared = self.session.has_picked() && size <= SPARED;
+                if !self.room.resize(size) && !is_spared {
+                    return self.exceeds(Excess::Room);
                 }
+                self.frames.push(bytes);
                 Ok(())
             }
             // a reset: the call ends where it is
@@ -144,5 +173,198 @@ impl<P: Picker> Exchange<P> {
                 })
             }
         }
+    }
+
+    /// The request is refused; where there is none, the call ends.
+    fn exceeds(&mut self, excess: Excess) -> Result<(), Status> {
+        if self.session.exceeds(excess) {
+            return Ok(());
+        }
+        Err(match excess {
+            Excess::Room => {
+                let text = "other calls bring as many bytes as may be held";
+                Status::new(Code::ResourceExhausted, text)
+            }
+            Excess::Time => Status::new(Code::DeadlineExceeded, "a message did not come whole"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::messages::{HttpBody, HttpHeaders, Part, ProtocolConfiguration};
+    use crate::picker::{AnswerHead, Call, Change, Head, Picked, Refusal, Seen};
+
+    /// It has room for 1,000 bytes of all calls, and 50 ms of patience.
+    #[derive(Clone, Default)]
+    struct Small(Arc<AtomicUsize>);
+
+    struct SmallRoom(Small, usize);
+
+    impl Room for SmallRoom {
+        fn resize(&mut self, bytes: usize) -> bool {
+            let taken = &self.0.0;
+            taken.fetch_sub(self.1, Ordering::Relaxed);
+            let fits = taken.load(Ordering::Relaxed) + bytes <= 1000;
+            self.1 = if fits { bytes } else { 0 };
+            taken.fetch_add(self.1, Ordering::Relaxed);
+            fits
+        }
+    }
+
+    impl Drop for SmallRoom {
+        fn drop(&mut self) {
+            self.resize(0);
+        }
+    }
+
+    struct SmallCall;
+
+    fn refusal(status: u16) -> Refusal {
+        Refusal {
+            status,
+            headers: Vec::new(),
+            body: Bytes::new(),
+            reason: "excess",
+        }
+    }
+
+    impl Picker for Small {
+        type Call = SmallCall;
+        type Room = SmallRoom;
+
+        fn room(&self) -> SmallRoom {
+            SmallRoom(self.clone(), 0)
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_millis(50)
+        }
+
+        fn begin(&self, _: Head) -> Result<SmallCall, Refusal> {
+            Ok(SmallCall)
+        }
+
+        fn ready(&self) -> bool {
+            true
+        }
+    }
+
+    impl Call for SmallCall {
+        fn take(&mut self, _: Bytes) -> Result<(), Refusal> {
+            Ok(())
+        }
+
+        fn exceeds(&self, excess: Excess) -> Refusal {
+            refusal(if excess == Excess::Room { 503 } else { 408 })
+        }
+
+        async fn pick(&mut self, _: Seen) -> Result<Picked, Refusal> {
+            Err(refusal(404))
+        }
+
+        fn answered(&mut self, _: &AnswerHead) -> Change {
+            Change::default()
+        }
+
+        fn pass(&mut self, bytes: Bytes) -> Bytes {
+            bytes
+        }
+
+        fn end(&mut self) -> Bytes {
+            Bytes::new()
+        }
+    }
+
+    /// A call that sends this, and then nothing more.
+    fn exchange(picker: &Small, sent: Vec<u8>) -> Exchange<Small> {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from(sent))]);
+        let endless = futures_util::StreamExt::chain(first, stream::pending());
+        Exchange {
+            body: Some(Body::from_stream(endless)),
+            frames: Frames::new(10_000),
+            room: picker.room(),
+            patience: picker.patience(),
+            deadline: None,
+            session: Session::new(picker.clone()),
+        }
+    }
+
+    fn header() -> Vec<u8> {
+        let request = ProcessingRequest {
+            request: Some(Part::RequestHeaders(HttpHeaders::default())),
+            protocol_config: Some(ProtocolConfiguration {
+                request_body_mode: 2,
+                ..ProtocolConfiguration::default()
+            }),
+            ..ProcessingRequest::default()
+        };
+        framed(&request).to_vec()
+    }
+
+    /// The first bytes of a body of 800 bytes.
+    fn part_of_body() -> Vec<u8> {
+        let body = HttpBody {
+            body: vec![b'x'; 800].into(),
+            end_of_stream: true,
+        };
+        let request = ProcessingRequest {
+            request: Some(Part::RequestBody(body)),
+            ..ProcessingRequest::default()
+        };
+        framed(&request)[..700].to_vec()
+    }
+
+    /// The code with which a call ends, and the status that the client got before.
+    async fn ended(mut exchange: Exchange<Small>) -> (Code, Option<u16>) {
+        let mut refused = None;
+        loop {
+            match exchange.next().await {
+                Ok(reply) if reply.windows(6).any(|word| word == b"excess") => {
+                    let codes = [408u16, 503];
+                    let has = |code: &&u16| {
+                        let [low, high] = [**code as u8 & 0x7f | 0x80, (**code >> 7) as u8];
+                        reply.windows(2).any(|pair| pair == [low, high])
+                    };
+                    refused = codes.iter().find(has).copied();
+                }
+                Ok(_) => {}
+                Err(status) => return (status.code, refused),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_that_do_not_come_whole_share_a_room() {
+        let picker = Small::default();
+        let mut first = exchange(&picker, [header(), part_of_body()].concat());
+        let waiting = tokio::time::timeout(Duration::from_millis(20), async {
+            while first.next().await.is_ok() {}
+        });
+        assert!(waiting.await.is_err(), "it waits for the rest");
+        let held = picker.0.load(Ordering::Relaxed);
+        assert!((700..1000).contains(&held), "{held}");
+        // no room for a second one: a message, and a request that is refused
+        let second = exchange(&picker, part_of_body());
+        assert_eq!(ended(second).await, (Code::ResourceExhausted, None));
+        let third = exchange(&picker, header());
+        assert_eq!(picker.0.load(Ordering::Relaxed), held);
+        drop(first);
+        assert_eq!(picker.0.load(Ordering::Relaxed), 0);
+        assert_eq!(ended(third).await, (Code::Ok, Some(408)));
+    }
+
+    #[tokio::test]
+    async fn what_does_not_come_is_not_waited_for() {
+        let picker = Small::default();
+        let late = exchange(&picker, part_of_body());
+        assert_eq!(ended(late).await, (Code::DeadlineExceeded, None));
+        let late = exchange(&picker, [header(), part_of_body()].concat());
+        assert_eq!(ended(late).await, (Code::Ok, Some(408)));
+        assert_eq!(picker.0.load(Ordering::Relaxed), 0);
     }
 }

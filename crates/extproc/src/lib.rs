@@ -16,4 +16,4 @@ mod session;
 mod status;
 
 pub use grpc::router;
-pub use picker::{AnswerHead, Call, Change, Head, Picked, Picker, Refusal, Seen};
+pub use picker::{AnswerHead, Call, Change, Excess, Head, Picked, Picker, Refusal, Room, Seen};

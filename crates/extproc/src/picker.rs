@@ -1,11 +1,20 @@
 //! What a picker is, what it learns of a request, and what it answers.
 
+use std::time::Duration;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
 /// Picks endpoints. Clones are the same picker.
 pub trait Picker: Clone + Send + Sync + 'static {
     type Call: Call;
+    type Room: Room;
+
+    /// Where the bytes of a message are until all of it has come.
+    fn room(&self) -> Self::Room;
+
+    /// Time for a message, and for the body of a request that is waited for.
+    fn patience(&self) -> Duration;
 
     /// A request has begun. Its body, if any, follows.
     ///
@@ -17,6 +26,19 @@ pub trait Picker: Clone + Send + Sync + 'static {
     fn ready(&self) -> bool;
 }
 
+/// A part of the memory for what has not come whole, given back when dropped.
+pub trait Room: Send + 'static {
+    /// It has so many bytes now; false where there is not so much.
+    fn resize(&mut self, bytes: usize) -> bool;
+}
+
+/// What a data plane takes too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    Room,
+    Time,
+}
+
 /// A request from its header to the end of its answer. Dropped before [`Self::end`], the client
 /// has left.
 pub trait Call: Send + 'static {
@@ -25,6 +47,9 @@ pub trait Call: Send + 'static {
     /// # Errors
     /// It is too much.
     fn take(&mut self, bytes: Bytes) -> Result<(), Refusal>;
+
+    /// The answer to a request that is given up before it was picked for.
+    fn exceeds(&self, excess: Excess) -> Refusal;
 
     /// Picks, once: what was seen of the body is all that will be.
     fn pick(&mut self, seen: Seen) -> impl Future<Output = Result<Picked, Refusal>> + Send;

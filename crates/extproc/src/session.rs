@@ -15,7 +15,7 @@ use crate::messages::{
     BodyMode, HttpBody, HttpHeaders, Metadata, Part, ProcessingRequest, ProcessingResponse, Reply,
 };
 use crate::modes::Modes;
-use crate::picker::{Call, Picked, Picker, Refusal, Seen};
+use crate::picker::{Call, Excess, Picked, Picker, Refusal, Seen};
 use crate::replies::{
     changed, destination, pieces, plain, refused, replaced, trailers, unchanged, with_endpoints,
 };
@@ -66,6 +66,26 @@ impl<P: Picker> Session<P> {
     /// Whether all that matters was said.
     pub(crate) fn is_over(&self) -> bool {
         self.step == Step::Over && self.call.is_none()
+    }
+
+    /// Whether more of the request has to come before it is picked for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.step == Step::Waiting
+    }
+
+    /// Whether the request is on its way, or answered.
+    pub(crate) fn has_picked(&self) -> bool {
+        matches!(self.step, Step::Picked | Step::Answered)
+    }
+
+    /// What comes is too much, or too slow: the request is refused, if one is waited for.
+    pub(crate) fn exceeds(&mut self, excess: Excess) -> bool {
+        let call = self.call.as_ref().filter(|_| self.is_waiting());
+        let Some(refusal) = call.map(|call| call.exceeds(excess)) else {
+            return false;
+        };
+        self.refuse(refusal);
+        true
     }
 
     /// A message of Envoy.

@@ -13,6 +13,7 @@ const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) enum Code {
     Ok = 0,
     InvalidArgument = 3,
+    DeadlineExceeded = 4,
     NotFound = 5,
     ResourceExhausted = 8,
     Unimplemented = 12,

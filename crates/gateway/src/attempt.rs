@@ -12,7 +12,7 @@ use penstock_routing::Unroutable;
 
 use crate::call::Call;
 use crate::gateway::Gateway;
-use crate::headers::end_to_end;
+use crate::headers::to_client;
 use crate::models::{Destination, RETRY_AFTER};
 use crate::pool::{Pool, Routed};
 
@@ -45,7 +45,7 @@ impl Lost {
             return Err(self.error.into());
         };
         let (mut parts, body) = response.into_parts();
-        end_to_end(&mut parts.headers);
+        to_client(&mut parts);
         Ok(Response::from_parts(parts, Body::new(body)))
     }
 }
@@ -76,6 +76,13 @@ pub(crate) async fn attempt(
             Err(ClientError::Broken("its health checks fail".to_owned()))
         }
     };
+    let sent = sent.and_then(|response| match response.status().is_informational() {
+        true => Err(ClientError::Broken(format!(
+            "{} is no answer",
+            response.status()
+        ))),
+        false => Ok(response),
+    });
     let (outcome, lost) = match sent {
         Ok(response) if elsewhere(response.status()) => {
             let outcome = match response.status() {

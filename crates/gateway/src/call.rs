@@ -12,6 +12,7 @@ use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
 
+use crate::charge::Asked;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
 use crate::pool::{Pool, Prompt};
@@ -51,7 +52,10 @@ pub(crate) struct Call {
     pub(crate) prompt: Prompt,
     /// The key's bearer, who pays for tokens.
     pub(crate) caller: Option<Arc<Caller>>,
-    pub(crate) _share: BodyShare,
+    /// What its answer costs.
+    pub(crate) price: Asked,
+    /// Until the body has been sent.
+    share: Option<BodyShare>,
 }
 
 impl Call {
@@ -66,8 +70,7 @@ impl Call {
         let mut headers = request.headers().clone();
         let body = gateway.read_body(request).await?;
         let (body, share) = body.split();
-        let fields = Fields::of(&body);
-        let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let (fields, body) = read(body, &path, caller.as_deref())?;
         let asked = fields.model(&body);
         let prompt = prompt_of(&fields, &body, &headers);
         to_replica(&mut headers, peer, &id, &gateway.backend_key);
@@ -77,17 +80,18 @@ impl Call {
         };
         Ok(Self {
             id,
+            asked,
+            prompt,
+            price: Asked::of(&path, &fields, &body),
+            caller,
+            fields,
+            body,
+            share: Some(share),
             head: Head {
                 method,
                 path,
                 headers,
             },
-            asked,
-            prompt,
-            caller,
-            fields,
-            body,
-            _share: share,
         })
     }
 
@@ -101,6 +105,14 @@ impl Call {
     pub(crate) fn rename(&mut self, model: &str) {
         if let Some(renamed) = renamed(&self.body, &self.fields, model) {
             self.body = renamed;
+        }
+    }
+
+    /// The body has been sent. It `stays` where another replica may get it, too.
+    pub(crate) fn sent(&mut self, stays: bool) {
+        self.share = None;
+        if !stays {
+            self.body = Bytes::new();
         }
     }
 
@@ -154,6 +166,51 @@ impl Head {
     }
 }
 
+/// Endpoints that know no caches.
+const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
+
+/// What routing reads of the body, and the body with the salt of its key.
+///
+/// # Errors
+/// It is no JSON object.
+pub(crate) fn read(
+    body: Bytes,
+    path: &str,
+    caller: Option<&Caller>,
+) -> Result<(Fields, Bytes), ApiError> {
+    let scan =
+        |body: &[u8]| Fields::of(body).map_err(|error| ApiError::bad_request(error.to_string()));
+    let fields = scan(&body)?;
+    let path = path.split('?').next().unwrap_or_default();
+    let own = caller.filter(|_| !WITHOUT_CACHE.iter().any(|one| path.ends_with(one)));
+    let salt = own.and_then(|own| own.cache_salt(&fields.salt(&body).unwrap_or_default()));
+    match salt {
+        None => Ok((fields, body)),
+        Some(salt) => {
+            let body = salted(&body, &fields, &salt);
+            Ok((scan(&body)?, body))
+        }
+    }
+}
+
+/// The body with another salt of the prefix cache.
+fn salted(body: &[u8], fields: &Fields, salt: &str) -> Bytes {
+    if let Some(place) = fields.cache_salt.clone() {
+        let (before, after) = (&body[..place.start], &body[place.end..]);
+        return [before, b"\"", salt.as_bytes(), b"\"", after]
+            .concat()
+            .into();
+    }
+    let inside = memchr(b'{', body).map_or(0, |at| at + 1);
+    let (before, after) = body.split_at(inside);
+    let comma: &[u8] = match after.trim_ascii_start().starts_with(b"}") {
+        true => b"",
+        false => b",",
+    };
+    let member = [b"\"cache_salt\":\"", salt.as_bytes(), b"\""].concat();
+    [before, &member, comma, after].concat().into()
+}
+
 fn path_of(uri: &Uri) -> String {
     uri.path_and_query()
         .map_or("/", |path| path.as_str())
@@ -185,14 +242,18 @@ pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Pr
             .as_ref()
             .map_or(&b""[..], |range| &body[range.clone()])
     };
-    let seed = text_seed(&[bytes(&fields.model), bytes(&fields.cache_salt)]);
+    let salt = fields.salt(body);
+    let seed = text_seed(&[
+        bytes(&fields.model),
+        salt.as_deref().unwrap_or_default().as_bytes(),
+    ]);
     let header = headers.get(SESSION_ID).map(|value| value.as_bytes());
     let session = header.or_else(|| fields.session(body));
     Prompt {
         chain: text_chain(seed, &texts),
         bytes: texts.iter().map(|text| text.len()).sum(),
         tokens: Vec::new(),
-        salted: fields.cache_salt.is_some(),
+        salted: salt.is_some(),
         session: session.map(|name| text_seed(&[name])),
         priority: 0,
         slo: Slo {

@@ -59,6 +59,9 @@ pub struct Config {
     /// For how long a stream that broke off looks for another replica. 0: it ends with an error.
     #[serde(default = "resume_timeout")]
     pub resume_timeout_s: f64,
+    /// Bytes of requests that are kept for that; streams beyond them do not go on.
+    #[serde(default = "resume_bytes")]
+    pub resume_bytes: usize,
     /// Streams of servers that do not mark theirs go on by their text.
     #[serde(default)]
     pub resume_by_text: bool,
@@ -188,6 +191,10 @@ fn retries() -> usize {
 
 fn resume_timeout() -> f64 {
     10.0
+}
+
+fn resume_bytes() -> usize {
+    256 << 20
 }
 
 fn connect_timeout() -> f64 {

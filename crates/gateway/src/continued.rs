@@ -8,11 +8,13 @@
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::events::{Events, data};
+use crate::events::data;
 
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const DONE: &[u8] = b"[DONE]";
+/// Bytes of a text that another replica may get; it is longer than any context.
+const MOST_TEXT: usize = 4 << 20;
 /// Members of all events of one answer.
 const SAME: [&str; 3] = ["id", "created", "model"];
 /// Members with which a text says too little, or another prompt is needed.
@@ -44,7 +46,6 @@ const UNFIT: [&str; 21] = [
 #[derive(Debug)]
 pub(crate) struct Continued {
     is_chat: bool,
-    events: Events,
     text: String,
     /// Tokens of it: by usage where events have it, else the events with text.
     tokens: u64,
@@ -69,7 +70,6 @@ impl Continued {
     pub(crate) fn of(path: &str) -> Option<Self> {
         [CHATS, COMPLETIONS].contains(&path).then(|| Self {
             is_chat: path == CHATS,
-            events: Events::default(),
             text: String::new(),
             tokens: 0,
             before: 0,
@@ -83,33 +83,30 @@ impl Continued {
         })
     }
 
-    /// What the client gets once more bytes of the replica have come: whole events.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Bytes {
-        self.events.push(bytes);
-        let mut out = Vec::new();
-        while let Some(event) = self.events.next() {
-            if let Some(words) = &mut self.last_words {
-                words.extend_from_slice(&event);
-                continue;
-            }
-            let value = data(&event).and_then(|data| serde_json::from_slice(data).ok());
-            match value {
-                Some(Value::Object(value)) if is_error(&value) && !self.has_finished => {
-                    self.last_words = Some(event);
-                }
-                Some(Value::Object(value)) => out.extend(self.event(event, value)),
-                _ if self.is_rewritten && data(&event) != Some(DONE) => {}
-                _ => out.extend_from_slice(&event),
-            }
+    /// Takes a whole event of the replica; adds to `out` what the client gets of it.
+    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
+        if let Some(words) = &mut self.last_words {
+            words.extend_from_slice(&event);
+            return;
         }
-        out.into()
+        let value = data(&event).and_then(|data| serde_json::from_slice(data).ok());
+        match value {
+            Some(Value::Object(value)) if is_error(&value) && !self.has_finished => {
+                self.last_words = Some(event.into());
+            }
+            Some(Value::Object(value)) => out.extend(self.event(event, value)),
+            _ if self.is_rewritten && data(&event) != Some(DONE) => {}
+            _ => out.push(event),
+        }
     }
 
     /// What is left at the end of the replica's bytes.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        let mut rest = self.last_words.take().unwrap_or_default();
-        rest.extend(self.events.rest());
-        rest.into()
+    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
+        self.last_words
+            .take()
+            .map(Bytes::from)
+            .into_iter()
+            .collect()
     }
 
     /// Whether the replica itself says that it cannot go on.
@@ -120,7 +117,6 @@ impl Continued {
     /// The replica broke off: the body for another one, `None` where the answer cannot go on; and
     /// what the client gets if there is no other.
     pub(crate) fn broken(&mut self, body: &[u8]) -> (Option<Bytes>, Bytes) {
-        self.events.rest();
         let words = self.last_words.take().unwrap_or_default();
         if self.has_finished {
             return (None, Bytes::from_static(b"data: [DONE]\n\n"));
@@ -147,7 +143,7 @@ impl Continued {
     }
 
     /// Notes what an event says; as the client gets it, if it does.
-    fn event(&mut self, event: Vec<u8>, mut value: Map<String, Value>) -> Vec<u8> {
+    fn event(&mut self, event: Bytes, mut value: Map<String, Value>) -> Option<Bytes> {
         if self.same.is_empty() {
             let members = SAME
                 .into_iter()
@@ -159,15 +155,15 @@ impl Continued {
         let said = self.note_choices(&mut value);
         let usage = self.note_usage(&mut value);
         if !self.is_rewritten {
-            return event;
+            return Some(event);
         }
         if !said && !usage {
-            return Vec::new();
+            return None;
         }
         for (name, one) in &self.same {
             value.insert(name.clone(), one.clone());
         }
-        format!("data: {}\n\n", Value::Object(value)).into_bytes()
+        Some(format!("data: {}\n\n", Value::Object(value)).into())
     }
 
     /// Whether choices say anything that the client does not have.
@@ -189,7 +185,10 @@ impl Continued {
                 false => choice["text"].as_str().unwrap_or_default().to_owned(),
             };
             if !text.is_empty() {
-                self.text.push_str(&text);
+                self.is_unfit |= self.text.len() > MOST_TEXT;
+                if !self.is_unfit {
+                    self.text.push_str(&text);
+                }
                 self.tokens += 1;
                 said = true;
             }

@@ -1,12 +1,17 @@
-//! What events, or whole answers, say: the text of each choice.
+//! Events of a stream, and what they, or whole answers, say: the text of each choice.
 
-use memchr::memchr_iter;
+use axum::body::Bytes;
+use bytes::BytesMut;
+use memchr::{memchr2_iter, memmem};
 use serde_json::Value;
+
+/// Bytes that one event may have. A stream whose event has no end below it is broken off.
+pub(crate) const MOST_EVENT: usize = 4 << 20;
 
 /// Whole events of a stream, however its bytes are cut.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    held: Vec<u8>,
+    held: BytesMut,
     /// Bytes of it in which no event ends.
     scanned: usize,
 }
@@ -17,22 +22,21 @@ impl Events {
     }
 
     /// The next event, with the empty line behind it.
-    pub(crate) fn next(&mut self) -> Option<Vec<u8>> {
-        let ends = memchr_iter(b'\n', &self.held[self.scanned..]);
-        let end = ends.map(|at| self.scanned + at + 1).find_map(|line| {
-            let rest = &self.held[line..];
-            let empty = [&b"\n"[..], b"\r\n"];
-            let empty = empty.into_iter().find(|empty| rest.starts_with(empty))?;
-            Some(line + empty.len())
-        });
-        let Some(end) = end else {
+    pub(crate) fn next(&mut self) -> Option<Bytes> {
+        let ends = memchr2_iter(b'\n', b'\r', &self.held[self.scanned..]);
+        let mut ends = ends.map(|at| self.scanned + at);
+        let Some(end) = ends.find_map(|at| Some(at + empty_line(&self.held[at..])?)) else {
             // the line that may be followed by an empty one
             self.scanned = self.held.len().saturating_sub(2);
             return None;
         };
         self.scanned = 0;
-        let rest = self.held.split_off(end);
-        Some(std::mem::replace(&mut self.held, rest))
+        Some(self.held.split_to(end).freeze())
+    }
+
+    /// Whether the event behind the last whole one is larger than any may be.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.held.len() > MOST_EVENT
     }
 
     /// Bytes behind the last whole event.
@@ -41,17 +45,48 @@ impl Events {
     }
 
     /// What is behind the last whole event.
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    pub(crate) fn rest(&mut self) -> Bytes {
         self.scanned = 0;
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.held).freeze()
     }
 }
 
-/// The data of an event.
+/// Bytes of a line's end that begins here and the empty line behind it. Lines end with LF, CR or
+/// both; a CR at the end of what has come may be half of both.
+fn empty_line(rest: &[u8]) -> Option<usize> {
+    match rest {
+        [b'\n', b'\n', ..] | [b'\r', b'\r', ..] => Some(2),
+        [b'\n', b'\r', b'\n', ..] => Some(3),
+        [b'\n', b'\r', _, ..] => Some(2),
+        _ => None,
+    }
+}
+
+/// The places of what the lines of an event's data say.
+pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let ends = memchr2_iter(b'\n', b'\r', event).chain([event.len()]);
+    let lines = ends.scan(0, |start, end| {
+        let line = *start..end;
+        *start = end + 1;
+        Some(line)
+    });
+    lines.filter_map(|line| {
+        let data = event[line.clone()].strip_prefix(b"data:")?;
+        Some(line.end - data.len()..line.end)
+    })
+}
+
+/// The data of an event, its first line.
 pub(crate) fn data(event: &[u8]) -> Option<&[u8]> {
-    let mut lines = event.split(|byte| *byte == b'\n');
-    let data = lines.find_map(|line| line.strip_prefix(b"data:"))?;
-    Some(data.trim_ascii())
+    let line = data_lines(event).next()?;
+    Some(event[line].trim_ascii())
+}
+
+/// Events of a stream in these bytes. One that is cut at its mark is missed: the count is for
+/// rates.
+pub(crate) fn count(bytes: &[u8]) -> u32 {
+    let first = u32::from(bytes.starts_with(b"data:"));
+    first + memmem::find_iter(bytes, b"\ndata:").count() as u32
 }
 
 /// What an event, or a whole answer, adds: by the number of the choice.
@@ -164,8 +199,49 @@ mod tests {
             let wanted = wanted.map(|one| one.map(str::to_owned));
             assert_eq!(found, wanted, "{size}");
             assert_eq!(events.held(), 10);
-            assert_eq!(events.rest(), b"data: cut\n");
+            assert_eq!(events.rest(), "data: cut\n");
         }
+    }
+
+    #[test]
+    fn events_are_counted_at_line_starts() {
+        assert_eq!(count(b"data: a\n\ndata: data: b\n\n"), 2);
+        assert_eq!(count(b": data: x\n\n"), 0);
+    }
+
+    #[test]
+    fn lines_end_as_the_standard_says() {
+        for stream in [
+            "data: 1\r\rdata: 2\r\r",
+            "data: 1\n\r\ndata: 2\r\n\n",
+            "data: 1\r\n\rdata: 2\n\n",
+        ] {
+            for size in 1..stream.len() {
+                let (mut events, mut found) = (Events::default(), Vec::new());
+                for part in stream.as_bytes().chunks(size) {
+                    events.push(part);
+                    while let Some(event) = events.next() {
+                        found.push(event);
+                    }
+                }
+                let said: Vec<_> = found.iter().filter_map(|event| data(event)).collect();
+                assert_eq!(said, [b"1", b"2"], "{stream:?} {size}");
+                assert_eq!(found.concat(), stream.as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn an_endless_event_costs_a_look_at_each_byte() {
+        let began = std::time::Instant::now();
+        let mut events = Events::default();
+        let part = [&[b'x'; 4000][..], b"\n: y"].concat();
+        while !events.is_too_large() {
+            events.push(&part);
+            assert!(events.next().is_none());
+        }
+        assert!(events.held() <= MOST_EVENT + part.len());
+        assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
     }
 
     /// The texts of all events, joined, and the reasons of the end.

@@ -2,22 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use axum::http::{HeaderMap, Response as HttpResponse, StatusCode, header};
+use axum::http::{HeaderMap, Response as HttpResponse, StatusCode};
 use hyper::body::Incoming;
-use penstock_http::{Level, log};
+use penstock_http::{BodyShare, Level, log};
 use penstock_openai::RESUMABLE;
 use penstock_routing::ReplicaId;
-use tokio::time::Sleep;
 
 use crate::attempt::{Answer, attempt};
 use crate::call::Call;
 use crate::continued::Continued;
 use crate::gateway::Gateway;
-use crate::headers::is_stream;
+use crate::headers::is_read;
 use crate::marks::Marked;
 use crate::pool::Pool;
 
@@ -25,8 +23,6 @@ use crate::pool::Pool;
 const MOST: usize = 5;
 /// Between attempts when all replicas have been tried.
 const PAUSE: Duration = Duration::from_millis(250);
-/// A stream that has been silent for so long leaves a replica whose health checks fail.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// What an answer comes from, and would come from again.
 #[derive(Debug)]
@@ -56,37 +52,48 @@ pub(crate) struct Failover {
     pub(crate) last_words: Bytes,
     began: Instant,
     times: usize,
-    silence: Pin<Box<Sleep>>,
-    moves: bool,
+    /// The request's body, which another replica would get.
+    _kept: Option<BodyShare>,
 }
 
 impl Failover {
-    /// For an answer with marks, or one whose text is enough.
+    /// For an answer with marks, or one whose text is enough. Where no room is left to keep the
+    /// request, the answer cannot go on.
     pub(crate) fn of(trip: &Trip, headers: &HeaderMap) -> Option<Self> {
-        let way = match is_marked(headers) {
+        let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
             false => Way::Text(Box::new(by_text(trip, headers)?)),
+        };
+        let mut kept = trip.gateway.kept_bodies.share();
+        let (way, kept) = match (kept.grow(trip.call.body.len()), way) {
+            (Ok(()), way) => (way, Some(kept)),
+            (Err(_), way) => {
+                trip.gateway.metrics.not_kept();
+                match way {
+                    Way::Marks(_) => (Way::Marks(Marked::flowing()), None),
+                    Way::Text(_) => return None,
+                }
+            }
         };
         Some(Self {
             way,
             last_words: Bytes::new(),
             began: Instant::now(),
             times: 0,
-            silence: Box::pin(tokio::time::sleep(SILENCE)),
-            moves: false,
+            _kept: kept,
         })
     }
 
-    /// What the client may have, once more bytes of the replica have come.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Bytes {
+    /// Takes a whole event of the replica; adds to `out` what the client may have now.
+    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
         match &mut self.way {
-            Way::Marks(marked) => marked.pass(bytes),
-            Way::Text(text) => text.pass(bytes),
+            Way::Marks(marked) => marked.pass(event, out),
+            Way::Text(text) => text.pass(event, out),
         }
     }
 
     /// What was held back, when the answer has ended.
-    pub(crate) fn rest(&mut self) -> Bytes {
+    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
         match &mut self.way {
             Way::Marks(marked) => marked.rest(),
             Way::Text(text) => text.rest(),
@@ -101,23 +108,6 @@ impl Failover {
         }
     }
 
-    /// Notes that the replica has sent something.
-    pub(crate) fn moves(&mut self) {
-        self.moves = true;
-    }
-
-    /// Whether the replica has been silent for a while, and its health checks fail.
-    pub(crate) fn hangs(&mut self, cx: &mut Context<'_>, pool: &Pool, replica: ReplicaId) -> bool {
-        while let Poll::Ready(()) = self.silence.as_mut().poll(cx) {
-            let next = tokio::time::Instant::now() + SILENCE;
-            self.silence.as_mut().reset(next);
-            if !std::mem::take(&mut self.moves) && pool.is_unhealthy(replica) {
-                return true;
-            }
-        }
-        false
-    }
-
     /// Begins to look for another replica than the one that broke off; `None` where the answer
     /// cannot go on.
     pub(crate) fn go_on(&mut self, trip: &Arc<Trip>, lost: ReplicaId) -> Option<Going> {
@@ -125,15 +115,13 @@ impl Failover {
         let (body, last_words, fits): (_, _, Fits) = match &mut self.way {
             Way::Marks(marked) => {
                 let (marks, last_words) = marked.broken();
-                (
-                    marks.map(|marks| call.resumed(&marks)),
-                    last_words,
-                    is_marked,
-                )
+                (marks.map(|marks| call.resumed(&marks)), last_words, |of| {
+                    is_marked(of) && is_read(of)
+                })
             }
             Way::Text(text) => {
                 let (body, last_words) = text.broken(&call.body);
-                (body, last_words, is_stream)
+                (body, last_words, is_read)
             }
         };
         self.last_words = last_words;
@@ -169,8 +157,7 @@ fn is_marked(headers: &HeaderMap) -> bool {
 /// The stream's text so far, where it may go on by it.
 fn by_text(trip: &Trip, headers: &HeaderMap) -> Option<Continued> {
     let config = &trip.gateway.config;
-    let readable = is_stream(headers) && !headers.contains_key(header::CONTENT_ENCODING);
-    let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && readable;
+    let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && is_read(headers);
     wanted.then(|| Continued::of(trip.call.path())).flatten()
 }
 

@@ -8,13 +8,15 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Request};
 use axum::response::Response;
 use penstock_edge::{AccessNote, Failure};
+use penstock_openai::ApiError;
 use penstock_routing::{ReplicaId, Unroutable};
 
 use crate::attempt::{Answer, Lost};
 use crate::call::Call;
+use crate::charge::Charge;
 use crate::failover::Trip;
 use crate::gateway::{Gateway, Place};
-use crate::headers::end_to_end;
+use crate::headers::to_client;
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
 use crate::relay::Relayed;
@@ -27,9 +29,18 @@ pub(crate) async fn forward(
     State(gateway): State<Arc<Gateway>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
+    tokio::select! {
+        answer = answered(&gateway, request) => answer,
+        () = gateway.stopper.wait().come() => {
+            Err(ApiError::unavailable("The gateway is shutting down.", 5).into())
+        }
+    }
+}
+
+async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let place = gateway.admit()?;
-    let mut call = Call::read(&gateway, request).await?;
+    let mut call = Call::read(gateway, request).await?;
     let destination = gateway.destination(call.asked.as_deref(), None)?;
     if let Some(renamed) = &destination.renamed {
         call.rename(renamed);
@@ -44,6 +55,8 @@ pub(crate) async fn forward(
         flow.pass(&class, call.body_bytes(), call.prompt.bytes)
             .await?,
     );
+    let (pool, caller) = (destination.pool.clone(), call.caller.clone());
+    let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
     let mut tried: Vec<ReplicaId> = Vec::new();
     let mut last = None;
     let mut attempts = 0;
@@ -60,15 +73,15 @@ pub(crate) async fn forward(
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
         let at = (&*destination.pool, model);
-        match attempt_hedged(&gateway, &call, at, routed, &mut tried).await {
+        match attempt_hedged(gateway, &call, at, routed, &mut tried).await {
             Ok(answer) => {
+                let inside = (place, arrived);
                 return Ok(relayed(
-                    &gateway,
+                    gateway,
                     call,
                     &destination,
-                    answer,
-                    place,
-                    arrived,
+                    (charge, answer),
+                    inside,
                 ));
             }
             Err(lost) => {
@@ -77,6 +90,7 @@ pub(crate) async fn forward(
             }
         }
     }
+    charge.refund();
     last.unwrap_or_else(|| Lost::unroutable(&destination, Unroutable::Tried))
         .into_answer()
 }
@@ -86,13 +100,12 @@ fn relayed(
     gateway: &Arc<Gateway>,
     call: Call,
     destination: &Destination,
-    answer: Answer,
-    place: Place,
-    arrived: Instant,
+    (charge, answer): (Charge, Answer),
+    (place, arrived): (Place, Instant),
 ) -> Response {
     let Answer { response, routed } = answer;
     let (mut parts, body) = response.into_parts();
-    end_to_end(&mut parts.headers);
+    to_client(&mut parts);
     if gateway.config.explain
         && let Ok(value) = HeaderValue::from_str(&routed.to_string())
     {
@@ -110,6 +123,14 @@ fn relayed(
         pool: destination.pool.clone(),
         call,
     };
-    let body = Relayed::new(trip, renamed, routed, body, &mut parts, place, arrived);
+    let body = Relayed::new(
+        trip,
+        renamed,
+        (charge, routed),
+        body,
+        &mut parts,
+        place,
+        arrived,
+    );
     Response::from_parts(parts, Body::new(body))
 }

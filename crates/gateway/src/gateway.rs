@@ -17,6 +17,7 @@ use crate::headers::BackendKey;
 use crate::metrics::Metrics;
 use crate::models::{Destination, Models};
 use crate::pool::Pool;
+use crate::stop::Stopper;
 
 /// A body where nothing else is said: images as text are the largest.
 const MAX_BODY_BYTES: usize = 20 << 20;
@@ -38,6 +39,10 @@ pub struct Gateway {
     /// Warnings of the configuration that the log has already.
     warned: Mutex<Vec<String>>,
     bodies: BodyBudget,
+    /// Bodies of requests whose streams may go on elsewhere.
+    pub(crate) kept_bodies: BodyBudget,
+    /// Ends what a drain has waited for in vain.
+    pub(crate) stopper: Stopper,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
 }
@@ -79,6 +84,8 @@ impl Gateway {
             classes: Classes::new(&config.objectives),
             backend_key: backend_key(&config)?,
             bodies: BodyBudget::new(&config.limits),
+            kept_bodies: BodyBudget::of(config.resume_bytes, 0),
+            stopper: Stopper::new(),
             started: since_epoch.unwrap_or_default().as_secs(),
             guard: Arc::new(guard),
             open: Arc::default(),
@@ -125,6 +132,11 @@ impl Gateway {
     /// A body that arrives in pieces.
     pub(crate) fn hold_body(&self) -> HeldBody {
         self.bodies.hold()
+    }
+
+    /// What bodies that are read take of.
+    pub(crate) fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// Bytes that a body may have.

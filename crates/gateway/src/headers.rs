@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::response::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -36,6 +37,27 @@ pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     }
 }
 
+/// Makes the head of a replica's answer that of the gateway's own connection: HTTP/1.0, and a
+/// length beside chunks, are no business of the client's.
+pub(crate) fn to_client(parts: &mut Parts) {
+    if parts.headers.contains_key(header::TRANSFER_ENCODING) {
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    end_to_end(&mut parts.headers);
+    parts.version = Version::HTTP_11;
+}
+
+/// Whether the answer comes as events that can be read.
+pub(crate) fn is_read(headers: &HeaderMap) -> bool {
+    is_stream(headers) && is_plain(headers)
+}
+
+/// Whether nothing has compressed the answer.
+pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    encoding.is_none_or(|one| one.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
 /// Whether the answer comes event by event.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
@@ -43,7 +65,7 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// Makes a client's headers those of the request to a replica. The length is that of the body that
-/// is sent; the host is the replica's.
+/// is sent; the host is the replica's. Answers are read on their way, so they come as they are.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,
@@ -56,6 +78,7 @@ pub(crate) fn to_replica(
         header::CONTENT_LENGTH,
         header::EXPECT,
         header::ORIGIN,
+        header::ACCEPT_ENCODING,
     ] {
         headers.remove(name);
     }
@@ -96,6 +119,8 @@ pub(crate) enum BackendKey {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Response;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -121,12 +146,33 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_s_version_and_a_length_beside_chunks_stay() {
+        let answer = Response::builder()
+            .version(Version::HTTP_10)
+            .header("transfer-encoding", "chunked")
+            .header("content-length", "5")
+            .header("x-other", "2");
+        let (mut parts, ()) = answer.body(()).unwrap().into_parts();
+        to_client(&mut parts);
+        assert_eq!(parts.version, Version::HTTP_11);
+        assert_eq!(parts.headers, headers(&[("x-other", "2")]));
+        let (mut parts, ()) = Response::builder()
+            .header("content-length", "5")
+            .body(())
+            .unwrap()
+            .into_parts();
+        to_client(&mut parts);
+        assert_eq!(parts.headers, headers(&[("content-length", "5")]));
+    }
+
+    #[test]
     fn a_replica_gets_the_id_the_peer_and_the_right_key() {
         let client = headers(&[
             ("host", "gateway"),
             ("authorization", "Bearer client"),
             ("x-forwarded-for", "1.1.1.1"),
             ("content-length", "5"),
+            ("accept-encoding", "gzip, br"),
         ]);
         let peer = Some(([10, 0, 0, 9], 4).into());
         let sent = |key: BackendKey| {

@@ -7,8 +7,10 @@
 
 mod attempt;
 mod call;
+mod charge;
 mod config;
 mod continued;
+mod ending;
 mod envoy;
 mod error;
 mod events;
@@ -27,6 +29,7 @@ mod members;
 mod metrics;
 mod mirror;
 mod models;
+mod object;
 mod observe;
 mod pool;
 mod relay;
@@ -36,6 +39,8 @@ mod routes;
 mod run;
 mod scan;
 mod serving;
+mod silence;
+mod stop;
 mod usage;
 
 pub use config::{Config, ExtProc, KvEvents, PoolConfig};

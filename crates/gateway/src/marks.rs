@@ -4,10 +4,8 @@
 //! on. What is behind the last mark is held back: it is the end of the answer, or is made again.
 
 use axum::body::Bytes;
-use memchr::memmem;
 use penstock_openai::{FAILED_MARK, MARK};
 
-const END: &[u8] = b"\n\n";
 /// Most bytes of marks, and of events that are held back: beyond that the stream goes through as
 /// it comes, and cannot go on elsewhere. Some 40,000 tokens.
 const MOST_MARKS: usize = 256 << 10;
@@ -16,64 +14,49 @@ const MOST_HELD: usize = 4 << 20;
 /// The marks of one answer, from one replica or several.
 #[derive(Debug, Default)]
 pub(crate) struct Marked {
-    /// Behind the last mark.
-    held: Vec<u8>,
-    /// Bytes of it in which no mark begins.
-    scanned: usize,
+    /// Events behind the last mark, and their bytes.
+    held: Vec<Bytes>,
+    held_bytes: usize,
     /// The marks so far, with commas between.
     marks: Vec<u8>,
-    /// More than is kept: nothing is held back but marks that are cut.
+    /// More than is kept: nothing is held back.
     flows: bool,
     /// The replica says that it cannot go on.
     failed: bool,
 }
 
 impl Marked {
-    /// The events that the client may have, once more bytes of the replica have come.
-    pub(crate) fn pass(&mut self, bytes: &[u8]) -> Bytes {
-        self.held.extend_from_slice(bytes);
-        let mut out = Vec::new();
-        while let Some(at) = self.next_mark() {
-            let mark = at + MARK.len();
-            let Some(length) = memmem::find(&self.held[mark..], END) else {
-                self.scanned = at;
-                break;
-            };
-            let rest = self.held.split_off(mark + length + END.len());
-            let whole = std::mem::replace(&mut self.held, rest);
-            self.scanned = 0;
-            match &whole[mark..mark + length] {
-                // what comes now is an error, for a client that has nowhere else to go
-                FAILED_MARK => {
-                    self.failed = true;
-                    self.held.splice(..0, whole[..at].iter().copied());
-                }
-                mark => {
-                    self.note(mark);
-                    out.extend_from_slice(&whole[..at]);
-                }
-            }
+    /// A stream that cannot go on elsewhere: marks are taken out, and that is all.
+    pub(crate) fn flowing() -> Self {
+        Self {
+            flows: true,
+            ..Self::default()
         }
-        if self.flows || self.held.len() > MOST_HELD {
-            self.flows = true;
-            let whole = memmem::rfind(&self.held, END).map_or(0, |at| at + END.len());
-            out.extend(self.held.drain(..whole));
-            self.scanned = 0;
-        }
-        out.into()
     }
 
-    /// Where the next mark begins; all before it has been looked at if there is none.
-    fn next_mark(&mut self) -> Option<usize> {
-        let found = memmem::find_iter(&self.held[self.scanned..], MARK);
-        let mut found = found.map(|at| self.scanned + at);
-        let begins = |at: &usize| *at == 0 || self.held[at - 1] == b'\n';
-        let next = found.find(begins);
-        if next.is_none() {
-            // a part of one may be there; and the line's start
-            self.scanned = self.held.len().saturating_sub(MARK.len());
+    /// Takes a whole event of the replica; adds to `out` those that the client may have.
+    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
+        match event.strip_prefix(MARK).map(<[u8]>::trim_ascii_end) {
+            // what comes now is an error, for a client that has nowhere else to go
+            Some(FAILED_MARK) => self.failed = !self.flows,
+            Some(mark) => {
+                self.note(mark);
+                self.give(out);
+            }
+            None => {
+                self.held_bytes += event.len();
+                self.held.push(event);
+            }
         }
-        next
+        self.flows |= self.held_bytes > MOST_HELD;
+        if self.flows {
+            self.give(out);
+        }
+    }
+
+    fn give(&mut self, out: &mut Vec<Bytes>) {
+        self.held_bytes = 0;
+        out.append(&mut self.held);
     }
 
     fn note(&mut self, mark: &[u8]) {
@@ -90,17 +73,19 @@ impl Marked {
     }
 
     /// What was held back, when the answer has ended.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        std::mem::take(&mut self.held).into()
+    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
+        self.held_bytes = 0;
+        std::mem::take(&mut self.held)
     }
 
     /// The members of the array `resume`, for another replica, `None` where the answer cannot go
     /// on; and what the client gets if there is no other. The rest that was held back is dropped.
     pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
         let last = self.rest();
-        let says_why = std::mem::take(&mut self.failed);
-        self.scanned = 0;
-        let last = if says_why { last } else { Bytes::new() };
+        let last = match std::mem::take(&mut self.failed) {
+            true => last.concat().into(),
+            false => Bytes::new(),
+        };
         ((!self.flows).then(|| self.marks.clone()), last)
     }
 
@@ -115,32 +100,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::events::Events;
 
     const STREAM: &[u8] = b"data: {\"a\":\":resume \"}\n\n:resume {\"seed\":1}\n\n:resume [1]\n\n\
         :resume [2]\n\ndata: 3\n\ndata: 4\n\n:resume [3,4]\n\ndata: end\n\n";
 
-    /// What came out, part by part, and what was held back at the end.
-    fn passed(marked: &mut Marked, stream: &[u8], sizes: &[usize]) -> Vec<u8> {
-        let (mut out, mut rest) = (Vec::new(), stream);
-        for size in sizes.iter().cycle() {
-            let (part, others) = rest.split_at(rest.len().min((*size).max(1)));
-            out.extend_from_slice(&marked.pass(part));
-            rest = others;
-            if rest.is_empty() {
-                break;
-            }
+    /// What came out of whole events.
+    fn passed(marked: &mut Marked, stream: &[u8]) -> Vec<u8> {
+        let (mut events, mut out) = (Events::default(), Vec::new());
+        events.push(stream);
+        while let Some(event) = events.next() {
+            marked.pass(event, &mut out);
         }
-        out
+        out.concat()
     }
 
     proptest! {
         #[test]
-        fn marks_are_taken_out_and_what_has_none_is_held_back_however_it_is_cut(
-            sizes in prop::collection::vec(1..60usize, 1..20),
-            length in 0..=STREAM.len(),
-        ) {
+        fn marks_are_taken_out_and_what_has_none_is_held_back(length in 0..=STREAM.len()) {
             let mut marked = Marked::default();
-            let out = passed(&mut marked, &STREAM[..length], &sizes);
+            let out = passed(&mut marked, &STREAM[..length]);
             // by hand: everything up to the last whole mark
             let text = std::str::from_utf8(&STREAM[..length]).unwrap();
             let mut wanted = String::new();
@@ -161,43 +140,50 @@ mod tests {
             prop_assert_eq!(String::from_utf8(known.unwrap()).unwrap(), marks.join(","));
             prop_assert!(last.is_empty());
         }
+    }
 
-        #[test]
-        fn a_failure_keeps_its_error_for_a_client_without_another_replica(
-            sizes in prop::collection::vec(1..60usize, 1..20),
-        ) {
-            let mut marked = Marked::default();
-            let stream = b"data: a\n\n:resume {}\n\n:resume [1]\n\ndata: b\n\n\
-                :resume \"failed\"\n\n\
-                data: why\n\n";
-            let out = passed(&mut marked, stream, &sizes);
-            prop_assert_eq!(&out[..], b"data: a\n\n");
-            prop_assert!(marked.failed());
-            let (known, last) = marked.broken();
-            prop_assert_eq!(&known.unwrap()[..], b"{},[1]");
-            prop_assert_eq!(&last[..], b"data: b\n\ndata: why\n\n");
-            prop_assert!(!marked.failed());
-        }
+    #[test]
+    fn a_failure_keeps_its_error_for_a_client_without_another_replica() {
+        let stream = b"data: a\n\n:resume {}\n\n:resume [1]\n\ndata: b\n\n\
+            :resume \"failed\"\n\ndata: why\n\n";
+        let mut marked = Marked::default();
+        assert_eq!(passed(&mut marked, stream), b"data: a\n\n");
+        assert!(marked.failed());
+        let (known, last) = marked.broken();
+        assert_eq!(known.unwrap(), b"{},[1]");
+        assert_eq!(last, "data: b\n\ndata: why\n\n");
+        assert!(!marked.failed());
+        // where nothing is held back, the error has gone through
+        let mut marked = Marked::flowing();
+        let out = passed(&mut marked, stream);
+        assert_eq!(out, b"data: a\n\ndata: b\n\ndata: why\n\n");
+        assert!(!marked.failed() && marked.broken().0.is_none());
+    }
 
-        #[test]
-        fn a_stream_with_more_marks_than_are_kept_flows(
-            sizes in prop::collection::vec(1..5000usize, 1..20),
-        ) {
-            let mut stream = Vec::new();
-            let mut wanted = Vec::new();
-            for at in 0..MOST_MARKS / 5 {
-                let event = format!("data: {at}\n\n");
-                wanted.extend_from_slice(event.as_bytes());
-                stream.extend_from_slice(event.as_bytes());
-                stream.extend_from_slice(b":resume [100]\n\n");
-            }
-            stream.extend_from_slice(b"data: end\n\n");
-            wanted.extend_from_slice(b"data: end\n\n");
-            let mut marked = Marked::default();
-            let mut out = passed(&mut marked, &stream, &sizes);
-            out.extend_from_slice(&marked.rest());
-            prop_assert!(out == wanted);
-            prop_assert!(marked.broken().0.is_none());
+    #[test]
+    fn a_stream_with_more_marks_than_are_kept_flows() {
+        let (mut stream, mut wanted) = (Vec::new(), Vec::new());
+        for at in 0..MOST_MARKS / 5 {
+            let event = format!("data: {at}\n\n");
+            wanted.extend_from_slice(event.as_bytes());
+            stream.extend_from_slice(event.as_bytes());
+            stream.extend_from_slice(b":resume [100]\n\n");
         }
+        stream.extend_from_slice(b"data: end\n\n");
+        wanted.extend_from_slice(b"data: end\n\n");
+        let mut marked = Marked::default();
+        let mut out = passed(&mut marked, &stream);
+        out.extend_from_slice(&marked.rest().concat());
+        assert!(out == wanted);
+        assert!(marked.broken().0.is_none());
+    }
+
+    #[test]
+    fn a_stream_with_more_events_than_are_held_flows() {
+        let event = format!("data: {}\n\n", "x".repeat(MOST_HELD / 3));
+        let mut marked = Marked::default();
+        let pass = |_| !passed(&mut marked, event.as_bytes()).is_empty();
+        let outs: Vec<bool> = (0..4).map(pass).collect();
+        assert_eq!(outs, [false, false, true, true]);
     }
 }

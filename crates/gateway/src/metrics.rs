@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     lost: AtomicU64,
     failover: Histogram,
     failovers_lost: AtomicU64,
+    not_kept: AtomicU64,
     refused: AtomicU64,
 }
 
@@ -50,6 +51,7 @@ impl Metrics {
             lost: AtomicU64::new(0),
             failover: Histogram::new(FIRST_TOKEN),
             failovers_lost: AtomicU64::new(0),
+            not_kept: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
@@ -77,6 +79,11 @@ impl Metrics {
             Some(after) => self.failover.observe(after.as_secs_f64()),
             None => drop(self.failovers_lost.fetch_add(1, Ordering::Relaxed)),
         }
+    }
+
+    /// There was no room to keep the request of a stream.
+    pub(crate) fn not_kept(&self) {
+        self.not_kept.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The gateway was full.
@@ -124,6 +131,12 @@ impl Metrics {
             name,
             "Streams that broke off and could not go on elsewhere.",
             read(&self.failovers_lost),
+        );
+        let name = "penstock:gateway_streams_not_kept_total";
+        page.counter(
+            name,
+            "Streams that could not go on elsewhere, because --resume-bytes was used up.",
+            read(&self.not_kept),
         );
         let name = "penstock:gateway_failover_seconds";
         let help = "From the end of a replica's stream to the first byte of its successor.";

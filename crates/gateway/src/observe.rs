@@ -1,30 +1,36 @@
-//! What fleet, pool, metrics and the caller's account learn from an answer while it passes.
+//! What fleet, pool, metrics and the caller's account learn from an answer while it passes, and
+//! the one change that is made to it: the model's name.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use bytes::BytesMut;
+use memchr::memmem;
 use penstock_fleet::Outcome;
-use penstock_http::Caller;
 
+use crate::charge::{Charge, Form};
+use crate::events::data_lines;
 use crate::gateway::Gateway;
+use crate::headers::{is_plain, is_stream};
+use crate::object::{Found, Member, ObjectReader};
 use crate::pool::{Pool, Routed};
-use crate::usage::{UsageReader, events};
+use crate::rename::Rename;
 
 /// An answer under way, whichever door it leaves by. It ends once.
 #[derive(Debug)]
 pub(crate) struct Observed {
     gateway: Arc<Gateway>,
     pool: Arc<Pool>,
-    /// The key's bearer, who pays for tokens.
-    caller: Option<Arc<Caller>>,
-    prompt_bytes: usize,
+    charge: Charge,
     /// The replica, until it has ended its part.
     routed: Option<Routed>,
     arrived: Instant,
-    /// The answer comes event by event.
-    is_stream: bool,
+    form: Form,
     first: bool,
-    usage: UsageReader,
+    reader: ObjectReader,
+    rename: Option<Rename>,
     ended: bool,
 }
 
@@ -33,32 +39,52 @@ impl Observed {
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         pool: Arc<Pool>,
-        caller: Option<Arc<Caller>>,
-        prompt_bytes: usize,
+        charge: Charge,
         routed: Routed,
         arrived: Instant,
     ) -> Self {
         Self {
             gateway,
             pool,
-            caller,
-            prompt_bytes,
+            charge,
             routed: Some(routed),
             arrived,
-            is_stream: false,
+            form: Form::Unread,
             first: true,
-            usage: UsageReader::default(),
+            reader: ObjectReader::default(),
+            rename: None,
             ended: false,
         }
     }
 
-    /// The header says whether events follow.
-    pub(crate) fn began(&mut self, is_stream: bool) {
-        self.is_stream = is_stream;
+    /// The header has come. `rename`: the names that the model has there, and for the client.
+    pub(crate) fn began(
+        &mut self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        rename: Option<Rename>,
+    ) {
+        self.form = match (is_plain(headers), is_stream(headers)) {
+            (true, true) => Form::Events,
+            (true, false) => Form::Whole(0),
+            (false, _) => Form::Unread,
+        };
+        self.reader = ObjectReader::new(self.form == Form::Events);
+        self.rename = rename.filter(|_| self.form != Form::Unread);
+        match status.is_client_error() || status.is_server_error() {
+            true => self.charge.refund(),
+            false => self.charge.answered(self.form),
+        }
     }
 
+    /// Whether the answer comes event by event.
     pub(crate) fn is_stream(&self) -> bool {
-        self.is_stream
+        self.form == Form::Events
+    }
+
+    /// Whether a name in it is another one for the client.
+    pub(crate) fn renames(&self) -> bool {
+        self.rename.is_some()
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -83,19 +109,80 @@ impl Observed {
         self.routed = Some(routed);
     }
 
-    /// Bytes of the answer have come.
-    pub(crate) fn see(&mut self, bytes: &[u8]) {
-        self.usage.see(bytes);
-        if self.is_stream
-            && !bytes.is_empty()
-            && let Some(routed) = &mut self.routed
-        {
-            if std::mem::take(&mut self.first) {
-                self.gateway.metrics.first_token(self.arrived.elapsed());
-            }
-            routed.in_flight.first_token();
-            routed.in_flight.tokens(events(bytes));
+    /// An event goes to the client; adds to `out` what it gets.
+    pub(crate) fn event(&mut self, event: &[u8], out: &mut BytesMut) {
+        let lines: Vec<_> = data_lines(event).collect();
+        self.count(lines.len());
+        for line in &lines {
+            self.charge.event(&event[line.clone()]);
         }
+        let has = |name: &[u8]| memmem::find(event, name).is_some();
+        let is_named = self.rename.is_some() && has(b"\"model\"");
+        if !is_named && !has(b"\"usage\"") {
+            return out.extend_from_slice(event);
+        }
+        // the lines are one text: a member may begin on one and end on another
+        let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
+            return out.extend_from_slice(event);
+        };
+        let (start, end) = (first.start, last.end);
+        let mut text = BytesMut::new();
+        for line in lines {
+            self.read(&event[line], &mut text);
+        }
+        let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
+        self.reader
+            .end(|found| note(found, rename, charge, &mut text));
+        if !is_named {
+            return out.extend_from_slice(event);
+        }
+        out.extend_from_slice(&event[..start]);
+        out.extend_from_slice(&text);
+        out.extend_from_slice(&event[end..]);
+    }
+
+    /// Bytes of an answer that comes whole, or cannot be read, go to the client.
+    pub(crate) fn part(&mut self, bytes: Bytes) -> Bytes {
+        if self.form == Form::Unread {
+            return bytes;
+        }
+        self.charge.bytes(bytes.len());
+        let mut out = BytesMut::new();
+        self.read(&bytes, &mut out);
+        match self.rename {
+            Some(_) => out.freeze(),
+            None => bytes,
+        }
+    }
+
+    /// What was held back of an answer that comes whole, at its end.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        let mut out = BytesMut::new();
+        let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
+        self.reader
+            .end(|found| note(found, rename, charge, &mut out));
+        match self.rename {
+            Some(_) => out.freeze(),
+            None => Bytes::new(),
+        }
+    }
+
+    fn read(&mut self, text: &[u8], out: &mut BytesMut) {
+        let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
+        self.reader
+            .read(text, |found| note(found, rename, charge, out));
+    }
+
+    /// Data of a stream has come.
+    fn count(&mut self, lines: usize) {
+        let Some(routed) = self.routed.as_mut().filter(|_| lines > 0) else {
+            return;
+        };
+        if std::mem::take(&mut self.first) {
+            self.gateway.metrics.first_token(self.arrived.elapsed());
+        }
+        routed.in_flight.first_token();
+        routed.in_flight.tokens(lines as u32);
     }
 
     /// The answer is over. Only the first call counts, and says so.
@@ -103,17 +190,26 @@ impl Observed {
         if std::mem::replace(&mut self.ended, true) {
             return false;
         }
-        if let Some(usage) = self.usage.usage() {
-            self.pool.learn(self.prompt_bytes, usage.prompt_tokens);
-            if let Some(caller) = &self.caller {
-                let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
-                caller.usage.spend(tokens);
-            }
-        }
+        self.charge.end(outcome == Outcome::Served);
         self.gateway.metrics.ended(&self.pool.name, outcome);
         if let Some(routed) = self.routed.take() {
             routed.in_flight.end(outcome);
         }
         true
+    }
+}
+
+/// Notes what was found in an answer; adds to `out` what stands for it, where names change.
+fn note(found: Found<'_>, rename: Option<&Rename>, charge: &mut Charge, out: &mut BytesMut) {
+    let text = match (found, rename) {
+        (Found::Value(Member::Usage, json), _) => {
+            charge.usage(json);
+            json
+        }
+        (Found::Value(Member::Model, name), Some(rename)) => rename.of(name),
+        (Found::Text(text) | Found::Value(_, text), _) => text,
+    };
+    if rename.is_some() {
+        out.extend_from_slice(text);
     }
 }

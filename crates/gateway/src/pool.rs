@@ -24,8 +24,13 @@ use crate::mirror::Mirror;
 
 /// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
 const USUAL_BYTES: f32 = 4.0;
+/// Tokens that an answer gets in a second, before answers have said it.
+const USUAL_RATE: f32 = 40.0;
+/// Answers of fewer tokens say more of prompts than of the rate.
+const RATED_TOKENS: u32 = 8;
 /// Weight of one more answer in their mean, once there were as many.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
+const RATE_WEIGHT: f32 = 1.0 / 8.0;
 /// Tokens of KV that a replica is taken to hold, while it does not say.
 const USUAL_KV_TOKENS: f32 = 2e6;
 /// How often a request that waits for its answer looks at its replica's health.
@@ -65,6 +70,8 @@ pub(crate) struct Pool {
     bytes_per_token: AtomicU32,
     /// Answers that it is learned from.
     learned: AtomicU64,
+    /// Output tokens of an answer in a second; bits of an f32.
+    rate: AtomicU32,
     tickets: AtomicU64,
     pub(crate) expected: Expected,
 }
@@ -179,6 +186,7 @@ impl Pool {
             exact,
             bytes_per_token: AtomicU32::new(USUAL_BYTES.to_bits()),
             learned: AtomicU64::new(0),
+            rate: AtomicU32::new(USUAL_RATE.to_bits()),
             tickets: AtomicU64::new(0),
             expected: Expected::default(),
         })
@@ -230,7 +238,7 @@ impl Pool {
         let view = self.fleet.view();
         let allowed = within(&view, serving(&view, model), prompt.subset.as_deref());
         let bytes_per_token = match prompt.tokens.len() {
-            0 => f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed)),
+            0 => self.bytes_per_token(),
             tokens => prompt.bytes.max(1) as f32 / tokens as f32,
         };
         let unit_tokens = TEXT_UNIT as f32 / bytes_per_token;
@@ -333,6 +341,27 @@ impl Pool {
         let view = self.fleet.view();
         let replica = view.replicas.iter().find(|replica| replica.id == id);
         replica.is_some_and(|replica| replica.condition == Condition::Unhealthy)
+    }
+
+    /// Bytes of a prompt for one of its tokens.
+    pub(crate) fn bytes_per_token(&self) -> f32 {
+        f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed))
+    }
+
+    /// Tokens that an answer is taken to have after this time.
+    pub(crate) fn tokens_in(&self, time: Duration) -> u64 {
+        (f32::from_bits(self.rate.load(Ordering::Relaxed)) * time.as_secs_f32()) as u64
+    }
+
+    /// Learns from an answer how fast its tokens came.
+    pub(crate) fn learn_rate(&self, tokens: u32, time: Duration) {
+        if tokens < RATED_TOKENS {
+            return;
+        }
+        let seen = tokens as f32 / time.as_secs_f32().max(1e-3);
+        let mean = f32::from_bits(self.rate.load(Ordering::Relaxed));
+        let mean = mean + RATE_WEIGHT * (seen - mean);
+        self.rate.store(mean.to_bits(), Ordering::Relaxed);
     }
 
     /// Learns from an answer how many tokens a prompt of so many bytes had.

@@ -1,9 +1,10 @@
 //! The body of an answer on its way from the replica to the client.
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. Pieces that have come together go on together. What is learned
-//! on the way goes to the fleet. Where the replica marks its stream, another one goes on with it
-//! when it breaks off.
+//! stops the replica's stream, too. Pieces that have come together go on together. Of a stream the
+//! client gets whole events, in this order: cut ([`Events`]), looked at for the end ([`Ending`]),
+//! freed of marks and held back ([`Failover`]), counted and renamed ([`Observed`]). Where the
+//! replica marks its stream, another one goes on with it when it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,32 +14,42 @@ use std::time::Instant;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::http::response::Parts;
+use bytes::BytesMut;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use penstock_fleet::Outcome;
 use penstock_http::{Gathered, Level, log};
 use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
 use crate::attempt::Answer;
+use crate::charge::Charge;
+use crate::ending::Ending;
+use crate::events::{Events, MOST_EVENT};
 use crate::failover::{Failover, Going, Trip};
 use crate::gateway::Place;
-use crate::headers::is_stream;
 use crate::mirror::{self, Tap};
 use crate::observe::Observed;
 use crate::pool::Routed;
 use crate::rename::Rename;
+use crate::silence::Silence;
+use crate::stop::Stop;
 
 /// An answer.
 pub(crate) struct Relayed {
     source: Source,
     trip: Arc<Trip>,
     observed: Observed,
+    /// The stream's, until it breaks off for good.
+    events: Events,
+    ending: Ending,
     failover: Option<Failover>,
+    silence: Silence,
+    stop: Stop,
     /// Another pool gets the request, too, and both answers are compared.
     mirror: Option<Tap>,
+    /// Why nothing more is taken from the replica.
+    fault: Option<String>,
     /// The replica's own fault.
     is_failure: bool,
-    /// The name of the model is that which was asked for.
-    rename: Option<Rename>,
     _place: Place,
 }
 
@@ -49,54 +60,47 @@ enum Source {
     Going(Going),
 }
 
-type Polled = Option<Result<Frame<Bytes>, hyper::Error>>;
+type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
 
 impl Relayed {
     /// `renamed` is the model's name at the replica, if it is another than was asked for.
     pub(crate) fn new(
-        trip: Trip,
+        mut trip: Trip,
         renamed: Option<&str>,
-        routed: Routed,
+        (charge, routed): (Charge, Routed),
         body: Incoming,
         parts: &mut Parts,
         place: Place,
         arrived: Instant,
     ) -> Self {
         let call = &trip.call;
-        let mut observed = Observed::new(
-            trip.gateway.clone(),
-            trip.pool.clone(),
-            call.caller.clone(),
-            call.prompt.bytes,
-            routed,
-            arrived,
-        );
-        observed.began(is_stream(&parts.headers));
-        let at = (&*trip.pool, trip.model.as_str());
-        let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
+        let ending = Ending::new(parts.status, call.path(), call.price.choices());
+        let (gateway, pool) = (trip.gateway.clone(), trip.pool.clone());
+        let mut observed = Observed::new(gateway, pool, charge, routed, arrived);
         let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
+        observed.began(parts.status, &parts.headers, rename);
+        let at = (&*trip.pool, trip.model.as_str());
+        let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
         let failover = Failover::of(&trip, &parts.headers);
+        trip.call.sent(failover.is_some());
         parts.headers.remove(RESUMABLE);
-        if rename.is_some() || failover.is_some() {
+        if observed.renames() || observed.is_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         Self {
             source: Source::Replica(Gathered::new(body)),
+            silence: Silence::new(failover.is_some()),
+            stop: trip.gateway.stopper.wait(),
             trip: Arc::new(trip),
             observed,
+            events: Events::default(),
+            ending,
             failover,
             mirror,
-            rename,
+            fault: None,
             is_failure: parts.status.is_server_error(),
             _place: place,
-        }
-    }
-
-    fn see(&mut self, bytes: &Bytes) {
-        self.observed.see(bytes);
-        if let Some(mirror) = &mut self.mirror {
-            mirror.see(bytes);
         }
     }
 
@@ -109,49 +113,76 @@ impl Relayed {
         self.observed.end(outcome);
     }
 
-    /// What the client gets of a frame, if anything.
-    fn passed(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
-        let bytes = match frame.into_data() {
-            Ok(bytes) => bytes,
-            Err(other) => return Some(other),
-        };
-        let bytes = match &mut self.failover {
+    /// What the client gets of bytes of the replica.
+    fn passed(&mut self, bytes: Bytes) -> Bytes {
+        if !self.observed.is_stream() {
+            self.mirrored(&bytes);
+            return self.observed.part(bytes);
+        }
+        self.events.push(&bytes);
+        let mut out = BytesMut::new();
+        while let Some(event) = self.events.next() {
+            self.event(event, &mut out);
+        }
+        if self.events.is_too_large() {
+            self.fault = Some(format!("an event is larger than {MOST_EVENT} bytes"));
+        }
+        out.freeze()
+    }
+
+    /// A whole event of the replica.
+    fn event(&mut self, event: Bytes, out: &mut BytesMut) {
+        self.ending.see(&event);
+        if self.ending.belies(&event) {
+            return;
+        }
+        match &mut self.failover {
             Some(failover) => {
-                failover.moves();
-                failover.pass(&bytes)
+                let mut passed = Vec::new();
+                failover.pass(event, &mut passed);
+                passed.iter().for_each(|event| self.give(event, out));
             }
-            None => bytes,
-        };
-        self.see(&bytes);
-        let bytes = match &mut self.rename {
-            Some(rename) => rename.pass(bytes),
-            None => bytes,
-        };
-        (!bytes.is_empty()).then(|| Frame::data(bytes))
+            None => self.give(&event, out),
+        }
+    }
+
+    /// An event that the client may have.
+    fn give(&mut self, event: &Bytes, out: &mut BytesMut) {
+        self.mirrored(event);
+        self.observed.event(event, out);
+    }
+
+    fn mirrored(&mut self, bytes: &Bytes) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.see(bytes);
+        }
     }
 
     /// Whether the replica does nothing, and its health checks fail.
     fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
-        let (Some(failover), Some(routed)) = (&mut self.failover, self.observed.routed()) else {
+        let Some(routed) = self.observed.routed() else {
             return false;
         };
-        failover.hangs(cx, &self.trip.pool, routed.decision.first().replica)
+        let (pool, replica) = (&self.trip.pool, routed.decision.first().replica);
+        self.silence.poll(cx, || pool.is_unhealthy(replica))
     }
 
     /// Looks for another replica; false where the answer cannot go on.
     fn goes_on(&mut self, why: &str) -> bool {
-        if let Some(routed) = self.observed.routed() {
-            let (id, address) = (&self.trip.call.id, &routed.decision.first().address);
-            let text = format!("{id}: {address} broke off its answer: {why}");
-            log(Level::Warning, text);
-        }
-        let (Some(failover), Some(routed)) = (&mut self.failover, self.observed.routed()) else {
+        let Some(routed) = self.observed.routed() else {
             return false;
         };
-        let Some(going) = failover.go_on(&self.trip, routed.decision.first().replica) else {
+        let first = routed.decision.first();
+        let (id, address) = (&self.trip.call.id, &first.address);
+        let text = format!("{id}: {address} broke off its answer: {why}");
+        log(Level::Warning, text);
+        let failover = self.failover.as_mut();
+        let Some(going) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
             return false;
         };
         self.source = Source::Going(going);
+        self.events = Events::default();
+        self.ending.begin_again();
         self.observed.lost(Outcome::Failed);
         true
     }
@@ -164,82 +195,135 @@ impl Relayed {
         self.source = Source::Replica(Gathered::new(answer.response.into_body()));
     }
 
-    /// What a client gets in a stream that breaks off: an error, and the end.
-    fn broken_off(&mut self) -> Frame<Bytes> {
+    /// The replica does not finish its answer: another one goes on (`None`), or it ends here.
+    fn breaks_off(&mut self, why: &str) -> Option<Polled> {
+        match self.goes_on(why) {
+            true => None,
+            false => Some(self.broken_off(&broken())),
+        }
+    }
+
+    /// What a client gets of an answer that breaks off: an error, and the end.
+    fn broken_off(&mut self, error: &ApiError) -> Polled {
         self.end(Outcome::Failed);
+        if !self.observed.is_stream() {
+            return Some(Err(axum::Error::new(error.message.clone())));
+        }
         if let Some(failover) = &mut self.failover {
             self.trip.gateway.metrics.failover(None);
             if !failover.last_words.is_empty() {
-                return Frame::data(std::mem::take(&mut failover.last_words));
+                return Some(Ok(Frame::data(std::mem::take(&mut failover.last_words))));
             }
         }
         let call = &self.trip.call;
-        let error = ApiError::engine_failed("the replica broke off its answer.");
         let (before, json, after) = match call.is_anthropic() {
-            true => ("event: error\n", anthropic_error(&error, &call.id), ""),
+            true => ("event: error\n", anthropic_error(error, &call.id), ""),
             false => ("", error.to_json(), "data: [DONE]\n\n"),
         };
         let json = String::from_utf8_lossy(&json);
-        Frame::data(format!("\n\n{before}data: {json}\n\n{after}").into())
+        Some(Ok(Frame::data(
+            format!("{before}data: {json}\n\n{after}").into(),
+        )))
     }
 
     /// The end of the replica's bytes; `None` where another one goes on.
     fn ended(&mut self) -> Option<Polled> {
-        if self.failover.as_ref().is_some_and(Failover::failed) {
-            let goes_on = self.goes_on("its engine failed");
-            return (!goes_on).then(|| Some(Ok(self.broken_off())));
+        let mut out = BytesMut::new();
+        match self.observed.is_stream() {
+            true => {
+                if let Some(why) = self.stream_ended(&mut out) {
+                    return self.breaks_off(why);
+                }
+            }
+            false => out.extend_from_slice(&self.observed.rest()),
         }
-        let rest = self.failover.as_mut().map(Failover::rest);
-        let mut rest = rest.unwrap_or_default();
-        self.see(&rest);
-        if let Some(rename) = &mut self.rename {
-            let passed = rename.pass(rest);
-            rest = [passed, rename.rest()].concat().into();
-        }
+        let held = self.failover.as_mut().map(Failover::rest);
+        held.iter()
+            .flatten()
+            .for_each(|event| self.give(event, &mut out));
         self.end(match self.is_failure {
             true => Outcome::Failed,
             false => Outcome::Served,
         });
-        Some((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+        Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
+    }
+
+    /// The last of a stream that has said all; why it has not.
+    fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
+        let rest = self.events.rest();
+        let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
+        if let Some(rest) = &rest {
+            self.ending.see(rest);
+        }
+        if self.failover.as_ref().is_some_and(Failover::failed) {
+            return Some("its engine failed");
+        }
+        if !self.ending.has_come() {
+            return Some("it ended before its answer");
+        }
+        if let Some(rest) = rest {
+            let event = [rest.trim_ascii_end(), b"\n\n"].concat();
+            self.event(event.into(), out);
+        }
+        None
+    }
+
+    /// The connection to the replica broke.
+    fn broke(&mut self, why: &str) -> Option<Polled> {
+        match self.failover.is_none() && self.observed.is_stream() && self.ending.is_final() {
+            true => self.ended(),
+            false => self.breaks_off(why),
+        }
     }
 
     /// The next frame, or that the source is another one now.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        if let Some(fault) = self.fault.take() {
+            return Poll::Ready(self.breaks_off(&fault));
+        }
         let polled = match &mut self.source {
-            Source::Going(going) => {
-                return Poll::Ready(match std::task::ready!(going.as_mut().poll(cx)) {
-                    Some(answer) => {
-                        self.goes_on_at(answer);
-                        None
-                    }
-                    None => Some(Some(Ok(self.broken_off()))),
-                });
-            }
-            Source::Replica(body) => Pin::new(body).poll_frame(cx),
-        };
-        Poll::Ready(match polled {
-            Poll::Ready(Some(Ok(frame))) => self.passed(frame).map(|frame| Some(Ok(frame))),
-            Poll::Ready(Some(Err(error))) => match self.goes_on(&error.to_string()) {
-                true => None,
-                false if self.observed.is_stream() => Some(Some(Ok(self.broken_off()))),
-                false => {
-                    self.end(Outcome::Failed);
-                    Some(Some(Err(error)))
+            Source::Going(going) => going.as_mut().poll(cx).map(|answer| match answer {
+                Some(answer) => {
+                    self.goes_on_at(answer);
+                    None
                 }
+                None => Some(self.broken_off(&broken())),
+            }),
+            Source::Replica(body) => match Pin::new(body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => Poll::Ready(self.frame(frame)),
+                Poll::Ready(Some(Err(error))) => Poll::Ready(self.broke(&error.to_string())),
+                Poll::Ready(None) => Poll::Ready(self.ended()),
+                Poll::Pending if self.hangs(cx) => {
+                    Poll::Ready(self.breaks_off("its health checks fail"))
+                }
+                Poll::Pending => Poll::Pending,
             },
-            Poll::Ready(None) => self.ended(),
-            Poll::Pending if self.hangs(cx) => {
-                let goes_on = self.goes_on("its health checks fail");
-                (!goes_on).then(|| Some(Ok(self.broken_off())))
-            }
-            Poll::Pending => return Poll::Pending,
-        })
+        };
+        if polled.is_pending() && self.observed.is_stream() && self.stop.poll(cx) {
+            let error = ApiError::unavailable("The gateway is shutting down.", 5);
+            return Poll::Ready(Some(self.broken_off(&error)));
+        }
+        polled
     }
+
+    fn frame(&mut self, frame: Frame<Bytes>) -> Option<Polled> {
+        self.silence.broken();
+        let frame = match frame.into_data() {
+            Ok(bytes) => Frame::data(self.passed(bytes)),
+            Err(trailers) => trailers,
+        };
+        let is_empty = frame.data_ref().is_some_and(Bytes::is_empty);
+        (!is_empty).then_some(Some(Ok(frame)))
+    }
+}
+
+fn broken() -> ApiError {
+    ApiError::engine_failed("the replica broke off its answer.")
 }
 
 impl Body for Relayed {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
         while !self.observed.has_ended() {
@@ -267,7 +351,7 @@ impl Body for Relayed {
 impl Relayed {
     /// Whether the client gets what the replica sends, byte for byte.
     fn goes_straight(&self) -> bool {
-        self.rename.is_none() && self.failover.is_none()
+        !self.observed.renames() && !self.observed.is_stream()
     }
 }
 
@@ -280,7 +364,8 @@ impl Source {
 impl Drop for Relayed {
     /// The client has left, or has all that was announced.
     fn drop(&mut self) {
-        let outcome = match self.source.is_end() {
+        let is_whole = !self.observed.is_stream() || self.ending.has_come();
+        let outcome = match self.source.is_end() && is_whole {
             true if self.is_failure => Outcome::Failed,
             true => Outcome::Served,
             false => Outcome::ClientGone,

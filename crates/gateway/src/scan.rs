@@ -18,6 +18,9 @@ pub(crate) struct Fields {
     /// Strings that name a conversation, the most specific first.
     session: [Option<Range<usize>>; SESSION.len()],
     pub(crate) cache_salt: Option<Range<usize>>,
+    /// Numbers: choices, and bounds of the output in tokens.
+    choices: Option<Range<usize>>,
+    most_tokens: [Option<Range<usize>>; MOST_TOKENS.len()],
 }
 
 /// `messages` of both chat APIs, `prompt` of completions, `input` of responses and embeddings,
@@ -34,6 +37,11 @@ const PROMPT: [&[u8]; 9] = [
     b"text_1",
 ];
 const SESSION: [&[u8]; 2] = [b"prompt_cache_key", b"user"];
+const MOST_TOKENS: [&[u8]; 3] = [
+    b"max_tokens",
+    b"max_completion_tokens",
+    b"max_output_tokens",
+];
 
 const NEAR: usize = 16;
 
@@ -106,7 +114,8 @@ impl Fields {
             return Err(ScanError::Twice { name });
         }
         let is_null = &body[value.clone()] == b"null";
-        *place = (!is_null).then_some(value);
+        // null is a place for a salt, too
+        *place = (!is_null || name == b"cache_salt").then_some(value);
         match &self.model {
             Some(model) if body[model.start] != b'"' => Err(ScanError::Type { name: "model" }),
             _ => Ok(()),
@@ -117,7 +126,11 @@ impl Fields {
         match name {
             b"model" => return Some(&mut self.model),
             b"cache_salt" => return Some(&mut self.cache_salt),
+            b"n" => return Some(&mut self.choices),
             _ => {}
+        }
+        if let Some(at) = MOST_TOKENS.iter().position(|one| *one == name) {
+            return Some(&mut self.most_tokens[at]);
         }
         if let Some(at) = PROMPT.iter().position(|one| *one == name) {
             return Some(&mut self.prompt[at]);
@@ -138,6 +151,23 @@ impl Fields {
         found.map(|range| &body[range.clone()])
     }
 
+    /// Choices that are asked for.
+    pub(crate) fn choices(&self, body: &[u8]) -> u64 {
+        number(body, &self.choices).unwrap_or(1).max(1)
+    }
+
+    /// Tokens that the output may have, over all choices; `None`: as many as the replica lets it.
+    pub(crate) fn most_tokens(&self, body: &[u8]) -> Option<u64> {
+        let bounds = self.most_tokens.iter();
+        let bound = bounds.filter_map(|range| number(body, range)).min()?;
+        Some(bound.saturating_mul(self.choices(body)))
+    }
+
+    /// The salt of the prefix cache.
+    pub(crate) fn salt(&self, body: &[u8]) -> Option<String> {
+        self.cache_salt.as_ref().and_then(|range| text(body, range))
+    }
+
     /// The model's name.
     pub(crate) fn model(&self, body: &[u8]) -> Option<String> {
         self.model.as_ref().and_then(|range| text(body, range))
@@ -147,6 +177,10 @@ impl Fields {
 /// The string at `range`, unescaped.
 fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
+}
+
+fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
+    serde_json::from_slice(&body[range.clone()?]).ok()
 }
 
 /// Where the next of the two bytes that matter in a string is. Text with many escapes has them so
@@ -274,6 +308,19 @@ mod tests {
         assert_eq!(prompt[1], br#"[{"role":"user","content":"a \"}\\"}]"#);
         assert_eq!(found("{}"), Fields::default());
         assert_eq!(found(r#"{"model":null}"#).model, None);
+    }
+
+    #[test]
+    fn numbers_bound_the_output() {
+        let body = r#"{"max_tokens":70,"n":2,"max_output_tokens":null}"#;
+        let fields = found(body);
+        assert_eq!(fields.choices(body.as_bytes()), 2);
+        assert_eq!(fields.most_tokens(body.as_bytes()), Some(140));
+        for body in [r#"{"max_tokens":"x","n":-1}"#, "{}"] {
+            let fields = found(body);
+            assert_eq!(fields.choices(body.as_bytes()), 1);
+            assert_eq!(fields.most_tokens(body.as_bytes()), None);
+        }
     }
 
     #[test]

@@ -74,7 +74,10 @@ impl Serving {
         };
         let left = tokio::select! {
             () = all_ended => CONNECTION_PATIENCE,
-            () = tokio::time::sleep(patience) => CONNECTION_PATIENCE,
+            () = tokio::time::sleep(patience) => {
+                self.gateway.stopper.stop();
+                CONNECTION_PATIENCE
+            }
             () = hurry => Duration::ZERO,
         };
         let closing = self.connections.close(left);

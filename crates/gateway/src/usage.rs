@@ -1,98 +1,76 @@
-//! What an answer says of its tokens, read as it passes.
+//! What an answer says of its tokens.
 
-use memchr::memmem;
-use serde::Deserialize;
+use serde_json::Value;
 
-/// Bytes at the end of an answer in which its usage is looked for. OpenAI's and Anthropic's answers
-/// and streams have it in their last event or member.
-const TAIL: usize = 4096;
-
-/// The counts of an answer, under OpenAI's names or Anthropic's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// The counts of an answer, as far as it has said them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    #[serde(default, alias = "input_tokens")]
-    pub(crate) prompt_tokens: u32,
-    #[serde(default, alias = "output_tokens")]
-    pub(crate) completion_tokens: u32,
+    pub(crate) prompt_tokens: Option<u32>,
+    pub(crate) completion_tokens: Option<u32>,
 }
 
-/// An answer's bytes so far.
-#[derive(Debug, Default)]
-pub(crate) struct UsageReader {
-    tail: Vec<u8>,
-}
-
-impl UsageReader {
-    pub(crate) fn see(&mut self, bytes: &[u8]) {
-        if bytes.len() >= TAIL {
-            self.tail.clear();
-            self.tail.extend_from_slice(&bytes[bytes.len() - TAIL..]);
-            return;
-        }
-        if self.tail.len() + bytes.len() > 2 * TAIL {
-            let surplus = self.tail.len() + bytes.len() - TAIL;
-            self.tail.drain(..surplus.min(self.tail.len()));
-        }
-        self.tail.extend_from_slice(bytes);
-    }
-
-    /// The last usage that is no null.
-    pub(crate) fn usage(&self) -> Option<Usage> {
-        let name = b"\"usage\":";
-        let mut found = memmem::rfind_iter(&self.tail, name);
-        found.find_map(|at| {
-            let rest = &self.tail[at + name.len()..];
-            let mut values = serde_json::Deserializer::from_slice(rest).into_iter::<Usage>();
-            values.next()?.ok()
-        })
+impl Usage {
+    /// Notes a later `usage`, under OpenAI's names or Anthropic's; null, and what is not there, say
+    /// nothing. Whether it says anything of the output.
+    pub(crate) fn note(&mut self, json: &[u8]) -> bool {
+        let Ok(usage) = serde_json::from_slice::<Value>(json) else {
+            return false;
+        };
+        let completion = count(&usage, &["completion_tokens", "output_tokens"]);
+        // Anthropic's input tokens are those that no cache had
+        let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
+        let cached = cached
+            .iter()
+            .filter_map(|name| count(&usage, &[name]))
+            .sum();
+        let prompt = count(&usage, &["prompt_tokens", "input_tokens"]);
+        let prompt = prompt.map(|prompt: u32| prompt.saturating_add(cached));
+        // rerankers say one number
+        let rest =
+            || Some(count(&usage, &["total_tokens"])?.saturating_sub(completion.unwrap_or(0)));
+        self.prompt_tokens = prompt.or_else(rest).or(self.prompt_tokens);
+        self.completion_tokens = completion.or(self.completion_tokens);
+        completion.is_some()
     }
 }
 
-/// Events of a stream in these bytes. One that is cut at its mark is missed: the count is for
-/// rates.
-pub(crate) fn events(bytes: &[u8]) -> u32 {
-    let first = u32::from(bytes.starts_with(b"data:"));
-    first + memmem::find_iter(bytes, b"\ndata:").count() as u32
+/// The first of these members that is a count. Some encoders write 6.0.
+fn count(usage: &Value, names: &[&str]) -> Option<u32> {
+    let count = names.iter().find_map(|name| usage.get(name)?.as_f64())?;
+    (count >= 0.0).then_some(count as u32)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(parts: &[&[u8]]) -> Option<Usage> {
-        let mut reader = UsageReader::default();
-        parts.iter().for_each(|part| reader.see(part));
-        reader.usage()
-    }
-
-    #[test]
-    fn usage_is_found_in_any_cut() {
-        let text = format!(
-            "data: {{\"x\":\"{}\",\"usage\":null}}\n\ndata: {{\"usage\": {{\"prompt_tokens\":7,\
-             \"completion_tokens\":3,\"d\":{{}}}}}}\n\ndata: [DONE]\n\n",
-            "y".repeat(9000)
-        );
-        let wanted = Usage {
-            prompt_tokens: 7,
-            completion_tokens: 3,
-        };
-        for size in [1, 3, 100, 4096, 100_000] {
-            let parts: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
-            assert_eq!(read(&parts), Some(wanted), "{size}");
+    fn noted(all: &[&str]) -> (Option<u32>, Option<u32>) {
+        let mut usage = Usage::default();
+        for one in all {
+            usage.note(one.as_bytes());
         }
+        (usage.prompt_tokens, usage.completion_tokens)
     }
 
     #[test]
-    fn anthropic_s_names_count_and_no_usage_is_none() {
-        let found = read(&[br#"{"usage":{"input_tokens":5,"output_tokens":2}}"#]).unwrap();
-        assert_eq!((found.prompt_tokens, found.completion_tokens), (5, 2));
-        assert_eq!(read(&[b"{\"usage\":null}", b""]), None);
-        assert_eq!(read(&[b"\"usage\":"]), None);
-    }
-
-    #[test]
-    fn events_are_counted_at_line_starts() {
-        assert_eq!(events(b"data: a\n\ndata: data: b\n\n"), 2);
-        assert_eq!(events(b": data: x\n\n"), 0);
+    fn all_names_count_and_what_is_not_said_is_not_known() {
+        let openai = r#"{"prompt_tokens":7,"completion_tokens":3.0,"total_tokens":10}"#;
+        assert_eq!(noted(&[openai]), (Some(7), Some(3)));
+        assert_eq!(
+            noted(&[openai, "null", "{}", "7", "{", "[]"]),
+            (Some(7), Some(3))
+        );
+        let anthropic = r#"{"input_tokens":5,"cache_read_input_tokens":4,"output_tokens":1}"#;
+        assert_eq!(noted(&[anthropic]), (Some(9), Some(1)));
+        assert_eq!(
+            noted(&[anthropic, r#"{"output_tokens":20}"#]),
+            (Some(9), Some(20))
+        );
+        assert_eq!(noted(&[r#"{"total_tokens":6}"#]), (Some(6), None));
+        assert_eq!(noted(&["null"]), (None, None));
+        assert_eq!(
+            noted(&[r#"{"prompt_tokens":null,"completion_tokens":-1}"#]),
+            (None, None)
+        );
     }
 }

@@ -62,10 +62,23 @@ pub struct BodyShare {
 
 impl BodyBudget {
     pub fn new(limits: &Limits) -> Self {
+        Self::of(limits.bodies_bytes, limits.free_body_bytes)
+    }
+
+    /// A budget of `limit` bytes, of which the first `free` of each body do not count.
+    pub fn of(limit: usize, free: usize) -> Self {
         Self {
             taken: Arc::default(),
-            limit: limits.bodies_bytes,
-            free: limits.free_body_bytes,
+            limit,
+            free,
+        }
+    }
+
+    /// A share that has nothing yet.
+    pub fn share(&self) -> BodyShare {
+        BodyShare {
+            budget: self.clone(),
+            bytes: 0,
         }
     }
 
@@ -73,10 +86,7 @@ impl BodyBudget {
     pub fn hold(&self) -> HeldBody {
         HeldBody {
             bytes: Vec::new(),
-            share: BodyShare {
-                budget: self.clone(),
-                bytes: 0,
-            },
+            share: self.share(),
         }
     }
 }
@@ -102,9 +112,12 @@ impl HeldBody {
 }
 
 impl BodyShare {
-    /// Makes it the share of a body of `size` bytes. A body that is alone is never too large for
-    /// the budget.
-    fn grow(&mut self, size: usize) -> Result<(), BodyError> {
+    /// Makes it the share of a body that has grown to `size` bytes. A body that is alone is never
+    /// too large for the budget.
+    ///
+    /// # Errors
+    /// [`BodyError::Busy`]
+    pub fn grow(&mut self, size: usize) -> Result<(), BodyError> {
         let more = size
             .saturating_sub(self.budget.free)
             .saturating_sub(self.bytes);
@@ -118,6 +131,15 @@ impl BodyShare {
             .map_err(|_| BodyError::Busy)?;
         self.bytes += more;
         Ok(())
+    }
+
+    /// Makes it the share of a body of which `size` bytes are left.
+    pub fn shrink(&mut self, size: usize) {
+        let less = self
+            .bytes
+            .saturating_sub(size.saturating_sub(self.budget.free));
+        self.budget.taken.fetch_sub(less, Ordering::AcqRel);
+        self.bytes -= less;
     }
 }
 
@@ -225,6 +247,21 @@ mod tests {
         drop((first, second));
         read(&budget, 80).await.unwrap();
         assert_eq!(small.bytes.len(), 10);
+    }
+
+    #[test]
+    fn a_share_shrinks_with_its_body() {
+        let budget = budget(100);
+        let (mut first, mut second) = (budget.share(), budget.share());
+        first.grow(90).unwrap();
+        assert_eq!(second.grow(50), Err(BodyError::Busy));
+        first.shrink(60);
+        second.grow(60).unwrap();
+        first.shrink(5);
+        second.grow(110).unwrap();
+        assert_eq!(first.grow(11), Err(BodyError::Busy));
+        drop(second);
+        first.grow(110).unwrap();
     }
 
     #[tokio::test]

@@ -40,11 +40,21 @@ struct NamedKey {
 #[derive(Debug)]
 pub struct Caller {
     pub name: String,
-    /// A salt of the prefix cache: cached prefixes are not shared with other keys.
-    pub salt: Option<String>,
+    /// Cached prefixes are not shared with other keys: the secret that salts them.
+    own_cache: Option<[u8; 32]>,
     pub limits: RateLimits,
     /// Kept when the file is read again.
     pub usage: Arc<KeyUse>,
+}
+
+impl Caller {
+    /// The salt of a request that asks for the salt `asked` ("" for none), where the key has a
+    /// cache of its own: 64 characters, from which the key cannot be found.
+    pub fn cache_salt(&self, asked: &str) -> Option<String> {
+        let secret = self.own_cache.as_ref()?;
+        let salt = blake3::keyed_hash(secret, asked.as_bytes());
+        Some(salt.to_hex().to_string())
+    }
 }
 
 /// By key.
@@ -162,7 +172,10 @@ fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<C
         let now = Instant::now();
         let used = usage.entry(key.name.clone());
         let caller = Caller {
-            salt: key.own_cache.then(|| key.key.clone()),
+            own_cache: key.own_cache.then(|| {
+                let context = "penstock 2026-11-22 cache salt of an API key";
+                blake3::derive_key(context, key.key.as_bytes())
+            }),
             limits: key.limits,
             usage: used.or_insert_with(|| Arc::new(KeyUse::new(now))).clone(),
             name: key.name,
@@ -216,6 +229,31 @@ mod tests {
         assert_eq!(name(with("other", "ka")), None);
         let open = Keys::plain(Vec::new());
         assert!(open.bearer(&with("other", "x")).is_some());
+    }
+
+    #[test]
+    fn salts_differ_by_key_and_by_what_is_asked_for() {
+        let text = r#"{"keys": [{"name": "a", "key": "ka", "own_cache": true},
+                                 {"name": "b", "key": "kb", "own_cache": true},
+                                 {"name": "c", "key": "kc"}]}"#;
+        let file = TestFile::new("salts", text);
+        let keys = Keys::start(Vec::new(), Some(file.0.clone())).unwrap();
+        let salt = |key, asked| match keys.bearer(&with("x-api-key", key)).unwrap() {
+            Bearer::Named(caller) => caller.cache_salt(asked),
+            Bearer::Anyone => unreachable!(),
+        };
+        assert_eq!(salt("kc", "x"), None);
+        let salts = [
+            salt("ka", ""),
+            salt("ka", "x"),
+            salt("kb", ""),
+            salt("kb", "x"),
+        ];
+        for (at, one) in salts.iter().enumerate() {
+            assert_eq!(one.as_ref().unwrap().len(), 64);
+            assert!(!salts[..at].contains(one));
+        }
+        assert_eq!(salt("ka", "x"), salts[1]);
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl KeyUse {
         self.state().debt += f64::from(tokens);
     }
 
+    /// Takes back what was noted too much: an estimate that the counts have not borne out.
+    pub fn give_back(&self, tokens: u32) {
+        let mut state = self.state();
+        state.debt = (state.debt - f64::from(tokens)).max(0.0);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,6 +168,14 @@ mod tests {
         // An idle hour saves up no more than a minute.
         usage.admit(&limits, at(3600)).unwrap();
         usage.spend(600);
+        assert!(usage.admit(&limits, at(3600)).is_err());
+        usage.give_back(1);
+        usage.admit(&limits, at(3600)).unwrap();
+        // what time has made good already is not given twice
+        usage.give_back(10_000);
+        usage.spend(599);
+        usage.admit(&limits, at(3600)).unwrap();
+        usage.spend(1);
         assert!(usage.admit(&limits, at(3600)).is_err());
     }
 }

@@ -35,24 +35,12 @@ impl Arrival {
         resume.map_or(self.unix, |resume| resume.origin.created)
     }
 
-    /// The salt of the request, behind that of its key.
+    /// The salt of the request; another one where its key has a cache of its own.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Vec<u8> {
-        let own = self
-            .caller
-            .as_ref()
-            .and_then(|caller| caller.salt.as_deref());
         let asked = asked.unwrap_or_default();
-        match own {
-            None => asked.as_bytes().to_vec(),
-            Some(own) => blake3::derive_key(
-                "penstock 2026-11-22 cache salt of an API key",
-                own.as_bytes(),
-            )
-            .iter()
-            .chain(asked.as_bytes())
-            .copied()
-            .collect(),
-        }
+        let own = self.caller.as_ref();
+        let own = own.and_then(|caller| caller.cache_salt(asked));
+        own.unwrap_or_else(|| asked.to_owned()).into_bytes()
     }
 }
 

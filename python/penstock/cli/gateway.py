@@ -161,6 +161,13 @@ def _policy(group: argparse._ArgumentGroup) -> None:
         help="time in which a stream whose replica dies may find another, 0: none (default: 10)",
     )
     group.add_argument(
+        "--resume-bytes",
+        type=int,
+        metavar="N",
+        help="of requests that are kept for that; streams beyond them have no failover "
+        "(default: 256 MiB)",
+    )
+    group.add_argument(
         "--resume-by-text",
         action="store_true",
         help="streams of servers other than Penstock go on, too: by their text, which is not exact",
@@ -278,6 +285,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "explain": parsed.explain or None,
         "retries": parsed.retries,
         "resume_timeout_s": parsed.resume_timeout,
+        "resume_bytes": parsed.resume_bytes,
         "resume_by_text": parsed.resume_by_text or None,
         "max_requests": parsed.max_requests,
         "drain_timeout_s": parsed.shutdown_timeout,

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use bytes::BytesMut;
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
 use penstock_http::{Level, Members, log_with};
 
+use crate::charge::Charge;
 use crate::envoy::inside::{Inside, Name};
+use crate::events::Events;
 use crate::forward::DECISION;
-use crate::headers::is_stream;
 use crate::models::Destination;
 use crate::observe::Observed;
 use crate::pool::{Prompt, Routed};
@@ -27,7 +29,8 @@ pub(crate) struct Answer {
     prompt: Prompt,
     /// The model that the client asked for.
     asked: String,
-    rename: Option<Rename>,
+    /// A stream's.
+    events: Events,
     status: u16,
     /// What a complete answer is, by its header.
     outcome: Outcome,
@@ -39,14 +42,12 @@ impl Answer {
         destination: Destination,
         routed: Routed,
         prompt: Prompt,
-        asked: Option<String>,
+        (asked, charge): (Option<String>, Charge),
     ) -> Self {
-        let caller = inside.permit.as_ref().map(|permit| permit.caller.clone());
         let observed = Observed::new(
             inside.gateway.clone(),
             destination.pool.clone(),
-            caller,
-            prompt.bytes,
+            charge,
             routed,
             inside.arrived,
         );
@@ -56,7 +57,7 @@ impl Answer {
             observed,
             prompt,
             asked: asked.unwrap_or_default(),
-            rename: None,
+            events: Events::default(),
             status: 0,
             outcome: Outcome::Served,
         }
@@ -67,12 +68,13 @@ impl Answer {
         if let Some(served) = &head.served {
             self.served_by(served);
         }
-        self.observed.began(is_stream(&head.headers));
+        let renamed = self.destination.renamed.as_deref();
+        let rename = renamed.map(|renamed| Rename::new(renamed, &self.asked));
+        self.observed.began(status_of(head), &head.headers, rename);
         self.status = head.status;
         self.outcome = outcome(head);
         let mut change = Change::default();
-        if let Some(renamed) = self.destination.renamed.as_deref() {
-            self.rename = Some(Rename::new(renamed, &self.asked));
+        if self.observed.renames() {
             change.remove.push(header::CONTENT_LENGTH);
         }
         if self.inside.gateway.config.explain
@@ -101,17 +103,34 @@ impl Answer {
 
     /// Bytes have come; those that the client gets.
     pub(crate) fn pass(&mut self, bytes: Bytes) -> Bytes {
-        self.observed.see(&bytes);
-        match &mut self.rename {
-            Some(rename) => rename.pass(bytes),
-            None => bytes,
+        if !self.observed.is_stream() {
+            return self.observed.part(bytes);
+        }
+        self.events.push(&bytes);
+        let mut out = BytesMut::new();
+        while let Some(event) = self.events.next() {
+            self.observed.event(&event, &mut out);
+        }
+        if self.events.is_too_large() {
+            out.extend_from_slice(&self.events.rest());
+        }
+        match self.observed.renames() {
+            true => out.freeze(),
+            false => bytes,
         }
     }
 
     /// The answer is complete; what was held back of it.
     pub(crate) fn end(&mut self) -> Bytes {
+        let rest = match self.observed.is_stream() {
+            true => self.events.rest(),
+            false => self.observed.rest(),
+        };
         self.finish(self.outcome);
-        self.rename.as_mut().map(Rename::rest).unwrap_or_default()
+        match self.observed.renames() {
+            true => rest,
+            false => Bytes::new(),
+        }
     }
 
     fn finish(&mut self, outcome: Outcome) {
@@ -158,8 +177,12 @@ impl Drop for Answer {
     }
 }
 
+fn status_of(head: &AnswerHead) -> StatusCode {
+    StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
 fn outcome(head: &AnswerHead) -> Outcome {
-    let status = StatusCode::from_u16(head.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let status = status_of(head);
     let by_replica = head.headers.contains_key(BY_REPLICA);
     match status {
         StatusCode::SERVICE_UNAVAILABLE if !by_replica => Outcome::ConnectFailed,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, header};
 use penstock_edge::Failure;
-use penstock_extproc::{AnswerHead, Call, Change, Head, Picked, Refusal, Seen};
-use penstock_http::HeldBody;
+use penstock_extproc::{AnswerHead, Call, Change, Excess, Head, Picked, Refusal, Seen};
+use penstock_http::{BodyError, HeldBody};
 use penstock_openai::ApiError;
 
-use crate::call::{prompt_of, renamed};
+use crate::call::{prompt_of, read, renamed};
+use crate::charge::{Asked, Charge};
 use crate::envoy::answer::Answer;
 use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
@@ -48,29 +49,39 @@ impl EnvoyCall {
         })
     }
 
-    /// What routing reads of the body. A request that has none, or whose body Envoy does not show,
-    /// names no model.
-    fn fields(&self, body: &[u8], seen: Seen) -> Result<Fields, ApiError> {
+    /// What routing reads of the body, and the body with the salt of its key. A request that has
+    /// none, or whose body Envoy does not show, names no model.
+    fn fields(&self, body: Bytes, seen: Seen) -> Result<(Fields, Bytes), ApiError> {
+        let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
-        if none || seen == Seen::Part {
-            return Ok(Fields::default());
+        if seen == Seen::Part && caller.is_some_and(|caller| caller.cache_salt("").is_some()) {
+            return Err(ApiError::internal(
+                "The key has own_cache, and Envoy does not show the request's body: set \
+                 request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED.",
+            ));
         }
-        Fields::of(body).map_err(|error| ApiError::bad_request(error.to_string()))
+        if none || seen == Seen::Part {
+            return Ok((Fields::default(), body));
+        }
+        read(body, &self.inside.name.path, caller)
     }
 
     async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {
         let gateway = &self.inside.gateway;
         let (body, _share) = std::mem::replace(&mut self.body, gateway.hold_body()).split();
-        let fields = self.fields(&body, seen)?;
+        let came = body.as_ptr();
+        let (fields, body) = self.fields(body, seen)?;
+        let is_salted = body.as_ptr() != came;
         let asked = fields.model(&body);
+        let price = Asked::of(&self.inside.name.path, &fields, &body);
         let mut prompt = prompt_of(&fields, &body, &self.headers);
         prompt.subset = self.subset.take();
         let only = self.only.as_deref();
         let destination = gateway.destination(asked.as_deref(), only)?;
         let path = &self.inside.name.path;
         destination.pool.tokenize(&mut prompt, path, &body).await;
-        let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
-        let class = gateway.class(&self.headers, caller, &destination);
+        let caller = self.inside.permit.as_ref().map(|permit| &permit.caller);
+        let class = gateway.class(&self.headers, caller.map(|one| &**one), &destination);
         prompt.priority = class.priority;
         let flow = &destination.pool.flow;
         let turn = flow.pass(&class, body.len(), prompt.bytes).await?;
@@ -87,28 +98,32 @@ impl EnvoyCall {
         let endpoints = ranked.take(1 + gateway.config.retries);
         let picked = Picked {
             endpoints: endpoints.map(|one| one.address.to_string()).collect(),
-            is_rewritten: other.is_some(),
+            is_rewritten: is_salted || other.is_some(),
             body: other.unwrap_or(body),
-            change: self.key(),
+            change: self.change(),
         };
-        let inside = self.inside.clone();
+        let (inside, pool) = (self.inside.clone(), destination.pool.clone());
+        let charge = Charge::begin(pool, caller.cloned(), price, &prompt);
+        let asked = (asked, charge);
         self.answer = Some(Answer::new(inside, destination, routed, prompt, asked));
         Ok(picked)
     }
 
-    /// The key that the replica gets to see.
-    fn key(&self) -> Change {
+    /// The key that the replica gets to see, and that its answer comes as it is, to be read.
+    fn change(&self) -> Change {
+        let mut change = Change {
+            set: Vec::new(),
+            remove: vec![header::ACCEPT_ENCODING],
+        };
         match &self.inside.gateway.backend_key {
-            BackendKey::Clients => Change::default(),
-            BackendKey::None => Change {
-                set: Vec::new(),
-                remove: vec![header::AUTHORIZATION, X_API_KEY],
-            },
-            BackendKey::Own(bearer) => Change {
-                set: vec![(header::AUTHORIZATION, bearer.clone())],
-                remove: vec![X_API_KEY],
-            },
+            BackendKey::Clients => {}
+            BackendKey::None => change.remove.extend([header::AUTHORIZATION, X_API_KEY]),
+            BackendKey::Own(bearer) => {
+                change.set.push((header::AUTHORIZATION, bearer.clone()));
+                change.remove.push(X_API_KEY);
+            }
         }
+        change
     }
 }
 
@@ -116,6 +131,16 @@ impl Call for EnvoyCall {
     fn take(&mut self, bytes: Bytes) -> Result<(), Refusal> {
         let taken = self.body.push(&bytes, self.inside.gateway.most_bytes());
         taken.map_err(|error| self.inside.name.refusal(Failure::from(error).0))
+    }
+
+    fn exceeds(&self, excess: Excess) -> Refusal {
+        let error = match excess {
+            Excess::Room => BodyError::Busy,
+            Excess::Time => BodyError::Timeout {
+                seconds: self.inside.gateway.config.limits.body_timeout_s as u64,
+            },
+        };
+        self.inside.name.refusal(Failure::from(error).0)
     }
 
     async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {

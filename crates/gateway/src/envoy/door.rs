@@ -1,9 +1,11 @@
 //! The picker of a listener.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use penstock_extproc::{Head, Picker, Refusal};
+use penstock_extproc::{Head, Picker, Refusal, Room};
+use penstock_http::BodyShare;
 
 use crate::envoy::call::EnvoyCall;
 use crate::envoy::inside::{Inside, Name};
@@ -49,8 +51,27 @@ impl EnvoyDoor {
     }
 }
 
+/// The part of messages in the budget of bodies.
+pub(crate) struct MessageShare(BodyShare);
+
+impl Room for MessageShare {
+    fn resize(&mut self, bytes: usize) -> bool {
+        self.0.shrink(bytes);
+        self.0.grow(bytes).is_ok()
+    }
+}
+
 impl Picker for EnvoyDoor {
     type Call = EnvoyCall;
+    type Room = MessageShare;
+
+    fn room(&self) -> MessageShare {
+        MessageShare(self.gateway.bodies().share())
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.gateway.config.limits.body_timeout_s)
+    }
 
     fn begin(&self, head: Head) -> Result<EnvoyCall, Refusal> {
         let name = Name::of(&head, &self.gateway);

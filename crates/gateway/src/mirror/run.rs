@@ -16,7 +16,7 @@ use penstock_openai::RESUMABLE;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::call::{Call, Head, renamed};
-use crate::events::{Events, Said, data};
+use crate::events::{Events, Said, count, data};
 use crate::gateway::Gateway;
 use crate::headers::{REQUEST_ID, is_stream};
 use crate::members::{Members, is_text};
@@ -26,7 +26,6 @@ use crate::mirror::compare::Comparison;
 use crate::mirror::counts::{Outcome, Reason, Side};
 use crate::pool::{Pool, Prompt, Routed};
 use crate::scan::Fields;
-use crate::usage::events;
 
 /// How often a task looks whether there is too much load for it.
 const TICK: Duration = Duration::from_millis(100);
@@ -130,7 +129,6 @@ fn may_go_on(gateway: &Gateway, target: &Pool) -> Result<(), Reason> {
 fn mirrored(head: &Head, id: &str) -> Head {
     let mut head = head.clone();
     head.headers.remove(RESUMABLE);
-    head.headers.remove(header::ACCEPT_ENCODING);
     if let Ok(id) = HeaderValue::from_str(&format!("{id}-mirror")) {
         head.headers.insert(REQUEST_ID, id);
     }
@@ -376,7 +374,7 @@ impl Source {
     fn saw(&mut self, bytes: &[u8]) {
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_stream) {
             in_flight.first_token();
-            in_flight.tokens(events(bytes));
+            in_flight.tokens(count(bytes));
         }
     }
 

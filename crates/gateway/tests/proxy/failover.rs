@@ -147,6 +147,40 @@ async fn a_frozen_replica_is_left_when_its_health_checks_fail() {
     until("the frozen one is left", || frozen.open() == 0).await;
 }
 
+/// The replica closes its connection in good order, behind any byte.
+#[tokio::test]
+async fn a_stream_that_ends_before_its_answer_goes_on_elsewhere() {
+    let scene = Scene::open(json!({})).await;
+    let length = whole().len() + STEPS * ":resume [0]\n\n".len() + ":resume {\"seed\":5}\n\n".len();
+    for at in (0..length).step_by(3).chain(length - 20..length) {
+        let (text, bodies) = scene.ask(&[Fate::Ends(at)]).await;
+        assert_eq!(text, whole(), "ended behind {at} bytes");
+        assert_eq!(bodies.len(), if at < length - 2 { 2 } else { 1 }, "{at}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_room_for_its_request_does_not_go_on() {
+    let scene = Scene::open(json!({"resume_bytes": 10})).await;
+    *scene.fates.lock().unwrap() = [Fate::Hangs(90)].into();
+    let path = "/v1/chat/completions";
+    let mut held = scene.door.begin(path, &[], body().to_string()).await;
+    held.body_mut().frame().await.unwrap().unwrap();
+    let (text, bodies) = scene.ask(&[Fate::Breaks(120)]).await;
+    assert!(
+        text.starts_with(&(step(0) + &step(1))) && !text.contains(":resume"),
+        "{text}"
+    );
+    assert_eq!(text.matches("engine_failed").count(), 1, "{text}");
+    assert_eq!(bodies.len(), 1);
+    let page = scene.door.get("/metrics").await.text();
+    let line = "penstock:gateway_streams_not_kept_total{version=\"test\"} 1";
+    assert!(page.contains(line), "{page}");
+    drop(held);
+    until("it has left", || scene.door.gateway().open_requests() == 0).await;
+    assert_eq!(scene.ask(&[Fate::Breaks(120)]).await.0, whole());
+}
+
 #[tokio::test]
 async fn a_client_that_leaves_meanwhile_ends_the_search() {
     let scene = Scene::open(json!({})).await;

@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used)]
 
 mod continued;
+mod endings;
 mod exact;
 mod failover;
 mod faults;
 mod flow;
 mod hedge;
 mod http2;
+mod limits;
 mod mirror;
 mod policy;
+mod raw;
 mod relay;
 mod reload;
 mod replica;

@@ -44,6 +44,8 @@ pub(crate) type Fates = Arc<Mutex<VecDeque<Fate>>>;
 pub(crate) enum Fate {
     /// The connection breaks behind so many bytes.
     Breaks(usize),
+    /// The answer ends in good order behind so many bytes.
+    Ends(usize),
     /// Nothing more comes behind so many bytes.
     Hangs(usize),
     /// An error behind so many steps, said by the replica itself.
@@ -185,7 +187,8 @@ async fn answer(
         Answers::Whole => {
             let body: Value = serde_json::from_slice(&body).unwrap();
             let usage = json!({"prompt_tokens": 7, "completion_tokens": 3});
-            let text = json!({"echo": body, "usage": usage}).to_string();
+            let model = body["model"].clone();
+            let text = json!({"model": model, "echo": body, "usage": usage}).to_string();
             ([("content-type", "application/json")], text).into_response()
         }
         Answers::Status(status, text) => {
@@ -290,7 +293,7 @@ fn marked(open: Open, body: &Value, fate: Option<Fate>) -> Response {
 /// A stream of this text, as far as its fate lets it.
 fn sent(open: Open, text: &str, fate: Option<Fate>) -> Response {
     let bytes = match fate {
-        Some(Fate::Breaks(bytes) | Fate::Hangs(bytes)) => bytes.min(text.len()),
+        Some(Fate::Breaks(bytes) | Fate::Hangs(bytes) | Fate::Ends(bytes)) => bytes.min(text.len()),
         _ => text.len(),
     };
     let parts: Vec<Bytes> = text.as_bytes()[..bytes]

@@ -1,6 +1,7 @@
 //! A picker that notes what it learns, and streams of messages that it sees.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::http::{HeaderValue as HttpValue, header};
 use tokio::runtime::Builder;
@@ -9,7 +10,7 @@ use super::super::*;
 use crate::messages::{
     CommonResponse, HeaderList, HeaderValue, Kind, Mutation, PartResponse, ProtocolConfiguration,
 };
-use crate::picker::{AnswerHead, Change, Head};
+use crate::picker::{AnswerHead, Change, Excess, Head, Room};
 use crate::replies::{CHUNK, ENDPOINT};
 
 /// Picks two endpoints for every body that does not say `no`; `rename` becomes `renamed`.
@@ -42,8 +43,26 @@ pub(super) fn no(status: u16) -> Refusal {
     }
 }
 
+/// As many bytes as a tenth of a message may have.
+struct FakeRoom;
+
+impl Room for FakeRoom {
+    fn resize(&mut self, bytes: usize) -> bool {
+        bytes <= 100_000
+    }
+}
+
 impl Picker for Fake {
     type Call = FakeCall;
+    type Room = FakeRoom;
+
+    fn room(&self) -> FakeRoom {
+        FakeRoom
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(60)
+    }
 
     fn begin(&self, head: Head) -> Result<FakeCall, Refusal> {
         let subset = head
@@ -71,6 +90,13 @@ impl Call for FakeCall {
         match self.body.len() > 1_000_000 {
             true => Err(no(413)),
             false => Ok(()),
+        }
+    }
+
+    fn exceeds(&self, excess: Excess) -> Refusal {
+        match excess {
+            Excess::Room => no(503),
+            Excess::Time => no(408),
         }
     }
 

@@ -1,0 +1,230 @@
+//! What a key pays for a request: by estimate while its answer comes, by the answer's own counts
+//! when it has said them.
+//!
+//! Whatever the client asks for, and whenever it leaves, something is paid: for the prompt when the
+//! request is sent, for a stream with each text that comes, and for an answer that was to come
+//! whole by the time that it took so far.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use penstock_http::Caller;
+
+use crate::events::Said;
+use crate::members::is_text;
+use crate::pool::{Pool, Prompt};
+use crate::scan::Fields;
+use crate::usage::Usage;
+
+/// Bytes of a text that are one token where they come alone, and of each token of a longer one.
+const ONE_TOKEN: usize = 16;
+const TOKEN_BYTES: u64 = 4;
+
+/// What is asked for, as far as it has a price.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asked {
+    /// Bytes of the prompt that are text.
+    prompt_bytes: usize,
+    /// The answer is the text of a model.
+    is_text: bool,
+    most_tokens: Option<u64>,
+    choices: u64,
+}
+
+impl Asked {
+    pub(crate) fn of(path: &str, fields: &Fields, body: &[u8]) -> Self {
+        Self {
+            prompt_bytes: fields
+                .prompt(body)
+                .iter()
+                .map(|text| text_bytes(text))
+                .sum(),
+            is_text: is_text(path),
+            most_tokens: fields.most_tokens(body),
+            choices: fields.choices(body),
+        }
+    }
+
+    pub(crate) fn choices(&self) -> u64 {
+        self.choices
+    }
+}
+
+/// How an answer comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Event by event.
+    Events,
+    /// As one text, of which so many bytes have come.
+    Whole(u64),
+    /// It is compressed, or goes past.
+    Unread,
+}
+
+/// What one request costs. It ends once; dropped before, the client has left.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    caller: Option<Arc<Caller>>,
+    pool: Arc<Pool>,
+    asked: Asked,
+    /// Estimate of those of the prompt.
+    prompt_tokens: u64,
+    /// Bytes that routing takes for the prompt.
+    prompt_bytes: usize,
+    began: Instant,
+    form: Form,
+    usage: Usage,
+    /// Tokens of the output, by the texts that came.
+    said: u64,
+    /// The usage has counted all of the output that came.
+    is_counted: bool,
+    paid: u64,
+    ended: bool,
+}
+
+impl Charge {
+    /// The request is sent: its prompt is paid for.
+    pub(crate) fn begin(
+        pool: Arc<Pool>,
+        caller: Option<Arc<Caller>>,
+        asked: Asked,
+        prompt: &Prompt,
+    ) -> Self {
+        let prompt_tokens = match prompt.tokens.len() {
+            0 => (asked.prompt_bytes as f32 / pool.bytes_per_token()).ceil() as u64,
+            tokens => tokens as u64,
+        };
+        let mut charge = Self {
+            caller,
+            pool,
+            asked,
+            prompt_tokens,
+            prompt_bytes: prompt.bytes,
+            began: Instant::now(),
+            form: Form::Unread,
+            usage: Usage::default(),
+            said: 0,
+            is_counted: false,
+            paid: 0,
+            ended: false,
+        };
+        charge.pay(charge.so_far());
+        charge
+    }
+
+    /// The answer has begun.
+    pub(crate) fn answered(&mut self, form: Form) {
+        self.form = form;
+    }
+
+    /// An event has come, and this is its data.
+    pub(crate) fn event(&mut self, data: &[u8]) {
+        if self.caller.is_none() {
+            return;
+        }
+        let tokens = match self.asked.is_text {
+            true => serde_json::from_slice(data).map_or(0, |value| tokens(&Said::of(&value))),
+            false => 1,
+        };
+        if tokens > 0 {
+            self.said += tokens;
+            self.is_counted = false;
+            self.pay(self.so_far());
+        }
+    }
+
+    /// So many bytes of an answer that comes whole have come.
+    pub(crate) fn bytes(&mut self, more: usize) {
+        if let Form::Whole(bytes) = &mut self.form {
+            *bytes += more as u64;
+        }
+    }
+
+    /// The answer says what it has cost so far.
+    pub(crate) fn usage(&mut self, json: &[u8]) {
+        let says_output = self.usage.note(json);
+        self.is_counted |= says_output || !self.asked.is_text;
+        self.pay(self.so_far());
+    }
+
+    /// The request costs nothing: the answer is an error, or there is none.
+    pub(crate) fn refund(&mut self) {
+        self.ended = true;
+        self.pay(0);
+    }
+
+    /// The answer is over. `is_whole`: all of it has come.
+    pub(crate) fn end(&mut self, is_whole: bool) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        if let Some(prompt) = self.usage.prompt_tokens {
+            self.pool.learn(self.prompt_bytes, prompt);
+        }
+        if let Some(output) = self.usage.completion_tokens.filter(|_| is_whole) {
+            self.pool.learn_rate(output, self.began.elapsed());
+        }
+        let is_known = self.is_counted || !self.asked.is_text || self.form == Form::Events;
+        let unsaid = match self.form {
+            _ if is_known => 0,
+            Form::Whole(bytes) if is_whole => bytes / TOKEN_BYTES,
+            _ => self.pool.tokens_in(self.began.elapsed()),
+        };
+        let most = self.asked.most_tokens.unwrap_or(u64::MAX);
+        self.pay(self.so_far() + unsaid.min(most));
+    }
+
+    /// What is owed by what has come.
+    fn so_far(&self) -> u64 {
+        let prompt = self.usage.prompt_tokens.map(u64::from);
+        let counted = self.usage.completion_tokens.map_or(0, u64::from);
+        let output = match self.is_counted {
+            true => counted,
+            false => counted.max(self.said),
+        };
+        prompt.unwrap_or(self.prompt_tokens) + output
+    }
+
+    /// Makes what was paid so much.
+    fn pay(&mut self, tokens: u64) {
+        let before = std::mem::replace(&mut self.paid, tokens);
+        let Some(caller) = &self.caller else {
+            return;
+        };
+        let part = |tokens: u64| u32::try_from(tokens).unwrap_or(u32::MAX);
+        match tokens.checked_sub(before) {
+            Some(more) => caller.usage.spend(part(more)),
+            None => caller.usage.give_back(part(before - tokens)),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}
+
+/// Tokens of what an event says. Engines send a text for each token; those that are longer than
+/// tokens are, are several.
+fn tokens(said: &Said) -> u64 {
+    let texts = said.texts.iter().map(|(_, text)| text.len());
+    let tokens = texts.map(|bytes| match bytes {
+        0..=ONE_TOKEN => 1,
+        bytes => bytes as u64 / TOKEN_BYTES,
+    });
+    tokens.sum()
+}
+
+/// Bytes of a text without the files in it: a picture costs by its size in pixels, and is hundreds
+/// of times longer as text.
+fn text_bytes(text: &[u8]) -> usize {
+    const FILE: &[u8] = b";base64,";
+    const FILE_BYTES: usize = 4096;
+    let files = memchr::memmem::find_iter(text, FILE).map(|at| {
+        let file = &text[at..];
+        memchr::memchr(b'"', file).unwrap_or(file.len())
+    });
+    let (count, bytes) = files.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+    text.len().saturating_sub(bytes) + count * FILE_BYTES
+}

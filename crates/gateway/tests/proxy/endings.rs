@@ -1,0 +1,256 @@
+//! How answers end that do not end well, and answers that no replica should give.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use crate::raw::Raw;
+use crate::replica::{Answers, Fate, Replica};
+use crate::{Answer, Door, chat, until};
+
+const STREAM: &str = "data: {\"choices\":[{\"index\":0,\"finish_reason\":null}]}\n\n";
+const STOP: &str = "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+async fn door(raw: &Raw, more: Value) -> Door {
+    let pool = json!({"name": "p", "source": {"static": [{"url": raw.url}]},
+                      "fleet": {"slow_start_s": 0}});
+    let mut config = json!({"pools": [pool]});
+    crate::merge(&mut config, more);
+    Door::with(config).await
+}
+
+/// The answer of a replica that sends this stream.
+async fn relayed(path: &str, head: &str, body: impl Into<Vec<u8>>) -> Answer {
+    let raw = Raw::stream(head, body).await;
+    let door = door(&raw, json!({})).await;
+    let answer = door.send(path, &[], chat("x").to_string()).await;
+    until("it is over", || door.gateway().open_requests() == 0).await;
+    answer
+}
+
+async fn text(path: &str, body: &str) -> String {
+    relayed(path, "", body).await.text()
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_before_its_answer_says_so() {
+    let chats = "/v1/chat/completions";
+    let cut = "data: {\"choices\":[{\"finish_reason\":\"stop\"";
+    for end in ["", cut, &cut[..38], "data: [DO", ": note\n", DONE] {
+        let text = text(chats, &format!("{STREAM}{STREAM}{end}")).await;
+        let error = text.strip_prefix(&format!("{STREAM}{STREAM}")).unwrap();
+        assert!(error.starts_with("data: {\"error\":"), "{error}");
+        assert!(
+            error.contains("engine_failed") && error.ends_with(DONE),
+            "{error}"
+        );
+    }
+    // whole, though some of its end is missing
+    for end in ["", DONE, "data: [DONE]\n", "data: [DONE]"] {
+        let text = text(chats, &format!("{STREAM}{STOP}{end}")).await;
+        assert_eq!(text.trim_end(), format!("{STREAM}{STOP}{end}").trim_end());
+        assert!(text.ends_with("\n\n"));
+    }
+    let cut = "event: message_delta\ndata: {\"type\":\"message_delta\"}\n\n";
+    let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let ended = text("/v1/messages", cut).await;
+    assert!(
+        ended.contains("event: error\ndata: {\"type\":\"error\""),
+        "{ended}"
+    );
+    assert_eq!(
+        text("/v1/messages", &format!("{cut}{stop}")).await,
+        format!("{cut}{stop}")
+    );
+    let completed = "data: {\"type\":\"response.completed\"}\n\n";
+    assert!(text("/v1/responses", cut).await.contains("engine_failed"));
+    assert_eq!(text("/v1/responses", completed).await, completed);
+    // what other endpoints end with is not known
+    assert_eq!(text("/v1/audio/speech", cut).await, cut);
+}
+
+#[tokio::test]
+async fn an_endless_event_is_broken_off() {
+    let endless = [STREAM.as_bytes(), b"data: ", &[b'x'; 6 << 20]].concat();
+    for head in ["", "x-penstock-resumable: 1\r\n"] {
+        let text = relayed("/v1/chat/completions", head, endless.clone())
+            .await
+            .text();
+        assert_eq!(text.matches("engine_failed").count(), 1, "{}", text.len());
+        assert!(text.len() < 1000 && text.ends_with(DONE));
+    }
+    // a large one passes
+    let large = format!("data: {}\n\n{DONE}", "x".repeat(3 << 20));
+    assert!(text("/v1/chat/completions", &large).await == large);
+}
+
+#[tokio::test]
+async fn the_head_of_an_answer_is_the_gateway_s_own() {
+    let chats = "/v1/chat/completions";
+    let json = "content-type: application/json\r\n";
+    let old = Raw::start(vec![
+        format!("HTTP/1.0 200 OK\r\n{json}\r\n{{\"a\":1}}").into(),
+    ])
+    .await;
+    let gate = door(&old, json!({})).await;
+    let answer = gate.begin(chats, &[], chat("x").to_string()).await;
+    assert_eq!(answer.version(), axum::http::Version::HTTP_11);
+    assert_eq!(
+        answer.into_body().collect().await.unwrap().to_bytes(),
+        "{\"a\":1}"
+    );
+
+    let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
+    let body = "7\r\n{\"a\":1}\r\n0\r\n\r\n";
+    let both = Raw::start(vec![
+        format!("HTTP/1.1 200 OK\r\n{json}{both}\r\n{body}").into(),
+    ])
+    .await;
+    let gate = door(&both, json!({})).await;
+    for _ in 0..2 {
+        let answer = gate.post(&chat("x")).await;
+        assert_eq!(answer.text(), "{\"a\":1}");
+    }
+
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n";
+    let switch = Raw::start(vec![switch.into()]).await;
+    let gate = door(&switch, json!({})).await;
+    let answer = gate.post(&chat("x")).await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"]["code"], "service_unavailable");
+}
+
+#[tokio::test]
+async fn only_the_protocol_s_own_model_is_renamed() {
+    let rule = json!([{"name": "alias", "targets": [{"pool": "p", "model": "m"}]}]);
+    let arguments = json!({"model": "m", "response": {"model": "m"}});
+    let start = json!({"type": "message_start", "message": {"model": "m", "usage": null}});
+    let block = json!({"type": "content_block_start",
+                       "content_block": {"type": "tool_use", "input": arguments}});
+    let stop = json!({"type": "message_stop"});
+    let created = json!({"type": "response.created", "response":
+        {"model": "m", "metadata": {"model": "m"}, "tools": [{"const": {"model": "m"}}]}});
+    let completed = json!({"type": "response.completed", "response": {"model": "m"}});
+    let whole = json!({"id": "c", "model": "m", "content": [{"input": arguments}],
+                       "metadata": {"model": "m"}});
+    let sse = |events: &[&Value]| -> String {
+        events
+            .iter()
+            .map(|event| format!("data: {event}\n\n"))
+            .collect()
+    };
+    let alias = |value: &Value, place: &str| {
+        let mut value = value.clone();
+        *value.pointer_mut(place).unwrap() = "alias".into();
+        value
+    };
+    for (path, sent, wanted) in [
+        (
+            "/v1/messages",
+            sse(&[&start, &block, &stop]),
+            sse(&[&alias(&start, "/message/model"), &block, &stop]),
+        ),
+        (
+            "/v1/responses",
+            sse(&[&created, &completed]),
+            sse(&[
+                &alias(&created, "/response/model"),
+                &alias(&completed, "/response/model"),
+            ]),
+        ),
+        (
+            "/v1/chat/completions",
+            format!("{}{DONE}", sse(&[&whole])),
+            format!("{}{DONE}", sse(&[&alias(&whole, "/model")])),
+        ),
+    ] {
+        let raw = Raw::stream("", sent).await;
+        let gate = door(&raw, json!({"models": rule})).await;
+        let mut asked = chat("x");
+        asked["model"] = "alias".into();
+        let answer = gate.send(path, &[], asked.to_string()).await;
+        assert_eq!(answer.text(), wanted, "{path}");
+    }
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
+    let raw = Raw::start(vec![head.into(), whole.to_string().into()]).await;
+    let gate = door(&raw, json!({"models": rule})).await;
+    let mut asked = chat("x");
+    asked["model"] = "alias".into();
+    assert_eq!(gate.post(&asked).await.json(), alias(&whole, "/model"));
+}
+
+/// A replica that stops in a stream that cannot go on elsewhere.
+#[tokio::test]
+async fn a_hung_stream_that_cannot_move_ends_with_an_error() {
+    let fates = [Fate::Hangs(60)].into();
+    let told = Answers::Told(std::sync::Arc::new(std::sync::Mutex::new(fates)));
+    let replica = Replica::start(told, &["m"]).await;
+    let pool = json!({
+        "name": "p", "source": {"static": [{"url": replica.url}]},
+        "fleet": {"slow_start_s": 0, "health": {"period_s": 0.1, "timeout_s": 5, "failures": 2}},
+    });
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let mut body = chat("x");
+    body["max_tokens"] = 9.into();
+    let answer = door
+        .begin("/v1/chat/completions", &[], body.to_string())
+        .await;
+    replica.healthy(false);
+    let rest = answer.into_body().collect();
+    let rest = tokio::time::timeout(Duration::from_secs(40), rest)
+        .await
+        .unwrap();
+    let rest = String::from_utf8(rest.unwrap().to_bytes().to_vec()).unwrap();
+    assert!(
+        rest.contains("engine_failed") && rest.ends_with(DONE),
+        "{rest}"
+    );
+    until("the replica is left", || replica.open() == 0).await;
+}
+
+#[tokio::test]
+async fn a_drain_that_is_over_ends_streams_with_an_error() {
+    let slow = Answers::Events(1000, Duration::from_millis(50));
+    let replica = Replica::start(slow, &["m"]).await;
+    let door = Door::open(&[&replica], json!({"drain_timeout_s": 0.3})).await;
+    let begin = async |path| {
+        let answer = door.begin(path, &[], chat("x").to_string()).await;
+        let mut body = answer.into_body();
+        body.frame().await.unwrap().unwrap();
+        body
+    };
+    let chats = begin("/v1/chat/completions").await;
+    let messages = begin("/v1/messages").await;
+    let draining = tokio::spawn(door.serving.drain(std::future::pending()));
+    let text = async |body: hyper::body::Incoming| {
+        let body = body.collect().await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    };
+    let chats = text(chats).await;
+    assert!(
+        chats.contains("shutting down") && chats.ends_with(DONE),
+        "{chats}"
+    );
+    let messages = text(messages).await;
+    assert!(messages.contains("event: error\n"), "{messages}");
+    draining.await.unwrap();
+}
+
+/// Streams under way do not keep others from sending their bodies.
+#[tokio::test]
+async fn a_body_that_was_sent_gives_its_room_back() {
+    let slow = Answers::Events(1000, Duration::from_millis(50));
+    let replica = Replica::start(slow, &["m"]).await;
+    let limits = json!({"limits": {"bodies_bytes": 150_000, "free_body_bytes": 1000}});
+    let door = Door::open(&[&replica], limits).await;
+    let body = chat(&"y".repeat(100_000)).to_string();
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        let mut answer = door.begin("/v1/chat/completions", &[], body.clone()).await;
+        assert_eq!(answer.status(), 200);
+        answer.body_mut().frame().await.unwrap().unwrap();
+        open.push(answer);
+    }
+}
