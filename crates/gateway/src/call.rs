@@ -143,10 +143,10 @@ impl Head {
     ///
     /// # Errors
     /// The path cannot be one.
-    pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Body>, ApiError> {
+    pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Bytes>, ApiError> {
         let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
         let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
-        let mut request = Request::new(Body::from(body.clone()));
+        let mut request = Request::new(body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();

@@ -24,6 +24,7 @@ mod rate;
 mod reload;
 mod request_id;
 mod requests;
+mod reuse;
 mod signals;
 mod timed;
 mod tls;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -77,7 +77,7 @@ impl Api {
             bearer.set_sensitive(true);
             request = request.header(AUTHORIZATION, bearer);
         }
-        let request = request.body(Body::empty());
+        let request = request.body(Bytes::new());
         let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
         let sent = self.client(credentials)?;
         let answer = tokio::time::timeout(patience, async {
