@@ -26,6 +26,8 @@ const MAX_BODY_BYTES: usize = 20 << 20;
 pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) client: Client,
+    /// For what is asked of replicas unasked, with their key.
+    pub(crate) poller: Client,
     pub(crate) models: Models,
     pub(crate) classes: Classes,
     pub(crate) metrics: Metrics,
@@ -61,7 +63,9 @@ impl Gateway {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
         let client = Client::new(Duration::from_secs_f64(config.connect_timeout_s))?;
-        let start = |pool| Ok(Arc::new(Pool::start(pool, client.clone())?));
+        let backend_key = backend_key(&config)?;
+        let poller = client.authorized(backend_key.own());
+        let start = |pool| Ok(Arc::new(Pool::start(pool, poller.clone())?));
         let pools = config.pools.iter().map(start);
         let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
         let metrics = Metrics::new();
@@ -77,7 +81,7 @@ impl Gateway {
         Ok(Self {
             models: Models::new(&config.models, pools),
             classes: Classes::new(&config.objectives),
-            backend_key: backend_key(&config)?,
+            backend_key,
             bodies: BodyBudget::new(&config.limits),
             started: since_epoch.unwrap_or_default().as_secs(),
             guard: Arc::new(guard),
@@ -86,6 +90,7 @@ impl Gateway {
             pools: Mutex::new(config.pools.clone()),
             warned: Mutex::default(),
             client,
+            poller,
             metrics,
             config,
         })
@@ -183,8 +188,8 @@ impl Gateway {
 
     pub(crate) fn metrics_page(&self) -> String {
         let pools = self.models.pools();
-        self.metrics
-            .page(&self.config.version, &pools, self.open_requests())
+        let counts = (self.open_requests(), self.client.sent_again());
+        self.metrics.page(&self.config.version, &pools, counts)
     }
 
     /// Waits until the replicas of every pool have been looked at once, for at most `patience`.

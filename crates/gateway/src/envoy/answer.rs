@@ -8,6 +8,7 @@ use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
 use penstock_http::{Level, log};
 
+use crate::attempt::outcome_of;
 use crate::envoy::inside::{Inside, Name};
 use crate::forward::DECISION;
 use crate::headers::is_stream;
@@ -157,8 +158,6 @@ fn outcome(head: &AnswerHead) -> Outcome {
     let by_replica = head.headers.contains_key(BY_REPLICA);
     match status {
         StatusCode::SERVICE_UNAVAILABLE if !by_replica => Outcome::ConnectFailed,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
-        status if status.is_server_error() => Outcome::Failed,
-        _ => Outcome::Served,
+        status => outcome_of(status),
     }
 }

@@ -73,7 +73,7 @@ impl EnvoyCall {
         let class = gateway.class(&self.headers, caller, &destination);
         prompt.priority = class.priority;
         let flow = &destination.pool.flow;
-        let turn = flow.pass(&class, body.len(), prompt.bytes).await?;
+        let turn = flow.visit(class, body.len(), prompt.bytes).pass().await?;
         let model = destination.renamed.as_deref().or(asked.as_deref());
         let routed = destination
             .pool

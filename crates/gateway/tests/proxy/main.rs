@@ -13,11 +13,12 @@ mod policy;
 mod relay;
 mod reload;
 mod replica;
+mod stale;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use penstock_gateway::{Config, Gateway, Serving};
@@ -91,7 +92,7 @@ impl Door {
         &self,
         path: &str,
         headers: &[(&str, &str)],
-        body: impl Into<Body>,
+        body: impl Into<Bytes>,
     ) -> axum::http::Response<hyper::body::Incoming> {
         let mut request = Request::post(format!("{}{path}", self.serving.url));
         for (name, value) in headers {
@@ -104,7 +105,7 @@ impl Door {
             .unwrap()
     }
 
-    async fn send(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {
+    async fn send(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let (parts, body) = self.begin(path, headers, body).await.into_parts();
         let body = tokio::time::timeout(DEADLINE, body.collect())
             .await
@@ -122,8 +123,15 @@ impl Door {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        let request = Request::get(format!("{}{path}", self.serving.url));
-        let request = request.body(Body::empty()).unwrap();
+        self.get_with(path, &[]).await
+    }
+
+    async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::get(format!("{}{path}", self.serving.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Bytes::new()).unwrap();
         let (parts, body) = self.client.send(request).await.unwrap().into_parts();
         Answer {
             status: parts.status,
