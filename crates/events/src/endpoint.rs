@@ -38,14 +38,6 @@ impl Endpoint {
         self.host == "*" || self.host.contains("::")
     }
 
-    /// Host and port to listen on.
-    pub(crate) fn to_bind(&self) -> (&str, u16) {
-        match self.host.as_str() {
-            "*" => ("0.0.0.0", self.port),
-            host => (host, self.port),
-        }
-    }
-
     pub(crate) fn to_connect(&self) -> (&str, u16) {
         (&self.host, self.port)
     }
