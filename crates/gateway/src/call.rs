@@ -12,10 +12,13 @@ use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
 
+use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
+use crate::paths::check_path;
 use crate::pool::{Pool, Prompt};
-use crate::scan::Fields;
+use crate::routes::TEXT;
+use crate::scan::{Fields, ScanError};
 
 /// Names a conversation, whatever the body says.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -56,17 +59,20 @@ pub(crate) struct Call {
 
 impl Call {
     /// # Errors
-    /// The body is too large, does not arrive, or is no JSON object.
+    /// The body is too large, does not arrive, or is neither a JSON object nor a form; the path may
+    /// be read as another one.
     pub(crate) async fn read(gateway: &Gateway, request: Request<Body>) -> Result<Self, Failure> {
         let id = request_id(&request);
         let extensions = request.extensions();
         let caller = extensions.get::<Arc<Caller>>().cloned();
         let peer: Option<SocketAddr> = extensions.get::<Peer>().and_then(|peer| peer.0);
+        check_path(request.uri().path())?;
         let (method, path) = (request.method().clone(), path_of(request.uri()));
+        let bare = request.uri().path().to_owned();
         let mut headers = request.headers().clone();
         let body = gateway.read_body(request).await?;
         let (body, share) = body.split();
-        let fields = Fields::of(&body);
+        let fields = fields_of(&method, &bare, &headers, &body);
         let fields = fields.map_err(|error| ApiError::bad_request(error.to_string()))?;
         let asked = fields.model(&body);
         let prompt = prompt_of(&fields, &body, &headers);
@@ -162,11 +168,21 @@ fn path_of(uri: &Uri) -> String {
 
 /// A body with another name of the model; `None` where it names none.
 pub(crate) fn renamed(body: &[u8], fields: &Fields, model: &str) -> Option<Bytes> {
-    let place = fields.model.clone()?;
-    let name = serde_json::Value::from(model).to_string();
-    let (before, after) = (&body[..place.start], &body[place.end..]);
-    Some([before, name.as_bytes(), after].concat().into())
+    fields.renamed(body, model)
 }
+
+/// What routing reads of a body. Only requests for text have to have one; of those without, and of
+/// forms, it is the model at most.
+fn fields_of(method: &Method, path: &str, headers: &HeaderMap, body: &[u8]) -> Scanned {
+    let asks = *method == Method::POST && (TEXT.contains(&path) || path.starts_with("/v1/chat/"));
+    match boundary(headers) {
+        _ if body.is_empty() && !asks => Ok(Fields::default()),
+        Some(boundary) => Fields::of_form(body, &boundary),
+        None => Fields::of(body),
+    }
+}
+
+type Scanned = Result<Fields, ScanError>;
 
 /// Seconds of the first of these headers that states milliseconds above 0.
 fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {

@@ -12,6 +12,7 @@ use penstock_openai::ApiError;
 use crate::call::{prompt_of, renamed};
 use crate::envoy::answer::Answer;
 use crate::envoy::inside::{Inside, Name};
+use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::{BackendKey, X_API_KEY};
 use crate::scan::Fields;
@@ -55,7 +56,11 @@ impl EnvoyCall {
         if none || seen == Seen::Part {
             return Ok(Fields::default());
         }
-        Fields::of(body).map_err(|error| ApiError::bad_request(error.to_string()))
+        let fields = match boundary(&self.headers) {
+            Some(boundary) => Fields::of_form(body, &boundary),
+            None => Fields::of(body),
+        };
+        fields.map_err(|error| ApiError::bad_request(error.to_string()))
     }
 
     async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {

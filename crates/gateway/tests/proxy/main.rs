@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod continued;
+mod endpoints;
 mod exact;
 mod failover;
 mod faults;

@@ -10,7 +10,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl Replica {
             .route("/health", get(health))
             .route("/v1/models", get(models_page))
             .route("/metrics", get(metrics))
-            .fallback(post(answer))
+            .fallback(any(answer))
             .layer(from_fn_with_state(shared.clone(), keyed))
             .layer(DefaultBodyLimit::disable())
             .with_state(shared.clone());
