@@ -163,7 +163,7 @@ mod tests {
             "a:8000",
             "ftp://a",
             "http://a//v1",
-            "http://a/%2e/v1",
+            "http://a/%20b/v1",
             "http://u@a",
             "",
             "http://a?b",

@@ -15,9 +15,8 @@ use penstock_routing::Slo;
 use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
-use crate::paths::check_path;
+use crate::paths::{TEXT, check_path};
 use crate::pool::{Pool, Prompt};
-use crate::routes::TEXT;
 use crate::scan::{Fields, ScanError};
 
 /// Names a conversation, whatever the body says.

@@ -6,10 +6,17 @@ use std::ops::Range;
 use axum::http::{HeaderMap, header};
 use memchr::memmem;
 
-use crate::scan::ScanError;
-
 /// More are no headers of a part.
 const MOST_HEAD: usize = 8 << 10;
+
+/// Why a body is no form that can be routed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FormError {
+    #[error("The request body is not a whole form (byte {at}).")]
+    Malformed { at: usize },
+    #[error("The request body has two parts \"model\".")]
+    Twice,
+}
 
 /// What separates the parts of a form; `None` where the body is none.
 pub(crate) fn boundary(headers: &HeaderMap) -> Option<String> {
@@ -36,10 +43,10 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
 ///
 /// # Errors
 /// The form is cut off, or has two such parts: a replica might read the other one.
-pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, ScanError> {
+pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {
     let delimiter = format!("\r\n--{boundary}");
     let finder = memmem::Finder::new(delimiter.as_bytes());
-    let malformed = |at: usize| ScanError::Form { at };
+    let malformed = |at: usize| FormError::Malformed { at };
     // the first delimiter has no line before it
     let mut at = match body.starts_with(&delimiter.as_bytes()[2..]) {
         true => delimiter.len() - 2,
@@ -59,8 +66,7 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         let length = finder.find(&body[value - 2..]).ok_or(malformed(value))?;
         let end = (value - 2 + length).max(value);
         if is_model(&near[..head]) && found.replace(value..end).is_some() {
-            let name = "model".to_owned();
-            return Err(ScanError::Twice { name });
+            return Err(FormError::Twice);
         }
         at = value - 2 + length + delimiter.len();
     }
@@ -87,7 +93,7 @@ mod tests {
         format!("--xYz\r\n{head}\r\n\r\n{value}\r\n")
     }
 
-    fn found(body: &str) -> Result<Option<&str>, ScanError> {
+    fn found(body: &str) -> Result<Option<&str>, FormError> {
         model(body.as_bytes(), "xYz").map(|place| place.map(|place| &body[place]))
     }
 
@@ -115,7 +121,7 @@ mod tests {
             assert_eq!(found(&body), Ok(wanted), "{body}");
         }
         let twice = format!("{named}{file}{bare}--xYz--");
-        assert!(matches!(found(&twice), Err(ScanError::Twice { .. })));
+        assert_eq!(found(&twice), Err(FormError::Twice));
         for cut in [0, 3, 20, 60, named.len()] {
             assert!(found(&named[..cut]).is_err(), "{cut}");
         }

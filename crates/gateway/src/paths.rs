@@ -3,6 +3,24 @@
 
 use penstock_openai::ApiError;
 
+/// What replicas answer to a POST with a body. Paths of `/v1` that have a line here have one in
+/// the counts of requests; the others share one.
+pub(crate) const TEXT: [&str; 13] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/rerank",
+    "/score",
+    "/pooling",
+    "/tokenize",
+    "/detokenize",
+];
+
 /// Names of models hold slashes, which clients encode.
 const MODELS: &str = "/v1/models/";
 

@@ -12,24 +12,7 @@ use crate::explain::explain;
 use crate::forward::forward;
 use crate::gateway::Gateway;
 use crate::info;
-
-/// What replicas answer to a POST with a body. Paths of `/v1` that have a line here have one in
-/// the counts of requests; the others share [`REST`].
-pub(crate) const TEXT: [&str; 13] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v1/score",
-    "/rerank",
-    "/score",
-    "/pooling",
-    "/tokenize",
-    "/detokenize",
-];
+use crate::paths::TEXT;
 
 /// Audio, images, files, batches and what else replicas have.
 const REST: &str = "/v1/{*path}";

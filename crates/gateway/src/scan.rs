@@ -9,7 +9,7 @@ use std::ops::Range;
 use axum::body::Bytes;
 use memchr::memchr2;
 
-use crate::form;
+use crate::form::{self, FormError};
 
 /// Places in the body of what was found; a value's place includes its quotes.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,8 +51,8 @@ pub(crate) enum ScanError {
     Malformed { at: usize },
     #[error("The request body has two members {name:?}.")]
     Twice { name: String },
-    #[error("The request body is not a whole form (byte {at}).")]
-    Form { at: usize },
+    #[error(transparent)]
+    Form(#[from] FormError),
     #[error("The value of {name} has the wrong type.")]
     Type { name: &'static str },
 }
