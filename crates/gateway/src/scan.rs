@@ -91,7 +91,7 @@ impl Fields {
         }
     }
 
-    /// Of a form with this boundary.
+    /// Fields of a form with this boundary.
     ///
     /// # Errors
     /// [`ScanError`]

@@ -45,7 +45,7 @@ pub struct Client {
     /// Connections of one request.
     new: Connections,
     sent_again: Arc<AtomicU64>,
-    /// Of requests that have none.
+    /// What requests carry that have none of their own.
     authorization: Option<HeaderValue>,
 }
 

@@ -1,8 +1,8 @@
 //! Line ends of requests in HTTP/1. A proxy before this server may take a bare LF for a part of a
-//! value, and would then have checked another request than the one that is read here.
+//! value, and would then have checked another request than this one.
 //!
-//! hyper takes a bare LF for a line end and cannot be told otherwise. So it gets a NUL in its place,
-//! which is allowed nowhere in a head: it answers 400 and closes the connection.
+//! hyper takes a bare LF for a line end and cannot be told otherwise. So it gets a NUL in its
+//! place, which is allowed nowhere in a head: it answers 400 and closes the connection.
 
 use std::io;
 use std::pin::Pin;

@@ -70,7 +70,7 @@ pub(crate) struct FlowCounts {
 pub(crate) struct Visit {
     flow: Arc<FlowControl>,
     class: Class,
-    /// Of its body.
+    /// Bytes in its body.
     bytes: usize,
     cost: u64,
     began: Instant,
