@@ -103,6 +103,7 @@ impl Guard {
     /// One of the checks fails.
     pub fn admit(&self, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
         let bearer = check_key(self, request)?;
+        check_endpoint(&bearer, request.uri().path())?;
         cors::check_origin(&self.allowed_origins, request)?;
         admit(bearer, request)
     }
@@ -216,7 +217,21 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
         .ok_or_else(ApiError::unauthorized)
 }
 
+/// Some proxies and servers take letters of either case for one.
 fn is_admin(path: &str) -> bool {
-    path.strip_prefix(ADMIN)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let (Some(start), rest) = (path.get(..ADMIN.len()), path.get(ADMIN.len()..)) else {
+        return false;
+    };
+    let rest = rest.unwrap_or_default();
+    start.eq_ignore_ascii_case(ADMIN) && (rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A named key may be for some endpoints only. Probes and scrapers, who need none, are not asked.
+fn check_endpoint(bearer: &Bearer, path: &str) -> Result<(), ApiError> {
+    match bearer {
+        Bearer::Named(caller) if !caller.may_reach(path) => {
+            Err(ApiError::endpoint_forbidden(&caller.name, path))
+        }
+        _ => Ok(()),
+    }
 }

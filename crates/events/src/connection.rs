@@ -10,9 +10,11 @@ use tokio::time::timeout;
 
 use crate::endpoint::Endpoint;
 use crate::msgpack::Malformed;
-use crate::zmtp::{Frames, GREETING, Said, check_greeting, greeting, pong, ready};
+use crate::zmtp::{
+    Frames, GREETING, MAX_MESSAGE, MAX_WISH, Said, check_greeting, greeting, pong, ready,
+};
 
-/// For a connection and its handshake.
+/// For a connection and its handshake, and for a peer to read what it is sent.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl From<Malformed> for Error {
@@ -55,7 +57,8 @@ impl Connection {
     pub(crate) async fn greet(stream: TcpStream, socket_type: &str) -> Result<Self, Error> {
         stream.set_nodelay(true)?;
         let (half, mut writer) = stream.into_split();
-        let frames = Frames::default();
+        let publishes = matches!(socket_type, "PUB" | "ROUTER");
+        let frames = Frames::of_at_most(if publishes { MAX_WISH } else { MAX_MESSAGE });
         let mut incoming = Incoming { half, frames };
         let greeted = async {
             writer.write_all(&greeting()).await?;
@@ -80,10 +83,18 @@ impl Connection {
         loop {
             match self.incoming.next().await? {
                 Said::Message(frames) => return Ok(frames),
-                Said::Ping(context) => self.writer.write_all(&pong(&context)).await?,
+                Said::Ping(context) => self.send(&pong(&context)).await?,
                 _ => {}
             }
         }
+    }
+
+    /// Writes whole frames.
+    ///
+    /// # Errors
+    /// The connection has ended, or the peer does not read.
+    pub(crate) async fn send(&mut self, frames: &[u8]) -> Result<(), Error> {
+        timeout(PATIENCE, self.writer.write_all(frames)).await?
     }
 }
 

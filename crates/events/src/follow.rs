@@ -8,7 +8,6 @@
 use std::io::Error;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 use crate::batch::Batch;
@@ -88,7 +87,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
     async fn listen(&mut self) -> Result<std::convert::Infallible, Error> {
         let mut connection = Connection::open(&self.from.events, "SUB").await?;
         let topic = [b"\x01", self.from.topic.as_bytes()].concat();
-        connection.writer.write_all(&message(&[&topic])).await?;
+        connection.send(&message(&[&topic])).await?;
         (self.tell)(Update::Reset);
         (self.tell)(Update::Connected);
         // what is published meanwhile waits in the connection
@@ -131,7 +130,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
     async fn replay_from(&mut self, endpoint: &Endpoint, first: u64) -> Result<(), Error> {
         let mut connection = Connection::open(endpoint, "DEALER").await?;
         let request = message(&[b"", &first.to_be_bytes()]);
-        connection.writer.write_all(&request).await?;
+        connection.send(&request).await?;
         loop {
             let frames = timeout(REPLAY_PATIENCE, connection.message()).await??;
             let [_, number, payload] = frames.as_slice() else {

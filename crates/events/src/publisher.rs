@@ -13,16 +13,20 @@ use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
 
 use crate::connection::{Connection, Incoming};
 use crate::endpoint::Endpoint;
+use crate::msgpack::Malformed;
 use crate::zmtp::{Said, message};
 
 /// Between two attempts to reach a subscriber that listens.
 const RETRY: Duration = Duration::from_secs(1);
+/// Connections of one endpoint.
 const MAX_PEERS: usize = 256;
+/// Bytes of the topics of one subscriber.
+const MAX_TOPICS: usize = 16 << 10;
 
 /// Where and how to publish.
 #[derive(Debug, Clone)]
@@ -79,6 +83,18 @@ struct Peer {
     name: u64,
     subscriptions: Vec<Bytes>,
     messages: mpsc::Sender<Bytes>,
+}
+
+impl Peer {
+    fn subscribe(&mut self, topic: &[u8]) -> Result<(), Malformed> {
+        let bytes: usize = self.subscriptions.iter().map(|one| one.len() + 1).sum();
+        if bytes + topic.len() >= MAX_TOPICS {
+            return Err(Malformed("a subscriber has too many topics"));
+        }
+        // a copy: a part would keep all that was read with it
+        self.subscriptions.push(Bytes::copy_from_slice(topic));
+        Ok(())
+    }
 }
 
 impl Publisher {
@@ -187,10 +203,12 @@ impl Shared {
         self.state().peers.retain(|peer| peer.name != name);
     }
 
-    fn said(&self, name: u64, said: Said) {
+    /// # Errors
+    /// The peer wants more than is kept for one.
+    fn said(&self, name: u64, said: Said) -> Result<(), Malformed> {
         let mut state = self.state();
         let Some(peer) = state.peers.iter_mut().find(|peer| peer.name == name) else {
-            return;
+            return Ok(());
         };
         let subscriptions = &mut peer.subscriptions;
         let mut cancel = |topic: &Bytes| {
@@ -200,16 +218,16 @@ impl Shared {
         };
         match said {
             Said::Cancel(topic) => cancel(&topic),
-            Said::Subscribe(topic) => subscriptions.push(topic),
+            Said::Subscribe(topic) => return peer.subscribe(&topic),
             // ZMTP 3.0 writes both as messages
             Said::Message(frames) => match frames.as_slice() {
-                [one] if one.first() == Some(&1) => subscriptions.push(one.slice(1..)),
+                [one] if one.first() == Some(&1) => return peer.subscribe(&one[1..]),
                 [one] if one.first() == Some(&0) => cancel(&one.slice(1..)),
                 _ => {}
             },
             Said::Ready | Said::Ping(_) | Said::Other => {}
         }
-        subscriptions.truncate(MAX_PEERS);
+        Ok(())
     }
 }
 
@@ -230,9 +248,19 @@ async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
     listener: TcpListener,
     serve: impl Fn(TcpStream) -> Served,
 ) {
+    let room = Arc::new(Semaphore::new(MAX_PEERS));
     loop {
+        let Ok(place) = room.clone().acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(serve(stream))),
+            Ok((stream, _)) => {
+                let served = serve(stream);
+                tokio::spawn(async move {
+                    let _ = served.await;
+                    drop(place);
+                });
+            }
             Err(_) => sleep(RETRY).await,
         }
     }
@@ -274,7 +302,7 @@ async fn publish_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
 async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Result<()> {
     loop {
         let said = incoming.next().await?;
-        shared.said(name, said);
+        shared.said(name, said)?;
     }
 }
 
@@ -297,9 +325,9 @@ async fn replay_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
         };
         for (number, payload) in past {
             let whole = message(&[empty, &number.to_be_bytes(), &payload]);
-            connection.writer.write_all(&whole).await?;
+            connection.send(&whole).await?;
         }
         let end = message(&[empty, &u64::MAX.to_be_bytes(), b""]);
-        connection.writer.write_all(&end).await?;
+        connection.send(&end).await?;
     }
 }

@@ -13,6 +13,8 @@ use crate::msgpack::Malformed;
 pub(crate) const GREETING: usize = 64;
 /// Bytes of a frame, and of all frames of a message.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+/// The same of a peer that only subscribes or asks.
+pub(crate) const MAX_WISH: usize = 4 << 10;
 const MAX_FRAMES: usize = 8;
 
 const MORE: u8 = 1;
@@ -96,14 +98,25 @@ pub(crate) enum Said {
 }
 
 /// Frames in bytes that arrive in pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Frames {
+    /// Bytes of a frame, and of all frames of a message.
+    most: usize,
     pub(crate) bytes: BytesMut,
     message: Vec<Bytes>,
     size: usize,
 }
 
 impl Frames {
+    pub(crate) fn of_at_most(most: usize) -> Self {
+        Self {
+            most,
+            bytes: BytesMut::new(),
+            message: Vec::new(),
+            size: 0,
+        }
+    }
+
     /// The next whole command or message; `None` where bytes are missing.
     ///
     /// # Errors
@@ -115,7 +128,7 @@ impl Frames {
             }
             self.size += body.len();
             self.message.push(body);
-            if self.size > MAX_MESSAGE || self.message.len() > MAX_FRAMES {
+            if self.size > self.most || self.message.len() > MAX_FRAMES {
                 return Err(Malformed("a message is too large"));
             }
             if flags & MORE == 0 {
@@ -140,7 +153,7 @@ impl Frames {
         let size = size
             .iter()
             .fold(0u64, |size, byte| size << 8 | u64::from(*byte));
-        if size > MAX_MESSAGE as u64 {
+        if size > self.most as u64 {
             return Err(Malformed("a frame is too large"));
         }
         let size = size as usize;
@@ -192,7 +205,7 @@ mod tests {
     #[test]
     fn commands_are_told_apart() {
         let said = |bytes: &[u8]| {
-            let mut frames = Frames::default();
+            let mut frames = Frames::of_at_most(MAX_MESSAGE);
             frames.bytes.extend_from_slice(bytes);
             frames.next()
         };
@@ -223,7 +236,7 @@ mod tests {
                 let parts: Vec<&[u8]> = one.iter().map(Vec::as_slice).collect();
                 bytes.extend(message(&parts));
             }
-            let (mut frames, mut found) = (Frames::default(), Vec::new());
+            let (mut frames, mut found) = (Frames::of_at_most(MAX_MESSAGE), Vec::new());
             for part in bytes.chunks(piece) {
                 frames.bytes.extend_from_slice(part);
                 while let Some(Said::Message(parts)) = frames.next().unwrap() {
@@ -235,7 +248,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut frames = Frames::default();
+            let mut frames = Frames::of_at_most(MAX_MESSAGE);
             frames.bytes.extend_from_slice(&bytes);
             while let Ok(Some(_)) = frames.next() {}
             prop_assert!(frames.bytes.len() <= bytes.len());

@@ -177,3 +177,83 @@ fn a_port_that_is_taken_is_named() {
     let error = Publisher::start(settings).unwrap_err().to_string();
     assert!(error.contains(&source.ports().0.to_string()), "{error}");
 }
+
+/// A connection of a few lines: the handshake of a SUB, and what `sent` writes.
+async fn spoken(port: u16, sent: &[u8]) -> tokio::net::TcpStream {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .unwrap();
+    let mut greeting = [0; 64];
+    greeting[0] = 0xff;
+    greeting[9] = 0x7f;
+    greeting[10] = 3;
+    greeting[12..16].copy_from_slice(b"NULL");
+    stream.write_all(&greeting).await.unwrap();
+    stream
+        .write_all(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB")
+        .await
+        .unwrap();
+    let mut theirs = [0; 64 + 27];
+    stream.read_exact(&mut theirs).await.unwrap();
+    // the peer may end the connection before all is written
+    let _ = stream.write_all(sent).await;
+    stream
+}
+
+/// Whether the publisher ends the connection.
+async fn is_ended(stream: &mut tokio::net::TcpStream) -> bool {
+    use tokio::io::AsyncReadExt;
+    let mut bytes = [0; 64];
+    let read = tokio::time::timeout(Duration::from_millis(500), stream.read(&mut bytes));
+    match read.await {
+        Ok(Ok(bytes)) => bytes == 0,
+        Ok(Err(_)) => true,
+        Err(_) => false,
+    }
+}
+
+/// What a subscriber asks for is kept for as long as it is connected, so there is a bound.
+#[tokio::test]
+async fn a_subscriber_that_asks_for_too_much_is_left() {
+    let source = publisher(0, None, 1);
+    let topic = |bytes: usize| {
+        let head = ((bytes + 1) as u64).to_be_bytes();
+        [&[2][..], &head[..], &[1][..], &vec![b'x'; bytes][..]].concat()
+    };
+    let port = source.ports().0;
+    let mut modest = spoken(port, &topic(1000).repeat(8)).await;
+    assert!(!is_ended(&mut modest).await);
+    let mut large = spoken(port, &topic(5000)).await;
+    assert!(is_ended(&mut large).await);
+    let mut many = spoken(port, &topic(1000).repeat(30)).await;
+    assert!(is_ended(&mut many).await);
+    // announced, and never sent
+    let mut announced = spoken(port, b"\x02\0\0\0\0\x03\xff\xff\xff").await;
+    assert!(is_ended(&mut announced).await);
+}
+
+/// A publisher that asks again and again whether its follower is there, and never reads.
+#[tokio::test]
+async fn a_publisher_that_does_not_read_is_left() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let deaf = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut greeting = [0; 64];
+        greeting[0] = 0xff;
+        greeting[9] = 0x7f;
+        greeting[10] = 3;
+        greeting[12..16].copy_from_slice(b"NULL");
+        stream.write_all(&greeting).await.unwrap();
+        let ready = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB";
+        stream.write_all(ready).await.unwrap();
+        let ping = [b"\x04\x17\x04PING\0\x0a".as_slice(), &[b'x'; 16]].concat();
+        let pings = ping.repeat(1000);
+        while stream.write_all(&pings).await.is_ok() {}
+    });
+    let seen = Seen::follow((port, None), "kv");
+    seen.until("lost").await;
+    deaf.await.unwrap();
+}

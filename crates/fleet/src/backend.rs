@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use penstock_http::shown_url;
 use penstock_kube::Cluster;
 use serde::Deserialize;
 use url::Url;
@@ -12,7 +13,8 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
-    /// `http://host:port`, `https` too; no path.
+    /// `http://host:port`, `https` too. A path stands before those of all endpoints; a `/v1` at
+    /// its end, as clients have it, counts for nothing.
     pub url: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -64,7 +66,10 @@ pub struct Pods {
 
 /// What is wrong with a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{url:?} is no backend: {reason}; http://10.0.0.1:8000 is one")]
+#[error(
+    "{:?} is no backend: {reason}; http://10.0.0.1:8000 is one",
+    shown_url(url)
+)]
 pub struct BackendError {
     pub url: String,
     pub reason: String,
@@ -73,9 +78,9 @@ pub struct BackendError {
 /// A backend that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// `http://host:port`, without a slash at the end.
+    /// `http://host:port/path`, without a slash at the end.
     pub base: Arc<str>,
-    /// `host:port`.
+    /// `host:port/path`.
     pub address: Arc<str>,
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
@@ -94,15 +99,22 @@ impl Target {
         }
         let bare = url.username().is_empty()
             && url.password().is_none()
-            && url.path() == "/"
             && url.query().is_none()
             && url.fragment().is_none();
         if !bare {
-            return Err(wrong("it has more than host and port".to_owned()));
+            return Err(wrong("it has more than host, port and path".to_owned()));
         }
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or(80);
-        let address = format!("{host}:{port}");
+        let path = url.path().trim_end_matches('/');
+        let path = path
+            .strip_suffix("/v1")
+            .unwrap_or(path)
+            .trim_end_matches('/');
+        if path.contains("//") || path.contains('%') {
+            return Err(wrong("its path is not plain".to_owned()));
+        }
+        let address = format!("{host}:{port}{path}");
         let label = |(key, value): (&String, &String)| (key.as_str().into(), value.as_str().into());
         Ok(Self {
             base: format!("{}://{address}", url.scheme()).into(),
@@ -137,10 +149,21 @@ mod tests {
         assert_eq!(base("http://a:8000/").unwrap(), "http://a:8000");
         assert_eq!(base("https://a").unwrap(), "https://a:443");
         assert_eq!(base("http://[::1]:8000").unwrap(), "http://[::1]:8000");
+        assert_eq!(base("http://a:1/v1/").unwrap(), "http://a:1");
+        assert_eq!(base("http://a:1/x/llm/v1").unwrap(), "http://a:1/x/llm");
+        assert_eq!(base("http://a:1/v1x/").unwrap(), "http://a:1/v1x");
+        let hidden = base("http://u:hush@a").unwrap_err().to_string();
+        assert!(
+            hidden.contains("...@a") && !hidden.contains("hush"),
+            "{hidden}"
+        );
+        let long = base(&"x".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(long.len() < 500, "{long}");
         for wrong in [
             "a:8000",
             "ftp://a",
-            "http://a/v1",
+            "http://a//v1",
+            "http://a/%20b/v1",
             "http://u@a",
             "",
             "http://a?b",

@@ -51,12 +51,21 @@ impl Checks {
 }
 
 /// What a status says; `None`: the server has no such path, so the next one is to be tried. Some
-/// servers demand a key for all paths that they do not have.
+/// servers demand a key for all paths that they do not have; a redirect leads to something else.
 pub(crate) fn verdict(status: u16) -> Option<Check> {
     match status {
-        200..=399 => Some(Check::Healthy),
-        400..=499 => None,
+        200..=299 => Some(Check::Healthy),
+        300..=499 => None,
         _ => Some(Check::Failed(format!("status {status}"))),
+    }
+}
+
+/// What it says that none of the paths is there, given the statuses: a server of models has one of
+/// them, at least behind a key.
+pub(crate) fn verdict_of_none(statuses: &[u16]) -> Check {
+    match statuses.iter().any(|status| matches!(status, 401 | 403)) {
+        true => Check::Healthy,
+        false => Check::Failed(format!("no health check is there, statuses {statuses:?}")),
     }
 }
 
@@ -97,6 +106,16 @@ mod tests {
         assert_eq!(verdict(200), Some(Check::Healthy));
         assert_eq!(verdict(404), None);
         assert_eq!(verdict(401), None);
+        assert_eq!(verdict(302), None);
         assert!(matches!(verdict(503), Some(Check::Failed(_))));
+    }
+
+    #[test]
+    fn a_server_without_any_of_the_paths_is_no_replica() {
+        for statuses in [&[404, 404, 404][..], &[404, 405, 302], &[410]] {
+            let check = verdict_of_none(statuses);
+            assert!(matches!(check, Check::Failed(_)), "{statuses:?}");
+        }
+        assert_eq!(verdict_of_none(&[404, 404, 401]), Check::Healthy);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::Request;
 use http_body_util::{BodyExt, Limited};
 use penstock_http::{Client, ClientError};
@@ -47,7 +47,7 @@ pub(crate) async fn get(
     patience: Duration,
     max_bytes: usize,
 ) -> Result<Answer, NoAnswer> {
-    let request = Request::get(url).body(Body::empty());
+    let request = Request::get(url).body(Bytes::new());
     let request = request.map_err(NoAnswer::because)?;
     let answer = async {
         let response = client.send(request).await?;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -73,7 +73,7 @@ impl Poller {
     }
 
     async fn open_stream(&self, path: &str) -> Result<Incoming, String> {
-        let request = Request::get(format!("{}{path}", self.member.base)).body(Body::empty());
+        let request = Request::get(format!("{}{path}", self.member.base)).body(Bytes::new());
         let request = request.map_err(|error| error.to_string())?;
         let seconds = self.shared.settings.metrics.timeout_s;
         let answer = self.client.send(request);

@@ -10,6 +10,7 @@ use crate::outcome::Outcome;
 use crate::prompts::Prompt;
 use crate::shared::Shared;
 use crate::snapshot::Entry;
+use crate::standing::FULL;
 
 /// Answers of fewer tokens say little of the time between two.
 const ENOUGH_TOKENS: u32 = 8;
@@ -117,6 +118,9 @@ impl InFlight {
         let (now, decode) = (self.shared.now(), self.decode());
         self.computed();
         self.member.live.end(self.prompt_tokens, self.epoch);
+        if outcome == Outcome::Refused {
+            self.member.live.refused(now + FULL);
+        }
         let (trial, settings) = (self.trial, &self.shared.settings);
         self.member.update(now, settings, |record| {
             if let Some((sequences, seconds)) = decode {

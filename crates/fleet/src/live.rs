@@ -1,6 +1,7 @@
 //! What this gateway has in flight at one replica, counted without locks.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use penstock_routing::Condition;
 
@@ -22,6 +23,10 @@ pub(crate) struct Live {
     condition: AtomicU64,
     /// The next request is the trial of a half-open circuit breaker.
     trial: AtomicBool,
+    /// Requests that were in flight when it refused one, and until when that counts: nanoseconds
+    /// since the fleet started.
+    full_with: AtomicU32,
+    full_until: AtomicU64,
 }
 
 /// The counts, read once.
@@ -55,6 +60,20 @@ impl Live {
         if self.epoch.load(Ordering::Relaxed) == epoch {
             self.ended.fetch_add(prompt, Ordering::Relaxed);
         }
+    }
+
+    /// It refused a request, after [`Self::end`]: it has no room beside those that it has.
+    pub(crate) fn refused(&self, until: Duration) {
+        let has = self.in_flight.load(Ordering::Relaxed);
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.full_with.store(has, Ordering::Relaxed);
+        self.full_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Whether it has as many requests as it had when it refused one.
+    pub(crate) fn is_full(&self, now: Duration) -> bool {
+        now.as_nanos() < u128::from(self.full_until.load(Ordering::Relaxed))
+            && self.in_flight.load(Ordering::Relaxed) >= self.full_with.load(Ordering::Relaxed)
     }
 
     pub(crate) fn own(&self) -> Own {
@@ -120,6 +139,21 @@ impl Own {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_refused_is_full_until_one_of_its_requests_ends() {
+        let s = Duration::from_secs;
+        let live = Live::default();
+        let epoch = live.begin(0, 0);
+        live.begin(0, 0);
+        live.end(0, epoch);
+        assert!(!live.is_full(s(1)));
+        live.refused(s(2));
+        assert!(live.is_full(s(1)));
+        assert!(!live.is_full(s(2)), "it may have room by now");
+        live.end(0, epoch);
+        assert!(!live.is_full(s(1)));
+    }
 
     #[test]
     fn conditions_are_kept() {

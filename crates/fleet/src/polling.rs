@@ -10,7 +10,7 @@ use penstock_routing::ReplicaId;
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use crate::checks::{Check, PATHS, verdict};
+use crate::checks::{Check, PATHS, verdict, verdict_of_none};
 use crate::fetch::get;
 use crate::load::Polled;
 use crate::member::Member;
@@ -88,18 +88,20 @@ impl Poller {
         }
     }
 
-    /// Asks the paths in turn until one of them exists. A server with none of them that answers is
-    /// healthy.
+    /// Asks the paths in turn until one of them exists.
     async fn check_once(&self) -> Check {
         let settings = &self.shared.settings.health;
         let named = settings.path.as_deref();
         let paths = named.as_slice();
         let paths = if paths.is_empty() { &PATHS } else { paths };
-        let mut not_ready = None;
+        let (mut not_ready, mut statuses) = (None, Vec::new());
         for path in paths {
             let answer = self.get(path, settings.timeout_s, MAX_HEALTH_BYTES).await;
             let found = match answer {
-                Ok((status, _)) => verdict(status),
+                Ok((status, _)) => {
+                    statuses.push(status);
+                    verdict(status)
+                }
                 Err(reason) => return Check::Failed(reason),
             };
             match found {
@@ -110,7 +112,7 @@ impl Poller {
                 None => {}
             }
         }
-        not_ready.map_or(Check::Healthy, Check::Failed)
+        not_ready.map_or_else(|| verdict_of_none(&statuses), Check::Failed)
     }
 
     async fn scrape(&self, push: &Push) {
@@ -204,12 +206,37 @@ impl Poller {
         Ok(stream)
     }
 
+    /// Says once that a server that answers does not list its models.
+    fn say_unlisted(&self, answer: &Listed, said: &mut bool) {
+        let Ok((status, body)) = answer else {
+            return;
+        };
+        let unlisted = models(*status, body).is_none();
+        if unlisted && !std::mem::replace(said, unlisted) {
+            let remedy = match status {
+                401 | 403 => "; does it want a key? --backend-api-key is sent to it",
+                _ => "",
+            };
+            let base = &self.member.base;
+            log(
+                Level::Warning,
+                format!(
+                    "{base} lists no models (/v1/models has status {status}), so it gets only \
+                     requests for models that no other replica lists{remedy}"
+                ),
+            );
+        }
+        *said = unlisted;
+    }
+
     async fn look_at_models(&self) {
         let settings = &self.shared.settings;
         let period = Duration::from_secs_f64(settings.models_period_s);
+        let mut said = false;
         loop {
             let seconds = settings.health.timeout_s;
             let answer = self.get("/v1/models", seconds, MAX_MODELS_BYTES).await;
+            self.say_unlisted(&answer, &mut said);
             let wait = match answer.ok().and_then(|(status, body)| models(status, &body)) {
                 Some(models) => {
                     self.shared
@@ -228,6 +255,8 @@ impl Poller {
         }
     }
 }
+
+type Listed = Result<(u16, Vec<u8>), String>;
 
 /// Names from `/v1/models`.
 fn models(status: u16, body: &[u8]) -> Option<Arc<[Arc<str>]>> {

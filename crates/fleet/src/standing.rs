@@ -15,7 +15,7 @@ use crate::outliers::Tally;
 const LEAST_SHARE: f64 = 0.1;
 /// How long a replica that refused a request gets no more than that. It has few requests in flight
 /// because it refuses them, and would win all others.
-const FULL: Duration = Duration::from_secs(1);
+pub(crate) const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
@@ -81,7 +81,7 @@ impl Standing {
                 self.tally.failed = self.tally.failed.saturating_add(1);
                 self.breaker.failed(trial, now, &settings.breaker)
             }
-            Outcome::ClientGone | Outcome::Refused => {
+            Outcome::ClientGone | Outcome::Refused | Outcome::Unclear => {
                 if outcome == Outcome::Refused {
                     self.full_until = Some(now + FULL);
                 }

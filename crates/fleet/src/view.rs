@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_routing::{Replica, TIERS};
+use penstock_routing::{Condition, Replica, TIERS};
 
 use crate::load::{Load, Polled, Reported, load};
 use crate::snapshot::{Entry, Snapshot};
@@ -40,6 +40,21 @@ impl View {
     /// There is no such place.
     pub fn url(&self, place: usize) -> &Arc<str> {
         &self.snapshot.entries[place].target.base
+    }
+
+    /// Whether one of the replicas takes requests.
+    pub fn one_takes_requests(&self) -> bool {
+        let mut conditions = self.replicas.iter().map(|one| one.condition);
+        conditions.any(Condition::takes_requests)
+    }
+
+    /// Whether the replica at `place` has refused a request lately, and has as many from here as it
+    /// had then.
+    ///
+    /// # Panics
+    /// There is no such place.
+    pub fn is_full(&self, place: usize) -> bool {
+        self.snapshot.entries[place].member.live.is_full(self.now)
     }
 
     /// Requests that waited at the replica at `place` when it last reported; `None`: it has not

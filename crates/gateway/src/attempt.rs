@@ -5,7 +5,7 @@ use axum::http::{Response as HttpResponse, StatusCode};
 use axum::response::Response;
 use hyper::body::Incoming;
 use penstock_edge::Failure;
-use penstock_fleet::Outcome;
+use penstock_fleet::{InFlight, Outcome};
 use penstock_http::{ClientError, Level, log};
 use penstock_openai::ApiError;
 use penstock_routing::Unroutable;
@@ -26,21 +26,50 @@ pub(crate) struct Answer {
 pub(crate) struct Lost {
     /// Nothing listens there: trying it took no time and is no retry.
     pub(crate) absent: bool,
+    /// It has no room.
+    pub(crate) refused: bool,
+    /// It answered 500, and this is its reservation until it is known whose fault that is.
+    fault: Option<InFlight>,
     error: ApiError,
-    /// Its own refusal.
+    /// Its own answer.
     response: Option<HttpResponse<Incoming>>,
 }
 
 impl Lost {
-    pub(crate) fn unroutable(destination: &Destination, none: Unroutable) -> Self {
+    fn new(error: ApiError) -> Self {
         Self {
             absent: false,
-            error: destination.unroutable(none),
+            refused: false,
+            fault: None,
+            error,
             response: None,
         }
     }
 
-    pub(crate) fn into_answer(self) -> Result<Response, Failure> {
+    pub(crate) fn unroutable(destination: &Destination, none: Unroutable) -> Self {
+        Self::new(destination.unroutable(none))
+    }
+
+    /// Whether it may be the request's own fault.
+    pub(crate) fn is_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Another replica has answered with `status`: where that is no error, the fault was this
+    /// replica's.
+    pub(crate) fn contradicted(mut self, status: StatusCode) {
+        if let Some(fault) = self.fault.take() {
+            fault.end(match status.is_success() {
+                true => Outcome::Failed,
+                false => Outcome::Unclear,
+            });
+        }
+    }
+
+    pub(crate) fn into_answer(mut self) -> Result<Response, Failure> {
+        if let Some(fault) = self.fault.take() {
+            fault.end(Outcome::Unclear);
+        }
         let Some(response) = self.response else {
             return Err(self.error.into());
         };
@@ -59,16 +88,7 @@ pub(crate) async fn attempt(
     pool: &Pool,
     routed: Routed,
 ) -> Result<Answer, Lost> {
-    let request = match call.head.to(&routed.url, body) {
-        Ok(request) => request,
-        Err(error) => {
-            return Err(Lost {
-                absent: false,
-                error,
-                response: None,
-            });
-        }
-    };
+    let request = call.head.to(&routed.url, body).map_err(Lost::new)?;
     let address = routed.decision.first().address.clone();
     let sent = tokio::select! {
         sent = gateway.client.send(request) => sent,
@@ -84,22 +104,21 @@ pub(crate) async fn attempt(
         false => Ok(response),
     });
     let (outcome, lost) = match sent {
-        Ok(response) if elsewhere(response.status()) => {
-            let outcome = match response.status() {
-                StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,
-                _ => Outcome::Refused,
-            };
-            let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
+        Ok(response) => {
             let status = response.status();
+            let outcome = outcome_of(status);
+            if outcome == Outcome::Served {
+                return Ok(Answer { response, routed });
+            }
             note(call, &address, &format!("answered {status}"));
+            let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
             let lost = Lost {
-                absent: false,
-                error,
+                refused: outcome == Outcome::Refused,
                 response: Some(response),
+                ..Lost::new(error)
             };
             (outcome, lost)
         }
-        Ok(response) => return Ok(Answer { response, routed }),
         Err(failed) => {
             note(call, &address, &failed.to_string());
             let outcome = match failed {
@@ -108,26 +127,36 @@ pub(crate) async fn attempt(
             };
             let lost = Lost {
                 absent: matches!(failed, ClientError::Refused(_)),
-                error: ApiError::unavailable("The replica is not there.", RETRY_AFTER),
-                response: None,
+                ..Lost::new(ApiError::unavailable(
+                    "The replica is not there.",
+                    RETRY_AFTER,
+                ))
             };
             (outcome, lost)
         }
     };
     gateway.metrics.lost();
-    routed.in_flight.end(outcome);
-    Err(lost)
+    match outcome {
+        Outcome::Unclear => Err(Lost {
+            fault: Some(routed.in_flight),
+            ..lost
+        }),
+        _ => {
+            routed.in_flight.end(outcome);
+            Err(lost)
+        }
+    }
 }
 
-/// Whether another replica may do what this one does not.
-fn elsewhere(status: StatusCode) -> bool {
-    matches!(
-        status,
-        StatusCode::TOO_MANY_REQUESTS
-            | StatusCode::BAD_GATEWAY
-            | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT
-    )
+/// What the status of an answer says of its replica. Where it is not served, another one may do
+/// what this one does not.
+pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,
+        status if status.is_server_error() => Outcome::Unclear,
+        _ => Outcome::Served,
+    }
 }
 
 fn note(call: &Call, address: &str, what: &str) {

@@ -13,10 +13,12 @@ use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
 
 use crate::charge::Asked;
+use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
+use crate::paths::{TEXT, check_path};
 use crate::pool::{Pool, Prompt};
-use crate::scan::Fields;
+use crate::scan::{Fields, ScanError};
 
 /// Names a conversation, whatever the body says.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -60,17 +62,20 @@ pub(crate) struct Call {
 
 impl Call {
     /// # Errors
-    /// The body is too large, does not arrive, or is no JSON object.
+    /// The body is too large, does not arrive, or is neither a JSON object nor a form; the path may
+    /// be read as another one.
     pub(crate) async fn read(gateway: &Gateway, request: Request<Body>) -> Result<Self, Failure> {
         let id = request_id(&request);
         let extensions = request.extensions();
         let caller = extensions.get::<Arc<Caller>>().cloned();
         let peer: Option<SocketAddr> = extensions.get::<Peer>().and_then(|peer| peer.0);
+        check_path(request.uri().path())?;
         let (method, path) = (request.method().clone(), path_of(request.uri()));
+        let bare = request.uri().path().to_owned();
         let mut headers = request.headers().clone();
         let body = gateway.read_body(request).await?;
         let (body, share) = body.split();
-        let (fields, body) = read(body, &path, caller.as_deref())?;
+        let (fields, body) = read(method.as_str(), &bare, &headers, body, caller.as_deref())?;
         let asked = fields.model(&body);
         let prompt = prompt_of(&fields, &body, &headers);
         to_replica(&mut headers, peer, &id, &gateway.backend_key);
@@ -155,10 +160,10 @@ impl Head {
     ///
     /// # Errors
     /// The path cannot be one.
-    pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Body>, ApiError> {
+    pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Bytes>, ApiError> {
         let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
         let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
-        let mut request = Request::new(Body::from(body.clone()));
+        let mut request = Request::new(body.clone());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
@@ -169,20 +174,25 @@ impl Head {
 /// Endpoints that know no caches.
 const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
 
-/// What routing reads of the body, and the body with the salt of its key.
+/// What routing reads of the body, and the body with the salt of its key. `path` has no query.
 ///
 /// # Errors
-/// It is no JSON object.
+/// The body is neither a JSON object nor a form.
 pub(crate) fn read(
-    body: Bytes,
+    method: &str,
     path: &str,
+    headers: &HeaderMap,
+    body: Bytes,
     caller: Option<&Caller>,
 ) -> Result<(Fields, Bytes), ApiError> {
-    let scan =
-        |body: &[u8]| Fields::of(body).map_err(|error| ApiError::bad_request(error.to_string()));
+    let scan = |body: &[u8]| {
+        let fields = fields_of(method, path, headers, body);
+        fields.map_err(|error| ApiError::bad_request(error.to_string()))
+    };
     let fields = scan(&body)?;
-    let path = path.split('?').next().unwrap_or_default();
-    let own = caller.filter(|_| !WITHOUT_CACHE.iter().any(|one| path.ends_with(one)));
+    let is_json = !body.is_empty() && boundary(headers).is_none();
+    let has_cache = is_json && !WITHOUT_CACHE.iter().any(|one| path.ends_with(one));
+    let own = caller.filter(|_| has_cache);
     let salt = own.and_then(|own| own.cache_salt(&fields.salt(&body).unwrap_or_default()));
     match salt {
         None => Ok((fields, body)),
@@ -219,11 +229,22 @@ fn path_of(uri: &Uri) -> String {
 
 /// A body with another name of the model; `None` where it names none.
 pub(crate) fn renamed(body: &[u8], fields: &Fields, model: &str) -> Option<Bytes> {
-    let place = fields.model.clone()?;
-    let name = serde_json::Value::from(model).to_string();
-    let (before, after) = (&body[..place.start], &body[place.end..]);
-    Some([before, name.as_bytes(), after].concat().into())
+    fields.renamed(body, model)
 }
+
+/// What routing reads of a body. Only requests for text have to have one; of those without, and of
+/// forms, it is the model at most.
+fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scanned {
+    let asks =
+        method == Method::POST.as_str() && (TEXT.contains(&path) || path.starts_with("/v1/chat/"));
+    match boundary(headers) {
+        _ if body.is_empty() && !asks => Ok(Fields::default()),
+        Some(boundary) => Fields::of_form(body, &boundary),
+        None => Fields::of(body),
+    }
+}
+
+type Scanned = Result<Fields, ScanError>;
 
 /// Seconds of the first of these headers that states milliseconds above 0.
 fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {

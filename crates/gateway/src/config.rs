@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use penstock_fleet::{Settings, Source};
-use penstock_http::{Limits, LogSettings, TlsFiles};
+use penstock_http::{Limits, LogSettings, TlsFiles, shortened};
 use penstock_routing::{Profile, ProfileSpec};
 use serde::Deserialize;
 
@@ -23,6 +23,9 @@ pub struct Config {
     pub uds: Option<PathBuf>,
     #[serde(default)]
     pub tls: Option<TlsFiles>,
+    /// Clients find all endpoints below this path, too: `/llm`.
+    #[serde(default)]
+    pub root_path: Option<String>,
     /// No key is required where there is neither one of these nor a file.
     #[serde(default)]
     pub api_keys: Vec<String>,
@@ -181,6 +184,31 @@ pub struct Target {
     pub weight: u32,
 }
 
+/// Whether a path is of plain segments, beside those of the gateway's own endpoints.
+fn is_root(path: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
+    let segment = |one: &str| !one.is_empty() && one.bytes().all(plain);
+    let mut segments = path.split('/');
+    let rooted = segments.next() == Some("");
+    let first = segments.clone().next().unwrap_or_default();
+    rooted && !OWN.contains(&first) && segments.all(segment)
+}
+
+/// First segments of the gateway's own endpoints.
+const OWN: [&str; 11] = [
+    "v1",
+    "health",
+    "ping",
+    "ready",
+    "version",
+    "metrics",
+    "rerank",
+    "score",
+    "pooling",
+    "tokenize",
+    "detokenize",
+];
+
 fn most_requests() -> usize {
     10_000
 }
@@ -224,6 +252,10 @@ impl Config {
     fn complaint(&self) -> Option<String> {
         if self.pools.is_empty() {
             return Some("a gateway needs a pool".to_owned());
+        }
+        if let Some(root) = self.root_path.as_deref().filter(|root| !is_root(root)) {
+            let root = shortened(root, 100);
+            return Some(format!("root_path {root:?} is not like /llm or /team/llm"));
         }
         let mut names: Vec<&str> = self.pools.iter().map(|pool| pool.name.as_str()).collect();
         names.sort_unstable();

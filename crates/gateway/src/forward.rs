@@ -9,12 +9,13 @@ use axum::http::{HeaderValue, Request};
 use axum::response::Response;
 use penstock_edge::{AccessNote, Failure};
 use penstock_openai::ApiError;
-use penstock_routing::{ReplicaId, Unroutable};
+use penstock_routing::Unroutable;
 
 use crate::attempt::{Answer, Lost};
 use crate::call::Call;
 use crate::charge::Charge;
 use crate::failover::Trip;
+use crate::flow::Turn;
 use crate::gateway::{Gateway, Place};
 use crate::headers::to_client;
 use crate::hedge::attempt_hedged;
@@ -51,48 +52,77 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
     let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);
     call.prompt.priority = class.priority;
     let flow = &destination.pool.flow;
-    let mut turn = Some(
-        flow.pass(&class, call.body_bytes(), call.prompt.bytes)
-            .await?,
-    );
-    let (pool, caller) = (destination.pool.clone(), call.caller.clone());
-    let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
-    let mut tried: Vec<ReplicaId> = Vec::new();
-    let mut last = None;
-    let mut attempts = 0;
+    let mut visit = flow.visit(class, call.body_bytes(), call.prompt.bytes);
+    let mut turn = visit.pass().await?;
+    loop {
+        let (pool, caller) = (destination.pool.clone(), call.caller.clone());
+        let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
+        let lost = match round(gateway, &call, (&destination, model), turn, arrived).await {
+            Ok(answer) => {
+                let (answer, inside) = ((charge, answer), (place, arrived));
+                return Ok(relayed(gateway, call, &destination, answer, inside));
+            }
+            Err(lost) => lost,
+        };
+        charge.refund();
+        match lost.refused && visit.may_wait() {
+            true => turn = visit.pass_again().await?,
+            false => return lost.into_answer(),
+        }
+    }
+}
+
+/// Asks one replica after the other, until one answers or as many have been asked as may be. One
+/// more is asked about a request that a replica answers with 500: where that one serves it, the
+/// fault was the first one's.
+async fn round(
+    gateway: &Gateway,
+    call: &Call,
+    (destination, model): (&Destination, &str),
+    turn: Turn,
+    arrived: Instant,
+) -> Result<Answer, Lost> {
+    let (pool, mut turn) = (&*destination.pool, Some(turn));
+    let (mut tried, mut attempts) = (Vec::new(), 0);
+    let (mut last, mut fault): (Option<Lost>, Option<Lost>) = (None, None);
+    let mut refused = false;
     while attempts <= gateway.config.retries {
-        let routed = match destination.pool.route(model, &call.prompt, &tried) {
+        let routed = match pool.route(model, &call.prompt, &tried) {
             Ok(routed) => routed,
             Err(Unroutable::Tried) => break,
             Err(none) => {
-                last = Some(Lost::unroutable(&destination, none));
+                last = last.or(Some(Lost::unroutable(destination, none)));
                 break;
             }
         };
         drop(turn.take());
         gateway.metrics.decided(arrived.elapsed(), tried.len());
         tried.push(routed.decision.first().replica);
-        let at = (&*destination.pool, model);
-        match attempt_hedged(gateway, &call, at, routed, &mut tried).await {
+        match attempt_hedged(gateway, call, (pool, model), routed, &mut tried).await {
             Ok(answer) => {
-                let inside = (place, arrived);
-                return Ok(relayed(
-                    gateway,
-                    call,
-                    &destination,
-                    (charge, answer),
-                    inside,
-                ));
+                if let Some(fault) = fault {
+                    fault.contradicted(answer.response.status());
+                }
+                return Ok(answer);
+            }
+            Err(lost) if lost.is_fault() => {
+                if fault.replace(lost).is_some() {
+                    break;
+                }
+                attempts += 1;
             }
             Err(lost) => {
                 attempts += usize::from(!lost.absent);
+                refused |= lost.refused;
                 last = Some(lost);
             }
         }
     }
-    charge.refund();
-    last.unwrap_or_else(|| Lost::unroutable(&destination, Unroutable::Tried))
-        .into_answer()
+    let mut lost = fault
+        .or(last)
+        .unwrap_or_else(|| Lost::unroutable(destination, Unroutable::Tried));
+    lost.refused = refused && !lost.is_fault();
+    Err(lost)
 }
 
 /// The client's answer: the replica's, as it comes.

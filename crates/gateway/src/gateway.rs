@@ -27,6 +27,8 @@ const MAX_BODY_BYTES: usize = 20 << 20;
 pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) client: Client,
+    /// For what is asked of replicas unasked, with their key.
+    pub(crate) poller: Client,
     pub(crate) models: Models,
     pub(crate) classes: Classes,
     pub(crate) metrics: Metrics,
@@ -66,7 +68,9 @@ impl Gateway {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
         let client = Client::new(Duration::from_secs_f64(config.connect_timeout_s))?;
-        let start = |pool| Ok(Arc::new(Pool::start(pool, client.clone())?));
+        let backend_key = backend_key(&config)?;
+        let poller = client.authorized(backend_key.own());
+        let start = |pool| Ok(Arc::new(Pool::start(pool, poller.clone())?));
         let pools = config.pools.iter().map(start);
         let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
         let metrics = Metrics::new();
@@ -82,7 +86,7 @@ impl Gateway {
         Ok(Self {
             models: Models::new(&config.models, pools),
             classes: Classes::new(&config.objectives),
-            backend_key: backend_key(&config)?,
+            backend_key,
             bodies: BodyBudget::new(&config.limits),
             kept_bodies: BodyBudget::of(config.resume_bytes, 0),
             stopper: Stopper::new(),
@@ -93,6 +97,7 @@ impl Gateway {
             pools: Mutex::new(config.pools.clone()),
             warned: Mutex::default(),
             client,
+            poller,
             metrics,
             config,
         })
@@ -195,8 +200,8 @@ impl Gateway {
 
     pub(crate) fn metrics_page(&self) -> String {
         let pools = self.models.pools();
-        self.metrics
-            .page(&self.config.version, &pools, self.open_requests())
+        let counts = (self.open_requests(), self.client.sent_again());
+        self.metrics.page(&self.config.version, &pools, counts)
     }
 
     /// Waits until the replicas of every pool have been looked at once, for at most `patience`.

@@ -117,6 +117,16 @@ pub(crate) enum BackendKey {
     Own(HeaderValue),
 }
 
+impl BackendKey {
+    /// What the gateway may send by itself.
+    pub(crate) fn own(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Own(bearer) => Some(bearer.clone()),
+            Self::Clients | Self::None => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::Response;

@@ -97,13 +97,19 @@ impl Metrics {
             Outcome::ClientGone => "client_gone",
             Outcome::ConnectFailed | Outcome::Failed => "failed",
             Outcome::Refused => "refused",
+            Outcome::Unclear => "unclear",
         };
         let mut endings = self.endings.lock().unwrap_or_else(PoisonError::into_inner);
         *endings.entry((pool.clone(), word)).or_default() += 1;
     }
 
-    /// The metrics page.
-    pub(crate) fn page(&self, version: &str, pools: &[Arc<Pool>], open: usize) -> String {
+    /// The metrics page: with the requests that are open, and those that were sent again.
+    pub(crate) fn page(
+        &self,
+        version: &str,
+        pools: &[Arc<Pool>],
+        (open, stale): (usize, u64),
+    ) -> String {
         let labels = format!("version=\"{}\"", escaped(version));
         let mut page = Page::new(&labels);
         page.gauge("penstock:gateway_requests_open", "Requests inside.", open);
@@ -119,6 +125,12 @@ impl Metrics {
             name,
             "Attempts that a replica refused or broke off.",
             read(&self.lost),
+        );
+        let name = "penstock:gateway_stale_connections_total";
+        page.counter(
+            name,
+            "Requests sent again because a kept connection had been closed by the replica.",
+            stale,
         );
         let name = "penstock:gateway_retries_total";
         page.counter(

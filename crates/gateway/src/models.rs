@@ -77,9 +77,9 @@ impl Models {
         self.0.load().pools.clone()
     }
 
-    /// By an exact rule, else by what replicas list, else by the rule `*`; `None` where no pool
-    /// has the model. A request without a model goes to the first pool. `only`: no other pool is
-    /// asked for.
+    /// By an exact rule, else by what replicas list, else where a replica lists no models, else by
+    /// the rule `*`; `None` where no pool has the model. A request without a model goes to the
+    /// first pool. `only`: no other pool is asked for.
     pub(crate) fn destination(
         &self,
         model: Option<&str>,
@@ -124,8 +124,12 @@ impl Known {
         if let Some(rule) = rule(name) {
             return rule.draw(only);
         }
-        let mut pools = self.pools.iter().filter(|pool| is_in(pool, only));
-        let found = pools.find(|pool| pool.may_serve(name));
+        let pools = || self.pools.iter().filter(|pool| is_in(pool, only));
+        let by = |serves| pools().find(|pool| pool.serves(name) == serves);
+        let found = match name {
+            "" => pools().next(),
+            _ => by(Some(true)).or_else(|| by(None)),
+        };
         match found {
             Some(pool) => Some(Destination {
                 pool: pool.clone(),

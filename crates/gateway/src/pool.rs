@@ -379,17 +379,27 @@ impl Pool {
             .store(mean.to_bits(), Ordering::Relaxed);
     }
 
-    /// Whether a replica takes requests.
+    /// Whether there is a replica that requests may be sent to.
     pub(crate) fn has_replica(&self) -> bool {
         let view = self.fleet.view();
+        let one_takes = view.one_takes_requests();
         let mut conditions = view.replicas.iter().map(|one| one.condition);
-        conditions.any(Condition::takes_requests)
+        conditions.any(|condition| condition.takes_beside(one_takes))
     }
 
-    /// Whether a replica lists `model`, or has not said yet what it serves.
-    pub(crate) fn may_serve(&self, model: &str) -> bool {
+    /// Whether a replica lists `model`; `None`: none does, and one lists no models at all.
+    pub(crate) fn serves(&self, model: &str) -> Option<bool> {
         let view = self.fleet.view();
-        serving(&view, model).is_none_or(|ids| !ids.is_empty())
+        let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
+        let mut unknown = false;
+        for place in 0..view.replicas.len() {
+            match lists(place) {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => unknown = true,
+            }
+        }
+        (!unknown).then_some(false)
     }
 }
 
@@ -402,18 +412,23 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
     })
 }
 
-/// Replicas that serve `model`: those that list it, and those that have not said yet. `None` is
-/// all of them; requests without a model go anywhere.
+/// Replicas that serve `model`: those that list it, or where none does those that list no models.
+/// `None` is all of them; requests without a model go anywhere.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
-    let serves = |place: usize| {
-        let models = view.models(place);
-        models.is_none_or(|models| models.iter().any(|one| **one == *model))
-    };
-    if model.is_empty() || (0..view.replicas.len()).all(serves) {
+    let places = 0..view.replicas.len();
+    if model.is_empty() {
         return None;
     }
-    let places = (0..view.replicas.len()).filter(|place| serves(*place));
-    Some(places.map(|place| view.replicas[place].id).collect())
+    let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
+    let wanted = match places.clone().any(|place| lists(place) == Some(true)) {
+        true => Some(true),
+        false => None,
+    };
+    if places.clone().all(|place| lists(place) == wanted) {
+        return None;
+    }
+    let serving = places.filter(|place| lists(*place) == wanted);
+    Some(serving.map(|place| view.replicas[place].id).collect())
 }
 
 /// Those of `allowed` with an address in `subset`; without a subset all of them.

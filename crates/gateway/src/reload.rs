@@ -84,7 +84,7 @@ impl Gateway {
                 (Some(pool), Some(before)) => Next::kept(pool, before, config),
                 _ => Ok(Next::New(Arc::new(Pool::start(
                     config,
-                    self.client.clone(),
+                    self.poller.clone(),
                 )?))),
             }
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{any, get, post};
+use axum::routing::{MethodFilter, any, get, on, post};
 use penstock_edge::{guarded, method_not_allowed, no_route};
 
 use crate::exact::EXPLAIN;
@@ -12,28 +12,22 @@ use crate::explain::explain;
 use crate::forward::forward;
 use crate::gateway::Gateway;
 use crate::info;
+use crate::paths::TEXT;
 
-/// What replicas answer. Paths of `/v1` that have a line here have one in the counts of requests;
-/// the others share one.
-const FORWARDED: [&str; 14] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/{*path}",
-    "/rerank",
-    "/score",
-    "/pooling",
-    "/tokenize",
-    "/detokenize",
-];
+/// Audio, images, files, batches and what else replicas have.
+const REST: &str = "/v1/{*path}";
 
-/// All endpoints.
+/// All endpoints, also below the configured root.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
+    let root = gateway.config.root_path.clone();
+    let router = endpoints(gateway);
+    match root {
+        Some(root) => router.clone().nest(&root, router),
+        None => router,
+    }
+}
+
+fn endpoints(gateway: Arc<Gateway>) -> Router {
     let mut router = Router::new()
         .route("/v1/models", get(info::models))
         .route("/v1/models/{*id}", get(info::model))
@@ -44,9 +38,14 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/version", get(info::version))
         .route(EXPLAIN, post(explain))
         .route("/metrics", get(info::metrics));
-    for path in FORWARDED {
+    for path in TEXT {
         router = router.route(path, post(forward));
     }
+    let reads = MethodFilter::GET.or(MethodFilter::DELETE);
+    let writes = MethodFilter::POST
+        .or(MethodFilter::PUT)
+        .or(MethodFilter::PATCH);
+    router = router.route(REST, on(reads.or(writes), forward));
     router
         .fallback(no_route)
         .method_not_allowed_fallback(method_not_allowed)

@@ -6,13 +6,18 @@
 
 use std::ops::Range;
 
+use axum::body::Bytes;
 use memchr::memchr2;
+
+use crate::form::{self, FormError};
 
 /// Places in the body of what was found; a value's place includes its quotes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fields {
     /// A string.
     pub(crate) model: Option<Range<usize>>,
+    /// The model is the text of a form's part, not JSON.
+    form: bool,
     /// Values that make the prompt, in the order in which templates render them.
     prompt: [Option<Range<usize>>; PROMPT.len()],
     /// Strings that name a conversation, the most specific first.
@@ -54,6 +59,8 @@ pub(crate) enum ScanError {
     Malformed { at: usize },
     #[error("The request body has two members {name:?}.")]
     Twice { name: String },
+    #[error(transparent)]
+    Form(#[from] FormError),
     #[error("The value of {name} has the wrong type.")]
     Type { name: &'static str },
 }
@@ -90,6 +97,29 @@ impl Fields {
             true => Ok(fields),
             false => Err(at.malformed()),
         }
+    }
+
+    /// Fields of a form with this boundary.
+    ///
+    /// # Errors
+    /// [`ScanError`]
+    pub(crate) fn of_form(body: &[u8], boundary: &str) -> Result<Self, ScanError> {
+        Ok(Self {
+            model: form::model(body, boundary)?,
+            form: true,
+            ..Self::default()
+        })
+    }
+
+    /// A body with another name of the model; `None` where it names none.
+    pub(crate) fn renamed(&self, body: &[u8], model: &str) -> Option<Bytes> {
+        let place = self.model.clone()?;
+        let name = match self.form {
+            true => model.to_owned(),
+            false => serde_json::Value::from(model).to_string(),
+        };
+        let (before, after) = (&body[..place.start], &body[place.end..]);
+        Some([before, name.as_bytes(), after].concat().into())
     }
 
     fn note(
@@ -170,7 +200,11 @@ impl Fields {
 
     /// The model's name.
     pub(crate) fn model(&self, body: &[u8]) -> Option<String> {
-        self.model.as_ref().and_then(|range| text(body, range))
+        let range = self.model.as_ref()?;
+        match self.form {
+            true => String::from_utf8(body[range.clone()].to_vec()).ok(),
+            false => text(body, range),
+        }
     }
 }
 

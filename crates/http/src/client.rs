@@ -3,10 +3,13 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::body::Bytes;
+use axum::http::header::{AUTHORIZATION, HeaderValue};
 use axum::http::{Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
@@ -18,15 +21,32 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Connections that stay open without a request, for each server, and for how long. Less than the
-/// 65 s of common servers, so that this end closes first.
+use crate::reuse::{Observing, is_stale};
+
+/// Connections that stay open without a request, for each server, and for how long: less than the
+/// 5 s of the servers of the field (uvicorn, cpp-httplib), so that this end closes first.
 const MAX_IDLE: usize = 1024;
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(4);
+/// A server that closes a kept connection does so before it has looked at the request. One that
+/// ends later had the request.
+const STALE: Duration = Duration::from_secs(2);
+
+type Connections = Pool<Observing<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// A client; clones share its connections.
+///
+/// A request may go on a connection that the server closes at that moment. Where a kept connection
+/// ends without a byte of the answer, the request is sent once more on a new one: bodies are whole,
+/// and the server has closed the connection, not served the request. Whether it may have been read
+/// cannot be known, so what must not happen twice is not for this client.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pool: Pool<HttpsConnector<HttpConnector>, Body>,
+    kept: Connections,
+    /// Connections of one request.
+    new: Connections,
+    sent_again: Arc<AtomicU64>,
+    /// What requests carry that have none of their own.
+    authorization: Option<HeaderValue>,
 }
 
 /// Why there is no answer.
@@ -129,30 +149,69 @@ impl Client {
         tcp.set_keepalive(Some(Duration::from_secs(60)));
         tcp.enforce_http(false);
         let https = builder.https_or_http().enable_http1().wrap_connector(tcp);
-        let pool = Pool::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(MAX_IDLE)
-            .pool_timer(TokioTimer::new())
-            .build(https);
-        Self { pool }
+        let pool = |idle| {
+            Pool::builder(TokioExecutor::new())
+                .pool_idle_timeout(IDLE)
+                .pool_max_idle_per_host(idle)
+                .pool_timer(TokioTimer::new())
+                .build(Observing(https.clone()))
+        };
+        Self {
+            kept: pool(MAX_IDLE),
+            new: pool(0),
+            sent_again: Arc::default(),
+            authorization: None,
+        }
+    }
+
+    /// A client of the same connections whose requests carry `authorization` where they have none
+    /// of their own. Only for requests to servers that may know it.
+    pub fn authorized(&self, authorization: Option<HeaderValue>) -> Self {
+        Self {
+            authorization,
+            ..self.clone()
+        }
     }
 
     /// Sends a request with an absolute URI; ready when the answer's header is there.
     ///
     /// # Errors
     /// [`ClientError`]
-    pub async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, ClientError> {
-        self.pool.request(request).await.map_err(|error| {
-            let cause = innermost(&error);
-            let io = cause.downcast_ref::<std::io::Error>();
-            let refused = io.is_some_and(|io| io.kind() == ErrorKind::ConnectionRefused);
-            let reason = cause.to_string();
-            match error.is_connect() {
-                true if refused => ClientError::Refused(reason),
-                true => ClientError::Connect(reason),
-                false => ClientError::Broken(reason),
+    pub async fn send(
+        &self,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        if let Some(own) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.entry(AUTHORIZATION).or_insert_with(|| own.clone());
+        }
+        let (again, sent) = (request.clone(), Instant::now());
+        let answer = self.kept.request(request.map(Full::new)).await;
+        let answer = match answer {
+            Err(error) if is_stale(&error) && sent.elapsed() < STALE => {
+                self.sent_again.fetch_add(1, Ordering::Relaxed);
+                self.new.request(again.map(Full::new)).await
             }
-        })
+            answer => answer,
+        };
+        answer.map_err(|error| trouble(&error))
+    }
+
+    /// Requests that were sent once more, because a kept connection had ended.
+    pub fn sent_again(&self) -> u64 {
+        self.sent_again.load(Ordering::Relaxed)
+    }
+}
+
+fn trouble(error: &Error) -> ClientError {
+    let cause = innermost(error);
+    let io = cause.downcast_ref::<std::io::Error>();
+    let refused = io.is_some_and(|io| io.kind() == ErrorKind::ConnectionRefused);
+    let reason = cause.to_string();
+    match error.is_connect() {
+        true if refused => ClientError::Refused(reason),
+        true => ClientError::Connect(reason),
+        false => ClientError::Broken(reason),
     }
 }
 
@@ -163,4 +222,142 @@ fn innermost(error: &Error) -> &(dyn std::error::Error + 'static) {
         cause = next;
     }
     cause
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+    /// Reads a request, its body too; `None` at the end of the connection.
+    async fn request(stream: &mut TcpStream) -> Option<String> {
+        let mut read = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&read).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let length = head.split("content-length: ").nth(1);
+                let length = length.and_then(|rest| rest.lines().next()?.parse().ok());
+                if body.len() >= length.unwrap_or(0usize) {
+                    return Some(text);
+                }
+            }
+            if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// Serves connections one after the other; each does with its requests what `deal` says, given
+    /// the numbers of connection and request: whether it answers, or ends.
+    async fn serving<F>(deal: F) -> (String, tokio::task::JoinHandle<()>)
+    where
+        F: Fn(usize, usize) -> bool + Send + Clone + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/x", listener.local_addr().unwrap());
+        let serving = async move {
+            for connection in 0.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let deal = deal.clone();
+                tokio::spawn(async move {
+                    for number in 0.. {
+                        if request(&mut stream).await.is_none() || !deal(connection, number) {
+                            return;
+                        }
+                        stream.write_all(ANSWER).await.unwrap();
+                    }
+                });
+            }
+        };
+        (url, tokio::spawn(serving))
+    }
+
+    fn client() -> Client {
+        Client::new(Duration::from_secs(2)).unwrap()
+    }
+
+    async fn ask(client: &Client, url: &str) -> Result<String, ClientError> {
+        let request = Request::post(url).body(Bytes::from("question")).unwrap();
+        let body = client.send(request).await?.into_body().collect().await;
+        // the connection goes back to the others
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(String::from_utf8_lossy(&body.unwrap().to_bytes()).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_kept_connection_that_ends_with_the_request_is_replaced() {
+        let (url, server) = serving(|_, number| number == 0).await;
+        let client = client();
+        for n in 0..6 {
+            assert_eq!(ask(&client, &url).await.unwrap(), "ok", "{n}");
+        }
+        assert_eq!(client.sent_again(), 3);
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_while_idle_is_not_used() {
+        let (url, server) = serving(|connection, _| connection > 0).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let closing = format!("http://{}/x", listener.local_addr().unwrap());
+        let closes = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                request(&mut stream).await.unwrap();
+                stream.write_all(ANSWER).await.unwrap();
+            }
+        });
+        let client = client();
+        for _ in 0..5 {
+            assert_eq!(ask(&client, &closing).await.unwrap(), "ok");
+        }
+        assert_eq!(client.sent_again(), 0);
+        // the first connection of the other ends without an answer: that is the server's own
+        assert!(matches!(
+            ask(&client, &url).await,
+            Err(ClientError::Broken(_))
+        ));
+        closes.abort();
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ends_the_new_connection_too_has_failed() {
+        let (url, server) = serving(|connection, number| connection == 0 && number == 0).await;
+        let client = client();
+        ask(&client, &url).await.unwrap();
+        assert!(matches!(
+            ask(&client, &url).await,
+            Err(ClientError::Broken(_))
+        ));
+        assert_eq!(client.sent_again(), 1);
+        server.abort();
+    }
+
+    /// What ended after a part of its answer was served in part.
+    #[tokio::test]
+    async fn an_answer_that_began_is_not_asked_for_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/x", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            request(&mut stream).await.unwrap();
+            stream.write_all(ANSWER).await.unwrap();
+            request(&mut stream).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200").await.unwrap();
+        });
+        let client = client();
+        ask(&client, &url).await.unwrap();
+        assert!(matches!(
+            ask(&client, &url).await,
+            Err(ClientError::Broken(_))
+        ));
+        assert_eq!(client.sent_again(), 0);
+        server.await.unwrap();
+    }
 }

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::line_ends::LineEnds;
 use crate::listener::Socket;
 use crate::open::{Entry, OpenConnections};
 use crate::preface::{Version, version_of};
@@ -144,9 +145,10 @@ async fn converse<S>(
     let Ok(Ok((version, stream))) = found else {
         return;
     };
-    let (stream, service) = (TokioIo::new(stream), entry.watched(shared.router.clone()));
+    let service = entry.watched(shared.router.clone());
     match version {
         Version::Http1 => {
+            let stream = TokioIo::new(LineEnds::new(stream));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(limits.header_timeout())
@@ -161,7 +163,7 @@ async fn converse<S>(
                 .keep_alive_interval(PING)
                 .max_concurrent_streams(limits.max_streams)
                 .max_header_list_size(limits.max_header_bytes as u32)
-                .serve_connection(stream, service);
+                .serve_connection(TokioIo::new(stream), service);
             let _ = watcher.watch(connection).await;
         }
     }

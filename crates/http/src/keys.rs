@@ -32,6 +32,8 @@ struct NamedKey {
     key: String,
     #[serde(default)]
     own_cache: bool,
+    /// Paths that it may reach, with all below them; all where there is no list.
+    endpoints: Option<Vec<String>>,
     #[serde(flatten)]
     limits: RateLimits,
 }
@@ -43,6 +45,8 @@ pub struct Caller {
     /// Cached prefixes are not shared with other keys: the secret that salts them.
     own_cache: Option<[u8; 32]>,
     pub limits: RateLimits,
+    /// `None`: all.
+    endpoints: Option<Vec<String>>,
     /// Kept when the file is read again.
     pub usage: Arc<KeyUse>,
 }
@@ -54,6 +58,16 @@ impl Caller {
         let secret = self.own_cache.as_ref()?;
         let salt = blake3::keyed_hash(secret, asked.as_bytes());
         Some(salt.to_hex().to_string())
+    }
+
+    /// Whether the key is for the endpoint at `path`.
+    pub fn may_reach(&self, path: &str) -> bool {
+        let below = |root: &String| {
+            let rest = path.strip_prefix(root.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let listed = self.endpoints.as_ref();
+        listed.is_none_or(|endpoints| endpoints.iter().any(below))
     }
 }
 
@@ -141,6 +155,12 @@ fn key_of(request: &Request<Body>) -> Option<&[u8]> {
     bearer.or_else(|| Some(headers.get(X_API_KEY)?.as_bytes()))
 }
 
+fn are_paths(endpoints: &[String]) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'?' | b'#' | b'*');
+    let is_path = |one: &String| one.starts_with('/') && one.bytes().all(plain);
+    !endpoints.is_empty() && endpoints.iter().all(is_path)
+}
+
 fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<Callers, String> {
     let failed =
         |error: &dyn std::fmt::Display| format!("--api-key-file {}: {error}", path.display());
@@ -157,6 +177,8 @@ fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<C
             "every name and key must have a character"
         } else if !key.key.bytes().all(|byte| byte.is_ascii_graphic()) {
             "keys are of visible ASCII characters"
+        } else if key.endpoints.as_ref().is_some_and(|all| !are_paths(all)) {
+            "endpoints is a list of paths as /v1/chat/completions"
         } else if seen.iter().any(|other| other.name == *name) {
             "two keys have this name"
         } else if seen.iter().any(|other| other.key == key.key) {
@@ -177,6 +199,7 @@ fn read(path: &PathBuf, usage: &Mutex<HashMap<String, Arc<KeyUse>>>) -> Result<C
                 blake3::derive_key(context, key.key.as_bytes())
             }),
             limits: key.limits,
+            endpoints: key.endpoints,
             usage: used.or_insert_with(|| Arc::new(KeyUse::new(now))).clone(),
             name: key.name,
         };
@@ -257,6 +280,34 @@ mod tests {
     }
 
     #[test]
+    fn a_key_reaches_its_endpoints_and_what_is_below() {
+        let text = r#"{"keys": [{"name": "a", "key": "ka",
+                                 "endpoints": ["/v1/models", "/v1/chat/", "/tokenize"]},
+                                {"name": "b", "key": "kb"},
+                                {"name": "c", "key": "kc", "endpoints": ["/"]}]}"#;
+        let file = TestFile::new("endpoints", text);
+        let keys = Keys::start(Vec::new(), Some(file.0.clone())).unwrap();
+        let reaches = |key, path| match keys.bearer(&with("x-api-key", key)).unwrap() {
+            Bearer::Named(caller) => caller.may_reach(path),
+            Bearer::Anyone => panic!("{key} has a name"),
+        };
+        for (path, wanted) in [
+            ("/v1/models", true),
+            ("/v1/models/org/m", true),
+            ("/v1/chat/completions", true),
+            ("/tokenize", true),
+            ("/v1/modelsx", false),
+            ("/v1/completions", false),
+            ("/v1/chatter", false),
+            ("/V1/models", false),
+            ("/", false),
+        ] {
+            assert_eq!(reaches("ka", path), wanted, "{path}");
+            assert!(reaches("kb", path) && reaches("kc", path));
+        }
+    }
+
+    #[test]
     fn a_wrong_file_is_refused_with_the_key_by_name() {
         for (text, wanted) in [
             ("", "it must be {\"keys\""),
@@ -264,6 +315,14 @@ mod tests {
             ("{}", "missing field `keys`"),
             (r#"{"keys": [{"name": "a", "key": ""}]}"#, "key \"a\""),
             (r#"{"keys": [{"name": "a", "key": "k k"}]}"#, "visible"),
+            (
+                r#"{"keys": [{"name": "a", "key": "x", "endpoints": []}]}"#,
+                "key \"a\": endpoints",
+            ),
+            (
+                r#"{"keys": [{"name": "a", "key": "x", "endpoints": ["v1/models"]}]}"#,
+                "key \"a\": endpoints",
+            ),
             (
                 r#"{"keys": [{"name": "a", "key": "x"}, {"name": "a", "key": "y"}]}"#,
                 "two keys have this name",

@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, StatusCode, Version, header};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
@@ -196,9 +198,38 @@ impl Service<Request<Incoming>> for Watched {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(self.peer);
         let busy = self.all.request_began(self.key);
+        if !has_host(&request) {
+            let refused = no_host().map(|body| BusyBody { body, _busy: busy });
+            return Box::pin(std::future::ready(Ok(refused)));
+        }
         let answer = self.router.call(request);
         Box::pin(async move { Ok(answer.await?.map(|body| BusyBody { body, _busy: busy })) })
     }
+}
+
+/// Whether a request names its host as it must (RFC 9112, section 3.2): proxies before this server
+/// may have read another one.
+fn has_host<B>(request: &Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (request.version(), hosts.next(), hosts.next()) {
+        (_, Some(host), None) => is_host(host.as_bytes()),
+        (_, Some(_), Some(_)) | (Version::HTTP_11, None, _) => false,
+        (_, None, _) => true,
+    }
+}
+
+/// `host`, `host:port`, or nothing.
+fn is_host(value: &[u8]) -> bool {
+    value.is_empty() || (!value.contains(&b'@') && Authority::try_from(value).is_ok())
+}
+
+fn no_host() -> Response<Body> {
+    let text = "HTTP/1.1 needs one Host header, with a host and perhaps a port.\n";
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
 }
 
 /// The body of an answer.
@@ -239,6 +270,29 @@ mod tests {
             max_connections_per_address: per_address,
             ..Limits::default()
         }))
+    }
+
+    #[test]
+    fn one_host_is_needed_and_not_more() {
+        let sent = |version: Version, hosts: &[&str]| {
+            let request = Request::builder().version(version).uri("/x");
+            let with = |request: hyper::http::request::Builder, host: &&str| {
+                request.header(header::HOST, *host)
+            };
+            has_host(&hosts.iter().fold(request, with).body(()).unwrap())
+        };
+        for good in ["a", "a:80", "[::1]:8000", "a_b.svc", ""] {
+            assert!(sent(Version::HTTP_11, &[good]), "{good}");
+            assert!(sent(Version::HTTP_10, &[good]), "{good}");
+        }
+        for wrong in ["a b", "u@a", "a/b", "a,b", "[::1"] {
+            assert!(!sent(Version::HTTP_11, &[wrong]), "{wrong}");
+        }
+        assert!(!sent(Version::HTTP_11, &[]));
+        for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
+            assert!(!sent(version, &["a", "a"]), "{version:?}");
+        }
+        assert!(sent(Version::HTTP_10, &[]) && sent(Version::HTTP_2, &[]));
     }
 
     fn peer(host: u8) -> Peer {

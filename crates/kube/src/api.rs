@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use penstock_http::{Client, Trust};
+use penstock_http::{Client, Trust, shown_url};
 use url::Url;
 
 use crate::cluster::Cluster;
@@ -40,14 +40,15 @@ impl Api {
     }
 
     /// For the log.
-    pub(crate) fn server(&self) -> &str {
-        &self.cluster.server
+    pub(crate) fn server(&self) -> String {
+        shown_url(&self.cluster.server)
     }
 
     /// An absolute URL of segments below the server's own path, with a query.
     pub(crate) fn url(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Url, Trouble> {
         let server = &self.cluster.server;
-        let wrong = |reason: String| Trouble::Credentials(format!("server {server:?}: {reason}"));
+        let shown = shown_url(server);
+        let wrong = |reason: String| Trouble::Credentials(format!("server {shown:?}: {reason}"));
         let mut url = Url::parse(server).map_err(|error| wrong(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong("no http or https URL".to_owned()));
@@ -77,7 +78,7 @@ impl Api {
             bearer.set_sensitive(true);
             request = request.header(AUTHORIZATION, bearer);
         }
-        let request = request.body(Body::empty());
+        let request = request.body(Bytes::new());
         let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
         let sent = self.client(credentials)?;
         let answer = tokio::time::timeout(patience, async {

@@ -25,6 +25,8 @@ const PAGE_BYTES: usize = 256 << 20;
 const EVENT_BYTES: usize = 8 << 20;
 /// A server that has more of one kind is not believed.
 const MOST_OBJECTS: usize = 100_000;
+/// Pages of a list that bring nothing new.
+const MOST_EMPTY: usize = 20;
 /// A watch that ends sooner without an event has failed.
 const SHORT: Duration = Duration::from_secs(1);
 /// Behind one that took so long the pauses are short again.
@@ -135,7 +137,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     /// Lists all objects, page after page.
     async fn list(&self, known: &mut Known<T>) -> Result<(), Trouble> {
         let mut objects = Objects::new();
-        let mut place = String::new();
+        let (mut place, mut empty) = (String::new(), 0);
         let version = loop {
             let mut query = self.watched.query();
             query.push(("limit", PAGE.to_string()));
@@ -145,6 +147,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             let url = self.api.url(&self.watched.path(), &query)?;
             let page = self.api.get(&url, self.timing.patience, PAGE_BYTES).await?;
             let page: Page<'_> = serde_json::from_slice(&page).map_err(malformed)?;
+            let before = objects.len();
             for raw in page.items.into_iter().flatten() {
                 let name = head(raw)?.name;
                 if let Ok(object) = serde_json::from_str(raw.get()) {
@@ -154,9 +157,18 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             if objects.len() > MOST_OBJECTS {
                 return Err(Trouble::Malformed(format!("over {MOST_OBJECTS} objects")));
             }
-            match page.metadata.r#continue.is_empty() {
-                true => break page.metadata.resource_version,
-                false => place = page.metadata.r#continue,
+            if page.metadata.r#continue.is_empty() {
+                break page.metadata.resource_version;
+            }
+            place = page.metadata.r#continue;
+            // a page may be empty where all of its objects were filtered out
+            if objects.len() == before {
+                empty += 1;
+                if empty > MOST_EMPTY {
+                    let text = format!("over {MOST_EMPTY} pages without a new object");
+                    return Err(Trouble::Malformed(text));
+                }
+                sleep(self.timing.first_pause).await;
             }
         };
         if version.is_empty() {

@@ -351,3 +351,23 @@ async fn a_kind_that_the_server_does_not_know_has_no_objects_unless_it_had_some(
     until("another list", || server.requests().len() >= 5).await;
     assert_eq!(names(&watching).unwrap(), ["a"]);
 }
+
+/// A server whose list never ends is not asked without an end, and not as fast as it answers.
+#[tokio::test]
+async fn a_list_without_an_end_is_given_up() {
+    let body = r#"{"metadata": {"resourceVersion": "1", "continue": "more"}, "items": [
+        {"metadata": {"name": "a", "resourceVersion": "1"}}]}"#;
+    let server = ApiServer::start(move |_| page(body)).await;
+    let began = std::time::Instant::now();
+    let watching = start(server.cluster());
+    let lists = || {
+        let requests = server.requests();
+        let first = |one: &&Request| one.query("continue").is_none();
+        requests.iter().filter(first).count()
+    };
+    until("it begins again", || lists() >= 3).await;
+    assert_eq!(names(&watching), None);
+    let asked = server.requests().len() as f64;
+    assert!(asked / began.elapsed().as_secs_f64() < 250.0, "{asked}");
+    assert!(asked <= 23.0 * lists() as f64, "{asked}");
+}

@@ -140,6 +140,18 @@ impl ApiError {
         error
     }
 
+    /// 403: the key is for other endpoints.
+    pub fn endpoint_forbidden(key: &str, path: &str) -> Self {
+        let path: String = path.chars().take(100).collect();
+        let mut error = Self::new(
+            403,
+            "permission_error",
+            format!("The key {key:?} may not reach {path}: its endpoints are in the key file."),
+        );
+        error.code = Some("endpoint_forbidden");
+        error
+    }
+
     /// 403: a page of another site sends what browsers send without asking first.
     pub fn cross_origin() -> Self {
         let mut error = Self::new(

@@ -59,8 +59,9 @@ pub fn pick(
     })
 }
 
-/// Replicas that are healthy, in the subset and not tried. Where all candidates are warming and
-/// none takes the ticket, all of them are candidates.
+/// Replicas that are healthy, in the subset and not tried. Where all in the subset that are healthy
+/// are ejected, and where all candidates are warming and none takes the ticket, all of them are
+/// candidates.
 fn allowed<'a>(
     request: &Request<'_>,
     replicas: &'a [Replica],
@@ -79,8 +80,14 @@ fn allowed<'a>(
     if left.is_empty() {
         return Err(Unroutable::Empty);
     }
+    let asked = |one: &Candidate<'_>| {
+        let subset = request.subset;
+        subset.is_none_or(|subset| subset.contains(&one.replica.id))
+    };
+    let mut asked_for = left.iter().filter(|one| asked(one));
+    let one_takes = asked_for.any(|one| one.replica.condition.takes_requests());
     take_out(&mut left, removed, "condition", |one| {
-        one.replica.condition.takes_requests()
+        one.replica.condition.takes_beside(one_takes || !asked(one))
     });
     if left.is_empty() {
         return Err(Unroutable::Unhealthy);

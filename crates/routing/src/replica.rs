@@ -26,6 +26,13 @@ impl Condition {
     pub fn takes_requests(self) -> bool {
         matches!(self, Self::Ready | Self::Warming(_))
     }
+
+    /// Whether it may get any where `others` says whether a replica in question takes requests.
+    /// Where none does, those that failed are tried: a request that they fail would else be
+    /// refused unseen, and one that makes replicas fail would close them for all.
+    pub fn takes_beside(self, others: bool) -> bool {
+        self.takes_requests() || (self == Self::Ejected && !others)
+    }
 }
 
 /// How fast a replica is, learned from its answers.

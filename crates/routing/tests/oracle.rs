@@ -24,11 +24,15 @@ fn candidates(spec: &ProfileSpec, asked: &Asked, fleet: &[Replica]) -> Result<Le
     if left.is_empty() {
         return Err(Unroutable::Empty);
     }
+    let open = |one: &Replica| matches!(one.condition, Condition::Ready | Condition::Warming(_));
+    let asked_for = |one: &Replica| match &asked.subset {
+        Some(subset) => subset.contains(&one.id),
+        None => true,
+    };
+    let all_closed = !fleet.iter().any(|one| asked_for(one) && open(one));
     keep(&mut left, "condition", &|one| {
-        !matches!(
-            one.condition,
-            Condition::Draining | Condition::Ejected | Condition::Unhealthy
-        )
+        let tried_anyway = all_closed && asked_for(one) && one.condition == Condition::Ejected;
+        open(one) || tried_anyway
     });
     if left.is_empty() {
         return Err(Unroutable::Unhealthy);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -85,7 +85,7 @@ impl Scene {
             "ignore_eos": true});
         let request = Request::post(format!("{}/v1/completions", self.server))
             .header("content-type", "application/json")
-            .body(Body::from(body.to_string()));
+            .body(Bytes::from(body.to_string()));
         async {
             let answer = client().send(request.unwrap()).await.unwrap();
             assert_eq!(answer.status(), 200);

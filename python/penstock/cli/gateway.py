@@ -93,6 +93,9 @@ def _listener(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     group.add_argument("--port", type=int, help="0: any free one (default: 8080)")
     group.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
+    group.add_argument(
+        "--root-path", metavar="PATH", help="all endpoints are also below this path, as /llm"
+    )
     group.add_argument("--ssl-certfile", metavar="FILE", help="PEM; read again when it changes")
     group.add_argument("--ssl-keyfile", metavar="FILE", help="key of --ssl-certfile")
     group.add_argument(
@@ -277,6 +280,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
         "host": parsed.host,
         "port": parsed.port,
         "uds": parsed.uds,
+        "root_path": parsed.root_path,
         "api_keys": [*(parsed.api_key or []), *filter(None, [gateway_api_key()])] or None,
         "api_key_file": parsed.api_key_file,
         "backend_api_key": parsed.backend_api_key or backend_api_key(),

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use penstock_http::{Level, log};
+use penstock_http::{Level, log, shortened};
 use serde::Deserialize;
 
 use super::Found;
@@ -14,6 +14,9 @@ use crate::backend::{Backend, Target, targets};
 
 /// More is no list of backends.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// Characters of a reason, which may quote the file.
+const MOST_REASON: usize = 500;
 
 /// What is wrong with a file of backends.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +134,7 @@ fn read(path: &Path) -> Result<Vec<Target>, FileError> {
     parse(&text).map_err(|(line, reason)| FileError::Line {
         path: path.to_owned(),
         line,
-        reason,
+        reason: shortened(&reason, MOST_REASON),
     })
 }
 

@@ -9,6 +9,7 @@ use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
 use penstock_http::{Level, Members, log_with};
 
+use crate::attempt::outcome_of;
 use crate::charge::Charge;
 use crate::envoy::inside::{Inside, Name};
 use crate::events::Events;
@@ -186,8 +187,6 @@ fn outcome(head: &AnswerHead) -> Outcome {
     let by_replica = head.headers.contains_key(BY_REPLICA);
     match status {
         StatusCode::SERVICE_UNAVAILABLE if !by_replica => Outcome::ConnectFailed,
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
-        status if status.is_server_error() => Outcome::Failed,
-        _ => Outcome::Served,
+        status => outcome_of(status),
     }
 }

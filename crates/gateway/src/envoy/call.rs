@@ -63,7 +63,9 @@ impl EnvoyCall {
         if none || seen == Seen::Part {
             return Ok((Fields::default(), body));
         }
-        read(body, &self.inside.name.path, caller)
+        let name = &self.inside.name;
+        let path = name.path.split('?').next().unwrap_or_default();
+        read(&name.method, path, &self.headers, body, caller)
     }
 
     async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {
@@ -84,7 +86,7 @@ impl EnvoyCall {
         let class = gateway.class(&self.headers, caller.map(|one| &**one), &destination);
         prompt.priority = class.priority;
         let flow = &destination.pool.flow;
-        let turn = flow.pass(&class, body.len(), prompt.bytes).await?;
+        let turn = flow.visit(class, body.len(), prompt.bytes).pass().await?;
         let model = destination.renamed.as_deref().or(asked.as_deref());
         let routed = destination
             .pool

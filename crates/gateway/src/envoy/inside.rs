@@ -12,6 +12,7 @@ use penstock_http::{BodyError, Level, id_of, log};
 use penstock_openai::{ApiError, anthropic_error};
 
 use crate::gateway::{Gateway, Place};
+use crate::paths::check_path;
 
 /// A request that is inside.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ impl Inside {
     /// The request goes no further.
     pub(crate) fn admit(gateway: &Arc<Gateway>, head: &Head, name: Name) -> Result<Self, ApiError> {
         let permit = gateway.guard.admit(&as_request(head)?)?;
+        check_path(&name.path)?;
         let place = gateway.admit()?;
         let encoding = head.headers.get(header::CONTENT_ENCODING);
         if encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {

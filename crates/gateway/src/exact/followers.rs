@@ -266,7 +266,8 @@ impl Template {
 
     /// `None` where the replica lacks a label.
     fn of(&self, replica: &Replica) -> Option<Following> {
-        let (host, port) = replica.address.rsplit_once(':')?;
+        let place = replica.address.split('/').next()?;
+        let (host, port) = place.rsplit_once(':')?;
         let value = |name: &str| match name {
             "host" => Some(host.to_owned()),
             "port" => Some(port.to_owned()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_openai::ApiError;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::flow::queue::{Bounds, Item, Ticket};
 use crate::flow::{Class, FlowSettings, Load, Queue};
@@ -65,6 +65,19 @@ pub(crate) struct FlowCounts {
     pub(crate) refused: [u64; REASONS.len()],
 }
 
+/// A request that is to be routed, as often as replicas refuse it.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    flow: Arc<FlowControl>,
+    class: Class,
+    /// Bytes in its body.
+    bytes: usize,
+    cost: u64,
+    began: Instant,
+    /// Its last one.
+    ticket: Option<Ticket>,
+}
+
 /// Leave to be routed. Dropped when the replica is reserved, or when the client has left: then the
 /// next request goes on.
 #[must_use]
@@ -102,6 +115,104 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl Visit {
+    /// Waits until the request may be routed.
+    ///
+    /// # Errors
+    /// 429: no replica has room, and it may not wait, or not any longer.
+    pub(crate) async fn pass(&mut self) -> Result<Turn, ApiError> {
+        let settings = self.flow.settings();
+        let flow = self.flow.clone();
+        if self.class.priority >= 0 && !settings.queue {
+            return Ok(Turn(None));
+        }
+        if !flow.has_waiting() && !flow.load.saturated(&settings) {
+            return Ok(Turn(None));
+        }
+        if self.class.priority < 0 {
+            return Err(flow.refusal(Reason::Sheddable));
+        }
+        match self.enter(&settings) {
+            Some(turn) => self.wait(turn, &settings).await,
+            None => Err(flow.refusal(Reason::Full)),
+        }
+    }
+
+    /// Whether the request may wait for room after all replicas have refused it.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.class.priority >= 0 && self.flow.settings().queue
+    }
+
+    /// Waits until the request may be routed once more, in its place.
+    ///
+    /// # Errors
+    /// 429: it has waited for as long as it may.
+    pub(crate) async fn pass_again(&mut self) -> Result<Turn, ApiError> {
+        let turn = self.enter_again();
+        self.wait(turn, &self.flow.settings()).await
+    }
+
+    /// `None` where the queue is full.
+    fn enter(&mut self, settings: &FlowSettings) -> Option<oneshot::Receiver<Turn>> {
+        let (sender, turn) = oneshot::channel();
+        let bounds = Bounds {
+            requests: settings.max_waiting,
+            bytes: settings.max_waiting_bytes,
+        };
+        let (priority, tenant) = (self.class.priority, &self.class.tenant);
+        let mut state = self.flow.state();
+        let item = self.item(sender);
+        let ticket = state.queue.push(priority, tenant, item, bounds).ok()?;
+        self.flow.entered(state);
+        self.ticket = Some(ticket);
+        Some(turn)
+    }
+
+    fn enter_again(&mut self) -> oneshot::Receiver<Turn> {
+        let (sender, turn) = oneshot::channel();
+        let (priority, tenant) = (self.class.priority, &self.class.tenant);
+        let mut state = self.flow.state();
+        let (before, item) = (self.ticket.take(), self.item(sender));
+        let ticket = state.queue.put_back(before, priority, tenant, item);
+        self.flow.entered(state);
+        self.ticket = Some(ticket);
+        turn
+    }
+
+    fn item(&self, sender: oneshot::Sender<Turn>) -> Item<oneshot::Sender<Turn>> {
+        Item {
+            value: sender,
+            bytes: self.bytes,
+            cost: self.cost,
+        }
+    }
+
+    async fn wait(
+        &self,
+        turn: oneshot::Receiver<Turn>,
+        settings: &FlowSettings,
+    ) -> Result<Turn, ApiError> {
+        let (flow, began) = (&self.flow, Instant::now());
+        let mut waiting = self.ticket.clone().map(|ticket| Waiting {
+            flow,
+            ticket,
+            ended: false,
+        });
+        flow.release();
+        let patience = Duration::from_secs_f64(settings.max_wait_s);
+        let turn = timeout_at(self.began + patience, turn).await;
+        waiting.iter_mut().for_each(|one| one.ended = true);
+        drop(waiting);
+        match turn {
+            Ok(Ok(turn)) => {
+                flow.saw_wait(began.elapsed());
+                Ok(turn)
+            }
+            _ => Err(flow.refusal(Reason::Timeout)),
+        }
+    }
+}
+
 impl FlowControl {
     pub(crate) fn new(settings: FlowSettings, load: impl Load + 'static) -> Arc<Self> {
         Arc::new(Self {
@@ -116,86 +227,30 @@ impl FlowControl {
         })
     }
 
-    /// Waits until the request may be routed. `bytes` are those of its body, `prompt_bytes` those
-    /// that cost its tenant something.
-    ///
-    /// # Errors
-    /// 429: no replica has room, and it may not wait, or not any longer.
-    pub(crate) async fn pass(
+    /// A request that is to be routed. `bytes` are those of its body, `prompt_bytes` those that
+    /// cost its tenant something.
+    pub(crate) fn visit(
         self: &Arc<Self>,
-        class: &Class,
+        class: Class,
         bytes: usize,
         prompt_bytes: usize,
-    ) -> Result<Turn, ApiError> {
-        let settings = self.settings();
-        if class.priority >= 0 && !settings.queue {
-            return Ok(Turn(None));
-        }
-        if !self.has_waiting() && !self.load.saturated(&settings) {
-            return Ok(Turn(None));
-        }
-        if class.priority < 0 {
-            return Err(self.refusal(Reason::Sheddable));
-        }
-        self.wait(class, bytes, prompt_bytes, &settings).await
-    }
-
-    async fn wait(
-        self: &Arc<Self>,
-        class: &Class,
-        bytes: usize,
-        prompt_bytes: usize,
-        settings: &FlowSettings,
-    ) -> Result<Turn, ApiError> {
-        let (sender, turn) = oneshot::channel();
-        let item = Item {
-            value: sender,
+    ) -> Visit {
+        Visit {
+            flow: self.clone(),
+            class,
             bytes,
             cost: ANSWER_BYTES + prompt_bytes as u64,
-        };
-        let Some(ticket) = self.enqueue(class, item, settings) else {
-            return Err(self.refusal(Reason::Full));
-        };
-        let began = Instant::now();
-        let mut waiting = Waiting {
-            flow: self,
-            ticket,
-            ended: false,
-        };
-        self.release();
-        let patience = Duration::from_secs_f64(settings.max_wait_s);
-        let turn = timeout(patience, turn).await;
-        waiting.ended = true;
-        drop(waiting);
-        match turn {
-            Ok(Ok(turn)) => {
-                self.saw_wait(began.elapsed());
-                Ok(turn)
-            }
-            _ => Err(self.refusal(Reason::Timeout)),
+            began: Instant::now(),
+            ticket: None,
         }
     }
 
-    fn enqueue(
-        self: &Arc<Self>,
-        class: &Class,
-        item: Item<oneshot::Sender<Turn>>,
-        settings: &FlowSettings,
-    ) -> Option<Ticket> {
-        let bounds = Bounds {
-            requests: settings.max_waiting,
-            bytes: settings.max_waiting_bytes,
-        };
-        let mut state = self.state();
-        let pushed = state
-            .queue
-            .push(class.priority, &class.tenant, item, bounds);
-        let ticket = pushed.ok()?;
+    /// Shows that another request waits.
+    fn entered(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         self.publish(&state);
         if !std::mem::replace(&mut state.ticking, true) {
             tokio::spawn(self.clone().tick());
         }
-        Some(ticket)
     }
 
     /// Looks at the load again and again, until the queue is empty.

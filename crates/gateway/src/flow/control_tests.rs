@@ -65,7 +65,7 @@ impl Rig {
 
     /// A request that runs for a second once it is routed.
     async fn serve(self, class: Class, name: String) -> Result<(), ApiError> {
-        let turn = self.flow.pass(&class, 100, 100).await?;
+        let turn = self.flow.visit(class, 100, 100).pass().await?;
         let running = self.room.running.fetch_add(1, Ordering::SeqCst) + 1;
         drop(turn);
         assert!(running <= self.room.most, "{running} at once");
@@ -130,10 +130,15 @@ async fn without_a_queue_only_negative_priorities_are_refused() {
     let rig = Rig::new(1, FlowSettings::default());
     rig.start(class(-1, ""), "batch");
     settle().await;
-    let refused = rig.flow.pass(&class(-1, ""), 1, 1).await.unwrap_err();
+    let refused = rig
+        .flow
+        .visit(class(-1, ""), 1, 1)
+        .pass()
+        .await
+        .unwrap_err();
     assert_eq!((refused.status, refused.retry_after_s), (429, Some(1)));
     assert!(refused.message.contains("do not wait"), "{refused}");
-    drop(rig.flow.pass(&class(0, ""), 1, 1).await.unwrap());
+    drop(rig.flow.visit(class(0, ""), 1, 1).pass().await.unwrap());
     assert_eq!(rig.flow.counts().refused, [1, 0, 0, 0]);
 }
 
@@ -148,11 +153,16 @@ async fn bounds_of_number_bytes_and_time_refuse() {
     };
     let rig = Rig::new(0, settings);
     let began = Instant::now();
-    let large = rig.flow.pass(&class(0, ""), 1001, 1).await.unwrap_err();
+    let large = rig
+        .flow
+        .visit(class(0, ""), 1001, 1)
+        .pass()
+        .await
+        .unwrap_err();
     assert!(large.message.contains("the queue is full"), "{large}");
     let waiting = [rig.start(class(0, ""), "1"), rig.start(class(0, ""), "2")];
     settle().await;
-    let third = rig.flow.pass(&class(0, ""), 1, 1).await.unwrap_err();
+    let third = rig.flow.visit(class(0, ""), 1, 1).pass().await.unwrap_err();
     assert_eq!(third.status, 429);
     for one in waiting {
         let late = one.await.unwrap().unwrap_err();

@@ -6,6 +6,8 @@
 //!                         | yes
 //!                         +-- priority < 0, or queue full --> 429
 //!                         +-- queue: by priority, then fair between tenants --turn--> route
+//!                                ^                                                      |
+//!                                +---------------- all replicas refuse -----------------+
 //! ```
 //!
 //! [`Queue`] is pure: no clock, no tasks. [`FlowControl`] adds the waiting. One turn is out at a
@@ -24,7 +26,7 @@ mod saturation;
 mod settings;
 
 pub(crate) use class::{Class, Classes};
-pub(crate) use control::FlowControl;
+pub(crate) use control::{FlowControl, Turn};
 pub(crate) use page::flow_page;
 pub(crate) use queue::Queue;
 pub(crate) use saturation::Load;

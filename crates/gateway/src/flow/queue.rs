@@ -40,9 +40,13 @@ pub(crate) struct Item<T> {
 pub(crate) struct Queue<T> {
     bands: BTreeMap<Reverse<i32>, Band<T>>,
     len: usize,
-    /// Number of the next ticket.
+    /// Number of the next ticket, and of the next one that goes before all of those.
     next: u64,
+    early: u64,
 }
+
+/// Tickets of requests that waited from the beginning.
+const FIRST: u64 = 1 << 62;
 
 /// Requests of one priority.
 #[derive(Debug)]
@@ -69,7 +73,8 @@ impl<T> Default for Queue<T> {
         Self {
             bands: BTreeMap::new(),
             len: 0,
-            next: 0,
+            next: FIRST,
+            early: 0,
         }
     }
 }
@@ -134,6 +139,35 @@ impl<T> Queue<T> {
         })
     }
 
+    /// Puts back a request that has gone on in vain, where it was: it was popped by this ticket, or
+    /// came before any that waits. It had its room before, so there is no bound.
+    pub(crate) fn put_back(
+        &mut self,
+        before: Option<Ticket>,
+        priority: i32,
+        tenant: &Arc<str>,
+        item: Item<T>,
+    ) -> Ticket {
+        let (band, credit) = (self.bands.entry(Reverse(priority)).or_default(), item.cost);
+        let number = match &before {
+            Some(ticket) => ticket.number,
+            None => {
+                self.early += 1;
+                self.early
+            }
+        };
+        band.push(tenant, number, item);
+        if before.is_some() {
+            band.give_back(tenant, credit);
+        }
+        self.len += 1;
+        Ticket {
+            priority,
+            tenant: tenant.clone(),
+            number,
+        }
+    }
+
     /// Takes out the request that is next.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let mut band = self.bands.first_entry()?;
@@ -168,10 +202,28 @@ impl<T> Band<T> {
             waiting: VecDeque::new(),
             start: clock,
         });
-        tenant.waiting.push_back((number, item));
-        if tenant.waiting.len() == 1 {
+        let at = tenant.waiting.partition_point(|(one, _)| *one < number);
+        if at == 0 {
+            if let Some(before) = tenant.place(name) {
+                self.order.remove(&before);
+            }
+            tenant.waiting.push_front((number, item));
             self.order.extend(tenant.place(name));
+        } else {
+            tenant.waiting.insert(at, (number, item));
         }
+    }
+
+    /// A tenant has not got what it was charged for.
+    fn give_back(&mut self, name: &Arc<str>, cost: u64) {
+        let Some(tenant) = self.tenants.get_mut(name) else {
+            return;
+        };
+        if let Some(before) = tenant.place(name) {
+            self.order.remove(&before);
+        }
+        tenant.start = tenant.start.saturating_sub(cost.max(1));
+        self.order.extend(tenant.place(name));
     }
 
     fn pop(&mut self) -> Option<Item<T>> {

@@ -175,6 +175,36 @@ fn push(queue: &mut Queue<u64>, tenant: &str, value: u64, cost: u64) {
     assert!(queue.push(0, &tenant.into(), item, bounds).is_ok());
 }
 
+/// What went on in vain is again before all that came later, and has cost its tenant nothing.
+#[test]
+fn what_is_put_back_keeps_its_place() {
+    let item = |value: u64| Item {
+        value,
+        bytes: 1,
+        cost: 10,
+    };
+    let bounds = Bounds {
+        requests: 4,
+        bytes: 4,
+    };
+    let mut queue = Queue::default();
+    let (a, b) = ("a".into(), "b".into());
+    let first = queue.push(0, &a, item(1), bounds).unwrap();
+    queue.push(0, &a, item(2), bounds).unwrap();
+    queue.push(0, &b, item(3), bounds).unwrap();
+    assert_eq!(queue.pop(), Some(1));
+    let again = queue.put_back(Some(first.clone()), 0, &a, item(1));
+    assert_eq!(again, first);
+    // two that went on before any of these waited
+    let early = queue.put_back(None, 0, &a, item(4));
+    queue.put_back(None, 0, &a, item(5));
+    assert_eq!(queue.len(), 5, "beyond its bound");
+    assert_eq!(queue.remove(&early), Some(4));
+    let order: Vec<u64> = std::iter::from_fn(|| queue.pop()).collect();
+    assert_eq!(order, [5, 3, 1, 2]);
+    assert_eq!(queue.bands().count(), 0);
+}
+
 /// A tenant that always has one request waiting gets no more than one with a long queue.
 #[test]
 fn coming_back_one_by_one_is_no_advantage() {

@@ -20,14 +20,15 @@ impl Load for Fleet {
     }
 }
 
-/// Whether there are replicas that take requests, and none of them has room.
+/// Whether there are replicas that requests may be sent to, and none of them has room.
 fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
-    let takes = |place: &usize| view.replicas[*place].condition.takes_requests();
+    let one_takes = view.one_takes_requests();
+    let takes = |place: &usize| view.replicas[*place].condition.takes_beside(one_takes);
     let mut candidates = (0..view.replicas.len()).filter(takes).peekable();
     candidates.peek().is_some()
         && candidates.all(|place| {
             let (replica, reported) = (&view.replicas[place], view.reported_waiting(place));
-            saturation(replica, reported, settings) >= 1.0
+            view.is_full(place) || saturation(replica, reported, settings) >= 1.0
         })
 }
 

@@ -15,6 +15,7 @@ use penstock_http::{ClientError, Level, log};
 use penstock_openai::RESUMABLE;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::attempt::outcome_of;
 use crate::call::{Call, Head, renamed};
 use crate::events::{Events, Said, count, data};
 use crate::gateway::Gateway;
@@ -350,12 +351,7 @@ impl Source {
         if status == StatusCode::OK && is_stream(response.headers()) == self.is_stream {
             return Ok(response.into_body());
         }
-        let ended = match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Ended::Refused,
-            status if status.is_server_error() => Ended::Failed,
-            _ => Ended::Served,
-        };
-        Err(self.failed(ended, format!("it answered {status}")))
+        Err(self.failed(outcome_of(status), format!("it answered {status}")))
     }
 
     fn broke(&mut self, error: &ClientError) -> Outcome {

@@ -75,13 +75,80 @@ async fn when_all_refuse_the_client_learns_why() {
 #[tokio::test]
 async fn errors_of_the_request_are_not_retried() {
     let first = Replica::start(Answers::Status(400, "bad"), &["m"]).await;
-    let second = Replica::start(Answers::Status(500, "bug"), &["m"]).await;
+    let second = Replica::start(Answers::Status(400, "bad"), &["m"]).await;
     let door = Door::open(&[&first, &second], json!({})).await;
-    let statuses = [
-        door.post(&chat("x")).await.status,
-        door.post(&chat("y")).await.status,
-    ];
-    assert_eq!(first.seen().len() + second.seen().len(), 2, "{statuses:?}");
+    for text in ["x", "y"] {
+        assert_eq!(door.post(&chat(text)).await.status, 400);
+    }
+    assert_eq!(first.seen().len() + second.seen().len(), 2);
+}
+
+/// One more replica is asked whose fault it is: both fail, so it is the request's.
+#[tokio::test]
+async fn requests_that_replicas_fail_close_no_pool() {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        all.push(Replica::start(Answers::Whole, &["m"]).await);
+    }
+    let replicas: Vec<&Replica> = all.iter().collect();
+    let door = Door::open(&replicas, json!({})).await;
+    for status in [500, 501, 505, 529] {
+        let bad = Answers::Status(status, "{\"mine\":1}");
+        all.iter().for_each(|one| one.answers(bad.clone()));
+        for n in 0..40 {
+            let before: usize = all.iter().map(|one| one.seen().len()).sum();
+            let answer = door.post(&chat(&n.to_string())).await;
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.text(), "{\"mine\":1}");
+            let seen = all.iter().map(|one| one.seen().len()).sum::<usize>();
+            assert_eq!(seen - before, 2);
+        }
+        all.iter().for_each(|one| one.answers(Answers::Whole));
+        for n in 0..20 {
+            assert_eq!(door.post(&chat(&n.to_string())).await.status, 200, "{n}");
+        }
+    }
+}
+
+/// A 500 that another replica does not repeat is the replica's: the client gets the other answer,
+/// and the replica soon no more requests.
+#[tokio::test]
+async fn a_replica_that_alone_fails_gets_no_more() {
+    let good = Replica::start(Answers::Whole, &["m"]).await;
+    let bad = Replica::start(Answers::Status(500, "bug"), &["m"]).await;
+    let door = Door::open(&[&good, &bad], json!({})).await;
+    for n in 0..60 {
+        assert_eq!(door.post(&chat(&n.to_string())).await.status, 200, "{n}");
+    }
+    let seen = bad.seen().len();
+    assert!((5..=8).contains(&seen), "{seen}: the breaker opens at five");
+}
+
+/// Better a try than a closed pool: with all breakers open requests go on to replicas.
+#[tokio::test]
+async fn with_all_breakers_open_requests_are_sent() {
+    let first = Replica::start(Answers::Status(502, "down"), &["m"]).await;
+    let second = Replica::start(Answers::Status(504, "down"), &["m"]).await;
+    let pool = json!({
+        "name": "p",
+        "source": {"static": [{"url": first.url}, {"url": second.url}]},
+        "fleet": {"slow_start_s": 0, "breaker": {"open_s": 600, "max_open_s": 600}},
+        "flow": {"queue": true},
+    });
+    let door = Door::with(json!({"pools": [pool]})).await;
+    for n in 0..30 {
+        let status = door.post(&chat(&n.to_string())).await.status.as_u16();
+        assert!(matches!(status, 502 | 504), "{status}");
+    }
+    let tried = first.seen().len() + second.seen().len();
+    assert_eq!(tried, 60, "both, each time");
+    assert_eq!(door.get("/health").await.status, 200);
+    for one in [&first, &second] {
+        one.answers(Answers::Whole);
+    }
+    for n in 0..20 {
+        assert_eq!(door.post(&chat(&n.to_string())).await.status, 200, "{n}");
+    }
 }
 
 #[tokio::test]

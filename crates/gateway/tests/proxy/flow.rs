@@ -35,6 +35,50 @@ async fn until_metric(door: &Door, name: &str, wanted: f64) {
     panic!("{name} never was {wanted}");
 }
 
+/// What all replicas refuse waits for one of them, and none is lost: the load that they report is
+/// old by a poll when a burst comes.
+#[tokio::test]
+async fn a_burst_that_replicas_refuse_waits_for_them() {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let room = Answers::Room(4, Duration::from_millis(30));
+        let replica = Replica::start(room, &["m"]).await;
+        replica.metrics("vllm:num_requests_waiting 0\n");
+        all.push(replica);
+    }
+    let backends: Vec<Value> = all.iter().map(|one| json!({"url": one.url})).collect();
+    let pool = |queue: bool| {
+        json!({"name": "p", "source": {"static": backends}, "fleet": {"slow_start_s": 0},
+               "flow": {"queue": queue}})
+    };
+    let door = Door::with(json!({"pools": [pool(true)]})).await;
+    let bodies: Vec<Value> = (0..150).map(|n| chat(&n.to_string())).collect();
+    let answers = futures_util::future::join_all(bodies.iter().map(|body| door.post(body))).await;
+    let served = answers.iter().filter(|one| one.status == 200).count();
+    assert_eq!(served, 150);
+    let page = door.get("/metrics").await.text();
+    assert!(metric(&page, "penstock:gateway_attempts_lost_total") > 0.0);
+    // without a queue they are refused, by the replicas' own words
+    let door = Door::with(json!({"pools": [pool(false)]})).await;
+    let answers = futures_util::future::join_all(bodies.iter().map(|body| door.post(body))).await;
+    let refused = answers.iter().filter(|one| one.status == 503).count();
+    assert!(refused > 0 && answers.iter().all(|one| one.status != 429));
+}
+
+/// One that refuses always is asked once in a while, and its client learns in time.
+#[tokio::test]
+async fn a_request_waits_no_longer_than_it_may() {
+    let replica = Replica::start(Answers::Status(503, "full"), &["m"]).await;
+    let flow = json!({"queue": true, "max_wait_s": 1.5});
+    let pool = json!({"name": "p", "source": {"static": [{"url": replica.url}]},
+                      "fleet": {"slow_start_s": 0}, "flow": flow});
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let began = std::time::Instant::now();
+    assert_eq!(door.post(&chat("x")).await.status, 429);
+    assert!(began.elapsed() >= Duration::from_millis(1500));
+    assert!((2..=3).contains(&replica.seen().len()));
+}
+
 const WAITING: &str = r#"penstock:gateway_queue_requests{version="test",pool="p",priority="0"}"#;
 const SHED: &str = r#"penstock:gateway_queue_refused_total{version="test",pool="p",reason="#;
 

@@ -3,6 +3,7 @@
 
 mod continued;
 mod endings;
+mod endpoints;
 mod exact;
 mod failover;
 mod faults;
@@ -16,11 +17,12 @@ mod raw;
 mod relay;
 mod reload;
 mod replica;
+mod stale;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use penstock_gateway::{Config, Gateway, Serving};
@@ -94,7 +96,7 @@ impl Door {
         &self,
         path: &str,
         headers: &[(&str, &str)],
-        body: impl Into<Body>,
+        body: impl Into<Bytes>,
     ) -> axum::http::Response<hyper::body::Incoming> {
         let mut request = Request::post(format!("{}{path}", self.serving.url));
         for (name, value) in headers {
@@ -107,7 +109,7 @@ impl Door {
             .unwrap()
     }
 
-    async fn send(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Answer {
+    async fn send(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let (parts, body) = self.begin(path, headers, body).await.into_parts();
         let body = tokio::time::timeout(DEADLINE, body.collect())
             .await
@@ -125,8 +127,15 @@ impl Door {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        let request = Request::get(format!("{}{path}", self.serving.url));
-        let request = request.body(Body::empty()).unwrap();
+        self.get_with(path, &[]).await
+    }
+
+    async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = Request::get(format!("{}{path}", self.serving.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Bytes::new()).unwrap();
         let (parts, body) = self.client.send(request).await.unwrap().into_parts();
         Answer {
             status: parts.status,

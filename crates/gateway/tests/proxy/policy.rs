@@ -237,6 +237,63 @@ async fn a_canary_gets_its_share_under_its_own_name() {
     assert_ne!(answer["echo"]["model"], "chat", "no other member");
 }
 
+/// What the gateway asks by itself carries the replicas' key, and only that.
+#[tokio::test]
+async fn replicas_behind_a_key_list_their_models() {
+    for key in ["api_keys", "backend_api_key"] {
+        let replica = Replica::start(Answers::Whole, &["m"]).await;
+        replica.wants("theirs");
+        let mut keys = json!({"backend_api_key": "theirs"});
+        if key == "api_keys" {
+            keys["api_keys"] = json!(["ours"]);
+        }
+        let page = "vllm:num_requests_waiting 17\n";
+        replica.metrics(page);
+        let door = Door::open(&[&replica], keys).await;
+        until_shown("its load", async || {
+            door.get("/metrics").await.text().contains("} 17\n")
+        })
+        .await;
+        let headers = [("authorization", "Bearer ours")];
+        let answer = door.get_with("/v1/models", &headers).await;
+        assert_eq!(answer.json()["data"][0]["id"], "m");
+        let body = chat("x").to_string();
+        let answer = door.send("/v1/chat/completions", &headers, body).await;
+        assert_eq!(answer.status, 200);
+    }
+}
+
+/// Who lists no models may serve any, but not those that others list.
+#[tokio::test]
+async fn a_server_that_lists_no_models_gets_none_of_others() {
+    let lists = Replica::start(Answers::Whole, &["m"]).await;
+    let silent = Replica::start(Answers::Status(404, "no"), &[]).await;
+    silent.wants("another");
+    let door = Door::open(&[&lists, &silent], json!({})).await;
+    for n in 0..30 {
+        assert_eq!(door.post(&chat(&n.to_string())).await.status, 200);
+    }
+    assert_eq!(silent.seen().len(), 0);
+    // alone it serves what is asked for, by another pool too
+    silent.answers(Answers::Whole);
+    let pool = |name: &str, replica: &Replica| {
+        json!({"name": name, "source": {"static": [{"url": replica.url}]},
+               "fleet": {"slow_start_s": 0}})
+    };
+    let pools = json!([pool("unknown", &silent), pool("known", &lists)]);
+    let door = Door::with(json!({"pools": pools})).await;
+    let headers = [("authorization", "Bearer another")];
+    for (model, replica) in [("m", &lists), ("other", &silent)] {
+        let before = replica.seen().len();
+        let body = json!({"model": model, "messages": []}).to_string();
+        let answer = door.send("/v1/chat/completions", &headers, body).await;
+        assert_eq!(
+            (answer.status.as_u16(), replica.seen().len()),
+            (200, before + 1)
+        );
+    }
+}
+
 #[tokio::test]
 async fn keys_are_checked_here_and_replaced() {
     let replica = Replica::start(Answers::Whole, &["m"]).await;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get};
 use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -31,6 +32,8 @@ pub(crate) enum Answers {
     Late(Duration),
     /// Nothing, until the client leaves.
     Hangs,
+    /// An answer after a while to so many at once; others are refused.
+    Room(usize, Duration),
     /// A stream of [`TOLD`] without marks, which goes on behind the end of the prompt.
     Told(Fates),
     /// A stream with marks, which goes on where the request says; each request has the next fate.
@@ -66,6 +69,8 @@ pub(crate) struct Seen {
 struct Shared {
     answers: Mutex<Answers>,
     models: Vec<&'static str>,
+    /// The key that it wants for all but its health.
+    key: Mutex<Option<&'static str>>,
     seen: Mutex<Vec<Seen>>,
     healthy: AtomicBool,
     metrics: Mutex<String>,
@@ -103,6 +108,7 @@ impl Replica {
         let shared = Arc::new(Shared {
             answers: Mutex::new(answers),
             models: models.to_vec(),
+            key: Mutex::default(),
             seen: Mutex::default(),
             healthy: AtomicBool::new(true),
             metrics: Mutex::default(),
@@ -112,7 +118,8 @@ impl Replica {
             .route("/health", get(health))
             .route("/v1/models", get(models_page))
             .route("/metrics", get(metrics))
-            .fallback(post(answer))
+            .fallback(any(answer))
+            .layer(from_fn_with_state(shared.clone(), keyed))
             .layer(DefaultBodyLimit::disable())
             .with_state(shared.clone());
         let serving = async move { axum::serve(listener, router).await.unwrap() };
@@ -137,12 +144,28 @@ impl Replica {
         *self.shared.metrics.lock().unwrap() = page.into();
     }
 
+    /// Wants this key from now on.
+    pub(crate) fn wants(&self, key: &'static str) {
+        *self.shared.key.lock().unwrap() = Some(key);
+    }
+
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
     pub(crate) fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
+    }
+}
+
+async fn keyed(State(shared): State<Arc<Shared>>, request: Request<Body>, next: Next) -> Response {
+    let wanted = *shared.key.lock().unwrap();
+    let wanted = wanted.map(|key| format!("Bearer {key}"));
+    let given = request.headers().get("authorization");
+    let known = wanted.is_none_or(|wanted| given.is_some_and(|given| *given == wanted));
+    match known || request.uri().path() == "/health" {
+        true => next.run(request).await,
+        false => StatusCode::UNAUTHORIZED.into_response(),
     }
 }
 
@@ -164,11 +187,15 @@ async fn models_page(State(shared): State<Arc<Shared>>) -> String {
 
 async fn answer(
     State(shared): State<Arc<Shared>>,
+    method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let path = uri.to_string();
+    if method == Method::GET && !path.starts_with("/v1/") {
+        return StatusCode::NOT_FOUND.into_response();
+    }
     let seen = Seen {
         path,
         headers,
@@ -198,6 +225,14 @@ async fn answer(
         Answers::Events(count, gap) => events(open, count, gap, false),
         Answers::Breaks(count) => events(open, count, Duration::ZERO, true),
         Answers::Says(words, gap) => says(open, words, gap),
+        Answers::Room(most, _) if shared.open.load(Ordering::SeqCst) > most => {
+            (StatusCode::SERVICE_UNAVAILABLE, "full").into_response()
+        }
+        Answers::Room(_, after) => {
+            tokio::time::sleep(after).await;
+            drop(open);
+            Json(json!({"late": true})).into_response()
+        }
         Answers::Hangs => {
             tokio::time::sleep(Duration::from_secs(3600)).await;
             drop(open);

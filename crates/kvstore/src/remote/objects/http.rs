@@ -18,7 +18,8 @@ use object_store::client::{
 };
 use tokio_rustls::rustls::ClientConfig;
 
-const IDLE: Duration = Duration::from_secs(30);
+/// Less than servers keep one: the least of the usual ones is 5 s.
+const IDLE: Duration = Duration::from_secs(4);
 const AGENT: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
 
 /// Makes clients for `object_store`: one for the store, more for where its credentials come from.

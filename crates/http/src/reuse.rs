@@ -1,0 +1,141 @@
+//! Connections of a client that know whether an answer is due. A server may close an idle one at
+//! the moment at which the next request is written to it: that says nothing of the server.
+
+use std::io::{IoSlice, Result as IoResult};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use axum::http::{Extensions, Uri};
+use hyper::rt::{Read, Write};
+use hyper_util::client::legacy::Error;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tower_service::Service;
+
+/// What is known of a connection, as an extra of [`Connected`].
+#[derive(Debug, Clone, Default)]
+struct Use(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Requests that were begun on it.
+    requests: AtomicU32,
+    /// Something was read since the last of them began.
+    heard: AtomicBool,
+}
+
+impl Use {
+    /// The first bytes after an answer begin another request.
+    fn wrote(&self) {
+        let first = self.0.requests.load(Ordering::Relaxed) == 0;
+        if self.0.heard.swap(false, Ordering::Relaxed) || first {
+            self.0.requests.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) {
+        self.0.heard.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether a request failed without a byte of an answer on a connection that had served others.
+pub(crate) fn is_stale(error: &Error) -> bool {
+    let mut extras = Extensions::new();
+    if let Some(connected) = error.connect_info() {
+        connected.get_extras(&mut extras);
+    }
+    let used: Option<&Use> = extras.get();
+    used.is_some_and(|Use(counts)| {
+        counts.requests.load(Ordering::Relaxed) > 1 && !counts.heard.load(Ordering::Relaxed)
+    })
+}
+
+/// Opens the connections of `C`, observed.
+#[derive(Debug, Clone)]
+pub(crate) struct Observing<C>(pub(crate) C);
+
+/// An observed connection.
+pub(crate) struct Observed<S> {
+    stream: TokioIo<S>,
+    used: Use,
+}
+
+impl<C> Service<Uri> for Observing<C>
+where
+    C: Service<Uri>,
+    C::Future: Send + 'static,
+{
+    type Response = TokioIo<Observed<C::Response>>;
+    type Error = C::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, C::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connecting = self.0.call(uri);
+        Box::pin(async move {
+            Ok(TokioIo::new(Observed {
+                stream: TokioIo::new(connecting.await?),
+                used: Use::default(),
+            }))
+        })
+    }
+}
+
+impl<S: Connection> Connection for Observed<S> {
+    fn connected(&self) -> Connected {
+        self.stream.connected().extra(self.used.clone())
+    }
+}
+
+impl<S: Read + Unpin> AsyncRead for Observed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<IoResult<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.used.read();
+        }
+        polled
+    }
+}
+
+impl<S: Write + Unpin> AsyncWrite for Observed<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<IoResult<usize>> {
+        self.used.wrote();
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<IoResult<usize>> {
+        self.used.wrote();
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
