@@ -285,7 +285,7 @@ mod tests {
             assert!(sent(Version::HTTP_11, &[good]), "{good}");
             assert!(sent(Version::HTTP_10, &[good]), "{good}");
         }
-        for wrong in ["a b", "u@a", "a/b", "a,b", "[::1"] {
+        for wrong in ["a b", "u@a", "a/b", "[::1"] {
             assert!(!sent(Version::HTTP_11, &[wrong]), "{wrong}");
         }
         assert!(!sent(Version::HTTP_11, &[]));
