@@ -98,8 +98,8 @@ impl Detokenizer {
         }
     }
 
-    /// Ends the text. An unfinished character is dropped: a U+FFFD would stay in a text that a client
-    /// lets another request continue.
+    /// Ends the text. An unfinished character is dropped: a U+FFFD would stay in a text that a
+    /// client lets another request continue.
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         match &mut self.state {

@@ -73,8 +73,7 @@ MASTER_PORT = 29501
 """vLLM's default."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
 _WEIGHTS = Choice(
-    _DTYPES.values,
-    (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16")),
+    _DTYPES.values, (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16"))
 )
 
 FLAGS: tuple[Flag, ...] = (
