@@ -1,7 +1,8 @@
-"""Runs the chat template of one request: the job on standard input, its outcome on standard output.
+"""Runs one job that a request brought, as a process of its own: the job on standard input, its
+outcome on standard output.
 
-The server starts this module as a process of its own, because nothing else bounds the values that a
-template builds: a string doubled forty times would fill the memory of the server.
+Nothing else bounds what such a job takes: a template doubles a string forty times, a grammar has as
+many states as a number in it. The limits end this process, and with it the work.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import sys
 
 MEMORY = 1 << 30
 """Bytes of addresses, Python's own among them; more are refused, which ends the process."""
-SECONDS = 20
-"""Seconds of processor time. An ordinary template takes milliseconds."""
+SECONDS = {"template": 20, "grammar": 3}
+"""Seconds of processor time. An ordinary template takes milliseconds, and so does a grammar."""
 
 
 def main() -> None:
+    (kind,) = sys.argv[1:]
+    seconds = SECONDS[kind]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from penstock._native import run_template
+    from penstock import _native
 
-    sys.stdout.write(run_template(sys.stdin.read()))
+    run = {"template": _native.run_template, "grammar": _native.try_grammar}[kind]
+    sys.stdout.write(run(sys.stdin.read()))
 
 
 if __name__ == "__main__":

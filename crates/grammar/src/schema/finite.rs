@@ -35,24 +35,28 @@ struct Endless<'a> {
 }
 
 impl<'a> Endless<'a> {
-    /// At first all of them; then less those that end, until no other does.
+    /// At first all of them; then less those that end, until no other does. What is referred to
+    /// comes behind what refers to it, so mostly one round from the end is enough.
     fn of(root: &'a Value) -> Self {
         let definitions = root.get("$defs").and_then(Value::as_object);
         let names = definitions.into_iter().flatten();
-        let mut references: HashSet<String> = names
-            .map(|(name, _)| format!("{DEFINITIONS}{name}"))
-            .collect();
-        references.insert("#".to_owned());
+        let all = std::iter::once("#".to_owned())
+            .chain(names.map(|(name, _)| format!("{DEFINITIONS}{name}")));
+        let mut open: Vec<String> = all.collect();
+        let references = open.iter().cloned().collect();
         let mut endless = Self { root, references };
         loop {
-            let ends =
-                |reference: &&String| endless.target(reference).is_some_and(|s| endless.ends(s));
-            let ended: Vec<String> = endless.references.iter().filter(ends).cloned().collect();
-            if ended.is_empty() {
-                return endless;
+            let before = open.len();
+            for at in (0..open.len()).rev() {
+                if endless
+                    .target(&open[at])
+                    .is_some_and(|schema| endless.ends(schema))
+                {
+                    endless.references.remove(&open.remove(at));
+                }
             }
-            for reference in ended {
-                endless.references.remove(&reference);
+            if open.len() == before {
+                return endless;
             }
         }
     }
@@ -66,6 +70,12 @@ impl<'a> Endless<'a> {
 
     /// Whether a schema has a finite text, given those that have none.
     fn ends(&self, schema: &Value) -> bool {
+        if let (Some(reference), Some(1)) = (
+            schema.get("$ref").and_then(Value::as_str),
+            schema.as_object().map(Map::len),
+        ) {
+            return !self.references.contains(reference);
+        }
         let mut parts = Vec::new();
         let known = self.parts(schema, &mut parts, &mut HashSet::new());
         let any = |part: &Map<String, Value>, name: &str| {

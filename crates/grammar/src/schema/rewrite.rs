@@ -389,11 +389,13 @@ fn check_type(value: &Value, place: &str) -> Result<()> {
     };
     match right {
         true => Ok(()),
-        false => Err(refused(
-            "type",
-            place,
-            "is one of the types of JSON, or a list of them",
-        )),
+        false => {
+            let reason = format!(
+                "is one of {}, or a list of them: {value:.60}",
+                TYPES.join(", ")
+            );
+            Err(refused("type", place, &reason))
+        }
     }
 }
 
