@@ -1,5 +1,5 @@
-"""Bounds of numbers beside exact arithmetic: no text outside them is allowed, no short one inside them
-is refused.
+"""Bounds of numbers beside exact arithmetic: no text outside them is allowed, no short one inside
+them is refused.
 """
 
 from __future__ import annotations
@@ -190,5 +190,5 @@ def test_large_numbers(tokenizer: Tokenizer, end: float) -> None:
     ],
 )
 def test_what_no_bound_can_say_is_refused(tokenizer: Tokenizer, schema: Schema) -> None:
-    with pytest.raises(ValueError, match="multipleOf|m[ai][xn]imum|no double holds"):
+    with pytest.raises(ValueError, match=r"multipleOf|minimum|maximum|no double holds"):
         tokenizer.grammar("json", json.dumps(schema))

@@ -13,7 +13,7 @@ use crate::error::GrammarError;
 use crate::lexer::Lexers;
 use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
-use crate::{gbnf, lark, schema, tags, trial};
+use crate::{gbnf, lark, schema, tags};
 
 /// Stack of a thread that compiles: llguidance recurses over chains of rules and `$ref`s, of which
 /// a text of the largest size has tens of thousands. Pages that are not touched take no memory.
@@ -83,12 +83,8 @@ impl Compiler {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The job that tries `grammars` in another process, for [`crate::run_trial`].
-    ///
-    /// # Errors
-    /// None that depends on the grammar.
-    pub fn trial_job(&self, grammars: &[Grammar]) -> Result<String, GrammarError> {
-        trial::job(&self.vocabulary, grammars)
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
     }
 
     /// Whether a grammar honours a schema, without one that can be followed: what is wrong with it.
@@ -114,8 +110,8 @@ impl Compiler {
         answer.recv_timeout(limit).map_err(late)?
     }
 
-    /// Compiles `grammar` on a thread of its own and waits up to `limit`. One that takes longer goes
-    /// on and is kept: what may not end has its trial first ([`Self::trial_job`]).
+    /// Compiles `grammar` on a thread of its own and waits up to `limit`. One that takes longer
+    /// goes on and is kept: what may not end has its trial first ([`crate::trial_job`]).
     ///
     /// # Errors
     /// What is wrong with the grammar; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].

@@ -46,7 +46,12 @@ impl GrammarError {
         let line = placed.map_or(line, |(_, reason)| reason);
         let schema = line.strip_prefix("failed to compile JSON schema: ");
         let line = schema.unwrap_or(line);
-        Self::Invalid(shortened(&reworded(line)))
+        // An error of a regular expression comes after a drawing of it.
+        let end = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("error: "));
+        let line = [line, end.unwrap_or_default()].join(" ");
+        Self::Invalid(shortened(&reworded(line.trim_end())))
     }
 }
 
@@ -107,4 +112,33 @@ fn shortened(text: &str) -> String {
         line.push_str("...");
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_in_the_words_of_the_request() {
+        for (inner, shown) in [
+            (
+                "at 3(9): failed to compile JSON schema: Unimplemented keys: [\"x\"]\n 1 | start: r",
+                "Unimplemented keys: [\"x\"]",
+            ),
+            (
+                "invalid regex \"(?=a)\": regex parse error:\n  (?=a)\n  ^^^\nerror: look-around",
+                "invalid regex \"(?=a)\": regex parse error: look-around",
+            ),
+            (
+                "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate",
+                "oneOf is not supported where its branches may overlap",
+            ),
+            (
+                "Unsatisfiable schema: minLength (3) is greater than maxLength (2)",
+                "no output matches the schema: minLength (3) is greater than maxLength (2)",
+            ),
+        ] {
+            assert_eq!(GrammarError::of_inner(&inner).to_string(), shown);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Trials: a grammar of a request is compiled in a process that can be ended, before it is here.
 //!
-//! Nothing ends llguidance while it compiles. Grammars that are small by what they are made of need no
-//! trial.
+//! Nothing ends llguidance while it compiles. Grammars that are small by what they are made of need
+//! no trial.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use penstock_wire::{Grammar, GrammarKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::compiler;
+use crate::compiler::{self, Compiler};
 use crate::error::GrammarError;
 use crate::vocabulary::Vocabulary;
 
@@ -30,8 +30,12 @@ struct Job {
     special: Vec<(String, u32)>,
 }
 
-/// The job of a trial, for [`run_trial`].
-pub(crate) fn job(vocabulary: &Vocabulary, grammars: &[Grammar]) -> Result<String, GrammarError> {
+/// The job that tries grammars in another process, for [`run_trial`].
+///
+/// # Errors
+/// None that depends on the grammars.
+pub fn trial_job(compiler: &Compiler, grammars: &[Grammar]) -> Result<String, GrammarError> {
+    let vocabulary = compiler.vocabulary();
     let job = Job {
         grammars: grammars
             .iter()
@@ -193,12 +197,13 @@ mod tests {
     fn a_trial_ends_whatever_the_grammar_is() {
         let words = ["<end>", "a", "b"].map(|word| word.as_bytes().to_vec());
         let vocabulary = Vocabulary::of_tokens(words.to_vec(), vec![("<end>".into(), 0)]).unwrap();
+        let compiler = Compiler::new(vocabulary);
         for (kind, text) in [
             (GrammarKind::Regex, "[ab]+"),
             (GrammarKind::Regex, "("),
             (GrammarKind::Syntax, "start: <end>"),
         ] {
-            let job = job(&vocabulary, &[Grammar::new(kind, text)]).unwrap();
+            let job = trial_job(&compiler, &[Grammar::new(kind, text)]).unwrap();
             assert_eq!(run_trial(&job).unwrap(), "ended");
         }
         assert!(run_trial("{}").is_err());

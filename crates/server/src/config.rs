@@ -32,8 +32,8 @@ pub struct Config {
     /// Chat templates of requests are run.
     #[serde(default)]
     pub trust_request_chat_template: bool,
-    /// The program, and its arguments, that runs a job of a request, the kind of which is added: one
-    /// of those templates, or the trial of a grammar. Empty: templates run here, and no trials.
+    /// The program, and its arguments, that runs a job of a request, the kind of which is added:
+    /// one of those templates, or the trial of a grammar. Empty: templates run here, and no trials.
     #[serde(default)]
     pub job_command: Vec<String>,
     /// Format of tool calls, by name; `None` or `auto`: by the template.

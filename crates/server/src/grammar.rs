@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary, is_small};
+use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary, is_small, trial_job};
 use penstock_openai::{ApiError, OutputGrammar};
 use penstock_text::Tokenizer;
 use penstock_wire::{Grammar, GrammarKind};
@@ -109,7 +109,7 @@ impl Grammars {
         let key = self.verdicts.key(&grammars);
         self.verdicts.of(key, || {
             let _turn = self.turn()?;
-            let job = compiler.trial_job(&grammars)?;
+            let job = trial_job(compiler, &grammars)?;
             process.run(&job).map(drop).ok_or(GrammarError::TooLarge)
         })
     }

@@ -1,5 +1,5 @@
-//! The process that runs one job of a request, a template or the trial of a grammar: it ends with its
-//! job, and bounds its own memory and time before it reads it.
+//! The process that runs one job of a request, a template or the trial of a grammar: it ends with
+//! its job, and bounds its own memory and time before it reads it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -74,7 +74,7 @@ pub enum Finish {
     Error = 4,
     /// The engine's queue is full.
     Rejected = 5,
-    /// The request itself cannot be run, whoever tries: see [`Output::error`].
+    /// The request itself cannot be run by any engine like this one: see [`Output::error`].
     Unfit = 6,
 }
 

@@ -22,7 +22,7 @@ class FinishReason(IntEnum):
     ERROR = 4
     REJECTED = 5
     UNFIT = 6
-    """The request itself cannot be run, whoever tries."""
+    """The request itself cannot be run by any engine like this one."""
 
 
 _FROM_THE_POOL = TierTokens()

@@ -17,8 +17,10 @@ from penstock.scheduler.sequence import Sequence
 FAULTS = {
     NOT_FINITE: (
         FinishReason.ERROR,
-        "the model's numbers for this request are infinite or not a number: its weights are "
-        "damaged, or too large for this arithmetic",
+        (
+            "the model's numbers for this request are infinite or not a number: its weights are "
+            "damaged, or too large for this arithmetic"
+        ),
     ),
     NO_TOKEN: (
         FinishReason.UNFIT,

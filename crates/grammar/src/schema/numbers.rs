@@ -1,13 +1,13 @@
-//! Bounds of numbers, as llguidance has them right. It keeps them as doubles, lets an excluded bound
-//! through where both have one integer part, and knows no integer part beyond 64 bits.
+//! Bounds of numbers, as llguidance has them right. It keeps them as doubles, lets an excluded
+//! bound through where both have one integer part, and knows no integer part beyond 64 bits.
 
 use serde_json::{Map, Number, Value};
 
 use super::refused;
 use crate::error::GrammarError;
 
-/// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the automaton
-/// has as many states.
+/// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the
+/// automaton has as many states.
 pub(super) const MOST_MULTIPLE: u128 = 10_000;
 /// Bounds of numbers are moved to this where they are larger; those of integers to 64 bits.
 const LARGEST: f64 = 1e17;
@@ -31,8 +31,8 @@ struct Bound {
     excluded: bool,
 }
 
-/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: it is a schema
-/// of integers; `merged`: other schemas may add bounds.
+/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: it is a
+/// schema of integers; `merged`: other schemas may add bounds.
 pub(super) fn bounds(
     schema: &Map<String, Value>,
     integer: bool,
@@ -159,8 +159,8 @@ impl Bounds {
         Ok(self)
     }
 
-    /// Of numbers up to 12.34 llguidance leaves out 12.3: the same bounds with fewer decimals have
-    /// it.
+    /// The bounds, and the same with fewer decimals: llguidance leaves 12.3 out of the numbers up
+    /// to 12.34.
     fn alternatives(&self) -> Vec<Map<String, Value>> {
         let shorter = |bound: Option<Bound>, sign: f64, digits: usize| {
             let bound = bound?;
