@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class Draw:
         self.random = random.Random(seed)
 
     def schema(self, depth: int) -> Schema:
-        kinds = [self.number, self.text, self.constant, self.plain]
+        kinds: list[Callable[[int], Schema]] = [self.number, self.text, self.constant, self.plain]
         if depth:
             kinds += [self.record, self.record, self.listing, self.union, self.reference]
         return self.random.choice(kinds)(depth)
