@@ -345,7 +345,7 @@ impl Multiple {
 
     /// Without the zeros at its end, and what it is in whole numbers.
     fn reduced(mut self) -> (Self, u128) {
-        while self.decimals > 0 && self.coefficient % 10 == 0 {
+        while self.decimals > 0 && self.coefficient.is_multiple_of(10) {
             self.coefficient /= 10;
             self.decimals -= 1;
         }
