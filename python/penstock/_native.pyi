@@ -337,6 +337,9 @@ class FrameReader(Generic[F]):
 def run_template(job: str, /) -> str:
     """The outcome of a job of `crates/text`, as JSON. ValueError for what is no job."""
 
+def try_grammar(job: str, /) -> str:
+    """The outcome of a job of `crates/grammar`, which compiles. ValueError for what is no job."""
+
 def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
     """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""
 

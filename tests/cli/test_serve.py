@@ -41,7 +41,7 @@ def test_the_front_door_is_told_everything_and_nothing_else() -> None:
         "chat_template": None,
         "allow_special_tokens": False,
         "trust_request_chat_template": False,
-        "template_command": [sys.executable, "-m", "penstock.cli.template"],
+        "job_command": [sys.executable, "-m", "penstock.cli.job"],
         "tool_call_parser": "auto",
         "reasoning_parser": "auto",
         "allowed_origins": [],

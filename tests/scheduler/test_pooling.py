@@ -92,7 +92,7 @@ def test_a_prompt_may_fill_the_context() -> None:
     world.add(make_request(2, [3] * 64))
     world.run()
     finishes = [world.endings[number].finish for number in range(3)]
-    assert finishes == [FinishReason.STOP, FinishReason.ERROR, FinishReason.ERROR]
+    assert finishes == [FinishReason.STOP, FinishReason.UNFIT, FinishReason.UNFIT]
 
 
 def test_a_cancelled_one_gives_everything_back() -> None:

@@ -132,7 +132,7 @@ def check_ending(world: World, arrival: Arrival) -> None:
     if ending.finish is FinishReason.CANCELLED:
         assert arrival.cancel_at is not None
         assert ending.tokens == expected[: len(ending.tokens)]
-    elif ending.finish is FinishReason.ERROR:
+    elif ending.finish in (FinishReason.ERROR, FinishReason.UNFIT):
         check_error(world, ending.rows[-1].error, len(request.prompt) + len(expected))
         assert ending.tokens == expected[: len(ending.tokens)]
     else:

@@ -220,7 +220,7 @@ def test_a_prompt_that_no_pool_of_this_size_holds_ends_at_once() -> None:
     world = World(num_blocks=3)
     world.add(make_request(1, PROMPT))
     world.collect()
-    assert world.endings[1].finish is FinishReason.ERROR
+    assert world.endings[1].finish is FinishReason.UNFIT
     assert "needs 5 KV blocks of 16 tokens, the pool has 3" in world.endings[1].rows[0].error
 
 
@@ -229,7 +229,7 @@ def test_a_request_that_outgrows_the_pool_ends_with_the_numbers() -> None:
     world.add(long_answer(1, PROMPT[:40], 60))
     world.run()
     ending = world.endings[1]
-    assert ending.finish is FinishReason.ERROR
+    assert ending.finish is FinishReason.UNFIT
     assert len(ending.tokens) == 3 * 16 - 40 + 1
     assert "needs 4 KV blocks" in ending.rows[-1].error
 
@@ -239,7 +239,7 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(prompt: list[int]) -> No
     world = World()
     world.add(make_request(1, prompt))
     world.collect()
-    assert world.endings[1].finish is FinishReason.ERROR
+    assert world.endings[1].finish is FinishReason.UNFIT
 
 
 def test_a_full_queue_rejects() -> None:
@@ -387,10 +387,15 @@ def test_a_budget_below_the_number_of_sequences_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
-    [(NOT_FINITE, "infinite or not a number"), (NO_TOKEN, "grammar of this output")],
+    ("fault", "finish", "reason"),
+    [
+        (NOT_FINITE, FinishReason.ERROR, "infinite or not a number"),
+        (NO_TOKEN, FinishReason.UNFIT, "its grammar became too complex"),
+    ],
 )
-def test_a_fault_of_one_sequence_ends_its_request_only(fault: int, reason: str) -> None:
+def test_a_fault_of_one_sequence_ends_its_request_only(
+    fault: int, finish: FinishReason, reason: str
+) -> None:
     """A hidden state that is not finite, or a grammar that cannot be followed."""
     world = World()
     world.add(long_answer(1, [1, 2, 3]))
@@ -404,7 +409,7 @@ def test_a_fault_of_one_sequence_ends_its_request_only(fault: int, reason: str) 
         world.scheduler.apply(plan, result)
     world.run()
     world.scheduler.check()
-    assert world.endings[1].finish is FinishReason.ERROR
+    assert world.endings[1].finish is finish
     assert reason in world.endings[1].rows[-1].error
     assert len(world.endings[1].tokens) == 1
     assert world.endings[2].finish is FinishReason.LENGTH

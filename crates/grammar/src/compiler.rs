@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use llguidance::Matcher as Inner;
@@ -21,6 +22,7 @@ const STACK: usize = 512 << 20;
 const THREADS: usize = 4;
 /// Tokens that a grammar is followed for at once.
 const PROBED: usize = 6;
+const PANIC: &str = "it cannot be compiled";
 /// Grammars that are kept.
 const KEPT: usize = 16;
 
@@ -35,6 +37,13 @@ impl Compiled {
     /// A matcher at the start of an output. `ends` are the tokens that may end it.
     pub fn matcher(&self, ends: Vec<u32>) -> Matcher {
         Matcher::new(Arc::clone(&self.lexers), self.eos, ends)
+    }
+
+    /// Whether an output may begin with `tokens`, of which `ends` may end it.
+    pub fn allows(&self, tokens: &[u32], ends: Vec<u32>) -> bool {
+        let mut matcher = self.matcher(ends);
+        let mut tokens = tokens.iter();
+        tokens.all(|&token| matcher.accept(token) == Ok(true))
     }
 }
 
@@ -74,8 +83,35 @@ impl Compiler {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Compiles `grammar` on a thread of its own and waits up to `limit`; one that takes longer
-    /// ends by itself, and is kept.
+    pub(crate) fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// Whether a grammar honours a schema, without one that can be followed: what is wrong with it.
+    ///
+    /// # Errors
+    /// What is wrong with it; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
+    pub fn check_schema(&self, schema: &str, limit: Duration) -> Result<(), GrammarError> {
+        let place = Place::take(&self.threads).ok_or(GrammarError::Busy)?;
+        let (send, answer) = mpsc::channel();
+        let (vocabulary, schema) = (Arc::clone(&self.vocabulary), schema.to_owned());
+        let work = move || {
+            let read = || {
+                let grammar = TopLevelGrammar::from_json_schema(schema::read(&schema)?);
+                vocabulary.parser(grammar, false).map(drop)
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(read));
+            drop(place);
+            // The caller has given up where it took too long.
+            let _ = send.send(outcome.unwrap_or_else(|_| Err(GrammarError::invalid(PANIC))));
+        };
+        spawned(work)?;
+        let late = |_| GrammarError::TooSlow(limit);
+        answer.recv_timeout(limit).map_err(late)?
+    }
+
+    /// Compiles `grammar` on a thread of its own and waits up to `limit`. One that takes longer
+    /// goes on and is kept: what may not end has its trial first ([`crate::trial_job`]).
     ///
     /// # Errors
     /// What is wrong with the grammar; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
@@ -120,16 +156,31 @@ impl Compiler {
         let work = move || {
             let work = || compile(&vocabulary, &grammar, &bytes);
             let outcome = catch_unwind(AssertUnwindSafe(work));
-            let outcome =
-                outcome.unwrap_or_else(|_| Err(GrammarError::invalid("it cannot be compiled")));
+            let outcome = outcome.unwrap_or_else(|_| Err(GrammarError::invalid(PANIC)));
             // Before the answer: who gets it may compile another one at once.
             drop(place);
             finish(&kept, &entry, outcome);
         };
-        let thread = std::thread::Builder::new().name("penstock-grammar".into());
-        if let Err(error) = thread.stack_size(STACK).spawn(work) {
-            finish(&self.kept, &answered, Err(GrammarError::of(&error)));
+        if let Err(error) = spawned(work) {
+            finish(&self.kept, &answered, Err(error));
         }
+    }
+}
+
+/// Starts a thread with the stack that a compile needs.
+fn spawned(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GrammarError> {
+    let thread = std::thread::Builder::new().name("penstock-grammar".into());
+    let started = thread.stack_size(STACK).spawn(work);
+    started.map_err(|e| GrammarError::of(&e))
+}
+
+/// Compiles a grammar on a thread with the stack for it, and drops what comes of it.
+pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) {
+    let vocabulary = Arc::clone(vocabulary);
+    let work = move || drop(compile(&vocabulary, &grammar, &Arc::default()));
+    if let Ok(thread) = spawned(work) {
+        // Its panic is the outcome of the compile for use, too.
+        let _ = thread.join();
     }
 }
 
@@ -166,7 +217,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn compile(vocabulary: &Vocabulary, grammar: &Grammar, bytes: &Arc<AtomicUsize>) -> Outcome {
-    let mut parser = vocabulary.parser(lowered(vocabulary, grammar)?)?;
+    let own = grammar.kind == GrammarKind::Syntax && !gbnf::is_gbnf(&grammar.text);
+    let mut parser = vocabulary.parser(lowered(vocabulary, grammar)?, own)?;
     let inner = Inner::new(Ok(parser.deep_clone()));
     if let Some(error) = inner.get_error() {
         return Err(GrammarError::of(&error));

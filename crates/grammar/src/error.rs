@@ -11,6 +11,9 @@ pub enum GrammarError {
     Invalid(String),
     #[error("it takes longer than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
+    /// Its trial in a process of its own came to no end.
+    #[error("it takes too much memory or time to compile")]
+    TooLarge,
     /// Earlier grammars that are too slow are still being compiled.
     #[error("too many grammars are being compiled")]
     Busy,
@@ -28,9 +31,27 @@ impl GrammarError {
         Self::Invalid(reason.into())
     }
 
-    /// An error of llguidance, in one line of bounded length.
+    /// An error of llguidance about a text of the request, in one line of bounded length.
     pub(crate) fn of(error: &dyn std::fmt::Display) -> Self {
-        Self::Invalid(shortened(&error.to_string()))
+        Self::Invalid(shortened(&reworded(&error.to_string())))
+    }
+
+    /// The same about a text that was made here, whose lines mean nothing to who sent the request.
+    pub(crate) fn of_inner(error: &dyn std::fmt::Display) -> Self {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        let placed = line
+            .strip_prefix("at ")
+            .and_then(|rest| rest.split_once("): "));
+        let line = placed.map_or(line, |(_, reason)| reason);
+        let schema = line.strip_prefix("failed to compile JSON schema: ");
+        let line = schema.unwrap_or(line);
+        // An error of a regular expression comes after a drawing of it.
+        let end = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("error: "));
+        let line = [line, end.unwrap_or_default()].join(" ");
+        Self::Invalid(shortened(&reworded(line.trim_end())))
     }
 }
 
@@ -38,6 +59,47 @@ impl MatchError {
     pub(crate) fn of(error: &dyn std::fmt::Display) -> Self {
         Self(shortened(&error.to_string()))
     }
+}
+
+/// What llguidance calls by names of its own.
+const WORDS: [(&str, &str); 6] = [
+    (
+        "oneOf constraints are not supported",
+        "oneOf is not supported where its branches may overlap",
+    ),
+    (
+        "circular references with sibling keys are not supported",
+        "a $ref that leads to itself is not supported beside other keywords",
+    ),
+    (
+        "min/maxProperties only supported",
+        "minProperties and maxProperties are not supported beside properties that are not required",
+    ),
+    (
+        "Failed to generate regex",
+        "the bounds of a number leave none that can be written",
+    ),
+    (
+        "Unable to determine if regex is empty",
+        "a pattern is too complex",
+    ),
+    (
+        "All options in anyOf are unsatisfiable",
+        "no output matches the schema: no branch of an anyOf can be matched",
+    ),
+];
+
+/// An error in the words of the request's own fields.
+fn reworded(text: &str) -> String {
+    if let Some((_, words)) = WORDS.iter().find(|(inner, _)| text.contains(inner)) {
+        return (*words).to_owned();
+    }
+    if let Some(rest) = text.strip_prefix("patternProperty regexes ")
+        && let Some((names, _)) = rest.split_once(" are not disjoint")
+    {
+        return format!("patternProperties {names} are not supported: a name may match both");
+    }
+    text.replace("Unsatisfiable schema:", "no output matches the schema:")
 }
 
 /// Without llguidance's dump of its state, which has the output.
@@ -50,4 +112,33 @@ fn shortened(text: &str) -> String {
         line.push_str("...");
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_in_the_words_of_the_request() {
+        for (inner, shown) in [
+            (
+                "at 3(9): failed to compile JSON schema: bad keys [\"x\"]\n 1 | start: r",
+                "bad keys [\"x\"]",
+            ),
+            (
+                "invalid regex \"(?=a)\": regex parse error:\n  (?=a)\n  ^^^\nerror: look-around",
+                "invalid regex \"(?=a)\": regex parse error: look-around",
+            ),
+            (
+                "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate",
+                "oneOf is not supported where its branches may overlap",
+            ),
+            (
+                "Unsatisfiable schema: minLength (3) is greater than maxLength (2)",
+                "no output matches the schema: minLength (3) is greater than maxLength (2)",
+            ),
+        ] {
+            assert_eq!(GrammarError::of_inner(&inner).to_string(), shown);
+        }
+    }
 }

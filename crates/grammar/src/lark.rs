@@ -1,10 +1,13 @@
 //! Texts in llguidance's Lark syntax.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 
 use llguidance::regex_to_lark;
+use serde_json::Value;
 
 use crate::error::GrammarError;
+use crate::schema;
 
 /// Deepest nesting of brackets in a grammar: llguidance parses them by recursion.
 const MAX_DEPTH: usize = 200;
@@ -63,10 +66,55 @@ pub(crate) fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A Lark text of bounded depth.
+/// A Lark text of bounded depth, its schemas in the keywords that are honoured.
 pub(crate) fn checked(text: &str) -> Result<String, GrammarError> {
+    const SCHEMA: &str = "%json";
     check_depth(text)?;
-    Ok(text.to_owned())
+    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    while at < text.len() {
+        let rest = &text[at..];
+        let schema = rest.strip_prefix(SCHEMA).and_then(|rest| {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+            let value = values.next()?.ok()?;
+            Some((value, SCHEMA.len() + values.byte_offset()))
+        });
+        if let Some((value, length)) = schema {
+            let _ = write!(out, "{SCHEMA} {}", schema::prepared(&value)?);
+            at += length;
+        } else {
+            let length = unit(rest);
+            out.push_str(&rest[..length]);
+            at += length;
+        }
+    }
+    Ok(out)
+}
+
+/// Bytes of the comment, string, expression or special token that a text begins with, in which
+/// `%json` means nothing; else of its first character.
+fn unit(text: &str) -> usize {
+    let quoted = |quote: char| {
+        let mut escaped = false;
+        let end = text.char_indices().skip(1).find(|&(_, c)| {
+            let ends = c == quote && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        end.map(|(at, c)| at + c.len_utf8())
+    };
+    let first = text.chars().next().map_or(0, char::len_utf8);
+    let length = match text.as_bytes() {
+        [b'#', ..] | [b'/', b'/', ..] => Some(text.find('\n').unwrap_or(text.len())),
+        [b'"', ..] => quoted('"'),
+        [b'/', ..] => quoted('/'),
+        [b'<', ..] => {
+            let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
+            let end = end.map(|end| end + 1);
+            end.filter(|&end| end > 1 && text[end..].starts_with('>'))
+        }
+        _ => None,
+    };
+    length.unwrap_or(first).max(first)
 }
 
 /// Brackets in strings count too: it is a bound, not a syntax check.
@@ -89,6 +137,34 @@ fn check_depth(text: &str) -> Result<(), GrammarError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schemas_in_a_grammar_are_checked_and_texts_that_look_like_one_are_not() {
+        let bomb = "%json {\"multipleOf\": 99999989}";
+        for text in [
+            format!("start: {bomb}"),
+            format!("start: </a> a\na: {bomb}"),
+            format!("start: /\\/\"/ \"/\" a // \"\na:{bomb}"),
+            "start: %json{\"x-guidance\": {\"lenient\": true}}".to_owned(),
+        ] {
+            assert!(checked(&text).is_err(), "{text}");
+        }
+        let escaped = bomb.replace('"', "\\\"");
+        for text in [
+            format!("start: \"{escaped}\""),
+            format!("start: \"a\" // {bomb}"),
+            format!("start: \"a\" # {bomb}"),
+            "start: \"é\" /[\"é]/ <tool>".to_owned(),
+        ] {
+            assert_eq!(checked(&text).as_ref(), Ok(&text));
+        }
+        let schema = checked("start: %json {\"type\":\"null\"} \"x\"").unwrap();
+        assert!(
+            schema.starts_with("start: %json {\"type\":\"null\",\"x-guidance\""),
+            "{schema}"
+        );
+        assert!(schema.ends_with("} \"x\""), "{schema}");
+    }
 
     #[test]
     fn anchors_are_taken_off_unless_escaped() {

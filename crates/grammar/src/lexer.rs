@@ -129,7 +129,7 @@ mod tests {
         let size = tokens.len();
         let vocabulary = Vocabulary::of_tokens(tokens, vec![("<end>".into(), 0)]).unwrap();
         let pattern = crate::lark::of_regex("[ab]*a[ab]{17}").unwrap();
-        let parser = vocabulary.parser(TopLevelGrammar::from_lark(pattern));
+        let parser = vocabulary.parser(TopLevelGrammar::from_lark(pattern), false);
         (Arc::new(Lexers::new(parser.unwrap(), total)), size)
     }
 

@@ -16,6 +16,7 @@ mod masks;
 mod matcher;
 mod schema;
 mod tags;
+mod trial;
 mod vocabulary;
 
 pub use compiler::{Compiled, Compiler};
@@ -23,4 +24,5 @@ pub use error::{GrammarError, MatchError};
 pub use mask::Mask;
 pub use masks::{Constraint, Grammars, RowMask};
 pub use matcher::Matcher;
+pub use trial::{is_small, run_trial, trial_job};
 pub use vocabulary::Vocabulary;

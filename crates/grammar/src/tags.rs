@@ -78,7 +78,7 @@ impl Writer<'_> {
         match string(format, "type")? {
             "const_string" => Ok(self.literal(string(format, "value")?)),
             "json_schema" => {
-                let schema = format.get("json_schema").cloned().unwrap_or(Value::Null);
+                let schema = format.get("json_schema").unwrap_or(&Value::Null);
                 let schema = schema::prepared(schema)?;
                 Ok(self.rule("", &format!("%json {schema}")))
             }

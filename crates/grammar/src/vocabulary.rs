@@ -85,8 +85,16 @@ impl Vocabulary {
         })
     }
 
-    pub(crate) fn parser(&self, grammar: TopLevelGrammar) -> Result<TokenParser, GrammarError> {
+    /// `own`: the text of the grammar is the request's, so that its lines tell something.
+    pub(crate) fn parser(
+        &self,
+        grammar: TopLevelGrammar,
+        own: bool,
+    ) -> Result<TokenParser, GrammarError> {
         let parser = self.factory.create_parser(grammar);
-        parser.map_err(|e| GrammarError::of(&format_args!("{e:#}")))
+        parser.map_err(|error| match own {
+            true => GrammarError::of(&format_args!("{error:#}")),
+            false => GrammarError::of_inner(&format_args!("{error:#}")),
+        })
     }
 }

@@ -75,6 +75,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("WIRE_VERSION", penstock_wire::WIRE_VERSION)?;
     module.add_function(wrap_pyfunction!(frames::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(text::run_template, module)?)?;
+    module.add_function(wrap_pyfunction!(text::try_grammar, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_result, module)?)?;
     module.add_function(wrap_pyfunction!(plan::decode_sampling, module)?)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary};
+use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary, run_trial};
 use penstock_text::{Conversation, Detokenizer, TextError, TextModel, run_template_job};
 use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
@@ -175,6 +175,12 @@ impl Grammar {
         })
         .map_err(|e: MatchError| PyValueError::new_err(e.to_string()))
     }
+}
+
+/// The outcome of a trial of a request's grammar.
+#[pyfunction]
+pub(crate) fn try_grammar(job: &str) -> PyResult<String> {
+    run_trial(job).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
 /// The outcome of a job of a process that runs templates of requests.

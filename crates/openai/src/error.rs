@@ -250,6 +250,12 @@ impl ApiError {
         )
     }
 
+    /// 408, in a stream that had begun: the client did not take it.
+    pub fn left_unread(bytes: usize) -> Self {
+        let message = format!("The client left more than {bytes} bytes of the stream unread.");
+        Self::new(408, "invalid_request_error", message)
+    }
+
     /// 413.
     pub fn body_too_large(limit: usize) -> Self {
         let mut error = Self::new(

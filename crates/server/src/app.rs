@@ -58,7 +58,7 @@ impl App {
         };
         Self {
             lanes: Lanes::new(&config.limits),
-            grammars: Grammars::default(),
+            grammars: Grammars::new(&config.job_command),
             load_streams: LoadStreams::default(),
             bodies: BodyBudget::new(&config.limits),
             config,

@@ -32,9 +32,10 @@ pub struct Config {
     /// Chat templates of requests are run.
     #[serde(default)]
     pub trust_request_chat_template: bool,
-    /// The program, and its arguments, that runs each of them; empty: they are run here.
+    /// The program, and its arguments, that runs a job of a request, the kind of which is added:
+    /// one of those templates, or the trial of a grammar. Empty: templates run here, and no trials.
     #[serde(default)]
-    pub template_command: Vec<String>,
+    pub job_command: Vec<String>,
     /// Format of tool calls, by name; `None` or `auto`: by the template.
     #[serde(default)]
     pub tool_call_parser: Option<String>,

@@ -49,5 +49,11 @@ fn refusal(output: &mut Output) -> Result<(), ApiError> {
             let message = format!("The engine could not run the request: {reason}.");
             Err(ApiError::internal(message))
         }
+        Finish::Unfit => {
+            let reason = output.error.take().unwrap_or_default();
+            Err(ApiError::bad_request(format!(
+                "The request cannot be run: {reason}."
+            )))
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod admission;
 mod app;
 mod arrival;
+mod call_grammar;
 mod choice;
 mod choices;
 mod config;
@@ -16,6 +17,7 @@ mod embedded;
 mod endpoints;
 mod engine;
 mod grammar;
+mod job_process;
 mod jobs;
 mod lanes;
 mod lengths;
@@ -35,7 +37,6 @@ mod server;
 mod startup;
 mod stream;
 mod submit;
-mod template_process;
 mod wanted_grammar;
 
 pub use config::{Config, EngineProcess, GenerationDefaults};

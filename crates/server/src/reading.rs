@@ -96,28 +96,36 @@ impl Reading {
 }
 
 impl Reading {
-    /// The grammar of an output that may hold calls of strict tools. Any other grammar of the
-    /// request takes its place, and so does `ignore_eos`: no output is whole then.
-    pub(crate) fn strict(&self, request: &ChatRequest) -> Option<OutputGrammar> {
-        let (format, schemas) = self.rules.tools.as_ref().filter(|_| strict(request))?;
+    /// What may be called.
+    pub(crate) fn tools(&self) -> Option<&[ToolSchema]> {
+        self.rules.tools.as_ref().map(|(_, tools)| &tools[..])
+    }
+
+    /// Whether the output may hold calls of strict tools, which a mark tells from text. Any other
+    /// grammar of the request takes their place, and so does `ignore_eos`: no output is whole then.
+    pub(crate) fn is_strict(&self, request: &ChatRequest) -> bool {
+        let marked = self
+            .rules
+            .tools
+            .as_ref()
+            .is_some_and(|(format, _)| format.is_marked());
+        marked && strict(request)
+    }
+
+    /// The grammar of text that may hold calls of `tools`, where a mark tells them from it.
+    pub(crate) fn allow(&self, tools: &[ToolSchema], several: bool) -> Option<OutputGrammar> {
+        let (format, _) = self.rules.tools.as_ref()?;
         let begun = OutputParser::new(&self.rules, &self.prompt_end).reasons();
-        let several = request.tools.parallel;
-        let tag = format.allowing(schemas, several, self.rules.reasoning, begun)?;
+        let tag = format.allowing(tools, several, self.rules.reasoning, begun)?;
         Some(structural("tools", &tag))
     }
 
-    /// The grammar of an output that is calls, where the request demands them.
-    pub(crate) fn demand(&self, tools: &Tools) -> Option<OutputGrammar> {
-        let (format, schemas) = self.rules.tools.as_ref()?;
-        let (named, several) = match &tools.choice {
-            ToolChoice::Required => (None, tools.parallel),
-            ToolChoice::Named(name) => (Some(name), false),
-            _ => return None,
-        };
-        let wanted = |tool: &&ToolSchema| named.is_none_or(|name| tool.name == *name);
+    /// The grammar of an output that is calls of `tools`.
+    pub(crate) fn demand(&self, tools: &[ToolSchema], several: bool) -> Option<OutputGrammar> {
+        let (format, _) = self.rules.tools.as_ref()?;
         let reasons = OutputParser::new(&self.rules, &self.prompt_end).reasons();
         let reasoning = self.rules.reasoning.filter(|_| reasons);
-        let tag = format.demanding(schemas.iter().filter(wanted), several, reasoning);
+        let tag = format.demanding(tools, several, reasoning);
         Some(structural("tool_choice", &tag))
     }
 }

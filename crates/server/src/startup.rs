@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use penstock_engine_client::{Engine, EngineState, Observer};
 use penstock_http::{Level, log};
-use penstock_text::{TextError, TextModel};
+use penstock_text::{Elsewhere, TextError, TextModel};
 use penstock_wire::{Ready, Stage, StepStats};
 
 use crate::app::App;
+use crate::job_process::JobProcess;
 use crate::metrics::Metrics;
-use crate::template_process;
 
 /// Why a server that listens cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -70,8 +70,8 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
     let opened =
         tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
     let mut text = opened.map_err(|_| StartupError::Interrupted)??;
-    let command = app.config.template_command.clone();
-    text.elsewhere = (!command.is_empty()).then(|| template_process::by(command));
+    let templates = JobProcess::new(&app.config.job_command, "template");
+    text.elsewhere = templates.map(|process| Elsewhere::new(move |job| process.run(job)));
     let (tokens, rows) = (text.tokenizer.vocab_size(), app.config.vocab_size);
     if let Some(rows) = rows.filter(|&rows| tokens > rows) {
         return Err(StartupError::Vocabulary { tokens, rows });

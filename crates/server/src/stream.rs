@@ -152,7 +152,5 @@ fn fail(writer: PipeWriter, mut render: impl Render, error: &ApiError, marked: b
 }
 
 fn too_slow() -> ApiError {
-    ApiError::internal(format!(
-        "The client left more than {MAX_UNREAD} bytes of the stream unread."
-    ))
+    ApiError::left_unread(MAX_UNREAD)
 }

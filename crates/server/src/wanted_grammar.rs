@@ -10,7 +10,8 @@ use crate::app::App;
 /// The grammar of the request, if it has one, which compiles.
 ///
 /// # Errors
-/// Those of `Grammars::check`; 400 for an output that no token could end.
+/// Those of `Grammars::check`; 400 for an output that no token could end, and for one that goes on
+/// from tokens that the grammar forbids.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,
@@ -27,8 +28,18 @@ pub(crate) async fn checked(
         return Err(ApiError::invalid(wanted.field, message));
     }
     let app = Arc::clone(app);
+    let output = common.resume.as_ref().map(|resume| resume.tokens());
+    let stops = common.stop_token_ids.clone();
     let checked = tokio::task::spawn_blocking(move || {
-        app.grammars.check(&app.text()?.tokenizer, &wanted)?;
+        let compiled = app.grammars.check(&app.text()?.tokenizer, &wanted)?;
+        if let Some(output) = output {
+            let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
+            let ends = ready.into_iter().flatten().chain(stops).collect();
+            if !compiled.allows(&output, ends) {
+                let message = format!("resume: {} forbids its tokens.", wanted.field);
+                return Err(ApiError::invalid("resume", message));
+            }
+        }
         Ok(Arc::new(wanted.grammar))
     });
     let failed = |_| Err(ApiError::internal("Compiling the grammar failed."));

@@ -74,7 +74,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         admin_api_key: None,
         allow_special_tokens: false,
         trust_request_chat_template: false,
-        template_command: Vec::new(),
+        job_command: Vec::new(),
         tool_call_parser: None,
         reasoning_parser: None,
         vocab_size: None,

@@ -47,6 +47,11 @@ impl GrammarKind {
         Self::Syntax,
         Self::StructuralTag,
     ];
+
+    /// The kind of a byte, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == code)
+    }
 }
 
 impl Grammar {
@@ -82,7 +87,7 @@ impl Grammar {
 
     fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let code = f.u8("kind")?;
-        let kind = GrammarKind::ALL.into_iter().find(|k| *k as u8 == code);
+        let kind = GrammarKind::from_code(code);
         let kind = kind.ok_or_else(|| f.refuse("kind", 1, code, KINDS))?;
         let text = f.rest();
         let valid = std::str::from_utf8(text).ok().filter(|t| fits(t));

@@ -74,6 +74,8 @@ pub enum Finish {
     Error = 4,
     /// The engine's queue is full.
     Rejected = 5,
+    /// The request itself cannot be run by any engine like this one: see [`Output::error`].
+    Unfit = 6,
 }
 
 /// Log-probability of one token and of the likeliest ones at its position.
@@ -105,6 +107,7 @@ impl Finish {
             Self::Cancelled,
             Self::Error,
             Self::Rejected,
+            Self::Unfit,
         ]
         .get(usize::from(code))
         .copied()
@@ -178,7 +181,7 @@ fn read_outputs(f: &mut Fields<'_>) -> Result<Vec<Output>, FrameError> {
     for output in &mut outputs {
         let code = f.u8("finish")?;
         output.finish =
-            Finish::from_code(code).ok_or_else(|| f.refuse("finish", 1, code, "0 to 5"))?;
+            Finish::from_code(code).ok_or_else(|| f.refuse("finish", 1, code, "0 to 6"))?;
     }
     for output in &mut outputs {
         output.stop_token = match f.i32("stop_token")? {

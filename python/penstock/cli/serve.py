@@ -131,7 +131,7 @@ def front_door(
         "metrics_port": server.metrics_port,
         "allow_special_tokens": server.allow_special_tokens,
         "trust_request_chat_template": server.trust_request_chat_template,
-        "template_command": [sys.executable, "-m", "penstock.cli.template"],
+        "job_command": [sys.executable, "-m", "penstock.cli.job"],
         "tool_call_parser": server.tool_call_parser,
         "reasoning_parser": server.reasoning_parser,
         "api_keys": list(server.api_keys),

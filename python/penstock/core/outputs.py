@@ -21,6 +21,8 @@ class FinishReason(IntEnum):
     CANCELLED = 3
     ERROR = 4
     REJECTED = 5
+    UNFIT = 6
+    """The request itself cannot be run by any engine like this one."""
 
 
 _FROM_THE_POOL = TierTokens()

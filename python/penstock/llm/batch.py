@@ -156,7 +156,7 @@ class Batch:
 
     def _take(self, row: StepOutput) -> None:
         held = self._pending[row.id]
-        if row.finish in (FinishReason.ERROR, FinishReason.REJECTED):
+        if row.finish in (FinishReason.ERROR, FinishReason.REJECTED, FinishReason.UNFIT):
             raise PenstockError(row.error)
         if row.finish is not FinishReason.CANCELLED:
             self._grow(row, held)

@@ -37,7 +37,7 @@ class Growth:
                 self._roster.preempt(victim)
                 continue
             if fault := self._intake.too_large(tokens):
-                self._roster.finish(seq, FinishReason.ERROR, error=fault)
+                self._roster.finish(seq, FinishReason.UNFIT, error=fault)
             return False
         return True
 

@@ -15,9 +15,17 @@ from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
 
 FAULTS = {
-    NOT_FINITE: "the model's numbers for this request are infinite or not a number: its weights "
-    "are damaged, or too large for this arithmetic",
-    NO_TOKEN: "following the grammar of this output became too complex",
+    NOT_FINITE: (
+        FinishReason.ERROR,
+        (
+            "the model's numbers for this request are infinite or not a number: its weights are "
+            "damaged, or too large for this arithmetic"
+        ),
+    ),
+    NO_TOKEN: (
+        FinishReason.UNFIT,
+        "its grammar became too complex to be followed, or leaves no token",
+    ),
 }
 
 
@@ -90,7 +98,7 @@ class Progress:
             self._outbox.vector(seq, vector)
             self._roster.remove(seq)
         else:
-            self._roster.finish(seq, FinishReason.ERROR, FAULTS[NOT_FINITE])
+            self._roster.finish(seq, *FAULTS[NOT_FINITE])
 
     def _answer(self, seq: Sequence, sampled: array[int], index: int, result: StepResult) -> None:
         """Send the tokens up to the one that ends the sequence, or the vector of a pooled one."""
@@ -100,7 +108,7 @@ class Progress:
         if sampled[0] == LATE_MASK:
             return
         if fault := FAULTS.get(sampled[-1]):
-            self._roster.finish(seq, FinishReason.ERROR, fault)
+            self._roster.finish(seq, *fault)
             return
         finish, stop_token = FinishReason.NONE, -1
         first = len(seq.tokens) - len(sampled)

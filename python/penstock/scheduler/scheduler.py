@@ -75,7 +75,7 @@ class Scheduler:
     # Requests -------------------------------------------------------------------------------------
 
     def add(self, request: Request, *, cancelled: bool = False) -> None:
-        """Queue a request, or answer it at once: with ERROR, with REJECTED when more than
+        """Queue a request, or answer it at once: with UNFIT, with REJECTED when more than
         `max_queue` would wait even if all slots were taken, or with CANCELLED when it already is.
         Ids of live requests are distinct.
         """
@@ -84,7 +84,7 @@ class Scheduler:
         if cancelled:
             self._roster.finish(seq, FinishReason.CANCELLED)
         elif fault := self._intake.refusal(request):
-            self._roster.finish(seq, FinishReason.ERROR, fault)
+            self._roster.finish(seq, FinishReason.UNFIT, fault)
         elif queued >= self.limits.max_queue:
             fault = f"{queued} requests are waiting already, the limit of --max-num-queued-reqs"
             self._roster.finish(seq, FinishReason.REJECTED, fault)

@@ -8,6 +8,7 @@ use penstock_text::Conversation;
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
+use crate::call_grammar::HeldCalls;
 use crate::choices::ChoiceStreams;
 use crate::jobs::{ChatPrompt, Job};
 use crate::lengths::truncate;
@@ -22,6 +23,7 @@ pub(super) struct Prepared {
     pub(super) prompt: Vec<u32>,
     pub(super) permit: AdmissionPermit,
     reading: Reading,
+    calls: Option<HeldCalls>,
 }
 
 const RESPONSE_FORMAT: &str = "response_format";
@@ -37,12 +39,11 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
-    let strict = reading.strict(&request);
+    let calls = HeldCalls::of(&reading, &request);
     let mut common = request.common;
-    common.grammar = common.grammar.or(strict);
     // A response format is that of content, and demanded calls leave none.
-    if let Some(demand) = reading.demand(&request.tools)
-        && let Some(other) = common.grammar.replace(demand)
+    if calls.as_ref().is_some_and(HeldCalls::demanded)
+        && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT
     {
         let message = format!("{} cannot be combined with demanded calls.", other.field);
@@ -55,6 +56,7 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
         prompt,
         permit,
         reading,
+        calls,
     })
 }
 
@@ -103,10 +105,13 @@ impl Prepared {
     }
 
     pub(super) async fn submit(
-        self,
+        mut self,
         app: &Arc<App>,
         arrival: Arrival,
     ) -> Result<(Common, ChoiceStreams), ApiError> {
+        if let Some(calls) = self.calls {
+            self.common.grammar = Some(calls.grammar(app).await?);
+        }
         let params = EndpointParams {
             default_max_tokens: None,
             logprobs: self.logprobs,

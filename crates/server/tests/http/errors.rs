@@ -186,6 +186,20 @@ async fn the_engines_refusals_have_a_status_of_their_own() {
         assert_eq!(status, 500);
         assert!(error["message"].as_str().unwrap().contains("bad luck"));
 
+        let unfit = Output {
+            finish: Finish::Unfit,
+            error: Some("its grammar is too complex".into()),
+            ..Output::default()
+        };
+        let door = Door::open(move |_| vec![Action::Send(unfit.clone())]).await;
+        let (status, error) = door
+            .complete(&json!({"prompt": "x", "stream": stream}))
+            .await
+            .error();
+        assert_eq!(status, 400);
+        assert_eq!(error["type"], "invalid_request_error");
+        assert!(error["message"].as_str().unwrap().contains("too complex"));
+
         let door = Door::open(|_| vec![Action::Die]).await;
         let reply = door
             .complete(&json!({"prompt": "x", "stream": stream}))

@@ -25,3 +25,4 @@ mod resume;
 mod shapes;
 mod streams;
 mod tools;
+mod trials;

@@ -228,3 +228,20 @@ async fn what_no_server_wrote_is_refused() {
         );
     }
 }
+
+/// The tokens of another server would have followed the grammar.
+#[tokio::test]
+async fn tokens_that_the_grammar_forbids_are_refused() {
+    let door = Door::open(|add| steps("aab", add)).await;
+    let asked = |text: &str| {
+        let origin = json!({"created": 1, "seed": 2, "calls": 3});
+        json!({"prompt": "x", "max_tokens": 9, "stream": true, "regex": "a+b",
+            "resume": [origin, bytes_as_tokens(text)]})
+        .to_string()
+    };
+    let right = ask(&door, "/v1/completions", &asked("a")).await;
+    assert_eq!(right.status, 200, "{}", right.text());
+    let (status, error) = ask(&door, "/v1/completions", &asked("c")).await.error();
+    assert_eq!((status, &error["param"]), (400, &json!("resume")));
+    assert_eq!(error["message"], "resume: regex forbids its tokens.");
+}

@@ -291,3 +291,66 @@ async fn strict_tools_have_a_grammar_also_where_text_is_free() {
     let (status, error) = door.chat(&asking(wrong)).await.error();
     assert_eq!((status, &error["param"]), (400, &json!("tools")));
 }
+
+/// Tools `alpha`, `beta` and `gamma`; `beta` has parameters that no grammar honours.
+fn three(strict: bool) -> Value {
+    let tool = |name: &str, strict: bool, parameters: Value| {
+        json!({"type": "function",
+            "function": {"name": name, "strict": strict, "parameters": parameters}})
+    };
+    let list = json!({"type": "object", "properties": {
+        "ids": {"type": "array", "items": {"type": "integer"}, "uniqueItems": true}}});
+    let plain = json!({"type": "object", "properties": {"x": {"type": "integer"}}});
+    json!([
+        tool("alpha", false, plain.clone()),
+        tool("beta", strict, list),
+        tool("gamma", false, plain)
+    ])
+}
+
+#[tokio::test]
+async fn a_schema_that_no_grammar_honours_is_any_object_unless_its_tool_is_strict() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let grammars = seen.clone();
+    let script = Script::new(move |add| {
+        grammars.lock().unwrap().push(add.request.grammar.clone());
+        stopping("<tool_call>\n{\"name\": \"beta\", \"arguments\": {}}\n</tool_call>")
+    });
+    let door = Door::open_with(json!({}), script).await;
+    let asked = json!({"tools": three(false), "tool_choice": "required"});
+    let reply = door.chat(&asking(asked)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let text = seen.lock().unwrap()[0].as_ref().unwrap().text.clone();
+    assert!(!text.contains("uniqueItems"), "{text}");
+    assert_eq!(
+        text.matches(r#""x":{"type":"integer"}"#).count(),
+        2,
+        "{text}"
+    );
+
+    for choice in ["required", "auto"] {
+        let asked = json!({"tools": three(true), "tool_choice": choice});
+        let (status, error) = door.chat(&asking(asked)).await.error();
+        assert_eq!((status, &error["param"]), (400, &json!("tools")));
+        assert_eq!(
+            error["message"],
+            "tools: the parameters of beta: uniqueItems at #/properties/ids is not supported."
+        );
+    }
+}
+
+#[tokio::test]
+async fn errors_of_grammars_are_in_the_words_of_the_request() {
+    let door = Door::open(|_| stopping("x")).await;
+    let branches = json!({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 2}]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": branches}});
+    let (status, error) = door
+        .chat(&json!({"messages": [{"role": "user", "content": "x"}], "response_format": format}))
+        .await
+        .error();
+    assert_eq!((status, &error["param"]), (400, &json!("response_format")));
+    assert_eq!(
+        error["message"],
+        "response_format: oneOf is not supported where its branches may overlap."
+    );
+}

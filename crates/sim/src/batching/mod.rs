@@ -108,7 +108,7 @@ impl Batcher {
         };
         let mut seq = Sequence::new(id, self.arrivals, ask.request, answer, &bounds, now);
         if refusal.is_some() {
-            self.outputs.push(seq.ended(Finish::Error, refusal));
+            self.outputs.push(seq.ended(Finish::Unfit, refusal));
         } else if self.live() >= (self.profile.max_num_seqs + self.profile.max_queue) as usize {
             self.outputs.push(seq.ended(Finish::Rejected, None));
         } else {
@@ -223,7 +223,7 @@ impl Batcher {
             } else if self.running_needs_too_much(at) {
                 let needed = self.running[at].blocks.len() + 1;
                 let message = self.too_large(needed);
-                self.finish(at, Finish::Error, Some(message));
+                self.finish(at, Finish::Unfit, Some(message));
             } else {
                 at += 1;
             }

@@ -319,7 +319,7 @@ fn what_never_fits_is_an_error() {
     run.add(4, ask(1, 30, 40));
     let records = run.finish();
     for id in 1..=4 {
-        assert_eq!(records[&id].finishes, [Finish::Error], "{id}");
+        assert_eq!(records[&id].finishes, [Finish::Unfit], "{id}");
     }
     // The last one grew until the pool was full.
     assert_eq!(records[&4].tokens.len(), 3);

@@ -1,0 +1,202 @@
+//! Schemas that only texts without an end would match, such as `N = {n: N}` with `n` required: a
+//! model that is held to one never ends.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use crate::error::GrammarError;
+
+const DEFINITIONS: &str = "#/$defs/";
+
+/// The schema with `false` in place of parts that have no finite text.
+///
+/// # Errors
+/// It has none itself.
+pub(super) fn only(mut schema: Value) -> Result<Value, GrammarError> {
+    let endless = Endless::of(&schema);
+    if endless.references.is_empty() {
+        return Ok(schema);
+    }
+    if !endless.ends(&schema) {
+        return Err(GrammarError::invalid(
+            "no output matches the schema: what it requires contains itself without an end",
+        ));
+    }
+    let found = endless.references;
+    cut(&mut schema, &found);
+    Ok(schema)
+}
+
+/// References to schemas that have no finite text, as far as is known.
+struct Endless<'a> {
+    root: &'a Value,
+    references: HashSet<String>,
+}
+
+impl<'a> Endless<'a> {
+    /// At first all of them; then less those that end, until no other does. What is referred to
+    /// comes behind what refers to it, so mostly one round from the end is enough.
+    fn of(root: &'a Value) -> Self {
+        let definitions = root.get("$defs").and_then(Value::as_object);
+        let names = definitions.into_iter().flatten();
+        let all = std::iter::once("#".to_owned())
+            .chain(names.map(|(name, _)| format!("{DEFINITIONS}{name}")));
+        let mut open: Vec<String> = all.collect();
+        let references = open.iter().cloned().collect();
+        let mut endless = Self { root, references };
+        loop {
+            let before = open.len();
+            for at in (0..open.len()).rev() {
+                if endless
+                    .target(&open[at])
+                    .is_some_and(|schema| endless.ends(schema))
+                {
+                    endless.references.remove(&open.remove(at));
+                }
+            }
+            if open.len() == before {
+                return endless;
+            }
+        }
+    }
+
+    fn target(&self, reference: &str) -> Option<&'a Value> {
+        match reference.strip_prefix(DEFINITIONS) {
+            Some(name) => self.root.get("$defs")?.get(name),
+            None => Some(self.root),
+        }
+    }
+
+    /// Whether a schema has a finite text, given those that have none.
+    fn ends(&self, schema: &Value) -> bool {
+        if let (Some(reference), Some(1)) = (
+            schema.get("$ref").and_then(Value::as_str),
+            schema.as_object().map(Map::len),
+        ) {
+            return !self.references.contains(reference);
+        }
+        let mut parts = Vec::new();
+        let known = self.parts(schema, &mut parts, &mut HashSet::new());
+        let any = |part: &Map<String, Value>, name: &str| {
+            let branches = part.get(name).and_then(Value::as_array);
+            branches.is_none_or(|branches| branches.iter().any(|branch| self.ends(branch)))
+        };
+        known
+            && parts
+                .iter()
+                .all(|part| any(part, "anyOf") && any(part, "oneOf"))
+            && self.types_end(&parts)
+    }
+
+    /// The schemas that hold at once; false where one of them is known to have no finite text.
+    fn parts<'s>(
+        &self,
+        schema: &'s Value,
+        parts: &mut Vec<&'s Map<String, Value>>,
+        seen: &mut HashSet<String>,
+    ) -> bool
+    where
+        'a: 's,
+    {
+        let Some(members) = schema.as_object() else {
+            return schema != &Value::Bool(false);
+        };
+        parts.push(members);
+        if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
+            if self.references.contains(reference) {
+                return false;
+            }
+            if seen.insert(reference.to_owned())
+                && let Some(target) = self.target(reference)
+                && !self.parts(target, parts, seen)
+            {
+                return false;
+            }
+        }
+        let all = members.get("allOf").and_then(Value::as_array);
+        all.into_iter()
+            .flatten()
+            .all(|part| self.parts(part, parts, seen))
+    }
+
+    fn types_end(&self, parts: &[&Map<String, Value>]) -> bool {
+        let allowed = |name: &str| {
+            parts.iter().all(|part| match part.get("type") {
+                Some(Value::String(one)) => one == name || (name == "number" && one == "integer"),
+                Some(Value::Array(names)) => names
+                    .iter()
+                    .any(|one| one == name || (name == "number" && one == "integer")),
+                _ => true,
+            })
+        };
+        let constant =
+            |part: &&Map<String, Value>| part.contains_key("const") || part.contains_key("enum");
+        parts.iter().any(constant)
+            || ["null", "boolean", "number", "string"].into_iter().any(allowed)
+            || (allowed("array") && self.array_ends(parts))
+            || (allowed("object") && self.object_ends(parts))
+            // No type at all: another error.
+            || !(allowed("array") || allowed("object"))
+    }
+
+    fn array_ends(&self, parts: &[&Map<String, Value>]) -> bool {
+        let least = parts
+            .iter()
+            .filter_map(|part| part.get("minItems")?.as_u64())
+            .max();
+        let least = least.unwrap_or(0) as usize;
+        parts.iter().all(|part| {
+            let list = |name: &str| part.get(name).and_then(Value::as_array);
+            let prefix = list("prefixItems").or_else(|| list("items"));
+            let prefix = prefix.map_or(&[][..], Vec::as_slice);
+            let rest = match part.get("items") {
+                Some(Value::Array(_)) | None => part.get("additionalItems"),
+                items => items,
+            };
+            let rest_ends = least <= prefix.len() || rest.is_none_or(|rest| self.ends(rest));
+            rest_ends && prefix.iter().take(least).all(|item| self.ends(item))
+        })
+    }
+
+    fn object_ends(&self, parts: &[&Map<String, Value>]) -> bool {
+        let required = parts
+            .iter()
+            .filter_map(|part| part.get("required")?.as_array());
+        let mut names = required.flatten().filter_map(Value::as_str);
+        names.all(|name| {
+            parts.iter().all(|part| {
+                let own = part
+                    .get("properties")
+                    .and_then(|properties| properties.get(name));
+                let patterns = part.contains_key("patternProperties");
+                let others = part.get("additionalProperties").filter(|_| !patterns);
+                own.or(others).is_none_or(|schema| self.ends(schema))
+            })
+        })
+    }
+}
+
+/// Puts `false` in place of references that have no finite text.
+fn cut(schema: &mut Value, endless: &HashSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            let reference = members.get("$ref").and_then(Value::as_str);
+            if reference.is_some_and(|reference| endless.contains(reference)) {
+                *schema = Value::Bool(false);
+                return;
+            }
+            for (name, inner) in members.iter_mut() {
+                match (name.as_str(), inner) {
+                    ("const" | "enum" | "required" | "type", _) => {}
+                    ("$defs" | "patternProperties" | "properties", Value::Object(schemas)) => {
+                        schemas.values_mut().for_each(|inner| cut(inner, endless));
+                    }
+                    (_, inner) => cut(inner, endless),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| cut(item, endless)),
+        _ => {}
+    }
+}

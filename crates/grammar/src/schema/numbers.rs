@@ -1,0 +1,406 @@
+//! Bounds of numbers, as llguidance has them right. It keeps them as doubles, lets an excluded
+//! bound through where both have one integer part, and knows no integer part beyond 64 bits.
+
+use serde_json::{Map, Number, Value};
+
+use super::refused;
+use crate::error::GrammarError;
+
+/// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the
+/// automaton has as many states.
+pub(super) const MOST_MULTIPLE: u128 = 10_000;
+/// Bounds of numbers are moved to this where they are larger; those of integers to 64 bits.
+const LARGEST: f64 = 1e17;
+/// Smallest integer bound: the last double before 64 bits end.
+const SMALLEST_INTEGER: i128 = -(1 << 63) + 1024;
+const LARGEST_INTEGER: i128 = i64::MAX as i128;
+/// Decimals of a bound: more are rounded towards the inside.
+const DECIMALS: usize = 15;
+
+/// The bounds of a schema.
+struct Bounds {
+    low: Option<Bound>,
+    high: Option<Bound>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Bound {
+    value: f64,
+    /// The same, where it is an integer.
+    integer: Option<i128>,
+    excluded: bool,
+}
+
+/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: it is a
+/// schema of integers; `merged`: other schemas may add bounds.
+pub(super) fn bounds(
+    schema: &Map<String, Value>,
+    integer: bool,
+    merged: bool,
+    place: &str,
+) -> Result<Vec<Map<String, Value>>, GrammarError> {
+    let bounds = Bounds {
+        low: bound(schema, ["minimum", "exclusiveMinimum"], 1.0, place)?,
+        high: bound(schema, ["maximum", "exclusiveMaximum"], -1.0, place)?,
+    };
+    match integer {
+        true => Ok(vec![bounds.integers(place)?]),
+        false => Ok(bounds.written(merged, place)?.alternatives()),
+    }
+}
+
+/// The tighter of an included and an excluded bound; `inwards` is 1 for lower ones.
+fn bound(
+    schema: &Map<String, Value>,
+    [included, excluded]: [&str; 2],
+    inwards: f64,
+    place: &str,
+) -> Result<Option<Bound>, GrammarError> {
+    let read = |name: &str, excluded| match schema.get(name) {
+        None => Ok(None),
+        Some(Value::Number(number)) => match Bound::of(number, excluded) {
+            Some(bound) => Ok(Some(bound)),
+            None => Err(refused(name, place, "is not a number that can be compared")),
+        },
+        Some(_) => Err(refused(name, place, "is a number")),
+    };
+    let plain = read(included, false)?;
+    // Draft 4 has a flag.
+    let strict = match schema.get(excluded) {
+        Some(Value::Bool(excluded)) => {
+            return Ok(plain.map(|bound| Bound {
+                excluded: *excluded,
+                ..bound
+            }));
+        }
+        _ => read(excluded, true)?,
+    };
+    Ok(match (plain, strict) {
+        (Some(plain), Some(strict)) if inwards * (plain.value - strict.value) > 0.0 => Some(plain),
+        (plain, strict) => strict.or(plain),
+    })
+}
+
+impl Bound {
+    fn of(number: &Number, excluded: bool) -> Option<Self> {
+        let value = number.as_f64().filter(|value| value.is_finite())?;
+        let integer = number.as_i128().or_else(|| {
+            let whole = value.fract() == 0.0 && value.abs() < 1e30;
+            whole.then_some(value as i128)
+        });
+        Some(Self {
+            // Not -0.
+            value: value + 0.0,
+            integer,
+            excluded,
+        })
+    }
+}
+
+impl Bounds {
+    fn integers(&self, place: &str) -> Result<Map<String, Value>, GrammarError> {
+        let mut out = Map::new();
+        let low = self.low.map(|low| match low.integer {
+            Some(value) => value + i128::from(low.excluded),
+            None => low.value.ceil() as i128,
+        });
+        let high = self.high.map(|high| match high.integer {
+            Some(value) => value - i128::from(high.excluded),
+            None => high.value.floor() as i128,
+        });
+        // A text of 19 digits has no next power of ten in 64 bits.
+        let wide = 10i128.pow(18);
+        let low = low.or(high.filter(|&high| high <= -wide).map(|_| SMALLEST_INTEGER));
+        let high = high.or(low.filter(|&low| low >= wide).map(|_| LARGEST_INTEGER));
+        if let Some(low) = low {
+            let low = double_from(low.max(SMALLEST_INTEGER), 1);
+            if low > LARGEST_INTEGER {
+                return Err(refused("minimum", place, "leaves no integer of 64 bits"));
+            }
+            out.insert("minimum".into(), json_integer(low));
+        }
+        if let Some(high) = high {
+            // The largest is read as 2^63, and that as the largest.
+            let high = match high >= LARGEST_INTEGER {
+                true => LARGEST_INTEGER,
+                false => double_from(high, -1),
+            };
+            if high < SMALLEST_INTEGER {
+                return Err(refused("maximum", place, "leaves no integer of 64 bits"));
+            }
+            out.insert("maximum".into(), json_integer(high));
+        }
+        Ok(out)
+    }
+
+    /// Those that llguidance has right.
+    fn written(mut self, merged: bool, place: &str) -> Result<Self, GrammarError> {
+        let [low, high] = [self.low, self.high];
+        let crossed = low
+            .zip(high)
+            .is_some_and(|(low, high)| low.value > high.value);
+        if crossed {
+            return Err(refused("minimum", place, "is larger than the maximum"));
+        }
+        let close = low.zip(high).is_some_and(|(low, high)| {
+            low.value.trunc() == high.value.trunc() && low.value != high.value
+        });
+        self.low = low
+            .map(|low| low.inside(1.0, high, merged || close, place))
+            .transpose()?;
+        self.high = high
+            .map(|high| high.inside(-1.0, low, merged || close, place))
+            .transpose()?;
+        if let Some((low, high)) = self.low.zip(self.high)
+            && low.value > high.value
+        {
+            return Err(refused("minimum", place, "is too close to the maximum"));
+        }
+        Ok(self)
+    }
+
+    /// The bounds, and the same with fewer decimals: llguidance leaves 12.3 out of the numbers up
+    /// to 12.34.
+    fn alternatives(&self) -> Vec<Map<String, Value>> {
+        let shorter = |bound: Option<Bound>, sign: f64, digits: usize| {
+            let bound = bound?;
+            let far = bound.value * sign > 0.0 && decimals(bound.value) > digits;
+            let value = if far {
+                truncated(bound.value, digits)
+            } else {
+                bound.value
+            };
+            let excluded = bound.excluded && !far;
+            Some(Bound {
+                value,
+                excluded,
+                ..bound
+            })
+        };
+        let ends = [self.low, self.high].into_iter().flatten();
+        let longest = ends.map(|end| decimals(end.value)).max().unwrap_or(0);
+        let mut all: Vec<Map<String, Value>> = Vec::new();
+        for digits in 1..=longest.max(1) {
+            let (low, high) = (
+                shorter(self.low, -1.0, digits),
+                shorter(self.high, 1.0, digits),
+            );
+            let empty = low.zip(high).is_some_and(|(low, high)| {
+                low.value > high.value
+                    || (low.value == high.value && (low.excluded || high.excluded))
+            });
+            let members = members(low, high);
+            if all.last() != Some(&members) && (!empty || digits == longest.max(1)) {
+                all.push(members);
+            }
+        }
+        all
+    }
+}
+
+fn members(low: Option<Bound>, high: Option<Bound>) -> Map<String, Value> {
+    let named = [
+        (low, ["minimum", "exclusiveMinimum"]),
+        (high, ["maximum", "exclusiveMaximum"]),
+    ];
+    let named = named.into_iter().filter_map(|(bound, names)| {
+        let bound = bound?;
+        Some((
+            names[usize::from(bound.excluded)].to_owned(),
+            bound.value.into(),
+        ))
+    });
+    named.collect()
+}
+
+impl Bound {
+    /// The bound, or the next one inwards that is written rightly: `direction` is 1 for lower ones.
+    /// `included`: the bound itself is to be allowed.
+    fn inside(
+        self,
+        direction: f64,
+        other: Option<Self>,
+        included: bool,
+        place: &str,
+    ) -> Result<Self, GrammarError> {
+        let mut bound = self;
+        if bound.value * direction > LARGEST {
+            return Err(refused(
+                if direction > 0.0 {
+                    "minimum"
+                } else {
+                    "maximum"
+                },
+                place,
+                "is beyond 1e17",
+            ));
+        }
+        if bound.value * direction < -LARGEST {
+            bound.value = -direction * LARGEST;
+            bound.excluded = false;
+        }
+        // What both may touch stays as it is: llguidance finds that no number is left.
+        let empty = other.is_some_and(|other| other.value == self.value);
+        let long = decimals(bound.value) > DECIMALS;
+        if !(long || (included && bound.excluded && !empty)) {
+            return Ok(bound);
+        }
+        let digits = format!("{:.0}", bound.value.abs().trunc()).len();
+        let decimals = match long {
+            true => DECIMALS.saturating_sub(digits),
+            false => DECIMALS.saturating_sub(digits).min(9),
+        };
+        let step = 10f64.powi(-(decimals as i32));
+        let mut value = rounded(bound.value, decimals);
+        while (value - bound.value) * direction < 0.0 || (bound.excluded && value == bound.value) {
+            value = rounded(value + direction * step, decimals);
+        }
+        // Very close bounds: one in the middle will do.
+        if let Some(other) = other.filter(|other| (other.value - value) * direction < 0.0) {
+            value = rounded(f64::midpoint(self.value, other.value), DECIMALS);
+            let inside =
+                (value - self.value) * direction > 0.0 && (other.value - value) * direction >= 0.0;
+            if !inside {
+                return Err(refused("minimum", place, "is too close to the maximum"));
+            }
+        }
+        Ok(Self {
+            value,
+            integer: None,
+            excluded: false,
+        })
+    }
+}
+
+/// A number cut behind so many decimals.
+fn truncated(value: f64, digits: usize) -> f64 {
+    let text = value.to_string();
+    let end = text
+        .find('.')
+        .map_or(text.len(), |dot| text.len().min(dot + 1 + digits));
+    text[..end].parse().unwrap_or(value)
+}
+
+fn rounded(value: f64, decimals: usize) -> f64 {
+    format!("{value:.decimals$}").parse().unwrap_or(value)
+}
+
+/// Decimals of the shortest text of a number.
+fn decimals(value: f64) -> usize {
+    let text = value.to_string();
+    text.split_once('.')
+        .map_or(0, |(_, decimals)| decimals.len())
+}
+
+/// The next integer in a direction that a double holds.
+fn double_from(mut value: i128, direction: i128) -> i128 {
+    while value as f64 as i128 != value {
+        value += direction;
+    }
+    value
+}
+
+fn json_integer(value: i128) -> Value {
+    i64::try_from(value).unwrap_or(i64::MAX).into()
+}
+
+/// A step of numbers: `coefficient * 10^-decimals`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Multiple {
+    coefficient: u128,
+    decimals: u32,
+}
+
+impl Multiple {
+    /// The value of a `multipleOf`.
+    pub(super) fn of(value: &Value, place: &str) -> Result<Self, GrammarError> {
+        let refuse = |reason: &str| refused("multipleOf", place, reason);
+        let number = value
+            .as_f64()
+            .filter(|number| number.is_finite() && *number > 0.0);
+        let number = number.ok_or_else(|| refuse("is a number above 0"))?;
+        let text = number.to_string();
+        let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
+        let coefficient = format!("{whole}{decimals}").parse::<u128>();
+        let multiple = Self {
+            coefficient: coefficient.unwrap_or(u128::MAX),
+            decimals: decimals.len() as u32,
+        };
+        let (small, whole) = multiple.reduced();
+        if small.coefficient > MOST_MULTIPLE || whole > MOST_MULTIPLE {
+            return Err(refuse(&format!(
+                "is more than {MOST_MULTIPLE} of its last decimal"
+            )));
+        }
+        // llguidance finds the decimals by multiplying.
+        let mut scaled = number;
+        for _ in 0..multiple.decimals {
+            scaled *= 10.0;
+        }
+        match scaled == multiple.coefficient as f64 {
+            true => Ok(small),
+            false => Err(refuse("has decimals that cannot be followed")),
+        }
+    }
+
+    /// Without the zeros at its end, and what it is in whole numbers.
+    fn reduced(mut self) -> (Self, u128) {
+        while self.decimals > 0 && self.coefficient.is_multiple_of(10) {
+            self.coefficient /= 10;
+            self.decimals -= 1;
+        }
+        let scale = 10u128.checked_pow(self.decimals).unwrap_or(u128::MAX);
+        (self, self.coefficient / scale)
+    }
+
+    /// The step, and those of its multiples that have fewer decimals, the shortest text of which
+    /// llguidance leaves out.
+    pub(super) fn alternatives(self) -> Vec<Value> {
+        let fewer = (1..self.decimals).filter_map(|decimals| {
+            let unit = Self {
+                coefficient: 1,
+                decimals,
+            };
+            let common = self.common(unit)?.reduced().0;
+            common.value()
+        });
+        let mut all: Vec<Value> = fewer.collect();
+        all.extend(self.value());
+        all.dedup();
+        all
+    }
+
+    fn value(self) -> Option<Value> {
+        let text = format!("{}e-{}", self.coefficient, self.decimals);
+        Some(text.parse::<f64>().ok()?.into())
+    }
+
+    /// The smallest step that both divide, as far as llguidance's 32 bits hold what it takes.
+    pub(super) fn common(self, other: Self) -> Option<Self> {
+        let decimals = self.decimals.max(other.decimals);
+        let scaled = |multiple: Self| {
+            let scale = 10u128.checked_pow(decimals - multiple.decimals)?;
+            multiple.coefficient.checked_mul(scale)
+        };
+        let (a, b) = (scaled(self)?, scaled(other)?);
+        let product = a.checked_mul(b)?;
+        let coefficient = product / divisor(a, b);
+        let held = product <= u128::from(u32::MAX) && coefficient <= MOST_MULTIPLE;
+        held.then_some(Self {
+            coefficient,
+            decimals,
+        })
+    }
+}
+
+fn divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Whether llguidance, which keeps numbers as doubles, writes a constant as it is.
+pub(super) fn is_exact(number: &Number) -> bool {
+    match number.as_i128() {
+        Some(value) => value as f64 as i128 == value && value != i128::from(i64::MIN),
+        None => number.as_f64().is_some_and(f64::is_finite),
+    }
+}

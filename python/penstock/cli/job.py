@@ -1,0 +1,32 @@
+"""Runs one job that a request brought, as a process of its own: the job on standard input, its
+outcome on standard output.
+
+Nothing else bounds what such a job takes: a template doubles a string forty times, a grammar has as
+many states as a number in it. The limits end this process, and with it the work.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+MEMORY = 1 << 30
+"""Bytes of addresses, Python's own among them; more are refused, which ends the process."""
+SECONDS = {"template": 20, "grammar": 3}
+"""Seconds of processor time. An ordinary template takes milliseconds, and so does a grammar."""
+
+
+def main() -> None:
+    (kind,) = sys.argv[1:]
+    seconds = SECONDS[kind]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from penstock import _native
+
+    run = {"template": _native.run_template, "grammar": _native.try_grammar}[kind]
+    sys.stdout.write(run(sys.stdin.read()))
+
+
+if __name__ == "__main__":
+    main()
