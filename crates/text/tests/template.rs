@@ -215,7 +215,7 @@ fn endless_loops_run_out_of_fuel() {
 fn huge_outputs_are_refused() {
     let repeated = render("{{ 'a' * 10**9 }}").unwrap_err();
     assert!(
-        matches!(repeated, TextError::TemplateRender { .. }),
+        matches!(repeated, TextError::TemplateLimit { .. }),
         "{repeated}"
     );
     for source in [

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::json::python_json;
+use crate::jinja::python_json;
 
 /// Calls and results in normalised messages as text.
 pub(super) fn write_history(messages: &mut Vec<Value>) {
