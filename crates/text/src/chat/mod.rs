@@ -5,6 +5,7 @@
 //! comes with, so one is taken from a request only where the operator says so, and a server runs it
 //! in a process of its own ([`Elsewhere`]).
 
+mod adapted;
 mod elsewhere;
 mod generic;
 mod messages;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use crate::jinja::{Error, ErrorKind, Template};
 use crate::{SpecialTokens, TextError};
 
+pub(crate) use adapted::{FORMS, adapted};
 pub use elsewhere::{Elsewhere, run_template_job};
 
 /// Template texts of a model.
@@ -99,6 +101,9 @@ impl ChatTemplate {
         let tools = tools.filter(|tools| tools.as_array().is_none_or(|list| !list.is_empty()));
         let parts = messages::have_parts(messages) && self.takes_parts(tools.is_some());
         let mut messages = messages::normalised(messages, parts)?;
+        for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+            messages::spell_reasoning(message, &self.sources);
+        }
         if !self.sources.contains("tool_calls") {
             generic::write_history(&mut messages);
         }
