@@ -53,6 +53,8 @@ fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
         [false, true, false] => Ok(KvInput::Written(TokenizeInput::Messages {
             messages: take_messages(fields)?,
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
+            continue_final: false,
+            template: None,
             tools: Tools::take(fields)?,
             template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
         })),

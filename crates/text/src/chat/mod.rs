@@ -9,6 +9,7 @@ mod adapted;
 mod elsewhere;
 mod generic;
 mod messages;
+mod trial;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -107,12 +108,26 @@ impl ChatTemplate {
         if !self.sources.contains("tool_calls") {
             generic::write_history(&mut messages);
         }
-        if let Some(tools) = tools.filter(|_| !self.knows_tools()) {
-            generic::list_tools(&mut messages, tools);
+        let print = |messages: Vec<Value>| {
+            let messages = Value::Array(messages);
+            let variables = self.variables(messages, add_generation_prompt, tools, kwargs);
+            self.run(tools.is_some(), &variables)
+        };
+        let Some(unknown) = tools.filter(|_| !self.knows_tools()) else {
+            return print(messages);
+        };
+        let listed = |role: &str| {
+            let mut messages = messages.clone();
+            generic::list_tools(&mut messages, unknown, role);
+            print(messages)
+        };
+        let has_system = messages
+            .first()
+            .is_some_and(|first| first["role"] == "system");
+        match listed("system") {
+            Err(error) if error.is_refusal() && !has_system => listed("user").map_err(|_| error),
+            printed => printed,
         }
-        let messages = Value::Array(messages);
-        let variables = self.variables(messages, add_generation_prompt, tools, kwargs);
-        self.run(tools.is_some(), &variables)
     }
 
     /// `kwargs` with the standard variables, which they do not replace.
