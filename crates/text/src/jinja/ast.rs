@@ -116,7 +116,7 @@ pub(super) struct For {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) parameters: Vec<Name>,
-    /// Of the last parameters.
+    /// Those of the last parameters.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,
     /// Whether the body reads `caller`, `varargs` and `kwargs`.

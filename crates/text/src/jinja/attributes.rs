@@ -86,9 +86,7 @@ pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<
         Value::Float(_) => matches!(name, "is_integer" | "conjugate"),
         Value::Namespace(members) => return Ok(members.borrow().named(name).cloned()),
         Value::Loop(current) => return machine.loop_attribute(current, name),
-        Value::Macro(definition) if name == "name" => {
-            return Ok(Some(Value::Str(definition.definition.name.clone())));
-        }
+        Value::Macro(object) if name == "name" => return Ok(Some(Value::Str(object.name.clone()))),
         Value::Cycler(cycler) => match name {
             "current" => {
                 let at = cycler.at.get() % cycler.values.len();

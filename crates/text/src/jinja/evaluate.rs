@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::ast::{Arguments, Expr};
+use super::attributes;
 use super::error::Error;
-use super::functions::{Args, Function};
+use super::functions::Args;
 use super::machine::{Machine, Scope};
+use super::names::Function;
 use super::value::{Range, Value};
-use super::{attributes, filters, tests};
 
 impl Machine {
     /// The value of a name.
@@ -103,12 +104,12 @@ impl Machine {
                 };
                 let value = self.evaluate(value, scope)?;
                 let args = self.arguments(arguments, scope)?;
-                filters::apply(self, name, value, args)?
+                self.filter(name, value, args)?
             }
             Expr::Test(value, name, arguments) => {
                 let value = self.evaluate(value, scope)?;
                 let args = self.arguments(arguments, scope)?;
-                Value::Bool(tests::apply(self, name, &value, args)?)
+                Value::Bool(self.test(name, &value, args)?)
             }
         })
     }
@@ -203,7 +204,7 @@ impl Machine {
             Some(inner) => self.filtered_block(inner, text, scope)?,
             None => text,
         };
-        filters::apply(self, name, value, self.arguments(arguments, scope)?)
+        self.filter(name, value, self.arguments(arguments, scope)?)
     }
 
     /// Runs the call of a `call` block.

@@ -3,8 +3,8 @@
 use super::ast::{Arguments, Comparison, Expr, Name, Operator};
 use super::error::Error;
 use super::lexer::Token;
+use super::names::{is_filter, is_test};
 use super::parser::Parser;
-use super::{filters, tests};
 
 /// Subscripts, calls, filters and tests on one value.
 const LONGEST: usize = 256;
@@ -375,7 +375,7 @@ impl Parser {
     /// The name and arguments of a filter, behind its `|`.
     fn filter(&mut self) -> Result<(Name, Arguments), Error> {
         let name = self.dotted()?;
-        if !filters::is_known(&name) {
+        if !is_filter(&name) {
             self.not_known("filter", &name);
         }
         let arguments = match self.is_op("(") {
@@ -399,7 +399,7 @@ impl Parser {
     fn test(&mut self, value: Expr) -> Result<Expr, Error> {
         let negated = self.skip_name("not");
         let name = self.dotted()?;
-        if !tests::is_known(&name) {
+        if !is_test(&name) {
             self.not_known("test", &name);
         }
         let begins = match self.peek() {

@@ -6,63 +6,24 @@ use super::format::percent;
 use super::functions::Args;
 use super::machine::Machine;
 use super::methods::{capitalized, lines, strip};
+use super::names::is_filter_of_one;
 use super::text::is_space;
 use super::value::Value;
 use super::{attributes, filters_of_lists, json};
 
-const KNOWN: [&str; 34] = [
-    "abs",
-    "attr",
-    "capitalize",
-    "center",
-    "count",
-    "d",
-    "default",
-    "e",
-    "escape",
-    "filesizeformat",
-    "float",
-    "forceescape",
-    "format",
-    "indent",
-    "int",
-    "items",
-    "length",
-    "list",
-    "lower",
-    "replace",
-    "reverse",
-    "round",
-    "safe",
-    "string",
-    "striptags",
-    "title",
-    "tojson",
-    "trim",
-    "truncate",
-    "upper",
-    "urlencode",
-    "wordcount",
-    "join",
-    "sum",
-];
-
-pub(super) fn is_known(name: &str) -> bool {
-    KNOWN.contains(&name) || filters_of_lists::KNOWN.contains(&name)
+impl Machine {
+    /// `value | name(args)`
+    pub(super) fn filter(&self, name: &str, value: Value, args: Args) -> Result<Value, Error> {
+        apply(self, name, value, args)
+    }
 }
 
-/// `value | name(args)`
-pub(super) fn apply(
-    machine: &Machine,
-    name: &str,
-    value: Value,
-    args: Args,
-) -> Result<Value, Error> {
+fn apply(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value, Error> {
     machine.step()?;
     if let Value::Str(text) | Value::Markup(text) = &value {
         machine.charge(text.len())?;
     }
-    if !KNOWN.contains(&name) || matches!(name, "join" | "sum" | "reverse") {
+    if !is_filter_of_one(name) || matches!(name, "join" | "sum" | "reverse") {
         return filters_of_lists::apply(machine, name, value, args);
     }
     match name {

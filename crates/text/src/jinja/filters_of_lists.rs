@@ -7,25 +7,6 @@ use super::error::Error;
 use super::functions::Args;
 use super::machine::Machine;
 use super::value::{Key, Value, View};
-use super::{filters, tests};
-
-pub(super) const KNOWN: [&str; 15] = [
-    "batch",
-    "dictsort",
-    "first",
-    "groupby",
-    "last",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "select",
-    "selectattr",
-    "slice",
-    "sort",
-    "unique",
-];
 
 pub(super) fn apply(
     machine: &Machine,
@@ -78,25 +59,7 @@ pub(super) fn apply(
             };
             Value::list(sorted(machine, machine.values(&value)?, key, is(reverse))?)
         }
-        "dictsort" => {
-            let [case, by, reverse] = args.bind(name, ["case_sensitive", "by", "reverse"])?;
-            let Value::Dict(dict) = value.defined()? else {
-                return Err(Error::failed("dictsort takes a mapping"));
-            };
-            let at = match by.as_ref().map(|by| by.text()).transpose()?.as_deref() {
-                None | Some("key") => 0,
-                Some("value") => 1,
-                _ => {
-                    let message = "You can only sort by either \"key\" or \"value\"";
-                    return Err(Error::failed(message));
-                }
-            };
-            let case = is(case);
-            let key = |pair: &Value| -> Result<Value, Error> {
-                Ok(folded(machine.item(pair, &Value::Int(at))?, case))
-            };
-            Value::list(sorted(machine, dict.view(View::Items)?, key, is(reverse))?)
-        }
+        "dictsort" => sorted_entries(machine, &value, args),
         "unique" => {
             let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
             let (path, case) = (Path::new(attribute)?, is(case));
@@ -109,29 +72,7 @@ pub(super) fn apply(
             }
             Value::generator(kept)
         }
-        "min" | "max" => {
-            let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
-            let (path, case) = (Path::new(attribute)?, is(case));
-            let (wanted, sign) = match name {
-                "min" => (Ordering::Less, "<"),
-                _ => (Ordering::Greater, ">"),
-            };
-            let mut best: Option<(Value, Value)> = None;
-            for value in machine.values(&value)? {
-                let key = path.of(machine, &value, case, None)?;
-                let better = match &best {
-                    Some((best, _)) => key.compared(best, sign)? == Some(wanted),
-                    None => true,
-                };
-                if better {
-                    best = Some((key, value));
-                }
-            }
-            Ok(best.map_or_else(
-                || Value::undefined("No aggregated item, sequence was empty."),
-                |(_, value)| value,
-            ))
-        }
+        "min" | "max" => extreme(machine, name, &value, args),
         "groupby" => grouped(machine, &value, args),
         "batch" | "slice" => parted(machine, name, &value, args),
         other => Err(Error::failed(format!("No filter named '{other}'."))),
@@ -140,6 +81,51 @@ pub(super) fn apply(
 
 fn is(flag: Option<Value>) -> bool {
     flag.is_some_and(|flag| flag.is_true())
+}
+
+fn sorted_entries(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
+    let [case, by, reverse] = args.bind("dictsort", ["case_sensitive", "by", "reverse"])?;
+    let Value::Dict(dict) = value.defined()? else {
+        return Err(Error::failed("dictsort takes a mapping"));
+    };
+    let at = match by.as_ref().map(Value::text).transpose()?.as_deref() {
+        None | Some("key") => 0,
+        Some("value") => 1,
+        _ => {
+            let message = "You can only sort by either \"key\" or \"value\"";
+            return Err(Error::failed(message));
+        }
+    };
+    let case = is(case);
+    let key = |pair: &Value| -> Result<Value, Error> {
+        Ok(folded(machine.item(pair, &Value::Int(at))?, case))
+    };
+    let entries = dict.view(View::Items)?;
+    Value::list(sorted(machine, entries, key, is(reverse))?)
+}
+
+fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<Value, Error> {
+    let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
+    let (path, case) = (Path::new(attribute)?, is(case));
+    let (wanted, sign) = match name {
+        "min" => (Ordering::Less, "<"),
+        _ => (Ordering::Greater, ">"),
+    };
+    let mut best: Option<(Value, Value)> = None;
+    for value in machine.values(value)? {
+        let key = path.of(machine, &value, case, None)?;
+        let better = match &best {
+            Some((best, _)) => key.compared(best, sign)? == Some(wanted),
+            None => true,
+        };
+        if better {
+            best = Some((key, value));
+        }
+    }
+    Ok(best.map_or_else(
+        || Value::undefined("No aggregated item, sequence was empty."),
+        |(_, value)| value,
+    ))
 }
 
 /// Text without case, unless that counts.
@@ -286,7 +272,7 @@ fn mapped(machine: &Machine, value: &Value, mut args: Args) -> Result<Value, Err
             positional: args.positional.clone(),
             named: args.named.clone(),
         };
-        out.push(filters::apply(machine, &name, value, args)?);
+        out.push(machine.filter(&name, value, args)?);
     }
     Value::generator(out)
 }
@@ -318,7 +304,7 @@ fn selected(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<
                     positional: positional.clone(),
                     named: named.clone(),
                 };
-                tests::apply(machine, test, &tested, args)?
+                machine.test(test, &tested, args)?
             }
         };
         if holds == wanted {

@@ -7,6 +7,7 @@ use super::ast::Name;
 use super::clock;
 use super::error::Error;
 use super::machine::Machine;
+use super::names::Function;
 use super::value::{Cycler, Dict, Range, Value};
 
 /// Values of a range, as Jinja's sandbox bounds them.
@@ -54,32 +55,6 @@ impl Args {
             }
         }
         Ok(bound)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Function {
-    Range,
-    Dict,
-    Namespace,
-    Cycler,
-    Joiner,
-    RaiseException,
-    StrftimeNow,
-}
-
-impl Function {
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "range" => Self::Range,
-            "dict" => Self::Dict,
-            "namespace" => Self::Namespace,
-            "cycler" => Self::Cycler,
-            "joiner" => Self::Joiner,
-            "raise_exception" => Self::RaiseException,
-            "strftime_now" => Self::StrftimeNow,
-            _ => return None,
-        })
     }
 }
 

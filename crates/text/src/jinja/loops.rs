@@ -1,7 +1,6 @@
 //! `for`, and `loop` within it.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,10 +8,10 @@ use super::ast::For;
 use super::error::Error;
 use super::functions::Args;
 use super::machine::{Flow, Machine, Scope};
-use super::value::{Generator, Value};
+use super::value::{Generator, Object, Value};
 
 /// The state of a loop.
-pub(super) struct Loop {
+struct Loop {
     definition: Arc<For>,
     scope: Rc<Scope>,
     source: RefCell<Source>,
@@ -25,7 +24,6 @@ pub(super) struct Loop {
     length: Cell<Option<usize>>,
     level: usize,
     changed: RefCell<Option<Vec<Value>>>,
-    pub(super) depth: u16,
 }
 
 enum Source {
@@ -43,17 +41,6 @@ impl Source {
 }
 
 impl Loop {
-    pub(super) fn shown(&self) -> Result<String, Error> {
-        let mut out = String::from("<LoopContext ");
-        let length = self.length.get();
-        _ = write!(out, "{}/", self.index.get() + 1);
-        match length {
-            Some(length) => _ = write!(out, "{length}>"),
-            None => out.push_str("?>"),
-        }
-        Ok(out)
-    }
-
     fn outside() -> Value {
         Value::undefined("there is no item there")
     }
@@ -91,12 +78,12 @@ impl Machine {
             length: Cell::new(length.filter(|_| definition.condition.is_none())),
             level,
             changed: RefCell::new(None),
-            depth,
         });
         let name: Arc<str> = "loop".into();
+        let object = Object::new(state.clone(), &name, depth);
         while let Some(value) = self.next_of(&state)? {
             let inner = Scope::within(scope);
-            inner.set(&name, Value::Loop(state.clone()));
+            inner.set(&name, Value::Loop(object.clone()));
             self.assign(&definition.target, value, &inner)?;
             if self.run(&definition.body, &inner, out)? == Flow::Break {
                 break;
@@ -146,10 +133,11 @@ impl Machine {
     }
 
     /// What the loop has not come to, as pairs with the loop.
-    pub(super) fn rest_of(&self, state: &Rc<Loop>) -> Result<Vec<Value>, Error> {
+    pub(super) fn rest_of(&self, object: &Object) -> Result<Vec<Value>, Error> {
+        let state = object.get::<Loop>()?;
         let mut rest = Vec::new();
-        while let Some(value) = self.next_of(state)? {
-            rest.push(Value::tuple(vec![value, Value::Loop(state.clone())])?);
+        while let Some(value) = self.next_of(&state)? {
+            rest.push(Value::tuple(vec![value, Value::Loop(object.clone())])?);
         }
         Ok(rest)
     }
@@ -175,9 +163,10 @@ impl Machine {
 
     pub(super) fn loop_attribute(
         &self,
-        state: &Rc<Loop>,
+        object: &Object,
         name: &str,
     ) -> Result<Option<Value>, Error> {
+        let state = &object.get::<Loop>()?;
         let index = state.index.get();
         let int = |value: i64| Value::Int(value.into());
         Ok(Some(match name {
@@ -193,12 +182,18 @@ impl Machine {
             "previtem" if index == 0 => Loop::outside(),
             "previtem" => state.before.borrow().clone(),
             "nextitem" => self.peek(state)?.unwrap_or_else(Loop::outside),
-            "cycle" | "changed" => Value::Loop(state.clone()).method(name)?,
+            "cycle" | "changed" => Value::Loop(object.clone()).method(name)?,
             _ => return Ok(None),
         }))
     }
 
-    pub(super) fn loop_method(&self, state: &Loop, name: &str, args: Args) -> Result<Value, Error> {
+    pub(super) fn loop_method(
+        &self,
+        object: &Object,
+        name: &str,
+        args: Args,
+    ) -> Result<Value, Error> {
+        let state = object.get::<Loop>()?;
         let values = args.positional;
         if name == "cycle" {
             if values.is_empty() {
@@ -218,7 +213,8 @@ impl Machine {
     }
 
     /// `loop(values)` of a recursive loop.
-    pub(super) fn call_loop(&self, state: &Rc<Loop>, args: Args) -> Result<Value, Error> {
+    pub(super) fn call_loop(&self, object: &Object, args: Args) -> Result<Value, Error> {
+        let state = object.get::<Loop>()?;
         if !state.definition.recursive {
             let message = "The loop must have the 'recursive' marker to be called recursively.";
             return Err(Error::failed(message));

@@ -6,14 +6,13 @@ use std::time::SystemTime;
 
 use super::ast::{Body, Name, Node, Target};
 use super::error::Error;
-use super::macros::MacroValue;
 use super::value::{Dict, Value};
 
 /// Steps of one rendering; a message of a conversation costs some hundreds. A step is a node, an
 /// item or so many bytes of text as [`BYTES`], so that steps bound the memory, too.
 const STEPS: u64 = 20_000_000;
 const BYTES: u64 = 32;
-/// Of a thread's stack, which has two MiB.
+/// Bytes of a thread's stack, which has two MiB.
 const STACK: usize = 900 << 10;
 /// Macros and recursive loops within each other.
 const CALLS: usize = 200;
@@ -226,13 +225,11 @@ impl Machine {
                 self.assign(target, value, scope)?;
             }
             Node::Macro(definition) => {
-                let value = MacroValue::new(definition.clone(), scope.clone());
                 self.keep_scope(scope);
-                scope.set(&definition.name, Value::Macro(Rc::new(value)));
+                scope.set(&definition.name, self.macro_value(definition, scope));
             }
             Node::Call(definition, call) => {
-                let caller = MacroValue::new(definition.clone(), scope.clone());
-                let caller = Value::Macro(Rc::new(caller));
+                let caller = self.macro_value(definition, scope);
                 let value = self.call_block(call, caller, scope)?;
                 value.write_text(out)?;
             }

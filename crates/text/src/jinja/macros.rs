@@ -7,22 +7,25 @@ use super::ast::Macro;
 use super::error::Error;
 use super::functions::Args;
 use super::machine::{Machine, Scope};
-use super::value::Value;
+use super::value::{Object, Value};
 
 /// A macro and the names around it.
-pub(super) struct MacroValue {
-    pub(super) definition: Arc<Macro>,
+struct MacroValue {
+    definition: Arc<Macro>,
     scope: Rc<Scope>,
 }
 
-impl MacroValue {
-    pub(super) fn new(definition: Arc<Macro>, scope: Rc<Scope>) -> Self {
-        Self { definition, scope }
-    }
-}
-
 impl Machine {
-    pub(super) fn call_macro(&self, value: &MacroValue, args: Args) -> Result<Value, Error> {
+    pub(super) fn macro_value(&self, definition: &Arc<Macro>, scope: &Rc<Scope>) -> Value {
+        let value = MacroValue {
+            definition: definition.clone(),
+            scope: scope.clone(),
+        };
+        Value::Macro(Object::new(Rc::new(value), &definition.name, 0))
+    }
+
+    pub(super) fn call_macro(&self, object: &Object, args: Args) -> Result<Value, Error> {
+        let value = object.get::<MacroValue>()?;
         let Macro {
             name,
             parameters,

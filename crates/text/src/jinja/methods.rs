@@ -175,39 +175,40 @@ impl Machine {
             "find" | "rfind" | "index" | "rindex" | "count" => searched(text, name, &args)?,
             "center" | "ljust" | "rjust" | "zfill" => self.aligned(text, name, &args)?,
             "expandtabs" => self.expanded(text, int_of(first, 8)?)?,
-            "format_map" => {
-                let Some(Value::Dict(dict)) = first else {
-                    return failed("format_map() takes a dict");
-                };
-                let mut named = Args::default();
-                for (key, value) in &dict.entries {
-                    if let Some(key) = key.as_str() {
-                        named.named.push((key.into(), value.clone()));
-                    }
-                }
-                Value::str(self.format(text, &named)?)
-            }
-            "translate" => {
-                let Some(Value::Dict(dict)) = first else {
-                    return failed("translate() takes a dict");
-                };
-                let mut out = String::new();
-                for c in text.chars() {
-                    match dict.get(&Value::Int((c as u32).into()))? {
-                        None => out.push(c),
-                        Some(Value::None) => {}
-                        Some(Value::Int(code)) => {
-                            out.extend(u32::try_from(code).ok().and_then(char::from_u32));
-                        }
-                        Some(other) => other.write_text(&mut out)?,
-                    }
-                    self.charge(out.len() / 64)?;
-                }
-                Value::str(out)
-            }
+            "format_map" | "translate" => self.by_dict(text, name, first)?,
             _ => Value::Bool(is_all(text, name)),
         };
         Ok(value)
+    }
+
+    /// The methods that take a dict.
+    fn by_dict(&self, text: &str, name: &str, dict: Option<&Value>) -> Result<Value, Error> {
+        let Some(Value::Dict(dict)) = dict else {
+            return failed(format!("{name}() takes a dict"));
+        };
+        if name == "format_map" {
+            let mut args = Args::default();
+            for (key, value) in &dict.entries {
+                if let Some(key) = key.as_str() {
+                    args.named.push((key.into(), value.clone()));
+                }
+            }
+            return self.format(text, &args).map(Value::str);
+        }
+        let mut out = String::new();
+        for c in text.chars() {
+            let before = out.len();
+            match dict.get(&Value::Int((c as u32).into()))? {
+                None => out.push(c),
+                Some(Value::None) => {}
+                Some(Value::Int(code)) => {
+                    out.extend(u32::try_from(code).ok().and_then(char::from_u32));
+                }
+                Some(other) => other.write_text(&mut out)?,
+            }
+            self.charge(out.len() - before)?;
+        }
+        Ok(Value::str(out))
     }
 
     fn starts(&self, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {

@@ -28,6 +28,7 @@ mod loops;
 mod machine;
 mod macros;
 mod methods;
+mod names;
 mod operators;
 mod parser;
 mod tests;

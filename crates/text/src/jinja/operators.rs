@@ -324,9 +324,8 @@ impl Value {
             (Self::Tuple(a), Self::Tuple(b)) => Rc::ptr_eq(a, b),
             (Self::Dict(a), Self::Dict(b)) => Rc::ptr_eq(a, b),
             (Self::Namespace(a), Self::Namespace(b)) => Rc::ptr_eq(a, b),
-            (Self::Macro(a), Self::Macro(b)) => Rc::ptr_eq(a, b),
+            (Self::Macro(a), Self::Macro(b)) | (Self::Loop(a), Self::Loop(b)) => a.is_same(b),
             (Self::Iterator(a), Self::Iterator(b)) => Rc::ptr_eq(a, b),
-            (Self::Loop(a), Self::Loop(b)) => Rc::ptr_eq(a, b),
             (Self::Function(a), Self::Function(b)) => a == b,
             _ => false,
         }

@@ -2,56 +2,19 @@
 
 use super::ast::{Comparison, Operator};
 use super::error::Error;
-use super::filters;
 use super::functions::Args;
 use super::machine::Machine;
+use super::names::{is_filter, is_test};
 use super::value::Value;
 
-const KNOWN: [&str; 32] = [
-    "boolean",
-    "callable",
-    "defined",
-    "divisibleby",
-    "eq",
-    "equalto",
-    "escaped",
-    "even",
-    "false",
-    "filter",
-    "float",
-    "ge",
-    "greaterthan",
-    "gt",
-    "in",
-    "integer",
-    "iterable",
-    "le",
-    "lessthan",
-    "lower",
-    "lt",
-    "mapping",
-    "ne",
-    "none",
-    "number",
-    "odd",
-    "sameas",
-    "sequence",
-    "string",
-    "test",
-    "true",
-    "upper",
-];
-
-pub(super) fn is_known(name: &str) -> bool {
-    name == "undefined" || KNOWN.contains(&name)
+impl Machine {
+    /// `value is name(args)`
+    pub(super) fn test(&self, name: &str, value: &Value, args: Args) -> Result<bool, Error> {
+        apply(self, name, value, args)
+    }
 }
 
-pub(super) fn apply(
-    machine: &Machine,
-    name: &str,
-    value: &Value,
-    args: Args,
-) -> Result<bool, Error> {
+fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<bool, Error> {
     machine.step()?;
     let [other] = args.bind(name, ["other"])?;
     let compare = |comparison, other: &Option<Value>| match other {
@@ -105,7 +68,7 @@ pub(super) fn apply(
             None => return Err(Error::failed("divisibleby takes a number")),
         },
         "sameas" => other.is_some_and(|other| value.is_same(&other)),
-        "filter" => value.as_str().is_some_and(filters::is_known),
+        "filter" => value.as_str().is_some_and(is_filter),
         "test" => value.as_str().is_some_and(is_known_or_sign),
         "in" => compare(Comparison::In, &other)?,
         "eq" | "equalto" | "==" => compare(Comparison::Equal, &other)?,
@@ -119,7 +82,7 @@ pub(super) fn apply(
 }
 
 fn is_known_or_sign(name: &str) -> bool {
-    is_known(name) || ["==", "!=", "<", "<=", ">", ">="].contains(&name)
+    is_test(name) || ["==", "!=", "<", "<=", ">", ">="].contains(&name)
 }
 
 pub(super) fn is_callable(value: &Value) -> bool {

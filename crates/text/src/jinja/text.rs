@@ -169,12 +169,11 @@ impl Value {
                 entries(&members.borrow().entries, out)?;
                 out.push('>');
             }
-            Self::Macro(definition) => {
+            Self::Macro(object) => {
                 out.push_str("<Macro ");
-                write_quoted(&definition.definition.name, out);
+                write_quoted(&object.name, out);
                 out.push('>');
             }
-            Self::Loop(current) => out.push_str(&current.shown()?),
             Self::Method(method, _) => {
                 let (name, kind) = (&method.1, method.0.kind());
                 _ = write!(out, "<built-in method {name} of {kind} object>");

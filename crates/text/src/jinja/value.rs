@@ -1,14 +1,13 @@
 //! Values of a template: Python's.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::error::Error;
-use super::functions::Function;
-use super::loops::Loop;
-use super::macros::MacroValue;
+use super::names::Function;
 
 /// Containers within containers; what is deeper is refused, so that printing, comparing and
 /// dropping a value need little stack.
@@ -35,13 +34,39 @@ pub(super) enum Value {
     Slice(Rc<[Value; 3]>),
     Iterator(Rc<Generator>),
     Namespace(Rc<RefCell<Dict>>),
-    Macro(Rc<MacroValue>),
-    Loop(Rc<Loop>),
+    Macro(Object),
+    Loop(Object),
     /// A method of a value.
     Method(Rc<(Value, Arc<str>)>, u16),
     Function(Function),
     Cycler(Rc<Cycler>),
     Joiner(Rc<(Arc<str>, Cell<bool>)>),
+}
+
+/// What only the statement that made it looks into.
+#[derive(Clone)]
+pub(super) struct Object {
+    inner: Rc<dyn Any>,
+    pub(super) name: Arc<str>,
+    depth: u16,
+}
+
+impl Object {
+    pub(super) fn new<T: 'static>(inner: Rc<T>, name: &Arc<str>, depth: u16) -> Self {
+        let name = name.clone();
+        Self { inner, name, depth }
+    }
+
+    /// # Errors
+    /// None: each kind of value has objects of one type.
+    pub(super) fn get<T: 'static>(&self) -> Result<Rc<T>, Error> {
+        let found = self.inner.clone().downcast();
+        found.map_err(|_| Error::failed("an object of another kind"))
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,7 +264,7 @@ fn depth_of(values: &[Value]) -> Result<u16, Error> {
             Value::Dict(dict) | Value::View(_, dict) => dict.depth,
             Value::Iterator(values) => values.depth,
             Value::Method(_, depth) => *depth,
-            Value::Loop(current) => current.depth,
+            Value::Loop(object) => object.depth,
             Value::Cycler(cycler) => cycler.depth,
             _ => 0,
         };
