@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-LITERALS = (
-    "0|1|-2|3.5|'a b'|'x'|''|true|none|[]|[1,2]|(1,'a')|{'k':1}|'A,b,C'|\"it's\"|['b','a']|range(4)"
-    "|'%s-%s'|' pad '|[[1,2],[3]]|'1e3'|missing"
-).split("|")
+LITERALS = """
+0;1;-2;3.5;'a b';'x';'';true;none;[];[1,2];(1,'a');{'k':1};'A,b,C';"it's";['b','a'];range(4)
+'%s-%s';' pad ';[[1,2],[3]];'1e3';missing
+""".replace("\n", ";").strip(";")
 FILTERS = """
 abs;capitalize;center(12);count;default('d');default('d',true);escape;first;float;forceescape
 indent(1,true);int;int(9);items|list;join;join(',');last;length;list;lower;map('upper')|list
@@ -28,7 +28,7 @@ isupper();istitle();isalnum();isspace();capitalize();swapcase();removeprefix('a'
 removesuffix('b');lstrip('a');rstrip();format(1,k=2);keys()|list;values()|list;items()|list
 get('a');get('zz','q');count(1);index(1);a;b;x;n;expandtabs();isidentifier();isprintable()
 """.replace("\n", ";").strip(";")
-SUBSCRIPTS = "[0] [-1] ['a'] [1:] [::-1] [:2] [-3:-1] [::2] [5] [none] [true] [:] [3:0:-2]".split()
+SUBSCRIPTS = "[0];[-1];['a'];[1:];[::-1];[:2];[-3:-1];[::2];[5];[none];[true];[:];[3:0:-2]"
 TESTS = """
 defined;undefined;none;string;number;integer;float;boolean;mapping;sequence;iterable;callable;true
 false;odd;even;divisibleby(2);eq(1);ne 1;gt 1;lt(2);ge 1;le('a');in([1,2,'x']);in 'abc';lower
@@ -50,12 +50,13 @@ class Expressions:
     def make(self, depth: int) -> str:
         kind = self.random.random()
         if depth <= 0 or kind < 0.18:
-            return self.random.choice(self.names if self.random.random() < 0.6 else LITERALS)
+            named = self.random.random() < 0.6
+            return self.random.choice(self.names) if named else self.pick(LITERALS)
         one, other = self.make(depth - 1), self.make(depth - 2)
         forms = (
             (0.40, f"({one})|{self.pick(FILTERS)}"),
             (0.52, f"({one}).{self.pick(METHODS)}"),
-            (0.60, f"({one}){self.random.choice(SUBSCRIPTS)}"),
+            (0.60, f"({one}){self.pick(SUBSCRIPTS)}"),
             (0.68, f"({one} is {self.pick(TESTS)})"),
             (0.88, f"({one} {self.pick(OPERATORS)} {other})"),
             (0.91, f"({one} if {other} else {self.make(depth - 1)})"),

@@ -56,10 +56,13 @@ fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<boo
             };
             cased && !text.chars().any(wrong)
         }
-        "odd" | "even" => match value {
-            Value::Float(number) => (number.rem_euclid(2.0) == 1.0) == (name == "odd"),
-            _ => (whole()?.rem_euclid(2) == 1) == (name == "odd"),
-        },
+        "odd" | "even" => {
+            let wanted = i128::from(name == "odd");
+            match value {
+                Value::Float(number) => number.rem_euclid(2.0) == wanted as f64,
+                _ => whole()?.rem_euclid(2) == wanted,
+            }
+        }
         "divisibleby" => match &other {
             Some(other) => {
                 let rest = machine.operate(Operator::Mod, value, other)?;
