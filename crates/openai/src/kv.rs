@@ -55,7 +55,7 @@ fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
             continue_final: false,
             template: None,
-            tools: Tools::take(fields)?,
+            tools: Box::new(Tools::take(fields)?),
             template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
         })),
         [false, false, true] => match fields.take::<Vec<u32>>("prompt_token_ids")? {

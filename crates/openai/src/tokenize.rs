@@ -30,7 +30,7 @@ pub enum TokenizeInput {
         messages: Value,
         add_generation_prompt: bool,
         continue_final: bool,
-        tools: Tools,
+        tools: Box<Tools>,
         /// A chat template in place of the model's own, which the server must trust.
         template: Option<String>,
         template_kwargs: Map<String, Value>,
@@ -55,7 +55,7 @@ impl TokenizeRequest {
                     messages,
                     add_generation_prompt,
                     continue_final,
-                    tools: Tools::take(&mut fields)?,
+                    tools: Box::new(Tools::take(&mut fields)?),
                     template: fields.take("chat_template")?,
                     template_kwargs: take_template_kwargs(&mut fields)?,
                 }
