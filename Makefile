@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
 # flask and flask-cors make a server of moto: an S3 for the tests; msgspec and pyzmq are what vLLM publishes KV events by
-TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jsonschema matplotlib moto[s3] msgspec mypy numpy openai openapi-spec-validator pytest pytest-timeout pyzmq ray ruff schemathesis types-PyYAML
+TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jinja2 jsonschema matplotlib moto[s3] msgspec mypy numpy openai openapi-spec-validator pytest pytest-timeout pyzmq ray ruff schemathesis types-PyYAML
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GDS_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 

@@ -37,6 +37,15 @@ def test_a_directory_without_a_model(serve: Serve, tmp_path: Path) -> None:
     assert "config.json" in refused(serve(model=tmp_path))
 
 
+def test_a_template_that_prints_no_message_of_a_user(serve: Serve, tmp_path: Path) -> None:
+    template = tmp_path / "broken.jinja"
+    template.write_text("{{ messages[0].nothing.more }}")
+    complaint = refused(serve("--chat-template", str(template)))
+    assert "message of a user" in complaint
+    assert "--chat-template" in complaint
+    assert "'nothing'" in complaint
+
+
 @pytest.mark.parametrize(
     "flags", [[], ["--no-engine-process"]], ids=["two processes", "one process"]
 )

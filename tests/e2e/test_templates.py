@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -47,3 +49,35 @@ def test_what_a_template_builds_takes_no_memory_of_the_server(
         prompt = ask("<{{ messages[0].content }}>").json()["prompt_token_ids"]
         assert bytes(prompt) == b"<hi>"
         assert sse.post(client, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1})
+
+
+LOOPS = 8
+QUICK_S = 4.0
+"""An ordinary request takes milliseconds, and two processes of the lowest priority beside it."""
+
+
+def test_templates_of_requests_wait_apart(serve: Serve, repository: Path, tmp_path: Path) -> None:
+    model = tmp_path / "llama"
+    shutil.copytree(repository / "tests/fixtures/tiny/llama", model)
+    write_tokenizer(model)
+    loop = "{% for a in range(100000) %}" * 3 + "{% set x = 1 %}" + "{% endfor %}" * 3
+    plain: dict[str, object] = {"messages": MESSAGES, "max_tokens": 1}
+    options = ("--dtype", "float32", "--trust-request-chat-template")
+    with serve(*options, model=model) as server, server.client() as client:
+
+        def ask(template: str) -> int:
+            body = {**plain, "chat_template": template}
+            return client.post("/v1/chat/completions", json=body, timeout=120).status_code
+
+        with ThreadPoolExecutor(LOOPS) as pool:
+            looping = [pool.submit(ask, loop) for _ in range(LOOPS)]
+            began = time.monotonic()
+            answer = client.post("/v1/chat/completions", json=plain)
+            assert answer.status_code == httpx.codes.OK
+            assert time.monotonic() - began < QUICK_S
+            statuses = {request.result() for request in looping}
+        assert statuses == {httpx.codes.BAD_REQUEST}
+        counted = client.post("/tokenize", json={"messages": MESSAGES, "chat_template": "abc"})
+        assert counted.json()["count"] == len("abc")
+        cut = {"prompt": "abcdef", "truncate_prompt_tokens": 2, "add_special_tokens": False}
+        assert bytes(client.post("/tokenize", json=cut).json()["tokens"]) == b"ef"

@@ -68,7 +68,7 @@ impl ChatRequest {
 }
 
 /// Whether an assistant's turn begins behind the messages, or the last one goes on.
-fn take_end(fields: &mut Fields<'_>) -> Result<(bool, bool), ApiError> {
+pub(super) fn take_end(fields: &mut Fields<'_>) -> Result<(bool, bool), ApiError> {
     let begins = fields.flag("add_generation_prompt", true)?;
     let goes_on = fields.flag("continue_final_message", false)?;
     if begins && goes_on {
@@ -92,7 +92,10 @@ fn take_logprobs(fields: &mut Fields<'_>) -> Result<Option<u8>, ApiError> {
     }
 }
 
-fn take_template_kwargs(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+/// Variables of the template.
+pub(super) fn take_template_kwargs(
+    fields: &mut Fields<'_>,
+) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     if let Some(documents) = fields.take::<Vec<Map<String, Value>>>("documents")? {
         let documents = documents.into_iter().map(Value::Object).collect();

@@ -106,15 +106,19 @@ impl Common {
             ignore_eos: fields.flag("ignore_eos", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             return_token_ids: fields.flag("return_token_ids", false)?,
-            truncate_prompt: fields
-                .integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?
-                .map(|tokens| tokens.max(0) as usize),
+            truncate_prompt: take_truncation(fields)?,
             cache_salt: take_cache_salt(fields)?,
             priority: take_priority(fields)?,
             return_cached_tokens_by_tier: fields.flag("return_cached_tokens_by_tier", false)?,
             resume: take_resume(fields, stream, n)?,
         })
     }
+}
+
+/// Last tokens of a prompt that are kept; 0 for as many as the model takes.
+pub(super) fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
+    Ok(most.map(|tokens| tokens.max(0) as usize))
 }
 
 fn take_resume(

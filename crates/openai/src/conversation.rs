@@ -29,16 +29,29 @@ impl Conversation {
         }
     }
 
+    /// Text of the user; turns of the user in a row are one.
     pub(crate) fn user(&mut self, text: String) {
-        self.plain("user", text);
+        self.close();
+        match self.messages.last_mut() {
+            Some(last) if last["role"] == "user" => {
+                let own = last["content"].as_str().unwrap_or_default();
+                last["content"] = format!("{own}\n\n{text}").into();
+            }
+            _ => self.plain("user", text),
+        }
     }
 
-    /// Text of the assistant. A second one without calls between them is a message of its own.
+    /// Text of the assistant. A second one goes on with it, unless calls are between them.
     pub(crate) fn assistant(&mut self, text: String) {
-        if self.assistant.as_ref().is_some_and(Assistant::has_output) {
+        let calls = |assistant: &Assistant| !assistant.calls.is_empty();
+        if self.assistant.as_ref().is_some_and(calls) {
             self.close();
         }
-        self.assistant.get_or_insert_default().text = Some(text);
+        let assistant = self.assistant.get_or_insert_default();
+        assistant.text = Some(match assistant.text.take() {
+            Some(own) => format!("{own}\n\n{text}"),
+            None => text,
+        });
     }
 
     /// What the assistant thought before the output that follows.
@@ -191,8 +204,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "c1", "content": "1"},
                 {"role": "tool", "tool_call_id": "c2", "content": "2"},
                 {"role": "system", "content": "late"},
-                {"role": "assistant", "content": "one"},
-                {"role": "assistant", "content": "two"},
+                {"role": "assistant", "content": "one\n\ntwo"},
             ])
         );
     }

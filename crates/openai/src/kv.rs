@@ -53,7 +53,9 @@ fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
         [false, true, false] => Ok(KvInput::Written(TokenizeInput::Messages {
             messages: take_messages(fields)?,
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
-            tools: Tools::take(fields)?,
+            continue_final: false,
+            template: None,
+            tools: Box::new(Tools::take(fields)?),
             template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
         })),
         [false, false, true] => match fields.take::<Vec<u32>>("prompt_token_ids")? {

@@ -10,7 +10,7 @@ const MAX_ROLE_BYTES: usize = 64;
 const MAX_CALLS: usize = 128;
 
 /// Takes and normalises `messages`: text parts are joined, `function_call` becomes a tool call and
-/// the role `function` the role `tool`, reasoning has both of its spellings.
+/// the role `function` the role `tool`.
 pub(super) fn take_messages(fields: &mut Fields<'_>) -> Result<Value, ApiError> {
     let messages: Option<Vec<Map<String, Value>>> = fields.take("messages")?;
     let messages = messages.ok_or_else(|| invalid("messages is required."))?;
@@ -43,7 +43,6 @@ fn normalised(
     }
     name_calls(&mut message);
     check_calls(index, &mut message)?;
-    spell_reasoning(&mut message);
     Ok(message)
 }
 
@@ -79,8 +78,8 @@ fn is_empty(calls: &Value) -> bool {
     calls.is_null() || calls.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Each call has a function with a name; arguments are JSON text, or already an object. An empty
-/// list is as none: templates ask whether the member is there.
+/// Each call has a function with a name; its arguments may be anything. An empty list is as none:
+/// templates ask whether the member is there.
 fn check_calls(index: usize, message: &mut Map<String, Value>) -> Result<(), ApiError> {
     let calls = match message.get_mut("tool_calls") {
         Some(Value::Array(calls)) if !calls.is_empty() => calls,
@@ -105,28 +104,8 @@ fn check_calls(index: usize, message: &mut Map<String, Value>) -> Result<(), Api
         if !function.get("name").is_some_and(Value::is_string) {
             return Err(invalid(format!("{}.name must be a string.", at())));
         }
-        match function.get("arguments") {
-            Some(Value::String(text)) if text.trim().is_empty() => {}
-            Some(Value::String(_) | Value::Object(_)) => continue,
-            None | Some(Value::Null) => {}
-            Some(_) => {
-                let message = format!("{}.arguments must be a string of JSON.", at());
-                return Err(invalid(message));
-            }
-        }
-        function.insert("arguments".into(), "{}".into());
     }
     Ok(())
-}
-
-/// Templates read `reasoning_content`, newer clients send `reasoning`.
-fn spell_reasoning(message: &mut Map<String, Value>) {
-    let known = |name: &str| message.get(name).filter(|v| v.is_string()).cloned();
-    let (new, old) = (known("reasoning"), known("reasoning_content"));
-    if let Some(text) = old.or(new) {
-        message.insert("reasoning".into(), text.clone());
-        message.insert("reasoning_content".into(), text);
-    }
 }
 
 fn joined_parts(index: usize, parts: &[Value]) -> Result<String, ApiError> {
@@ -184,8 +163,8 @@ mod tests {
         assert_eq!(
             messages.unwrap(),
             json!([
-                {"role":"assistant","content":null,"reasoning":"r","reasoning_content":"r",
-                 "tool_calls":[{"type":"function","function":{"name":"f","arguments":"{}"}}]},
+                {"role":"assistant","content":null,"reasoning":"r",
+                 "tool_calls":[{"type":"function","function":{"name":"f","arguments":""}}]},
                 {"role":"assistant","content":"x"},
                 {"role":"tool","name":"f","content":"3"}
             ])
@@ -208,7 +187,6 @@ mod tests {
             r#"[{"role":"assistant","tool_calls":{}}]"#,
             r#"[{"role":"assistant","tool_calls":[{"id":"a"}]}]"#,
             r#"[{"role":"assistant","tool_calls":[{"function":{"arguments":"{}"}}]}]"#,
-            r#"[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":3}}]}]"#,
         ] {
             let error = take(messages).unwrap_err();
             let seen = (error.status, error.param.as_deref());

@@ -2,8 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::chat::{take_end, take_template_kwargs};
+use super::common::take_truncation;
 use super::fields::Fields;
 use super::messages::take_messages;
+use super::neutral;
 use super::tools::Tools;
 use crate::error::ApiError;
 
@@ -13,6 +16,8 @@ pub struct TokenizeRequest {
     pub model: Option<String>,
     pub input: TokenizeInput,
     pub return_token_strs: bool,
+    /// Last tokens that are kept; 0 for as many as the model takes.
+    pub truncate_prompt: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +29,10 @@ pub enum TokenizeInput {
     Messages {
         messages: Value,
         add_generation_prompt: bool,
-        tools: Tools,
+        continue_final: bool,
+        tools: Box<Tools>,
+        /// A chat template in place of the model's own, which the server must trust.
+        template: Option<String>,
         template_kwargs: Map<String, Value>,
     },
 }
@@ -38,20 +46,29 @@ impl TokenizeRequest {
                 text,
                 add_special_tokens: fields.flag("add_special_tokens", true)?,
             },
-            None => TokenizeInput::Messages {
-                messages: take_messages(&mut fields).map_err(|e| {
+            None => {
+                let messages = take_messages(&mut fields).map_err(|e| {
                     ApiError::invalid("prompt", format!("prompt or messages is required: {e}"))
-                })?,
-                add_generation_prompt: fields.flag("add_generation_prompt", true)?,
-                tools: Tools::take(&mut fields)?,
-                template_kwargs: fields.take("chat_template_kwargs")?.unwrap_or_default(),
-            },
+                })?;
+                let (add_generation_prompt, continue_final) = take_end(&mut fields)?;
+                TokenizeInput::Messages {
+                    messages,
+                    add_generation_prompt,
+                    continue_final,
+                    tools: Box::new(Tools::take(&mut fields)?),
+                    template: fields.take("chat_template")?,
+                    template_kwargs: take_template_kwargs(&mut fields)?,
+                }
+            }
         };
-        Ok(Self {
+        let request = Self {
             model: fields.take("model")?,
             input,
             return_token_strs: fields.flag("return_token_strs", false)?,
-        })
+            truncate_prompt: take_truncation(&mut fields)?,
+        };
+        neutral::check(&fields)?;
+        Ok(request)
     }
 }
 
@@ -73,5 +90,62 @@ impl DetokenizeRequest {
             model: fields.take("model")?,
             tokens,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(body: &str) -> Result<TokenizeRequest, ApiError> {
+        TokenizeRequest::parse(body.as_bytes())
+    }
+
+    #[test]
+    fn what_changes_a_chats_prompt_changes_its_tokens() {
+        let body = r#"{"messages":[{"role":"user","content":"x"}],"chat_template":"t",
+            "documents":[{"text":"d"}],"reasoning_effort":"low","truncate_prompt_tokens":-1,
+            "continue_final_message":true,"add_generation_prompt":false}"#;
+        let request = parse(body).unwrap();
+        assert_eq!(request.truncate_prompt, Some(0));
+        let TokenizeInput::Messages {
+            continue_final: true,
+            template: Some(template),
+            template_kwargs,
+            ..
+        } = request.input
+        else {
+            panic!("{:?}", request.input);
+        };
+        assert_eq!(template, "t");
+        assert_eq!(template_kwargs["reasoning_effort"], "low");
+        assert_eq!(template_kwargs["documents"][0]["text"], "d");
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_name() {
+        for (name, body) in [
+            ("chat_template", r#"{"prompt":"a","chat_template":"t"}"#),
+            ("tools", r#"{"prompt":"a","tools":[{"type":"function"}]}"#),
+            (
+                "truncation_side",
+                r#"{"prompt":"a","truncation_side":"right"}"#,
+            ),
+            (
+                "truncate_prompt_tokens",
+                r#"{"prompt":"a","truncate_prompt_tokens":-2}"#,
+            ),
+            (
+                "continue_final_message",
+                r#"{"prompt":"a","continue_final_message":true}"#,
+            ),
+        ] {
+            assert_eq!(
+                parse(body).unwrap_err().param.as_deref(),
+                Some(name),
+                "{body}"
+            );
+        }
     }
 }

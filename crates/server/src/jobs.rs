@@ -90,6 +90,16 @@ fn text_error(field: &'static str, error: &TextError) -> ApiError {
     ApiError::invalid(field, format!("{error}."))
 }
 
+/// Whether a request brings a chat template, which may run for seconds.
+fn has_template(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Wire {
+        chat_template: Option<serde::de::IgnoredAny>,
+    }
+    // A body that is no such object is refused by its endpoint.
+    serde_json::from_slice::<Wire>(body).is_ok_and(|wire| wire.chat_template.is_some())
+}
+
 /// Runs `work` on a body.
 ///
 /// # Errors
@@ -100,7 +110,8 @@ pub(crate) async fn work_on<T: Send + 'static>(
     work: impl FnOnce(&Job<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let (limits, size) = (&app.config.limits, body.bytes.len());
-    if size <= limits.inline_body_bytes {
+    let templated = app.config.trust_request_chat_template && has_template(&body.bytes);
+    if size <= limits.inline_body_bytes && !templated {
         let text = app.text()?;
         return work(&Job {
             app,
@@ -111,7 +122,10 @@ pub(crate) async fn work_on<T: Send + 'static>(
     }
     app.text()?;
     let long = size > limits.short_body_bytes;
-    let turn = app.lanes.turn(long).await?;
+    let turn = match templated {
+        true => app.lanes.template_turn().await?,
+        false => app.lanes.turn(long).await?,
+    };
     let client = Arc::new(());
     let (app, watched) = (app.clone(), Arc::downgrade(&client));
     let joined = tokio::task::spawn_blocking(move || {

@@ -8,11 +8,15 @@ use penstock_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const RETRY_S: u32 = 1;
+/// Templates of requests that run at once, each in a process of its own.
+const TEMPLATES: usize = 2;
 
-/// Long bodies have a lane of their own: others do not wait behind them.
+/// Long bodies have a lane of their own, and templates of requests another: others do not wait
+/// behind them.
 pub(crate) struct Lanes {
     short: Lane,
     long: Lane,
+    templates: Lane,
 }
 
 struct Lane {
@@ -31,6 +35,7 @@ impl Lanes {
         Self {
             short: lane(limits.short_jobs),
             long: lane(limits.long_jobs),
+            templates: lane(TEMPLATES),
         }
     }
 
@@ -41,6 +46,13 @@ impl Lanes {
     pub(crate) async fn turn(&self, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let lane = if long { &self.long } else { &self.short };
         lane.turn().await
+    }
+}
+
+impl Lanes {
+    /// [`Self::turn`] of a request that brings a template.
+    pub(crate) async fn template_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.templates.turn().await
     }
 }
 

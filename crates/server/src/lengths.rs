@@ -6,10 +6,16 @@ use crate::admission::Limits;
 
 /// Keeps the last tokens of a prompt as the request asks.
 pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
-    let most = match common.truncate_prompt {
-        None => return,
-        Some(0) => limits.max_model_len.saturating_sub(1) as usize,
-        Some(most) => most,
+    if let Some(most) = common.truncate_prompt {
+        keep_last(prompt, most, limits.max_model_len);
+    }
+}
+
+/// Keeps the last `most` tokens; 0 stands for all that leave room for an answer in the window.
+pub(crate) fn keep_last(prompt: &mut Vec<u32>, most: usize, max_model_len: u32) {
+    let most = match most {
+        0 => max_model_len.saturating_sub(1) as usize,
+        most => most,
     };
     prompt.drain(..prompt.len().saturating_sub(most));
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use penstock_engine_client::{Engine, EngineState, Observer};
 use penstock_http::{Level, log};
-use penstock_text::{Elsewhere, TextError, TextModel};
+use penstock_text::{ChatTemplate, Elsewhere, TextError, TextModel};
 use penstock_wire::{Ready, Stage, StepStats};
 
 use crate::app::App;
@@ -17,6 +17,11 @@ use crate::metrics::Metrics;
 pub enum StartupError {
     #[error("the model's tokenizer cannot be used: {0}")]
     Text(#[from] TextError),
+    #[error(
+        "the model's chat template cannot print one message of a user: {0}; start the server with \
+         --chat-template and another one"
+    )]
+    Template(TextError),
     #[error("reading the tokenizer was interrupted")]
     Interrupted,
     #[error(
@@ -67,9 +72,20 @@ async fn read_text(app: &Arc<App>) -> Result<(), StartupError> {
         app.config.model_path.clone(),
         app.config.chat_template.clone(),
     );
-    let opened =
-        tokio::task::spawn_blocking(move || TextModel::open(&path, template.as_deref())).await;
-    let mut text = opened.map_err(|_| StartupError::Interrupted)??;
+    let opened = tokio::task::spawn_blocking(move || {
+        let text = TextModel::open(&path, template.as_deref())?;
+        let tried = text.template.as_ref().map(ChatTemplate::try_out);
+        let refused = tried.transpose().map_err(StartupError::Template)?;
+        for (what, error) in refused.into_iter().flatten() {
+            let line = format!(
+                "the chat template refuses {what} ({error}): such conversations are written in \
+                 another form"
+            );
+            log(Level::Warning, line);
+        }
+        Ok::<_, StartupError>(text)
+    });
+    let mut text = opened.await.map_err(|_| StartupError::Interrupted)??;
     let templates = JobProcess::new(&app.config.job_command, "template");
     text.elsewhere = templates.map(|process| Elsewhere::new(move |job| process.run(job)));
     let (tokens, rows) = (text.tokenizer.vocab_size(), app.config.vocab_size);

@@ -69,6 +69,14 @@ pub enum TextError {
 }
 
 impl TextError {
+    /// Whether the template does not take the conversation.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::TemplateRaised { .. } | Self::TemplateRender { .. }
+        )
+    }
+
     pub(crate) fn bad_file(path: &Path, reason: impl std::fmt::Display) -> Self {
         Self::BadFile {
             path: path.to_owned(),

@@ -11,6 +11,8 @@ use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Roles, Tokenizer};
 use crate::{SpecialTokens, TextError, tiktoken};
 
+/// The directory of templates with names.
+const NAMED: &str = "additional_chat_templates";
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
 /// Settings of tokenizer_config.json and its neighbours beside the pipeline.
@@ -109,20 +111,41 @@ struct NamedTemplate {
     template: String,
 }
 
-/// chat_template.jinja wins over the configuration, as in transformers.
+/// Templates in files, where transformers writes them since 2025: the default one and a directory
+/// of those with names. As there, they win over the configuration's.
 fn templates(
     directory: &Path,
     config: &Map<String, Value>,
 ) -> Result<Option<TemplateSources>, TextError> {
-    let file = directory.join("chat_template.jinja");
-    if let Some(bytes) = read_if_present(&file)? {
-        let default =
-            String::from_utf8(bytes).map_err(|error| TextError::bad_file(&file, error))?;
+    let read = |file: &Path| -> Result<Option<String>, TextError> {
+        let bytes = read_if_present(file)?;
+        let text = bytes.map(String::from_utf8).transpose();
+        text.map_err(|error| TextError::bad_file(file, error))
+    };
+    let named = |name: &str| read(&directory.join(NAMED).join(format!("{name}.jinja")));
+    let default = match read(&directory.join("chat_template.jinja"))? {
+        Some(default) => Some(default),
+        None => named("default")?,
+    };
+    if let Some(default) = default {
         return Ok(Some(TemplateSources {
             default,
-            with_tools: None,
+            with_tools: named("tool_use")?,
         }));
     }
+    let with_tools = named("tool_use")?;
+    let Some(mut stated) = stated(directory, config)? else {
+        return Ok(None);
+    };
+    stated.with_tools = with_tools.or(stated.with_tools);
+    Ok(Some(stated))
+}
+
+/// The templates of the configuration.
+fn stated(
+    directory: &Path,
+    config: &Map<String, Value>,
+) -> Result<Option<TemplateSources>, TextError> {
     let Some(stated) = config.get("chat_template").filter(|value| !value.is_null()) else {
         return Ok(None);
     };

@@ -12,6 +12,7 @@ mod error;
 mod gguf;
 mod guard;
 mod hf;
+mod jinja;
 mod model;
 mod shortened;
 mod stop;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_formats::{Checkpoint, Metadata};
 use serde_json::{Map, Value};
 
-use crate::chat::TemplateSources;
+use crate::chat::{FORMS, TemplateSources, adapted};
 use crate::guard::{Guard, Rendered};
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{ChatTemplate, Elsewhere, SpecialTokens, TextError, gguf, hf};
@@ -180,6 +180,18 @@ impl TextModel {
                     template.render(messages, add, tools, kwargs)
                 }
             }
+        };
+        // What the template refuses as it is, it is asked to take in other forms.
+        let print = |messages: &Value, tools: Option<&Value>, kwargs: &Map<String, Value>| {
+            let refused = match print(messages, tools, kwargs) {
+                Err(error) if error.is_refusal() => error,
+                printed => return printed,
+            };
+            let forms = (0..FORMS).find_map(|form| {
+                let (messages, tools) = adapted(messages, tools, form);
+                print(&messages, tools.as_ref(), kwargs).ok()
+            });
+            forms.ok_or(refused)
         };
         let (none, mut hidden) = (Map::new(), Vec::new());
         let kwargs = chat.template_kwargs.unwrap_or(&none);

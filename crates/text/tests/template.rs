@@ -215,7 +215,7 @@ fn endless_loops_run_out_of_fuel() {
 fn huge_outputs_are_refused() {
     let repeated = render("{{ 'a' * 10**9 }}").unwrap_err();
     assert!(
-        matches!(repeated, TextError::TemplateRender { .. }),
+        matches!(repeated, TextError::TemplateLimit { .. }),
         "{repeated}"
     );
     for source in [
@@ -422,44 +422,6 @@ fn a_directory_without_tokenizer_is_named() {
     ));
 }
 
-/// SmolLM2's template, for one, prints no tools.
-#[test]
-fn a_template_without_tools_gets_them_as_text() {
-    let template = ChatTemplate::parse(
-        "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}",
-        SpecialTokens::new(),
-    );
-    let call = |name: &str| {
-        json!({"id": "1", "type": "function",
-               "function": {"name": name, "arguments": "{\"a\": \"é\"}"}})
-    };
-    let messages = json!([
-        {"role": "system", "content": "Be brief."},
-        {"role": "assistant", "content": "Wait.", "tool_calls": [call("f"), call("g")]},
-        {"role": "tool", "content": "1"},
-        {"role": "tool", "content": "2"},
-        {"role": "user", "content": "And?"},
-    ]);
-    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
-    let template = template.unwrap();
-    let text = |tools| {
-        template
-            .render(&messages, false, tools, &Map::new())
-            .unwrap()
-    };
-    let history = "[assistant] Wait.\n\
-        <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>\n\
-        <tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"é\"}}\n</tool_call>\n\
-        [user] <tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n\
-        [user] And?\n";
-    assert_eq!(text(None), format!("[system] Be brief.\n{history}"));
-    let with_tools = text(Some(&tools));
-    assert!(with_tools.starts_with("[system] Be brief.\n\nYou can call functions"));
-    let listed = "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n</tools>";
-    assert!(with_tools.contains(listed), "{with_tools}");
-    assert!(with_tools.ends_with(history), "{with_tools}");
-}
-
 #[test]
 fn a_template_that_another_process_runs_has_the_same_outcome() {
     let plain = TextModel::of_words(9).unwrap();
@@ -491,4 +453,24 @@ fn a_template_that_another_process_runs_has_the_same_outcome() {
     assert!(shown(&remote, "a").unwrap_err().contains("memory or time"));
     let own = Conversation::of(&messages);
     assert!(remote.render(&own, true).is_ok());
+}
+
+#[test]
+fn templates_with_names_are_files() {
+    let path = directory("named_templates", &[("chat_template.jinja", json!("d"))]);
+    let names = path.join("additional_chat_templates");
+    std::fs::create_dir(&names).unwrap();
+    std::fs::write(names.join("tool_use.jinja"), "t").unwrap();
+    std::fs::write(names.join("rag.jinja"), "{% broken").unwrap();
+    let model = TextModel::open(&path, None).unwrap();
+    let messages = json!([{"role": "user"}]);
+    let text = |tools: Option<&Value>| {
+        let chat = Conversation {
+            tools,
+            ..Conversation::of(&messages)
+        };
+        model.render(&chat, true).unwrap().written()
+    };
+    assert_eq!(text(None), "d");
+    assert_eq!(text(Some(&json!([1]))), "t");
 }

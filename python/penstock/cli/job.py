@@ -7,6 +7,7 @@ many states as a number in it. The limits end this process, and with it the work
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 
@@ -15,6 +16,9 @@ MEMORY = 1 << 30
 SECONDS = {"template": 20, "grammar": 3}
 """Seconds of processor time. An ordinary template takes milliseconds, and so does a grammar."""
 
+NICENESS = {"template": 19, "grammar": 0}
+"""The server and its engine come before templates of requests, which may loop for seconds."""
+
 
 def main() -> None:
     (kind,) = sys.argv[1:]
@@ -22,6 +26,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(NICENESS[kind])
     from penstock import _native
 
     run = {"template": _native.run_template, "grammar": _native.try_grammar}[kind]

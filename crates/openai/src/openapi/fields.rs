@@ -276,7 +276,15 @@ pub(super) const TOKENIZE: Fields = &[
     ("parallel_tool_calls", FLAG),
     ("functions", FUNCTIONS),
     ("function_call", TOOL_CHOICE),
+    ("continue_final_message", FLAG),
+    ("chat_template", TEXT),
     ("chat_template_kwargs", OBJECT),
+    ("documents", OBJECTS),
+    ("reasoning_effort", TEXT),
+    (
+        "truncate_prompt_tokens",
+        r#"{"type": "integer", "minimum": -1}"#,
+    ),
     ("return_token_strs", FLAG),
     ("model", TEXT),
 ];

@@ -72,10 +72,7 @@ fn encode(
     request: &ChatRequest,
     max_model_len: u32,
 ) -> Result<ChatPrompt, ApiError> {
-    if request.template.is_some() && !job.app.config.trust_request_chat_template {
-        let remedy = "leave it out, or start the server with --trust-request-chat-template";
-        return Err(ApiError::unsupported("chat_template", remedy));
-    }
+    check_template(job, request.template.as_deref())?;
     let tools = request.tools.for_template();
     let chat = Conversation {
         messages: &request.messages,
@@ -86,6 +83,15 @@ fn encode(
         template_kwargs: Some(&request.template_kwargs),
     };
     job.encode_chat(&chat, max_model_len)
+}
+
+/// Refuses a request's template unless the operator takes those.
+pub(super) fn check_template(job: &Job<'_>, template: Option<&str>) -> Result<(), ApiError> {
+    if template.is_some() && !job.app.config.trust_request_chat_template {
+        let remedy = "leave it out, or start the server with --trust-request-chat-template";
+        return Err(ApiError::unsupported("chat_template", remedy));
+    }
+    Ok(())
 }
 
 impl Prepared {

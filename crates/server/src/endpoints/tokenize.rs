@@ -11,8 +11,10 @@ use penstock_openai::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 use penstock_text::{ChatTemplate, Conversation};
 use serde_json::json;
 
+use super::prepared::check_template;
 use crate::app::App;
 use crate::jobs::{Job, work_on};
+use crate::lengths::keep_last;
 use penstock_edge::{Failure, json};
 
 pub(crate) async fn tokenize(
@@ -23,7 +25,11 @@ pub(crate) async fn tokenize(
     let answer = work_on(&app, body, |job| {
         let request = TokenizeRequest::parse(job.body)?;
         job.app.check_model(request.model.as_deref())?;
-        let tokens = encoded(job, &request.input)?;
+        let mut tokens = encoded(job, &request.input)?;
+        if let Some(most) = request.truncate_prompt {
+            let window = job.app.max_model_len();
+            keep_last(&mut tokens, most, window.unwrap_or(u32::MAX));
+        }
         let strings = |id: &u32| job.text.tokenizer.token_text(*id);
         let token_strs: Option<Vec<_>> = request
             .return_token_strs
@@ -50,13 +56,18 @@ pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, 
         TokenizeInput::Messages {
             messages,
             add_generation_prompt,
+            continue_final,
             tools,
+            template,
             template_kwargs,
         } => {
+            check_template(job, template.as_deref())?;
             let tools = tools.for_template();
             let chat = Conversation {
                 add_generation_prompt: *add_generation_prompt,
                 tools: tools.as_ref(),
+                continue_final: *continue_final,
+                template: template.as_deref(),
                 template_kwargs: Some(template_kwargs),
                 ..Conversation::of(messages)
             };

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::json::python_json;
+use crate::jinja::python_json;
 
 /// Calls and results in normalised messages as text.
 pub(super) fn write_history(messages: &mut Vec<Value>) {
@@ -14,15 +14,19 @@ pub(super) fn write_history(messages: &mut Vec<Value>) {
     join_results(messages);
 }
 
-/// Adds a list of tools to the system message.
-pub(super) fn list_tools(messages: &mut Vec<Value>, tools: &Value) {
+/// Adds a list of tools to the message of `role`, `system` or `user`, that begins the conversation.
+pub(super) fn list_tools(messages: &mut Vec<Value>, tools: &Value, role: &str) {
     let instructions = instructions(tools.as_array().map_or(&[], Vec::as_slice));
     match messages.first_mut() {
-        Some(first) if first["role"] == "system" => {
+        Some(first) if first["role"] == role && first["content"].is_string() => {
             let own = first["content"].as_str().unwrap_or_default();
-            first["content"] = format!("{own}\n\n{instructions}").into();
+            let parts = match role {
+                "system" => [own, &instructions],
+                _ => [&instructions, own],
+            };
+            first["content"] = parts.join("\n\n").into();
         }
-        _ => messages.insert(0, json!({"role": "system", "content": instructions})),
+        _ => messages.insert(0, json!({"role": role, "content": instructions})),
     }
 }
 

@@ -96,19 +96,54 @@ fn part_text(at: usize, part: &Value) -> Result<&str, String> {
     }
 }
 
-/// The API carries arguments as JSON text, templates print the object.
+/// The API carries arguments as JSON text, templates go through an object. What is none, such as
+/// the half of one where an answer was cut, is a member of one: templates must not fail by it.
 fn parse_arguments(call: &mut Value) {
-    let Some(arguments) = call
-        .get_mut("function")
-        .and_then(|function| function.get_mut("arguments"))
-    else {
+    let own = call.get("function").is_none() && call.get("name").is_some();
+    let function = if own {
+        Some(call)
+    } else {
+        call.get_mut("function")
+    };
+    let Some(function) = function.and_then(Value::as_object_mut) else {
         return;
     };
-    let parsed = arguments
-        .as_str()
-        .and_then(|text| serde_json::from_str::<Map<String, Value>>(text).ok());
-    if let Some(object) = parsed {
-        *arguments = Value::Object(object);
+    let given = function.get("arguments").cloned().unwrap_or_default();
+    let parsed = match given {
+        Value::String(text) if text.trim().is_empty() => Value::Null,
+        Value::String(text) => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        other => other,
+    };
+    let object = match parsed {
+        Value::Object(object) => Value::Object(object),
+        Value::Null => json!({}),
+        other => json!({ "arguments": other }),
+    };
+    function.insert("arguments".to_owned(), object);
+}
+
+/// Names by which clients send and templates read what the assistant thought.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
+
+/// Spells reasoning in all names; `thinking` only for templates that read it, as gpt-oss's.
+pub(super) fn spell_reasoning(message: &mut Map<String, Value>, source: &str) {
+    let text = |name: &&str| message.get(*name).filter(|v| v.is_string()).cloned();
+    let Some(text) = REASONING.iter().find_map(text) else {
+        return;
+    };
+    let read = |name: &str| {
+        [
+            format!(".{name}"),
+            format!("'{name}'"),
+            format!("\"{name}\""),
+        ]
+        .iter()
+        .any(|spelled| source.contains(spelled))
+    };
+    for name in REASONING {
+        if name != "thinking" || read(name) {
+            message.insert(name.to_owned(), text.clone());
+        }
     }
 }
 

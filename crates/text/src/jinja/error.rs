@@ -1,0 +1,68 @@
+use std::fmt;
+
+/// Why a template does not parse or render.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Error {
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+    /// 0 until it is known.
+    line: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    Syntax,
+    /// By `raise_exception`; the message is the template's.
+    Raised,
+    /// A bound on the work of one rendering.
+    Limit,
+    Failed,
+}
+
+impl Error {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            kind,
+            message,
+            line: 0,
+        }
+    }
+
+    pub(super) fn syntax(message: impl Into<String>, line: u32) -> Self {
+        Self {
+            line,
+            ..Self::new(ErrorKind::Syntax, message)
+        }
+    }
+
+    pub(super) fn raised(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Raised, message)
+    }
+
+    pub(super) fn limit(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Limit, message)
+    }
+
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Failed, message)
+    }
+
+    /// The error with the line of the statement that it came from, if none is known.
+    pub(super) fn at(mut self, line: u32) -> Self {
+        if self.line == 0 {
+            self.line = line;
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match (self.kind, self.line) {
+            (ErrorKind::Raised, _) | (_, 0) => Ok(()),
+            (_, line) => write!(f, " (line {line})"),
+        }
+    }
+}
