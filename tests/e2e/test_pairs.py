@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from penstock.cli.local_server import free_port
+from penstock.config.machine import free_port
 
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
