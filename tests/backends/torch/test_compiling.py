@@ -212,6 +212,24 @@ def test_a_launch_finds_what_was_compiled_ahead(
         assert all(hits[compiled:]), "a launch did not find its kernel on the disk"
 
 
+@pytest.mark.parametrize(("failures", "compiles"), [(0, True), (4, True), (5, False)])
+def test_a_syntax_tree_that_python_refuses_is_made_again(failures: int, compiles: bool) -> None:
+    """CPython 3.11 takes the trees of two threads for one that is too deep."""
+    errors = iter([SystemError("AST constructor recursion depth mismatch")] * failures)
+
+    def warmup(*_: object, **__: object) -> str:
+        for error in errors:
+            raise error
+        return "code"
+
+    launch = Launch(SimpleNamespace(warmup=warmup), (), {})
+    if compiles:
+        assert launch.compile() == "code"
+    else:
+        with pytest.raises(SystemError, match="depth mismatch"):
+            launch.compile()
+
+
 def refused() -> None:
     raise RuntimeError("no such shape")
 

@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,8 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 META = torch.device("meta")
 MOST_THREADS = 16
 """A model has 15 to 40 kernels, and the longest takes as long as several others."""
+TRIES = 5
+"""Of one kernel."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,15 @@ class Launch:
         return (self.kernel.fn, *sorted(self.constants.items()))
 
     def compile(self) -> Any:
+        """Python 3.11 counts the depth of syntax trees for all threads together, and refuses some
+        that two threads make at once.
+        """
+        for _ in range(TRIES - 1):
+            with suppress(SystemError):
+                return self._compile()
+        return self._compile()
+
+    def _compile(self) -> Any:
         return self.kernel.warmup(*self.args, grid=(1,), **self.constants)
 
 
