@@ -240,3 +240,54 @@ proptest! {
         prop_assert!(began.elapsed() < HANG, "{:?}", began.elapsed());
     }
 }
+
+#[test]
+fn templates_that_build_chains_or_share_values_end() {
+    let chain = "{% set ns = namespace(c=none) %}";
+    let shared = "{% set a = [1] %}{% set b = [1] %}";
+    let doubled = "{% set a = [a, a] %}{% set b = [b, b] %}".repeat(60);
+    let long = "{% set s = 'é' * 3000000 %}{% for i in range(100000) %}";
+    let tuple = "{% set t = (1, 2) %}".to_owned() + &"{% set t = (t, t) %}".repeat(60);
+    let templates = [
+        // each caller, and each loop, holds the one before
+        format!(
+            "{chain}{{% macro m() %}}{{% set ns.c = caller %}}{{% endmacro %}}\
+             {{% for i in range(100000) %}}{{% set prev = ns.c %}}\
+             {{% call m() %}}x{{% endcall %}}{{% endfor %}}"
+        ),
+        format!(
+            "{chain}{{% for i in range(100000) %}}{{% set prev = ns.c %}}\
+             {{% for j in [1] %}}{{% set ns.c = loop %}}{{% endfor %}}{{% endfor %}}"
+        ),
+        format!(
+            "{{% filter {}upper %}}a{{% endfilter %}}",
+            "upper|".repeat(60_000)
+        ),
+        format!(
+            "{{% set x | {}upper %}}a{{% endset %}}",
+            "upper|".repeat(60_000)
+        ),
+        format!("{shared}{doubled}{{{{ a == b }}}}"),
+        format!("{shared}{doubled}{{{{ a in [b] }}}}{{{{ [a].count(b) }}}}"),
+        format!("{shared}{doubled}{{% for x in [a, b] %}}{{{{ loop.changed(x) }}}}{{% endfor %}}"),
+        format!("{tuple}{{{{ {{t: 1}} }}}}"),
+        format!("{long}{{% if s %}}{{% endif %}}{{% endfor %}}"),
+        format!("{long}{{% if s|length %}}{{% endif %}}{{% endfor %}}"),
+        "{% set ns = namespace(l=[]) %}{% for i in range(50000) %}{{ ns.l.append((i, i)) }}\
+         {% endfor %}{% set d = dict(ns.l) %}{% for i in range(100000) %}{% set x = dict(d) %}\
+         {{ ns.l.append(x) }}{% endfor %}"
+            .to_owned(),
+    ];
+    for template in templates {
+        let began = Instant::now();
+        if let Ok(parsed) = ChatTemplate::parse(&template, SpecialTokens::new()) {
+            let _ = parsed.render(&json!([]), true, None, &Map::new());
+        }
+        let took = began.elapsed();
+        assert!(
+            took < HANG,
+            "{took:?}: {}",
+            &template[..template.len().min(80)]
+        );
+    }
+}

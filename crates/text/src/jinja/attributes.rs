@@ -55,15 +55,8 @@ const OF_LISTS: [&str; 8] = [
     "append", "clear", "copy", "count", "extend", "index", "insert", "pop",
 ];
 const OF_DICTS: [&str; 5] = ["copy", "get", "items", "keys", "values"];
-const UNSAFE: [&str; 7] = [
-    "clear",
-    "pop",
-    "popitem",
-    "setdefault",
-    "update",
-    "remove",
-    "sort",
-];
+const UNSAFE_OF_LISTS: [&str; 3] = ["remove", "reverse", "sort"];
+const UNSAFE_OF_DICTS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
 /// The attribute of a value, if it has one of that name.
 pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<Value>, Error> {
@@ -100,7 +93,11 @@ pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<
         return value.clone().method(name).map(Some);
     }
     let hidden = name.starts_with("__") && name.ends_with("__");
-    let changes = matches!(value, Value::List(_) | Value::Dict(_)) && UNSAFE.contains(&name);
+    let changes = match value {
+        Value::List(_) => UNSAFE_OF_LISTS.contains(&name),
+        Value::Dict(_) => UNSAFE_OF_DICTS.contains(&name),
+        _ => false,
+    };
     Ok((hidden || changes).then(|| {
         let kind = value.kind();
         Value::undefined(format!(
@@ -213,13 +210,20 @@ impl Machine {
         match (name, args.as_slice()) {
             ("copy", []) => Value::list(values),
             ("count", [item]) => {
-                let count = values.iter().filter(|value| value.equals(item)).count();
-                Ok(Value::Int(count as i128))
+                let mut count = 0;
+                for value in &values {
+                    count += i128::from(value.equals(item, &self.steps)?);
+                }
+                Ok(Value::Int(count))
             }
-            ("index", [item, ..]) => match values.iter().position(|value| value.equals(item)) {
-                Some(at) => Ok(Value::Int(at as i128)),
-                None => Err(wrong("the value is not in the list")),
-            },
+            ("index", [item, ..]) => {
+                for (at, value) in values.iter().enumerate() {
+                    if value.equals(item, &self.steps)? {
+                        return Ok(Value::Int(at as i128));
+                    }
+                }
+                Err(wrong("the value is not in the list"))
+            }
             _ => Err(wrong("wrong arguments of a method of lists")),
         }
     }

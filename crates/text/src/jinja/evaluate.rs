@@ -197,6 +197,7 @@ impl Machine {
         text: Value,
         scope: &Rc<Scope>,
     ) -> Result<Value, Error> {
+        self.step()?;
         let Expr::Filter(inner, name, arguments) = filter else {
             return Ok(text);
         };

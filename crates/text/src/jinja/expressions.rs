@@ -389,11 +389,14 @@ impl Parser {
     pub(super) fn filter_of_block(&mut self) -> Result<Expr, Error> {
         let (name, arguments) = self.filter()?;
         let mut filter = Expr::Filter(None, name, arguments);
-        while self.skip_op("|") {
+        for _ in 0..LONGEST {
+            if !self.skip_op("|") {
+                return Ok(filter);
+            }
             let (name, arguments) = self.filter()?;
             filter = Expr::Filter(Some(Box::new(filter)), name, arguments);
         }
-        Ok(filter)
+        self.fail("too many filters in one expression")
     }
 
     fn test(&mut self, value: Expr) -> Result<Expr, Error> {

@@ -115,7 +115,7 @@ fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<V
     for value in machine.values(value)? {
         let key = path.of(machine, &value, case, None)?;
         let better = match &best {
-            Some((best, _)) => key.compared(best, sign)? == Some(wanted),
+            Some((best, _)) => key.compared(best, sign, &machine.steps)? == Some(wanted),
             None => true,
         };
         if better {
@@ -200,7 +200,7 @@ fn sorted(
     }
     let mut problem = None;
     keyed.sort_by(|(a, _), (b, _)| {
-        let order = a.compared(b, "<").unwrap_or_else(|error| {
+        let order = a.compared(b, "<", &machine.steps).unwrap_or_else(|error| {
             problem.get_or_insert(error);
             None
         });
@@ -324,7 +324,7 @@ fn grouped(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error>
     for value in values {
         let own = key(&value)?;
         match groups.last_mut() {
-            Some((key, values)) if key.equals(&own) => values.push(value),
+            Some((key, values)) if key.equals(&own, &machine.steps)? => values.push(value),
             _ => groups.push((own, vec![value])),
         }
     }

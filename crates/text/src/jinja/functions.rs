@@ -127,8 +127,12 @@ impl Machine {
     fn dict_of(&self, args: Args) -> Result<Dict, Error> {
         let mut dict = match args.positional.as_slice() {
             [] => Dict::default(),
-            [Value::Dict(dict)] => (**dict).clone(),
+            [Value::Dict(dict)] => {
+                self.charge_values(dict.entries.len())?;
+                (**dict).clone()
+            }
             [Value::Namespace(members)] => {
+                self.charge_values(members.borrow().entries.len())?;
                 Dict::from_entries(members.borrow().entries.iter().cloned())?
             }
             [pairs] => {

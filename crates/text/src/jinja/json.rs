@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::error::Error;
+use super::machine::Steps;
 use super::text::python_float;
 use super::value::Value;
 
@@ -78,9 +79,9 @@ impl Dialect {
             Value::Dict(dict) => {
                 let mut entries: Vec<&(Value, Value)> = dict.entries.iter().collect();
                 if self.sort {
-                    let mut problem = None;
+                    let (steps, mut problem) = (Steps::default(), None);
                     entries.sort_by(|(a, _), (b, _)| {
-                        let order = a.compared(b, "<").unwrap_or_else(|error| {
+                        let order = a.compared(b, "<", &steps).unwrap_or_else(|error| {
                             problem.get_or_insert(error);
                             None
                         });

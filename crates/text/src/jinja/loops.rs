@@ -89,6 +89,9 @@ impl Machine {
                 break;
             }
         }
+        if object.is_shared() {
+            self.keep_scope(scope);
+        }
         if state.index.get() < 0 {
             self.run(&definition.otherwise, &Scope::within(scope), out)?;
         }
@@ -203,9 +206,10 @@ impl Machine {
             return Ok(values[at].clone());
         }
         let mut last = state.changed.borrow_mut();
-        let same = last.as_ref().is_some_and(|last| {
-            last.len() == values.len() && last.iter().zip(&values).all(|(a, b)| a.equals(b))
-        });
+        let mut same = last.as_ref().is_some_and(|last| last.len() == values.len());
+        for (a, b) in last.iter().flatten().zip(&values) {
+            same = same && a.equals(b, &self.steps)?;
+        }
         if !same {
             *last = Some(values);
         }

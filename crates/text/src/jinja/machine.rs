@@ -52,15 +52,39 @@ impl Scope {
     }
 }
 
-/// What can hold itself, and is emptied at the end.
+/// What can hold itself or a long chain, and is emptied at the end.
 enum Kept {
     Scope(Rc<Scope>),
     Namespace(Rc<RefCell<Dict>>),
 }
 
+/// Steps that are left.
+pub(super) struct Steps(Cell<u64>);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(Cell::new(STEPS))
+    }
+}
+
+impl Steps {
+    pub(super) fn take(&self, steps: u64) -> Result<(), Error> {
+        let Some(left) = self.0.get().checked_sub(steps) else {
+            return Err(Error::limit("it took too many steps"));
+        };
+        self.0.set(left);
+        Ok(())
+    }
+
+    /// Takes the steps of so many bytes.
+    pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
+        self.take(1 + bytes as u64 / BYTES)
+    }
+}
+
 /// One rendering.
 pub(super) struct Machine {
-    steps: Cell<u64>,
+    pub(super) steps: Steps,
     /// Where the stack was at the beginning.
     stack: usize,
     pub(super) calls: Cell<usize>,
@@ -83,7 +107,7 @@ fn stack_address() -> usize {
 impl Machine {
     pub(super) fn new(now: SystemTime) -> Self {
         Self {
-            steps: Cell::new(STEPS),
+            steps: Steps::default(),
             stack: stack_address(),
             calls: Cell::new(0),
             kept: RefCell::default(),
@@ -114,20 +138,12 @@ impl Machine {
 
     /// Takes the steps of so many bytes.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
-        self.take(1 + bytes as u64 / BYTES)
+        self.steps.charge(bytes)
     }
 
     /// Takes the steps of so many values.
     pub(super) fn charge_values(&self, values: usize) -> Result<(), Error> {
-        self.take(1 + values as u64)
-    }
-
-    fn take(&self, steps: u64) -> Result<(), Error> {
-        let Some(left) = self.steps.get().checked_sub(steps) else {
-            return Err(Error::limit("it took too many steps"));
-        };
-        self.steps.set(left);
-        Ok(())
+        self.steps.take(1 + values as u64)
     }
 
     /// Takes a step and looks for room on the stack.
@@ -135,7 +151,7 @@ impl Machine {
         if self.stack.abs_diff(stack_address()) > STACK {
             return Err(Error::failed("it is nested too deeply"));
         }
-        self.take(1)
+        self.steps.take(1)
     }
 
     /// Runs `work` within one more call.
@@ -149,8 +165,13 @@ impl Machine {
         result
     }
 
+    /// Empties the scope at the end: what it holds may hold it, or be a chain that is dropped link
+    /// within link.
     pub(super) fn keep_scope(&self, scope: &Rc<Scope>) {
-        self.kept.borrow_mut().push(Kept::Scope(scope.clone()));
+        let mut kept = self.kept.borrow_mut();
+        if !matches!(kept.last(), Some(Kept::Scope(last)) if Rc::ptr_eq(last, scope)) {
+            kept.push(Kept::Scope(scope.clone()));
+        }
     }
 
     pub(super) fn namespace(&self, members: Dict) -> Value {
@@ -229,6 +250,7 @@ impl Machine {
                 scope.set(&definition.name, self.macro_value(definition, scope));
             }
             Node::Call(definition, call) => {
+                self.keep_scope(scope);
                 let caller = self.macro_value(definition, scope);
                 let value = self.call_block(call, caller, scope)?;
                 value.write_text(out)?;

@@ -7,7 +7,8 @@
 //!
 //! Not Python's: integers have 128 bits; `map` and `select` run when they are called, not when
 //! their values are read; the filters pprint, random, urlize, wordwrap and xmlattr and the function
-//! lipsum are not there. Beyond Jinja's sandbox: lists change by `append` and the like, and there
+//! lipsum are not there; a variable of the rendering is there before its scope sets another of its
+//! name. Beyond Jinja's sandbox: lists change by `append` and the like, and there
 //! is `{% do %}`.
 
 mod ast;

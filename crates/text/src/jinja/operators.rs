@@ -6,7 +6,7 @@ use super::ast::{Comparison, Operator};
 use super::error::Error;
 use super::escape::escaped;
 use super::format::percent;
-use super::machine::Machine;
+use super::machine::{Machine, Steps};
 use super::value::Value;
 
 fn overflow() -> Error {
@@ -131,14 +131,22 @@ impl Machine {
     ) -> Result<bool, Error> {
         self.charge_values(1)?;
         Ok(match comparison {
-            Comparison::Equal => left.equals(right),
-            Comparison::NotEqual => !left.equals(right),
+            Comparison::Equal => left.equals(right, &self.steps)?,
+            Comparison::NotEqual => !left.equals(right, &self.steps)?,
             Comparison::In => self.contains(right, left)?,
             Comparison::NotIn => !self.contains(right, left)?,
-            Comparison::Less => left.compared(right, "<")?.is_some_and(Ordering::is_lt),
-            Comparison::LessEqual => left.compared(right, "<=")?.is_some_and(Ordering::is_le),
-            Comparison::Greater => left.compared(right, ">")?.is_some_and(Ordering::is_gt),
-            Comparison::GreaterEqual => left.compared(right, ">=")?.is_some_and(Ordering::is_ge),
+            Comparison::Less => left
+                .compared(right, "<", &self.steps)?
+                .is_some_and(Ordering::is_lt),
+            Comparison::LessEqual => left
+                .compared(right, "<=", &self.steps)?
+                .is_some_and(Ordering::is_le),
+            Comparison::Greater => left
+                .compared(right, ">", &self.steps)?
+                .is_some_and(Ordering::is_gt),
+            Comparison::GreaterEqual => left
+                .compared(right, ">=", &self.steps)?
+                .is_some_and(Ordering::is_ge),
         })
     }
 
@@ -165,7 +173,7 @@ impl Machine {
             other => {
                 let values = self.values(other)?;
                 self.charge_values(values.len())?;
-                Ok(values.iter().any(|value| value.equals(item)))
+                item.is_among(&values, &self.steps)
             }
         }
     }
@@ -270,45 +278,75 @@ fn floor_division(a: f64, b: f64) -> f64 {
 }
 
 impl Value {
-    pub(super) fn equals(&self, other: &Self) -> bool {
+    /// `self == other`. Lists in lists may be one list a million times: each pair is a step.
+    pub(super) fn equals(&self, other: &Self, steps: &Steps) -> Result<bool, Error> {
+        steps.take(1)?;
         if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
-            return a == b;
+            return Ok(a == b);
         }
         if let (Some(a), Some(b)) = (self.as_float(), other.as_float()) {
-            return a == b;
+            return Ok(a == b);
         }
         if let (Some(a), Some(b)) = (self.as_str(), other.as_str()) {
-            return a == b;
+            steps.charge(a.len().min(b.len()))?;
+            return Ok(a == b);
         }
         let all = |a: &[Self], b: &[Self]| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
+            if a.len() != b.len() {
+                return Ok(false);
+            }
+            for (a, b) in a.iter().zip(b) {
+                if !a.equals(b, steps)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         };
         match (self, other) {
-            (Self::Undefined(_), Self::Undefined(_)) | (Self::None, Self::None) => true,
+            (Self::Undefined(_), Self::Undefined(_)) | (Self::None, Self::None) => Ok(true),
             (Self::List(a), Self::List(b)) => all(&a.values(), &b.values()),
             (Self::Tuple(a), Self::Tuple(b)) => all(&a.values, &b.values),
             (Self::Dict(a), Self::Dict(b)) => {
-                a.entries.len() == b.entries.len()
-                    && a.entries.iter().all(|(key, value)| {
-                        let found = b.get(key).ok().flatten();
-                        found.is_some_and(|found| found.equals(value))
-                    })
+                if a.entries.len() != b.entries.len() {
+                    return Ok(false);
+                }
+                for (key, value) in &a.entries {
+                    let found = b.get(key).ok().flatten();
+                    let Some(found) = found else {
+                        return Ok(false);
+                    };
+                    if !found.equals(value, steps)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             }
-            (Self::Range(a), Self::Range(b)) => {
-                a.len == b.len
-                    && (a.len == 0 || a.start == b.start && (a.len == 1 || a.step == b.step))
-            }
+            (Self::Range(a), Self::Range(b)) => Ok(a.len == b.len
+                && (a.len == 0 || a.start == b.start && (a.len == 1 || a.step == b.step))),
             (Self::View(a, x), Self::View(b, y)) => {
-                let (x, y) = (x.view(*a), y.view(*b));
-                a == b
-                    && x.is_ok_and(|x| {
-                        y.is_ok_and(|y| {
-                            x.len() == y.len() && x.iter().all(|x| y.iter().any(|y| x.equals(y)))
-                        })
-                    })
+                let (x, y) = (x.view(*a)?, y.view(*b)?);
+                if a != b || x.len() != y.len() {
+                    return Ok(false);
+                }
+                for x in &x {
+                    if !x.is_among(&y, steps)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             }
-            _ => self.is_same(other),
+            _ => Ok(self.is_same(other)),
         }
+    }
+
+    /// Whether one of the values equals it.
+    pub(super) fn is_among(&self, values: &[Self], steps: &Steps) -> Result<bool, Error> {
+        for value in values {
+            if value.equals(self, steps)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// `self is other`
@@ -332,7 +370,12 @@ impl Value {
     }
 
     /// The order of two values; `None` with NaN.
-    pub(super) fn compared(&self, other: &Self, sign: &str) -> Result<Option<Ordering>, Error> {
+    pub(super) fn compared(
+        &self,
+        other: &Self,
+        sign: &str,
+        steps: &Steps,
+    ) -> Result<Option<Ordering>, Error> {
         let (a, b) = (self.defined()?, other.defined()?);
         if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
             return Ok(Some(a.cmp(&b)));
@@ -345,8 +388,8 @@ impl Value {
         }
         let each = |a: &[Self], b: &[Self]| {
             for (a, b) in a.iter().zip(b) {
-                if !a.equals(b) {
-                    return a.compared(b, sign);
+                if !a.equals(b, steps)? {
+                    return a.compared(b, sign, steps);
                 }
             }
             Ok(Some(a.len().cmp(&b.len())))

@@ -66,7 +66,7 @@ fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<boo
         "divisibleby" => match &other {
             Some(other) => {
                 let rest = machine.operate(Operator::Mod, value, other)?;
-                rest.equals(&Value::Int(0))
+                rest.equals(&Value::Int(0), &machine.steps)?
             }
             None => return Err(Error::failed("divisibleby takes a number")),
         },

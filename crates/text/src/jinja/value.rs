@@ -67,6 +67,11 @@ impl Object {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.inner, &other.inner)
     }
+
+    /// Whether there are others of it besides this one and its maker's.
+    pub(super) fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.inner) > 2
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +154,9 @@ pub(super) struct Cycler {
     pub(super) at: Cell<usize>,
     pub(super) depth: u16,
 }
+
+/// Values of a key; a tuple of tuples may be one a million times.
+const LARGEST_KEY: usize = 1000;
 
 /// A key by its value: 1, 1.0 and true are one.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -430,6 +438,7 @@ impl Value {
             Self::Bool(value) => *value,
             Self::Int(value) => *value != 0,
             Self::Float(value) => *value != 0.0,
+            Self::Str(text) | Self::Markup(text) => !text.is_empty(),
             _ => self.len().is_none_or(|len| len > 0),
         }
     }
@@ -452,6 +461,14 @@ impl Value {
 
     /// What a dict takes as a key.
     pub(super) fn key(&self) -> Result<Key, Error> {
+        let mut left = LARGEST_KEY;
+        self.key_within(&mut left)
+    }
+
+    fn key_within(&self, left: &mut usize) -> Result<Key, Error> {
+        *left = left
+            .checked_sub(1)
+            .ok_or_else(|| Error::limit("a key has too many values"))?;
         Ok(match self {
             Self::None => Key::None,
             Self::Bool(value) => Key::Int((*value).into()),
@@ -462,7 +479,8 @@ impl Value {
             Self::Float(value) => Key::Float(value.to_bits()),
             Self::Str(text) | Self::Markup(text) => Key::Str(text.clone()),
             Self::Tuple(items) => {
-                let keys: Result<_, _> = items.values.iter().map(Self::key).collect();
+                let keys = items.values.iter().map(|value| value.key_within(left));
+                let keys: Result<_, _> = keys.collect();
                 Key::Tuple(keys?)
             }
             other => {
