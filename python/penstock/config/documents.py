@@ -138,8 +138,11 @@ def _as_json(tree: Tree, value: object, steps: Steps) -> None:
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                place = tree.place(*steps, str(key))
-                raise PenstockError(f"{place}: the name {key!r} is no text: put it in quotes")
+                place, within = (
+                    tree.place(*steps, str(key)),
+                    ".".join(map(str, steps)) or "the file",
+                )
+                raise PenstockError(f"{place}: a name in {within} is {key}, no text: quote it")
             _as_json(tree, item, (*steps, key))
     elif isinstance(value, list):
         for at, item in enumerate(value):
@@ -152,7 +155,8 @@ def _as_json(tree: Tree, value: object, steps: Steps) -> None:
         wrong = f"a value of the type {type(value).__name__}"
     if wrong:
         remedy = "put it in quotes, if a text is meant"
-        raise PenstockError(f"{tree.place(*steps)}: {wrong} is nothing that JSON has: {remedy}")
+        named = ".".join(map(str, steps))
+        raise PenstockError(f"{tree.place(*steps)}: {named} is {wrong}, not of JSON: {remedy}")
 
 
 def _scan(text: str, path: Path, loader: Any) -> None:

@@ -30,9 +30,8 @@ def read_form(path: Path, schema: int, form: Form, remedy: str) -> Mapping[str, 
     """
     try:
         found = read_document(path)
-    except (ValueError, RecursionError) as error:
-        # Of YAML's scalars, such as a month 13 or a number of 5,000 digits; or too deep.
-        raise PenstockError(f"{path}: {error}; {remedy} {path}") from error
+    except PenstockError as error:
+        raise PenstockError(f"{error}; {remedy} {path}") from None
     if found.get("schema") != schema:
         raise PenstockError(f"{path}: not a plan of schema {schema}; {remedy} {path}")
     try:

@@ -64,7 +64,7 @@ ROW = members(
         "weights": count(),
         "kv": count(1),
     },
-    {"shared_memory": count(), "kept_free": count()},
+    {"shared_memory": count(), "kept_free": count(), "left": count()},
 )
 FREE_ROW = members({"kept_free": count()})
 """A row of a plan for processors, whose memory has other users."""
@@ -73,8 +73,11 @@ FREE_ROW = members({"kept_free": count()})
 def rank_row(key: str, value: object) -> None:
     ROW(key, value)
     assert isinstance(value, dict)
-    if value.get("kept_free", 0) > value["total"]:
-        raise wrong_value(f"{key}.kept_free", value["kept_free"], f"at most {key}.total")
+    kept, left = value.get("kept_free", 0), value.get("left", 0)
+    if kept > value["total"]:
+        raise wrong_value(f"{key}.kept_free", kept, f"at most {key}.total")
+    if kept + left > value["total"]:
+        raise wrong_value(f"{key}.left", left, f"at most {key}.total without what is kept free")
 
 
 SECONDS = count(0, 10**7)
