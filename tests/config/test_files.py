@@ -12,9 +12,8 @@ from penstock.config.sources import from_file
 from penstock.core import InvalidValueError, PenstockError
 
 FILE = "penstock.yaml"
-BOMB = "{a: &a [1,1,1,1,1,1,1,1]%s}" % "".join(
-    f", {name}: &{name} [{','.join([f'*{of}'] * 8)}]" for of, name in pairwise("abcdef")
-)
+_ALIASES = [f"{name}: &{name} [{','.join([f'*{of}'] * 8)}]" for of, name in pairwise("abcdef")]
+BOMB = f"{{a: &a [1,1,1,1,1,1,1,1], {', '.join(_ALIASES)}}}"
 """Some 300,000 values."""
 
 
@@ -260,6 +259,14 @@ def test_what_is_no_json_object_is_refused(text: str, fault: str, tmp_path: Path
     with pytest.raises(PenstockError) as caught:
         resolve(gather({}, str(file), {}), "m", "n")
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 60_000 + "1" + "}" * 60_000, '{"top_p": NaN}', '{"a": [-Infinity]}']
+)
+def test_what_json_lacks_is_no_json_object(text: str) -> None:
+    with pytest.raises(PenstockError, match="expected a JSON object"):
+        resolve(gather({"override_generation_config": (text,)}, None, {}), "m", "n")
 
 
 def test_what_the_command_line_ignores_is_ignored_in_a_file(

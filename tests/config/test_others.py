@@ -96,10 +96,8 @@ def test_what_a_flag_sets_is_said_to_be_ignored(caplog: pytest.LogCaptureFixture
     assert (found["ray_channel"].texts, found["kv_chunk_tokens"].texts) == (("ring",), ("512",))
     assert "ray_overlap_comm" not in found
     lines = [record.getMessage() for record in caplog.records]
-    assert [line for line in lines if "understood" in line] == [
-        f"LMCACHE_MAX_LOCAL_CPU_SIZE understood as --kv-tier ram:{2 * GIB}"
-        ": sizes of LMCache are for each of 2 ranks"
-    ]
+    understood = [line.partition(":")[0] for line in lines if "understood" in line]
+    assert understood == ["LMCACHE_MAX_LOCAL_CPU_SIZE understood as --kv-tier ram"]
     assert {line for line in lines if "is given" in line} == {
         "LMCACHE_CHUNK_SIZE is ignored: --kv-chunk-tokens is given",
         *(f"{name} is ignored: --ray-channel is given" for name in SWITCHES),
