@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config import forms
 from penstock.config.forms import (
     count,
     members,
     number,
     one_of,
     or_null,
-    read_form,
     rows,
     table,
     text,
@@ -20,18 +20,16 @@ from penstock.config.forms import (
     wrong_value,
 )
 
-SCHEMA = 1
 MOST_RANKS = 1024
 """The most in a dimension of a replica, and on a node."""
 MOST_REPLICAS = 10_000
 RESOURCE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/"
 """Characters of the names of resources in Kubernetes."""
-REMEDY = "make the plan again: penstock plan MODEL ... -o"
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
     """PenstockError names the file, the key and the remedy."""
-    return read_form(path, SCHEMA, _form, REMEDY)
+    return forms.read_plan(path, _form)
 
 
 def _form(key: str, plan: object) -> None:
