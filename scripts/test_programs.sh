@@ -1,8 +1,8 @@
 #!/bin/sh
 # Programs that tests run beside the product, and the Debian package of each. A test skips without
-# its program, so those that are missing are installed with apt, as root or with a sudo that asks for
-# no password; else the command is printed. None of their daemons is started. Exit 0: no test fails
-# for want of them.
+# its program, so those that are missing are installed with apt, as root or by a sudo that asks for
+# no password; else the command is printed. None of their daemons starts. Exit 0: no test fails for
+# want of them.
 # Usage: scripts/test_programs.sh [full]    full: those of the slow tests too
 
 quick='ip iproute2

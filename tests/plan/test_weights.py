@@ -87,7 +87,7 @@ HOSTILE = (
     "a{99999999999999999999}",
     "m" * 100_000,
 )
-"""Expressions for whose answer nobody would wait, or that `re` cannot hold."""
+"""Expressions that would not end in years, or that `re` cannot hold."""
 
 
 def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[str, object]:

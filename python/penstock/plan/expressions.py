@@ -44,10 +44,10 @@ class _Group:
     """Ways of what an open group has so far."""
 
     whole: int = 0
-    """Of its alternatives that are over."""
+    """Sum of its alternatives that are over."""
     sequence: int = 1
     last: int = 1
-    """Of the last item of the sequence."""
+    """Ways of the last item of the sequence."""
     is_group: bool = False
     """Whether that item is a group."""
 
