@@ -43,7 +43,7 @@ SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prerequisites: test-programs ## check that Python, Rust, make and a C compiler are there; programs for tests, as root
+prerequisites: ## check that Python, Rust, make and a C compiler are there
 	@PYTHON='$(PYTHON)' scripts/check_prerequisites.sh
 
 test-programs:

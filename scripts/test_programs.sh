@@ -1,7 +1,8 @@
 #!/bin/sh
 # Programs that tests run beside the product, and the Debian package of each. A test skips without
-# its program, so those that are missing are installed, as root and with apt; else the command is
-# printed. Exit 0: no test fails for want of them.
+# its program, so those that are missing are installed with apt, as root or by a sudo that asks for
+# no password; else the command is printed. None of their daemons starts. Exit 0: no test fails for
+# want of them.
 # Usage: scripts/test_programs.sh [full]    full: those of the slow tests too
 
 quick='ip iproute2
@@ -33,17 +34,27 @@ missing=${missing# }
 
 say() { echo "tests that need $1 will skip: $2" >&2; }
 
+as_root=
+[ "$(id -u 2>/dev/null)" = 0 ] || as_root='sudo -n'
+
 if ! command -v apt-get >/dev/null 2>&1; then
     say "$missing" "these are names of Debian packages, install yours"
-elif [ "$(id -u)" != 0 ]; then
+elif ! $as_root true 2>/dev/null; then
     say "$missing" "sudo apt-get install --no-install-recommends $missing"
 else
     echo "installing $missing"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq || true
+    # Debian's packages ask this file before they start a daemon. An image may have its own.
+    policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
+    if [ ! -e "$policy" ]; then
+        trap '$as_root /bin/rm -f "$policy"' EXIT
+        trap 'exit 1' HUP INT TERM
+        $as_root /bin/sh -c 'printf "#!/bin/sh\nexit 101\n" >"$0" && /bin/chmod 755 "$0"' "$policy"
+    fi
+    apt_get() { $as_root /usr/bin/env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+    apt_get update -qq || true
     # One after the other: not every distribution has all of them.
     for package in $missing; do
-        apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+        apt_get install -y -qq --no-install-recommends "$package" >/dev/null ||
             say "$package" "apt-get cannot install it"
     done
 fi

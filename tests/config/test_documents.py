@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from penstock.config.documents import DEEPEST, LARGEST, MOST, read_document, read_trees
+import yaml
+from penstock.config.documents import DEEPEST, LARGEST, MOST, compose, read_document, read_trees
 from penstock.core import PenstockError
 
 BOMB = "\n".join(
@@ -43,6 +44,7 @@ HOSTILE = {
     "deep aliases": "\n".join(
         ["a0: &a0 [x]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 3000))]
     ),
+    "no truth": "a: 1\nb: !!bool foo",
     "many values": "a: [" + "1," * (MOST + 1) + "]",
 }
 
@@ -84,6 +86,49 @@ def test_what_is_no_mapping_is_an_error_with_its_line(tmp_path: Path, text: str)
         read_document(file)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!bool foo",
+        "!!timestamp foo",
+        "!!int ''",
+        "!!float ''",
+        "!!int '0x'",
+        "2026-99-99",
+        "1" * 5000,
+        "!!float abc",
+        "!!binary é",
+        "!!omap foo",
+        "[1, {b: !!bool foo}]",
+        # YAML has these, JSON has not.
+        "2026-01-01",
+        "2026-01-01T00:00:00Z",
+        "!!binary aGVsbG8=",
+        "!!set {b}",
+        "!!omap [{b: 1}]",
+        "[.nan]",
+        "-.inf",
+        "{8000: b}",
+        "{2026-01-01: b}",
+        "{null: b}",
+        "[{true: b}]",
+        "0x" + "f" * 5000,
+    ],
+)
+def test_a_value_that_no_setting_has_is_an_error_with_its_line(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"é: é\nlist:\n- a: {value}\n")
+    with pytest.raises(PenstockError, match=rf"^{file}:3: "):
+        read_document(file)
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
+def test_a_control_character_has_its_line(tmp_path: Path, loader: object) -> None:
+    file = tmp_path / "a.yaml"
+    with pytest.raises(PenstockError, match=rf"^{file}:52: not YAML: "):
+        compose("a: " + "é😀\n" * 50 + "\n\u0007: 1\n\n\n", file, loader)
+
+
 def test_what_is_within_bounds_is_read(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     deep: object = 1
@@ -112,7 +157,7 @@ def test_what_is_within_bounds_is_read(tmp_path: Path) -> None:
         "serve --config",
     ],
 )
-@pytest.mark.parametrize("kind", ["aliases", "nested lists", "a list in itself"])
+@pytest.mark.parametrize("kind", ["aliases", "nested lists", "a list in itself", "no truth"])
 def test_commands_name_file_and_line(tmp_path: Path, command: str, kind: str) -> None:
     (tmp_path / "bad.yaml").write_text(HOSTILE[kind])
     words = [sys.executable, "-m", "penstock", *command.split(), "bad.yaml"]
@@ -122,3 +167,18 @@ def test_commands_name_file_and_line(tmp_path: Path, command: str, kind: str) ->
     assert found.returncode in (1, 2), found.stderr
     assert "Traceback" not in found.stderr
     assert re.search(r"bad.yaml:\d+: ", found.stdout + found.stderr)
+
+
+@pytest.mark.parametrize("command", ["gateway --config", "route lint --config"])
+@pytest.mark.parametrize(
+    "value", ["listen: 2026-01-01", "listen: !!binary aGk=", "pools: [{name: a, 8000: b}]"]
+)
+def test_a_gateway_refuses_what_json_lacks(tmp_path: Path, command: str, value: str) -> None:
+    (tmp_path / "bad.yaml").write_text(f"# a gateway\n{value}\n")
+    words = [sys.executable, "-m", "penstock", *command.split(), "bad.yaml"]
+    found = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode in (1, 2), found.stderr
+    assert "Traceback" not in found.stderr
+    assert "bad.yaml:2: " in found.stdout + found.stderr

@@ -1,6 +1,7 @@
 """Configuration files: every scalar as written, every fault with its place and its remedy."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,9 @@ from penstock.config.sources import from_file
 from penstock.core import InvalidValueError, PenstockError
 
 FILE = "penstock.yaml"
-BOMB = (
-    "{a: &a [1,1,1,1,1,1,1,1], b: &b [*a,*a,*a,*a,*a,*a,*a,*a], "
-    "c: &c [*b,*b,*b,*b,*b,*b,*b,*b], d: [*c,*c,*c,*c]}"
-)
-"""Some 2,500 values."""
+_ALIASES = [f"{name}: &{name} [{','.join([f'*{of}'] * 8)}]" for of, name in pairwise("abcdef")]
+BOMB = f"{{a: &a [1,1,1,1,1,1,1,1], {', '.join(_ALIASES)}}}"
+"""Some 300,000 values."""
 
 
 @pytest.fixture(scope="module")
@@ -262,13 +261,22 @@ def test_what_is_no_json_object_is_refused(text: str, fault: str, tmp_path: Path
     assert fault in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text", ['{"a":' * 60_000 + "1" + "}" * 60_000, '{"top_p": NaN}', '{"a": [-Infinity]}']
+)
+def test_what_json_lacks_is_no_json_object(text: str) -> None:
+    with pytest.raises(PenstockError, match="expected a JSON object"):
+        resolve(gather({"override_generation_config": (text,)}, None, {}), "m", "n")
+
+
 def test_what_the_command_line_ignores_is_ignored_in_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = write(
         tmp_path,
         "gpu-memory-utilization: 0.9\ntrust_remote_code: true\nenforce-eager: false\n"
-        "no-enable-chunked-prefill: true\nload-format: auto\nport: 1\n",
+        "no-enable-chunked-prefill: true\nload-format: auto\nport: 1\n"
+        "enable-lora: 'false'\nno_skip-tokenizer-init: true\n",
     )
     assert set(gather({}, str(file), {})) == {"port"}
     assert [record.message for record in caplog.records] == [
@@ -282,6 +290,8 @@ def test_what_the_command_line_ignores_is_ignored_in_a_file(
     ("text", "fault"),
     [
         ("rope-scaling: x", "penstock.yaml:1: rope-scaling is not supported: change config.json"),
+        ("enable-lora: true", "penstock.yaml:1: enable-lora is not supported"),
+        ("no-enable-lora: false", "penstock.yaml:1: no-enable-lora is not supported"),
         ("lora-modules: [a, b]", "penstock.yaml:1: lora-modules is not supported"),
         ("load-format: tensorizer", "load-format is 'tensorizer', expected auto"),
         ("no-such-thing: 1", "unknown setting 'no-such-thing'"),

@@ -87,3 +87,24 @@ def test_flags_come_before_switches() -> None:
     on_gpus = {**ON_RAY, "device": ("cuda",)}
     parallel = resolve(gather(on_gpus, None, SWITCHES), "m", "n").engine.parallel
     assert (parallel.ray_channel, parallel.ray_overlap_comm) == ("compiled-graph-tensors", True)
+
+
+def test_what_a_flag_sets_is_said_to_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    lmcache = {"LMCACHE_MAX_LOCAL_CPU_SIZE": "1", "LMCACHE_CHUNK_SIZE": "256"}
+    said = {**ON_RAY, "ray_channel": ("ring",), "kv_chunk_tokens": ("512",)}
+    found = gather({**said, "device": ("cuda",)}, None, {**SWITCHES, **lmcache})
+    assert (found["ray_channel"].texts, found["kv_chunk_tokens"].texts) == (("ring",), ("512",))
+    assert "ray_overlap_comm" not in found
+    lines = [record.getMessage() for record in caplog.records]
+    understood = [line.partition(":")[0] for line in lines if "understood" in line]
+    assert understood == ["LMCACHE_MAX_LOCAL_CPU_SIZE understood as --kv-tier ram"]
+    assert {line for line in lines if "is given" in line} == {
+        "LMCACHE_CHUNK_SIZE is ignored: --kv-chunk-tokens is given",
+        *(f"{name} is ignored: --ray-channel is given" for name in SWITCHES),
+    }
+
+
+def test_a_number_of_ranks_too_long_to_read_is_refused_where_it_is_read() -> None:
+    flags = {"tensor_parallel_size": ("1" * 5000,)}
+    with pytest.raises(InvalidValueError, match=r"--tensor-parallel-size is '1+"):
+        resolve(gather(flags, None, {}), "m", "n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from penstock.plan.subject import Subject, read_subject
 
 ROWS = map(json.loads, (Path(__file__).parent / "published.jsonl").open())
@@ -14,6 +16,11 @@ CONFIGS = {row["model"]: row["config"] for row in ROWS}
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
 Model = Callable[..., Subject]
+
+
+def read(path: Path) -> Any:
+    """A plan, by a reader of YAML that is not ours."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture

@@ -63,6 +63,15 @@ def test_sizes_of_a_model_that_is_not_known_say_so(
         (["--on", "h100-sxm-80gb:0"], "TYPE or TYPE:N"),
         (["--on", "h100-sxm-80gb:4"], "does not fit on 4 devices; TP4: rank 0 lacks"),
         (["--on", "h100-sxm-80gb:16", "--engine", "vllm", "-tp", "12"], "do not divide by 12"),
+        *(
+            (["--on", "h100-sxm-80gb:16", *words, "--max-model-len", length], said)
+            for words in ([], ["--table", "concurrency"], ["--table", "fit"], ["--rate", "1"])
+            for length, said in (
+                ("0", "--max-model-len is 0, expected 1 to 163840, the model's own length"),
+                ("-1", "--max-model-len is -1, expected 1 to 163840"),
+                ("163841", "--max-model-len is 163841, expected 1 to 163840"),
+            )
+        ),
     ],
 )
 def test_errors_say_what_to_change(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from penstock.cli.main import main
-from penstock.plan.document import read
+
+from tests.plan.conftest import read
 
 ASKED = ["--isl", "500", "--osl", "50", "--rate", "4", "--requests", "60"]
 Plan = Callable[..., dict[str, Any]]

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 from penstock.cli.main import main
-from penstock.core import PenstockError
 from penstock.plan.cut import Cut
-from penstock.plan.document import read
 from penstock.plan.hardware import accelerator
 from penstock.plan.memory import sized
 
-from tests.plan.conftest import FP8, R1, Model
+from tests.plan.conftest import FP8, R1, Model, read
 
 ASKED = ["--isl", "2000", "--osl", "500", "--rate", "2", "--requests", "100"]
 BOUNDS = ["--slo", "p99_ttft_ms:2000,p99_tpot_ms:50"]
@@ -210,10 +208,3 @@ def test_goals_that_cannot_be_met(
     path = str(directory(R1, quantization_config=FP8))
     assert main(["plan", path, "--on", "h100-sxm-80gb:16", *words]) in (1, 2)
     assert said in capsys.readouterr().err
-
-
-def test_another_file_is_no_plan(tmp_path: Path) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text("schema: 99\n")
-    with pytest.raises(PenstockError, match="not a plan of schema 1"):
-        read(other)

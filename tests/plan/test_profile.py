@@ -12,7 +12,6 @@ from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock.plan.calibration import Band, shipped
 from penstock.plan.cut import Cut
-from penstock.plan.document import read
 from penstock.plan.engines import Load, engine
 from penstock.plan.hardware import Target
 from penstock.plan.here import here
@@ -23,6 +22,7 @@ from penstock.plan.subject import read_subject
 from penstock.plan.virtual import Arrival
 
 from tests.grammar import vocabulary
+from tests.plan.conftest import read
 from tests.real_ranks import TINY
 
 PROFILE = Profile(

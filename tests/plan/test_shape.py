@@ -169,13 +169,21 @@ def test_a_shape_has_the_matrices_of_the_family(family: str) -> None:
         ("hidden_size_per_layer_input", 256),
         ("time_step_rank", 160),
         ("future_width_of_something", 7),
+        ("mlp_ratio", 3.5),
+        ("ffn_hidden_ratio", 4.0),
+        ("ffn_dim_multiplier", 1.3),
+        ("expert_widths", [1.0, 1.5]),
+        ("ffn_multipliers", [0.5, 1.0]),
+        ("expansion_ratio", 4.0),
+        ("feed_forward_expansion_factor", 4.0),
+        ("moe_layers_enum", "3," + "9" * 6000),
     ],
 )
 def test_a_shape_that_would_be_sized_wrongly_is_refused(key: str, value: object) -> None:
     config = PUBLISHED["meta-llama/Meta-Llama-3.1-8B"]["config"] | {"model_type": "other"}
     if key == "sliding_window_pattern":
         config = config | {"sliding_window": 4096}
-    if key == "mlp_layer_types":
+    if key in ("mlp_layer_types", "moe_layers_enum"):
         config = config | {"num_experts": 8, "num_experts_per_tok": 2}
     with pytest.raises(ModelError, match=rf"config.json: {key}\b"):
         shape({**config, key: value})

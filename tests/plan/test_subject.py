@@ -43,6 +43,13 @@ def test_what_no_backend_runs_says_by_which_key(tmp_path: Path, name: str) -> No
     assert f"{row['refused']} = " in subject.refused
 
 
+def test_a_type_that_is_no_text_is_none_that_is_known(tmp_path: Path) -> None:
+    config = ROWS["Qwen/Qwen3-0.6B"]["config"] | {"architectures": ["A"], "model_type": ["foo"]}
+    assert "no model of type \"['foo']\" has" in " ".join(
+        read_subject(write(tmp_path, config=config)).notes
+    )
+
+
 @pytest.mark.parametrize("architecture", ["Qwen3Model", "Qwen3ForSequenceClassification"])
 def test_models_without_a_head_run(tmp_path: Path, architecture: str) -> None:
     config = ROWS["Qwen/Qwen3-0.6B"]["config"] | {"architectures": [architecture]}

@@ -11,7 +11,6 @@ import pytest
 from penstock.bench.slo import parse_slo
 from penstock.cli.main import main
 from penstock.core import InvalidValueError
-from penstock.plan.document import read
 from penstock.plan.engines import engine
 from penstock.plan.hardware import parse_target
 from penstock.plan.prefixes import Found, Prefixes, Store
@@ -19,7 +18,7 @@ from penstock.plan.search import Goal, Question, candidates, judge, search
 from penstock.plan.tiers import Tier, keeps, parse_tiers, store
 from penstock.plan.virtual import Arrival, Limits, Outcome, Replica
 
-from tests.plan.conftest import FP8, R1, Model
+from tests.plan.conftest import FP8, R1, Model, read
 from tests.plan.test_search import ASKED, SPEED
 from tests.plan.test_virtual import on_the_scheduler, step_time
 

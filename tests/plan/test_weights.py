@@ -14,6 +14,7 @@ from penstock.core import PenstockError
 from penstock.model import load_model
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import whole
+from penstock.plan import modules
 from penstock.plan.cut import Cut
 from penstock.plan.hardware import accelerator
 from penstock.plan.memory import sized
@@ -70,6 +71,23 @@ OUTER = 2 * 2 * VOCAB * H + 2 * (2 * LAYERS + 1) * H
 W4 = 0.5 + 2 / 128
 FOUR = {"num_bits": 4, "group_size": 128, "type": "int", "symmetric": True}
 EIGHT = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+HOSTILE = (
+    "(.*.*)*x$",
+    "(a|aa)+$",
+    "(.+)+$",
+    "(?:m.*){20}x",
+    ".*" * 20 + "x$",
+    ".?" * 40 + "x{40}$",
+    "(.|.)" * 40 + "x$",
+    "(?x)(.*.*) *x$",
+    "(?:.*[)](.*)){9}x",
+    "(" * 400 + ")" * 400,
+    "a{99999999999999999999}",
+    "m" * 100_000,
+)
+"""Expressions that would not end in years, or that `re` cannot hold."""
 
 
 def groups(*pairs: tuple[list[str], dict[str, object]], **more: object) -> dict[str, object]:
@@ -199,6 +217,12 @@ def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
         (groups((["Linear"], FOUR), ignore=["re:("]), "no expression"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["blocks.*.ffn"]}, "blocks"),
         ({"quant_method": "new"}, "new"),
+        ({"quant_method": "gptq", "bits": True}, "bits = True"),
+        *(
+            (groups((["Linear"], FOUR), ignore=[f"re:{hostile}"]), "no expression that is read")
+            for hostile in HOSTILE
+        ),
+        (groups((["Linear"], FOUR), ignore=["model" + "*a" * 40]), "no expression that is read"),
         ({"quant_method": "gptq", "bits": None}, "bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"x": 3}}, "x"),
     ],
@@ -210,6 +234,16 @@ def test_what_names_no_matrix_is_refused_by_name(
     with pytest.raises(PenstockError, match=named):
         read_subject(made)
     assert read_subject(made, "int4").weights.name == "int4"
+
+
+def test_many_slow_expressions_are_refused(
+    directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "PATIENCE", 0.2)
+    settings = groups((["Linear"], FOUR), ignore=["re:(.*.*.*.*)q", "re:.*.*.*.*x"] * 1000)
+    made = str(directory(LLAMA, quantization_config=settings))
+    with pytest.raises(PenstockError, match=r"more than 0.2 seconds; .*--weights"):
+        read_subject(made)
 
 
 @pytest.mark.parametrize(

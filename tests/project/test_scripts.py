@@ -161,11 +161,12 @@ def programs(
         (directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (directory / name).chmod(0o755)
     command = ["/bin/sh", str(repository / "scripts/test_programs.sh"), *words]
-    environment = {**os.environ, "PATH": str(directory)}
+    policy = str(directory / "policy-rc.d")
+    environment = {**os.environ, "PATH": str(directory), "POLICY_RC_D": policy}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-APT = 'echo "$@" >> "${0%/*}/said"'
+APT = 'echo "$@" >> "${0%/*}/said"; "${0%/*}/policy-rc.d"; echo $? > "${0%/*}/policy"; true'
 
 
 def test_programs_of_tests_are_installed_as_root_and_named_otherwise(
@@ -185,6 +186,37 @@ def test_programs_of_tests_are_installed_as_root_and_named_otherwise(
     install = "install -y -qq --no-install-recommends"
     said = (tmp_path / "said").read_text().splitlines()
     assert said == ["update -qq", f"{install} redis-server", f"{install} fish"]
+
+
+def test_no_daemon_of_a_program_is_started(repository: Path, tmp_path: Path) -> None:
+    fakes = {**dict.fromkeys(PROGRAMS[1:], ""), "id": "echo 0", "apt-get": APT}
+    programs(repository, tmp_path, fakes)
+    assert (tmp_path / "policy").read_text() == "101\n"
+    assert not (tmp_path / "policy-rc.d").exists()
+    programs(repository, tmp_path, {"policy-rc.d": "exit 104"})
+    assert (tmp_path / "policy").read_text() == "104\n"
+    assert (tmp_path / "policy-rc.d").exists(), "that of the image"
+
+
+@pytest.mark.parametrize(
+    ("sudo", "installs"),
+    [('[ "$1" = -n ] && shift && "$@"', True), ("exit 1", False)],
+)
+def test_programs_are_installed_by_a_sudo_without_a_password(
+    repository: Path, tmp_path: Path, sudo: str, installs: bool
+) -> None:
+    fakes = {**dict.fromkeys(PROGRAMS[1:], ""), "id": "echo 1000", "apt-get": APT, "sudo": sudo}
+    done = programs(repository, tmp_path, fakes)
+    assert done.returncode == 0
+    assert (tmp_path / "said").exists() == installs
+    assert ("sudo apt-get install" in done.stderr) != installs
+
+
+def test_a_check_of_prerequisites_installs_nothing(repository: Path) -> None:
+    command = ["make", "--dry-run", "prerequisites"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True)
+    assert "check_prerequisites" in done.stdout
+    assert "test_programs" not in done.stdout
 
 
 def test_a_package_that_a_distribution_lacks_holds_up_no_test(

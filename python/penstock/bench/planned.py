@@ -14,10 +14,9 @@ from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
 from penstock.bench.slo import Slo, parse_slo
 from penstock.bench.table import figure, render
-from penstock.config.forms import count, members, number, read_form, rows, table, text
+from penstock.config import forms
+from penstock.config.forms import count, members, number, rows, table, text
 
-SCHEMA = 1
-REMEDY = "make the plan again: penstock plan MODEL ... -o"
 ANY = members({})
 BAND = members({"low": number(), "mid": number(), "high": number()})
 LOAD = {"requests": count(1), "slo": rows(text())}
@@ -67,7 +66,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def read_plan(path: Path) -> Mapping[str, Any]:
     """A plan of a known schema; PenstockError for another file."""
-    return read_form(path, SCHEMA, _form, REMEDY)
+    return forms.read_plan(path, _form)
 
 
 def _form(key: str, plan: object) -> None:

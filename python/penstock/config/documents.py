@@ -6,6 +6,7 @@ size, depth and values are counted, aliases as what they stand for, before anyth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,22 @@ MOST = 250_000
 Steps = tuple[str | int, ...]
 """The way to a value: keys of mappings and places in lists."""
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Values(yaml.SafeLoader):
+    """Values of nodes: the errors of PyYAML's own constructors have no place, and many types."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            said = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a collection"
+            why = f": {error}" if type(error) is ValueError else ""
+            short = said if len(said) <= 40 else f"{said[:37]}..."
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{short} is no {tag}{why}", node.start_mark
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,10 @@ def compose(text: str, path: Path, loader: Any = _FASTEST) -> list[yaml.Node | N
     except yaml.MarkedYAMLError as error:
         said, line = _said(error)
     except yaml.reader.ReaderError as error:
-        said, line = error.reason, text.count("\n", 0, error.position) + 1
+        # libyaml counts bytes, Python's reader characters.
+        own = issubclass(loader, yaml.reader.Reader)
+        at = error.position if own else len(text.encode()[: error.position].decode(errors="ignore"))
+        said, line = error.reason, text.count("\n", 0, at) + 1
     else:
         for node in nodes:
             if node is not None:
@@ -86,21 +106,22 @@ def read_trees(path: Path) -> list[Tree]:
             continue
         _note(node, (), lines)
         try:
-            content = yaml.SafeLoader("").construct_document(node)
+            content = _Values("").construct_document(node)
         except yaml.MarkedYAMLError as error:
             said, line = _said(error)
             raise PenstockError(f"{path}:{line}: not YAML: {said}") from error
-        except (ValueError, OverflowError, TypeError) as error:
-            raise PenstockError(f"{path}:{_line(node)}: not YAML: {error}") from error
         found.append(Tree(path, content, lines))
     return found
 
 
 def read_tree(path: Path) -> Tree:
-    """The one document of a file, a mapping. PenstockError with file and line."""
+    """The one document of a file, a mapping of values that JSON has. PenstockError with file and
+    line.
+    """
     trees = read_trees(path)
     if len(trees) != 1 or not isinstance(trees[0].content, dict):
         raise PenstockError(f"{path}:1: a mapping of settings is expected")
+    _as_json(trees[0], trees[0].content, ())
     return trees[0]
 
 
@@ -109,6 +130,33 @@ def read_document(path: Path) -> dict[str, object]:
     content = read_tree(path).content
     assert isinstance(content, dict)
     return content
+
+
+def _as_json(tree: Tree, value: object, steps: Steps) -> None:
+    """PenstockError for a value that JSON lacks, such as a date."""
+    wrong = ""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                place, within = (
+                    tree.place(*steps, str(key)),
+                    ".".join(map(str, steps)) or "the file",
+                )
+                raise PenstockError(f"{place}: a name in {within} is {key}, no text: quote it")
+            _as_json(tree, item, (*steps, key))
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _as_json(tree, item, (*steps, at))
+    elif isinstance(value, int):
+        wrong = "a whole number of more than 64 bits" if value.bit_length() > 64 else ""
+    elif isinstance(value, float):
+        wrong = "" if math.isfinite(value) else f"the number {value}"
+    elif not isinstance(value, (str, type(None))):
+        wrong = f"a value of the type {type(value).__name__}"
+    if wrong:
+        remedy = "put it in quotes, if a text is meant"
+        named = ".".join(map(str, steps))
+        raise PenstockError(f"{tree.place(*steps)}: {named} is {wrong}, not of JSON: {remedy}")
 
 
 def _scan(text: str, path: Path, loader: Any) -> None:

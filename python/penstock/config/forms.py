@@ -13,6 +13,9 @@ from typing import Any
 from penstock.config.documents import read_document
 from penstock.core import PenstockError
 
+SCHEMA = 1
+"""Version of the form of plan.yaml."""
+REMEDY = "make the plan again: penstock plan MODEL ... -o"
 MOST = 2**62
 """The largest number of bytes, seconds and tokens."""
 CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
@@ -24,21 +27,19 @@ Form = Callable[[str, object], None]
 """Says by PenstockError what is wrong with the value at a key."""
 
 
-def read_form(path: Path, schema: int, form: Form, remedy: str) -> Mapping[str, Any]:
-    """The document of a schema, which has the form. PenstockError names the file, the key and the
-    remedy.
-    """
+def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
+    """A plan, which has the form. PenstockError names the file, the key and the remedy."""
+    remedy = f"{REMEDY} {path}"
     try:
         found = read_document(path)
-    except (ValueError, RecursionError) as error:
-        # Of YAML's scalars, such as a month 13 or a number of 5,000 digits; or too deep.
-        raise PenstockError(f"{path}: {error}; {remedy} {path}") from error
-    if found.get("schema") != schema:
-        raise PenstockError(f"{path}: not a plan of schema {schema}; {remedy} {path}")
+    except PenstockError as error:
+        raise PenstockError(f"{error}; {remedy}") from None
+    if found.get("schema") != SCHEMA:
+        raise PenstockError(f"{path}: not a plan of schema {SCHEMA}; {remedy}")
     try:
         form("", found)
     except PenstockError as error:
-        raise PenstockError(f"{path}: {error}; {remedy} {path}") from None
+        raise PenstockError(f"{path}: {error}; {remedy}") from None
     return found
 
 

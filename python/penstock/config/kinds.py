@@ -14,6 +14,11 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG]?)")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
+def _no_constant(name: str) -> None:
+    """Python reads NaN and Infinity, which JSON has not."""
+    raise ValueError(name)
+
+
 class PartError(ValueError):
     """One part of a value is wrong. The message continues the name of the part."""
 
@@ -69,7 +74,11 @@ class JsonObject:
     """An object in JSON, kept as text. Files may have it as a mapping."""
 
     def parse(self, text: str) -> str:
-        if not isinstance(json.loads(text), dict):
+        try:
+            found = json.loads(text, parse_constant=_no_constant)
+        except RecursionError as error:
+            raise ValueError from error
+        if not isinstance(found, dict):
             raise ValueError
         return text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from penstock.config.sections import without_password
 from penstock.core import InvalidValueError
@@ -25,16 +25,20 @@ NEEDLESS = {
 DAG, OVERLAP = "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM"
 OF_RAY = "VLLM_USE_RAY_"
 ON_RAY = "is for ranks on Ray: see --distributed-executor-backend ray"
+GIVEN = "is given"
 FALSE = ("", "0", "false")
 Settings = dict[str, tuple[str, ...]]
 
 log = logging.getLogger("penstock.config")
 
 
-def lmcache_settings(environ: Mapping[str, str], ranks: int) -> Settings:
+def lmcache_settings(
+    environ: Mapping[str, str], ranks: int, given: Container[str] = ()
+) -> Settings:
     """Settings by key, and a warning of each variable that says as what it is understood, or why it
-    is ignored. LMCache has its memory and its disk in each of the `ranks`; here they are the
-    engine's. InvalidValueError for a size that is none, and a path without a size.
+    is ignored, as it is where its key is among those `given`. LMCache has its memory and its disk
+    in each of the `ranks`; here they are the engine's. InvalidValueError for a size that is none,
+    and a path without a size.
     """
     said = {
         name: text.strip().strip("\"'")
@@ -43,14 +47,17 @@ def lmcache_settings(environ: Mapping[str, str], ranks: int) -> Settings:
     }
     used, texts = _tiers(said, ranks)
     found: Settings = {"kv_tier": tuple(texts)} if texts else {}
-    if texts and (chunk := said.get(CHUNK)):
+    own_chunk = bool(texts) and "kv_chunk_tokens" in given
+    if texts and not own_chunk and (chunk := said.get(CHUNK)):
         found["kv_chunk_tokens"] = (chunk,)
         used.append(CHUNK)
     if texts:
         words = " ".join(f"--kv-tier {without_password(text)}" for text in texts)
         log.warning("%s understood as %s%s", ", ".join(used), words, _for_ranks(said, ranks))
     for name in sorted(said.keys() - set(used)):
-        if why := NEEDLESS.get(name, "it sets nothing here; see --kv-tier"):
+        if name == CHUNK and own_chunk:
+            log.warning("%s is ignored: --kv-chunk-tokens %s", name, GIVEN)
+        elif why := NEEDLESS.get(name, "it sets nothing here; see --kv-tier"):
             log.warning("%s is ignored: %s", name, why)
     return found
 
@@ -94,9 +101,12 @@ def _gigabytes(said: Mapping[str, str], name: str) -> int:
         raise InvalidValueError(name, text, "a number of GiB") from error
 
 
-def ray_settings(environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool) -> Settings:
+def ray_settings(
+    environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool, given: Container[str] = ()
+) -> Settings:
     """Settings by key from vLLM's switches of its Ray executor, and a warning of each of them. On
-    GPUs a compiled graph carries tensors, which its communication may overlap.
+    GPUs a compiled graph carries tensors, which its communication may overlap. A channel that is
+    `given` is in place of all of them.
     """
     found: Settings = {}
     for name, text in sorted(environ.items()):
@@ -105,6 +115,10 @@ def ray_settings(environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool) -> 
         flag = ""
         if not on_ray:
             log.warning("%s is ignored: it %s", name, ON_RAY)
+        elif "ray_channel" in given:
+            log.warning("%s is ignored: --ray-channel %s", name, GIVEN)
+        elif name == OVERLAP and "ray_overlap_comm" in given:
+            log.warning("%s is ignored: --ray-overlap-comm %s", name, GIVEN)
         elif name == DAG:
             found["ray_channel"] = ("compiled-graph-tensors" if on_gpus else "compiled-graph",)
             flag = f"--ray-channel {found['ray_channel'][0]}"

@@ -31,6 +31,7 @@ OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "CLUSTER_TO
 _KUBERNETES = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )
+_RANKS = re.compile(r"[0-9]{1,9}")
 log = logging.getLogger("penstock.config")
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
 """The model is positional on the command line."""
@@ -129,12 +130,12 @@ def gather(
             found[flag.key] = Raw(flag.env, texts)
     found.update({key: Raw(BY_KEY[key].name, texts) for key, texts in flags.items()})
     if "kv_tier" not in found:
-        _add(found, "LMCACHE_* in the environment", lmcache_settings(environ, _ranks(found)))
+        settings = lmcache_settings(environ, _ranks(found), given=found)
+        _add(found, "LMCACHE_* in the environment", settings)
     on_ray = _said(found, "distributed_executor_backend") == "ray"
     on_gpus = _said(found, "device") == "cuda"
-    switches = ray_settings(environ, on_ray=on_ray, on_gpus=on_gpus)
-    if "ray_channel" not in found:
-        _add(found, "VLLM_USE_RAY_* in the environment", switches)
+    switches = ray_settings(environ, on_ray=on_ray, on_gpus=on_gpus, given=found)
+    _add(found, "VLLM_USE_RAY_* in the environment", switches)
     return found
 
 
@@ -186,7 +187,7 @@ def _said(found: Mapping[str, Raw], key: str) -> str:
 def _ranks(found: Mapping[str, Raw]) -> int:
     """Tensor times pipeline parallel size; what is wrong with them is said where they are read."""
     sizes = [_said(found, f"{name}_parallel_size") for name in ("tensor", "pipeline")]
-    return math.prod(int(size) if size.isascii() and size.isdigit() else 1 for size in sizes)
+    return math.prod(int(size) if _RANKS.fullmatch(size) else 1 for size in sizes)
 
 
 def from_file(path: Path) -> dict[str, Raw]:
@@ -221,9 +222,11 @@ def _is_ignored(setting: Setting) -> bool:
     foreign = BY_NAME.get(f"--{name}") or BY_NAME.get(f"--{name.removeprefix('no-')}")
     if foreign is None or (foreign.takes_value and foreign.key != setting.key):
         return False
-    off = not foreign.takes_value and setting.source.lower() in ("false", "no", "off", "0")
-    if off and not foreign.refused:
-        return True
+    if not foreign.takes_value:
+        false = setting.source.strip("\"'").lower() in ("false", "no", "off", "0")
+        off = false != (foreign.key != setting.key) if foreign.refused else false
+        if off:
+            return True
     if notice := foreign.notice(f"{setting.place}: {setting.name}", setting.source):
         log.warning("%s", notice)
     return True

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from penstock.config import forms
 from penstock.config.forms import (
     count,
     members,
     number,
     one_of,
     or_null,
-    read_form,
     rows,
     table,
     text,
@@ -20,18 +20,16 @@ from penstock.config.forms import (
     wrong_value,
 )
 
-SCHEMA = 1
 MOST_RANKS = 1024
 """The most in a dimension of a replica, and on a node."""
 MOST_REPLICAS = 10_000
 RESOURCE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/"
 """Characters of the names of resources in Kubernetes."""
-REMEDY = "make the plan again: penstock plan MODEL ... -o"
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
     """PenstockError names the file, the key and the remedy."""
-    return read_form(path, SCHEMA, _form, REMEDY)
+    return forms.read_plan(path, _form)
 
 
 def _form(key: str, plan: object) -> None:
@@ -64,7 +62,7 @@ ROW = members(
         "weights": count(),
         "kv": count(1),
     },
-    {"shared_memory": count(), "kept_free": count()},
+    {"shared_memory": count(), "kept_free": count(), "left": count()},
 )
 FREE_ROW = members({"kept_free": count()})
 """A row of a plan for processors, whose memory has other users."""
@@ -73,8 +71,11 @@ FREE_ROW = members({"kept_free": count()})
 def rank_row(key: str, value: object) -> None:
     ROW(key, value)
     assert isinstance(value, dict)
-    if value.get("kept_free", 0) > value["total"]:
-        raise wrong_value(f"{key}.kept_free", value["kept_free"], f"at most {key}.total")
+    kept, left = value.get("kept_free", 0), value.get("left", 0)
+    if kept > value["total"]:
+        raise wrong_value(f"{key}.kept_free", kept, f"at most {key}.total")
+    if kept + left > value["total"]:
+        raise wrong_value(f"{key}.left", left, f"at most {key}.total without what is kept free")
 
 
 SECONDS = count(0, 10**7)

@@ -89,6 +89,10 @@ def run(parsed: argparse.Namespace) -> int:
     if target.accelerator.is_cpu:
         subject = replace(subject, weights=as_packed(subject.weights))
     rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
+    length, own = parsed.max_model_len, subject.spec.max_position
+    if length is not None and not 1 <= length <= own:
+        expected = f"1 to {own}, the model's own length"
+        raise InvalidValueError("--max-model-len", length, expected)
     for line in introduction(subject, targets, rules):
         print(line)
     if parsed.kv_cache_dtype is None:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from penstock import __version__
-from penstock.config import read_document
+from penstock.config.forms import SCHEMA
 from penstock.core import PenstockError
 from penstock.model.sizing import active_parameters, parameters
 from penstock.plan.engines import Engine
@@ -26,7 +26,6 @@ from penstock.plan.starting import Rates, start, storage
 from penstock.plan.subject import Subject
 from penstock.plan.thresholds import thresholds
 
-SCHEMA = 1
 RUNNERS_UP = 10
 UNKNOWN = "unknown"
 STATISTICS = ("median", "p90", "p99")
@@ -316,11 +315,3 @@ def write(plan: dict[str, Any], path: Path) -> None:
 
 def dump(plan: dict[str, Any]) -> str:
     return yaml.safe_dump(plan, sort_keys=False, width=100, allow_unicode=True)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A plan. PenstockError for another file, and for a schema that is not known."""
-    plan = read_document(path)
-    if plan.get("schema") != SCHEMA:
-        raise PenstockError(f"{path}: not a plan of schema {SCHEMA}")
-    return plan

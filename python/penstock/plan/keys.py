@@ -49,7 +49,7 @@ COMPARED = frozenset(_COMPARED.split())
 NOTED = re.compile(r"index_\w+|indexer_\w+|num_nextn_predict_layers|num_mtp_\w+|mtp_\w+|use_mtp")
 """Keys of what is left out of the sizes, and of which a note speaks."""
 NEUTRAL = re.compile(
-    r"""
+    r"""(?!(.*_)?(ff|ffn|feed_forward|dim|width|expansion)_(.*_)?(multipliers?|factors?|scale)$)(
     .*token_ids?|.*_(eps|epsilon|dropout|pdrop|prob|coef|coeff|thetas?|factors?|scale|scaling
     |multipliers?|scalar|emb_scale|range|std|dtype|cap|softcap|softcapping|capping|limits?|alpha|beta|bias|loss
     |noise|func|method|implementation|type_id|norm|layernorm|norm_type|norm_weight)
@@ -66,7 +66,7 @@ NEUTRAL = re.compile(
     |attn_implementation|scale_emb|dim_model_base|vision_\w+|audio_\w+|image_\w+|video_\w+|\w*fp32_\w+|need_fp32_gate
     |attention_(bias|dropout|value_scale|temperature\w*)|floor_scale|attn_(scale|temperature\w*)
     |rms_norm\w*|use_(bias|gemma_norm|grouped_topk|mrope|qkv_bias|rms_norm|routing_bias)
-    |use_head_wise_attn_gate|final_logit_softcapping|use_moe|moe_renormalize|use_parallel_residual
+    |use_head_wise_attn_gate|final_logit_softcapping|use_moe|moe_renormalize|use_parallel_residual)
     """,
     re.VERBOSE,
 )
@@ -74,9 +74,9 @@ NEUTRAL = re.compile(
 SHAPED = re.compile(
     r"(^|_)(kv|mlp|moe|ffn|feed|experts?|query|share|shared|wide|width|conv|mamba|ssm|state|block"
     r"|mixer|hybrid|sparse|compress\w*|lora|latent|window|layers?|dense|decoder|equal|eq|pattern"
-    r"|multi|gate|embeddings?)(_|$)"
+    r"|multi|gate|embeddings?|dim|ratios?|expan\w+)(_|$)"
 )
-"""Words of a name that ask for a shape when their value is true or a text."""
+"""Words of a name that ask for a shape when their value is true, a text, or a fraction."""
 
 
 def refuse_unread(config: Fields) -> None:
@@ -96,13 +96,14 @@ def refuse_unread(config: Fields) -> None:
 
 def _shapes(key: str, value: object) -> bool:
     """Whether a key that no rule reads may change a size."""
-    if key in READ or not value or isinstance(value, float):
+    if key in READ or not value:
         return False
     if NOTED.fullmatch(key) or NEUTRAL.fullmatch(key):
         return False
-    if value is True or isinstance(value, str):
+    items = value if isinstance(value, list) else [value]
+    if value is True or isinstance(value, str) or all(isinstance(item, float) for item in items):
         return bool(SHAPED.search(key))
-    return not (isinstance(value, list) and all(isinstance(item, float) for item in value))
+    return True
 
 
 def _short(value: object) -> str:

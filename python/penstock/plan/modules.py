@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
 from penstock.model.sizing import Matrix, Part, whole
 from penstock.model.spec import DecoderSpec, Experts
+from penstock.plan.expressions import compiled
 
 Key = tuple[int | None, Part, str]
 """Layer, part and role of a matrix."""
 _WILD = {"*": ".*", "?": "."}
 LAST = "\U0010ffff"
 """After every character of a name."""
+PATIENCE = 10.0
+"""Seconds of a processor for all expressions of a checkpoint."""
 _BASES = ("model.", "language_model.model.", "model.language_model.", "")
 _ATTENTION = ("self_attn", "attention", "attn")
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -79,17 +83,19 @@ class Modules:
                 for part in _runs(name):
                     self._parts[part].add(key)
         self._sorted = sorted(self._full)
+        self._seconds = 0.0
 
     def matching(self, pattern: str) -> set[Key] | None:
         """Matrices that a name, a glob, or `re:` and an expression mean. None: no matrix that is
-        known, and no part of a model that is left out.
+        known, and no part of a model that is left out. `re.error` for what is no expression, and
+        for one that takes too long.
         """
         if pattern.startswith("re:"):
-            found = self._by_expression(re.compile(pattern[3:]), self._sorted)
+            found = self._by_expression(compiled(pattern[3:]), self._sorted)
         elif wild := re.search(r"[*?]", pattern):
             # As a module, or as one that has it inside.
             wanted = "".join(_WILD.get(each, re.escape(each)) for each in pattern)
-            whole_name = re.compile(rf"{wanted}(\..*)?\Z")
+            whole_name = compiled(rf"{wanted}(\..*)?\Z")
             start = pattern[: wild.start()]
             first = bisect_left(self._sorted, start)
             last = bisect_left(self._sorted, start + LAST)
@@ -100,9 +106,13 @@ class Modules:
 
     def _by_expression(self, expression: re.Pattern[str], names: list[str]) -> set[Key]:
         found: set[Key] = set()
+        began = time.process_time()
         for name in names:
+            if self._seconds + time.process_time() - began > PATIENCE:
+                raise re.error(f"all expressions take more than {PATIENCE:g} seconds")
             if not self._full[name] <= found and expression.match(name):
                 found |= self._full[name]
+        self._seconds += time.process_time() - began
         return found
 
     def _is_outside(self, pattern: str) -> bool:

@@ -87,7 +87,9 @@ def _matching(modules: Modules, where: str, name: str) -> set[Key]:
     try:
         found = modules.matching(name)
     except re.error as error:
-        raise PenstockError(f"{where}: {name!r} is no expression: {error}") from error
+        raise PenstockError(
+            f"{where}: {_short(name)} is no expression that is read: {error}; {REMEDY}"
+        ) from error
     if found is None:
         raise _unknown(f"{where}: {name!r} names no matrix that is known")
     return found
@@ -201,9 +203,9 @@ def _numbers(weights: Mapping[str, object]) -> tuple[str, float | None]:
 def _grouped_integers(settings: Mapping[str, object]) -> tuple[str, float]:
     """Integers with a scale of 16 bits for each group, and a zero unless `sym` says otherwise."""
     bits, group = settings.get("bits"), settings.get("group_size")
-    if not isinstance(bits, int) or not 1 <= bits <= 16:
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         raise _unknown(f"quantization_config: bits = {bits}")
-    if not isinstance(group, int) or group <= 0:
+    if isinstance(group, bool) or not isinstance(group, int) or group <= 0:
         return f"int{bits} by channel", bits / 8
     zero = 0.0 if settings.get("sym") is True else bits / 8
     return f"int{bits}/{group}", bits / 8 + (2 + zero) / group
@@ -218,6 +220,10 @@ def kv_type(settings: Mapping[str, object]) -> str:
     if isinstance(scheme, dict) and scheme.get("num_bits") == 8 and scheme.get("type") == "float":
         return "fp8"
     return ""
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 80 else f"{name[:77]}...")
 
 
 def _texts(value: object) -> list[str]:

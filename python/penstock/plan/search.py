@@ -316,7 +316,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
         model = None
         for chunk in () if why else CHUNKS if load.chunk <= 0 else (load.chunk,):
             served = max(load.context, goal.longest)
-            settings = replace(load, chunk=chunk, context=served)
+            settings = replace(load, chunk=chunk)
             kept = memory.beside(rules.rule(spec, device, cut, settings))
             why = kept.lacking(served)
             if why:

@@ -362,7 +362,7 @@ def _listed_sparse(config: Fields, i: int) -> bool | None:
         return bool(words[i] == "sparse")
     numbers = config.get("moe_layers_enum")
     if isinstance(numbers, str) and numbers:
-        if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", numbers):
+        if not re.fullmatch(r"\s*[0-9]{1,9}\s*(,\s*[0-9]{1,9}\s*)*", numbers):
             raise config.refuse("moe_layers_enum", "numbers of layers, with commas between")
         return i in {int(number) for number in numbers.split(",")}
     named = config.get("moe_layers")

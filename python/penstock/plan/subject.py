@@ -138,7 +138,7 @@ def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
 
 def _by_keys(config: Fields) -> list[str]:
     """What to know of sizes that no family of the decoder gave."""
-    kind = config.get("model_type")
+    kind = str(config.get("model_type") or "")
     if kind in COMPARED:
         return []
     compared = f"no model of type {kind!r} has been compared with its published size"

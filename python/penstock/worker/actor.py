@@ -88,8 +88,8 @@ class Actor:
 
     def load(self, job: dict[str, Any]) -> bytes:
         """The first answer."""
-        self._rank, self._last = Rank(RankTask(**job["task"]), job["capacity"]), job["last"]
         try:
+            self._rank, self._last = Rank(RankTask(**job["task"]), job["capacity"]), job["last"]
             answer = self._rank.load(
                 lambda line: self._loading.put(encode_answer(LoadStatus.of(line)))
             )

@@ -95,6 +95,12 @@ def test_pauses_capture_the_smallest_first_and_each_once(
     assert line.startswith("6 CUDA graphs captured in ")
 
 
+def test_captures_that_are_rehearsed_are_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Captures(ALONE, Captured(), [Kind(1)], logged=False).capture_all()
+    assert not caplog.records
+
+
 def test_what_a_step_captured_no_pause_captures_again() -> None:
     captured, kind = Captured(), Kind(1, 2, 4)
     captures = Captures(ALONE, captured, [kind])
@@ -257,6 +263,20 @@ def test_without_its_kernels_no_graph_is_left_for_later(
     loaded.allocate([96])
     assert loaded._captures is not None
     assert captured(loaded) == {True: len(loaded._captures)}
+
+
+def test_graphs_of_flashinfer_are_captured_before_the_start_is_over(
+    gpu: Callable[[bool], TorchBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernels are not compiled ahead: a pause would wait for the compiler."""
+    loaded = gpu(True)
+    assert loaded.facts.pauses > 0
+    monkeypatch.setattr(loaded, "_flash", SimpleNamespace(graph_bytes=lambda _: 0))
+    monkeypatch.setattr(loaded, "_place", lambda _: None)
+    found = SimpleNamespace(largest=[], describe=lambda _: "", free=1)
+    monkeypatch.setattr(backend_module, "measure", lambda *_: found)
+    loaded._measure()
+    assert loaded.facts.pauses == 0
 
 
 @pytest.mark.parametrize("compiled", [(True, True), (True, False), (False, False)])

@@ -191,8 +191,9 @@ class TorchBackend:
         self._largest = found.largest
         detail = found.describe(self._limits.tokens)
         pauses = 0
-        # Without its kernel a capture would hold up requests for seconds.
-        if self._captures is not None and self._all_compiled():
+        # Without its kernel a capture would hold up requests for seconds, and those of steps of
+        # FlashInfer are not compiled ahead.
+        if self._captures is not None and self._flash is None and self._all_compiled():
             pauses = len(self._captures)
             detail += f", {pauses} graphs to capture in pauses"
         stage = ("largest step computed", time.perf_counter() - began, detail)

@@ -77,7 +77,11 @@ class Graphs(Protocol):
 
 
 class Captures:
-    def __init__(self, model: Model, capture: Capture, kinds: Sequence[Graphs]) -> None:
+    def __init__(
+        self, model: Model, capture: Capture, kinds: Sequence[Graphs], *, logged: bool = True
+    ) -> None:
+        """`logged`: the log says when all are captured."""
+        self._logged = logged
         self._model = model
         self._capture = capture
         self._kinds = kinds
@@ -138,7 +142,7 @@ class Captures:
         graph.clear()
         graph.replay = recorded(self._capture, self._model, graph.work, graph.rows)
         self._seconds.append(time.perf_counter() - began)
-        if self.complete:
+        if self.complete and self._logged:
             took = (self._all, sum(self._seconds), max(self._seconds) * 1e3)
             log.info("%d CUDA graphs captured in %.1f s, each in at most %.0f ms", *took)
         return True

@@ -102,7 +102,7 @@ class Rehearsal:
         captures = None
         if self.captures:
             kinds = (DecodeGraphs(model, slots), PromptGraphs(model, slots, self.limits.tokens))
-            captures = Captures(model, _computed, kinds)
+            captures = Captures(model, _computed, kinds, logged=False)
         warm_up(model, slots, self.limits, captures=captures)
 
     def made(self) -> tuple[Model, DeviceSlots]:

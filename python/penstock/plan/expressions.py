@@ -1,0 +1,90 @@
+"""Regular expressions of checkpoints, which may take longer than anyone waits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+LONGEST = 1000
+"""Characters."""
+DEEPEST = 20
+"""Groups in one another."""
+NAME = 64
+"""Characters of a name, about: the places where a repetition may end."""
+MOST = NAME**6
+"""Ways to match one name that an expression may try."""
+_TOKEN = re.compile(
+    r"(?P<repeat>(?:[*+]|\{\d*,?\d*\})[?+]?)|(?P<option>\?[?+]?)"
+    r"|(?P<open>\((?:\?(?:P<\w+>|<?[=!]|.))?)"
+    r"|(?P<close>\))|(?P<bar>\|)|(?P<atom>\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)",
+    re.DOTALL,
+)
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """`re.error` for what is no expression, and for one that may try more than MOST ways, which it
+    does where what repeats has repetitions in it.
+    """
+    if len(text) > LONGEST:
+        raise re.error(f"over {LONGEST} characters")
+    if _VERBOSE.search(text):
+        raise re.error("the flag x is not read here")
+    try:
+        found = re.compile(text)
+    except (OverflowError, RecursionError) as error:
+        raise re.error("too large") from error
+    if ways(text) > MOST:
+        raise re.error("it may try too many ways to match a name")
+    return found
+
+
+@dataclass(slots=True)
+class _Group:
+    """Ways of what an open group has so far."""
+
+    whole: int = 0
+    """Sum of its alternatives that are over."""
+    sequence: int = 1
+    last: int = 1
+    """Ways of the last item of the sequence."""
+    is_group: bool = False
+    """Whether that item is a group."""
+
+    def put(self, ways: int, *, is_group: bool = False) -> None:
+        self.sequence *= self.last
+        self.last, self.is_group = ways, is_group
+
+    def end(self) -> int:
+        """Close an alternative; the ways of all."""
+        self.whole += self.sequence * self.last
+        self.sequence = self.last = 1
+        self.is_group = False
+        return self.whole
+
+
+def ways(text: str) -> int:
+    """Ways to match a name, at most. Those of alternatives add, those of a sequence multiply.
+    `re.error` where a group is repeated, for which there is no such number.
+    """
+    groups = [_Group()]
+    for token in _TOKEN.finditer(text):
+        group, kind = groups[-1], token.lastgroup
+        if kind == "open":
+            if len(groups) > DEEPEST:
+                raise re.error(f"groups nested more than {DEEPEST} deep")
+            groups.append(_Group())
+        elif kind == "close" and len(groups) > 1:
+            groups.pop()
+            groups[-1].put(group.end(), is_group=True)
+        elif kind == "bar":
+            group.end()
+        elif kind == "repeat":
+            if group.is_group:
+                raise re.error("a group is repeated")
+            group.last = NAME
+        elif kind == "option":
+            group.last += 1
+        else:
+            group.put(1)
+    return groups[0].end()
