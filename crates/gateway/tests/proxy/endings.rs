@@ -258,8 +258,8 @@ async fn a_body_that_was_sent_gives_its_room_back() {
 
 /// A marked stream whose request could not be kept ends as one without marks does.
 #[tokio::test]
-async fn a_stream_that_cannot_go_on_is_whole_when_its_choices_are() {
-    let body = format!("{STREAM}:resume [1]\n\n{STOP}");
+async fn a_stream_that_cannot_go_on_is_whole_at_its_last_event() {
+    let body = format!("{STREAM}:resume [1]\n\n{STOP}{DONE}");
     let chunk = format!("{:x}\r\n{body}\r\n", body.len());
     let head = "transfer-encoding: chunked\r\nx-penstock-resumable: 1\r\n";
     let raw = Raw::stream(head, chunk).await;
@@ -276,7 +276,7 @@ async fn a_stream_that_cannot_go_on_is_whole_when_its_choices_are() {
     let mut held = door.begin(path, &[], body.to_string()).await;
     held.body_mut().frame().await.unwrap().unwrap();
     let answer = door.send(path, &[], chat("x").to_string()).await;
-    assert_eq!(answer.text(), format!("{STREAM}{STOP}"));
+    assert_eq!(answer.text(), format!("{STREAM}{STOP}{DONE}"));
     drop(held);
     until("it is over", || door.gateway().open_requests() == 0).await;
 }
