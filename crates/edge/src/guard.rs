@@ -96,8 +96,8 @@ async fn checked(
 }
 
 impl Guard {
-    /// Checks key, origin and the limits of the key. A named key's permit is kept until the answer
-    /// has ended.
+    /// Checks key, origin and, where the request may cost something, the limits of the key. A named
+    /// key's permit is kept until the answer has ended.
     ///
     /// # Errors
     /// One of the checks fails.
@@ -109,19 +109,25 @@ impl Guard {
     }
 }
 
-/// A request within the limits of its key.
+/// A request of a named key, within its limits.
 #[derive(Debug)]
 pub struct CallerPermit {
     pub caller: Arc<Caller>,
-    _running: KeyPermit,
+    /// It may cost something, and counts against the key.
+    _running: Option<KeyPermit>,
 }
 
 /// Counts a request that may cost something against its key.
 fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
-    let caller = match bearer {
-        Bearer::Named(caller) if request.method() == Method::POST => caller,
-        _ => return Ok(None),
+    let Bearer::Named(caller) = bearer else {
+        return Ok(None);
     };
+    if !may_cost(request.method(), request.uri().path()) {
+        return Ok(Some(CallerPermit {
+            caller,
+            _running: None,
+        }));
+    }
     let admitted = caller.usage.admit(&caller.limits, Instant::now());
     let running = admitted.map_err(
         |RateLimited {
@@ -132,8 +138,18 @@ fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>
     )?;
     Ok(Some(CallerPermit {
         caller,
-        _running: running,
+        _running: Some(running),
     }))
+}
+
+/// Whether an engine may have to do something: what is posted, and whatever goes to what it keeps.
+/// The list of models is the server's own.
+fn may_cost(method: &Method, path: &str) -> bool {
+    let is_below = |root: &str| {
+        let rest = path.strip_prefix(root);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    *method == Method::POST || (is_below("/v1") && !is_below("/v1/models"))
 }
 
 /// Logs a refusal at once, and counts the request when its answer has ended.
@@ -233,5 +249,30 @@ fn check_endpoint(bearer: &Bearer, path: &str) -> Result<(), ApiError> {
             Err(ApiError::endpoint_forbidden(&caller.name, path))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_to_an_engine_may_cost_whatever_its_method() {
+        for (method, path, wanted) in [
+            ("POST", "/tokenize", true),
+            ("POST", "/v1/models/m", true),
+            ("GET", "/v1/files/f", true),
+            ("HEAD", "/v1/files/f", true),
+            ("PUT", "/v1/uploads/u", true),
+            ("PATCH", "/v1/x", true),
+            ("DELETE", "/v1/responses/r", true),
+            ("GET", "/v1/models", false),
+            ("GET", "/v1/models/org/m", false),
+            ("GET", "/v1/models_of_others", true),
+            ("GET", "/version", false),
+        ] {
+            let method: Method = method.parse().unwrap();
+            assert_eq!(may_cost(&method, path), wanted, "{method} {path}");
+        }
     }
 }

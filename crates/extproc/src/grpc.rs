@@ -132,6 +132,9 @@ impl<P: Picker> Exchange<P> {
             if let Some(message) = self.frames.next::<ProcessingRequest>()? {
                 self.room.resize(self.frames.len());
                 self.session.saw(message).await?;
+                if !self.session.is_waiting() {
+                    self.deadline = None;
+                }
                 continue;
             }
             self.read().await?;
@@ -263,8 +266,16 @@ mod tests {
             refusal(if excess == Excess::Room { 503 } else { 408 })
         }
 
-        async fn pick(&mut self, _: Seen) -> Result<Picked, Refusal> {
-            Err(refusal(404))
+        async fn pick(&mut self, seen: Seen) -> Result<Picked, Refusal> {
+            match seen {
+                Seen::All => Err(refusal(404)),
+                Seen::Part => Ok(Picked {
+                    endpoints: vec!["a:1".to_owned()],
+                    is_rewritten: false,
+                    body: Bytes::new(),
+                    change: Change::default(),
+                }),
+            }
         }
 
         fn answered(&mut self, _: &AnswerHead) -> Change {
@@ -295,10 +306,14 @@ mod tests {
     }
 
     fn header() -> Vec<u8> {
+        header_of_mode(2)
+    }
+
+    fn header_of_mode(request_body_mode: i32) -> Vec<u8> {
         let request = ProcessingRequest {
             request: Some(Part::RequestHeaders(HttpHeaders::default())),
             protocol_config: Some(ProtocolConfiguration {
-                request_body_mode: 2,
+                request_body_mode,
                 ..ProtocolConfiguration::default()
             }),
             ..ProcessingRequest::default()
@@ -356,6 +371,41 @@ mod tests {
         drop(first);
         assert_eq!(picker.0.load(Ordering::Relaxed), 0);
         assert_eq!(ended(third).await, (Code::Ok, Some(408)));
+    }
+
+    /// Each piece ends a message and begins the next one: every message has its own time.
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_come_in_time_have_no_end() {
+        let body = HttpBody {
+            body: vec![b'x'; 100].into(),
+            end_of_stream: false,
+        };
+        let request = ProcessingRequest {
+            request: Some(Part::RequestBody(body)),
+            ..ProcessingRequest::default()
+        };
+        let message = framed(&request).to_vec();
+        let (start, end) = message.split_at(50);
+        let mut pieces = vec![[&header_of_mode(0), start].concat()];
+        pieces.extend(vec![[end, start].concat(); 9]);
+        pieces.push(end.to_vec());
+        let picker = Small::default();
+        let mut slow = exchange(&picker, Vec::new());
+        slow.body = Some(Body::from_stream(futures_util::StreamExt::then(
+            stream::iter(pieces),
+            async |piece| {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                Ok::<_, Infallible>(Bytes::from(piece))
+            },
+        )));
+        let mut replies = 0;
+        let code = loop {
+            match slow.next().await {
+                Ok(_) => replies += 1,
+                Err(status) => break status.code,
+            }
+        };
+        assert_eq!((code, replies), (Code::Ok, 11));
     }
 
     #[tokio::test]

@@ -107,13 +107,10 @@ impl Target {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or(80);
         let path = url.path().trim_end_matches('/');
-        let path = path
-            .strip_suffix("/v1")
-            .unwrap_or(path)
-            .trim_end_matches('/');
         if path.contains("//") || path.contains('%') {
             return Err(wrong("its path is not plain".to_owned()));
         }
+        let path = path.strip_suffix("/v1").unwrap_or(path);
         let address = format!("{host}:{port}{path}");
         let label = |(key, value): (&String, &String)| (key.as_str().into(), value.as_str().into());
         Ok(Self {

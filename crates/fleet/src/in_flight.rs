@@ -36,6 +36,24 @@ pub struct InFlight {
     ended: bool,
 }
 
+/// A request that has ended, and may have failed by its replica's fault. Dropped, it has not.
+#[derive(Debug)]
+pub struct Blame {
+    shared: Arc<Shared>,
+    member: Arc<Member>,
+    trial: bool,
+}
+
+impl Blame {
+    /// It was the replica's fault.
+    pub fn failed(self) {
+        let (now, settings) = (self.shared.now(), &self.shared.settings);
+        self.member.update(now, settings, |record| {
+            record.saw_end(Outcome::Failed, self.trial, now, settings);
+        });
+    }
+}
+
 /// The first token: when, and how many sequences were there.
 #[derive(Debug, Clone, Copy)]
 struct First {
@@ -111,6 +129,17 @@ impl InFlight {
         self.finish(outcome);
     }
 
+    /// The request is over, and whether that was the replica's fault is found out later. It keeps
+    /// no place and no trial until then.
+    pub fn end_unclear(mut self) -> Blame {
+        self.finish(Outcome::Unclear);
+        Blame {
+            shared: self.shared.clone(),
+            member: self.member.clone(),
+            trial: self.trial,
+        }
+    }
+
     fn finish(&mut self, outcome: Outcome) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -126,9 +155,7 @@ impl InFlight {
             if let Some((sequences, seconds)) = decode {
                 record.answers.saw_decode(sequences, seconds);
             }
-            if record.standing.saw_end(outcome, trial, now, settings) {
-                record.reason = "requests failed one after another".to_owned();
-            }
+            record.saw_end(outcome, trial, now, settings);
         });
         if outcome == Outcome::ConnectFailed {
             self.member.doubt.notify_one();

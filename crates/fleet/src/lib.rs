@@ -44,7 +44,7 @@ mod virtual_fleet;
 pub use backend::{Backend, BackendError, Pods, Source};
 pub use discovery::{FileError, SourceError};
 pub use fleet::{Fleet, FleetError, NextSource};
-pub use in_flight::InFlight;
+pub use in_flight::{Blame, InFlight};
 pub use load::Reported;
 pub use outcome::Outcome;
 pub use settings::{Breaker, Health, Metrics, Outliers, Settings, SettingsError};

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::Settings;
 use crate::live::Live;
 use crate::load::Polled;
+use crate::outcome::Outcome;
 use crate::pace::Answers;
 use crate::process::Process;
 use crate::prompts::Prompts;
@@ -44,6 +45,21 @@ pub(crate) struct Record {
     pub process: Process,
     /// Why it may get no requests, for the log.
     pub reason: String,
+}
+
+impl Record {
+    /// A request has ended.
+    pub(crate) fn saw_end(
+        &mut self,
+        outcome: Outcome,
+        trial: bool,
+        now: Duration,
+        settings: &Settings,
+    ) {
+        if self.standing.saw_end(outcome, trial, now, settings) {
+            self.reason = "requests failed one after another".to_owned();
+        }
+    }
 }
 
 impl Member {

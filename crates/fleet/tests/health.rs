@@ -130,6 +130,27 @@ async fn failed_requests_open_the_circuit_breaker_and_a_trial_closes_it() {
     assert!(ready(&fleet.view().replicas[0]));
 }
 
+/// Whose fault it was is found out later: until then it takes neither a place nor the trial.
+#[tokio::test]
+async fn an_unclear_end_frees_the_trial_and_may_still_be_a_failure() {
+    let fakes = fakes(2).await;
+    let mut settings = quick();
+    settings.breaker.open_s = 0.05;
+    let fleet = fleet(&fakes, settings).await;
+    let id = fleet.view().replicas[0].id;
+    for _ in 0..5 {
+        fleet.begin(id, 10.0, 10.0).end(Outcome::Failed);
+    }
+    until(&fleet, |all| ready(&all[0])).await;
+    let trial = fleet.begin(id, 10.0, 10.0);
+    assert_eq!(fleet.view().replicas[0].condition, Condition::Ejected);
+    let blame = trial.end_unclear();
+    let replica = fleet.view().replicas[0].clone();
+    assert!(ready(&replica) && replica.waiting + replica.running == 0.0);
+    blame.failed();
+    assert_eq!(fleet.view().replicas[0].condition, Condition::Ejected);
+}
+
 #[tokio::test]
 async fn a_replica_that_fails_far_more_often_is_ejected() {
     let fakes = fakes(3).await;

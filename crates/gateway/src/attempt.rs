@@ -5,7 +5,7 @@ use axum::http::{Response as HttpResponse, StatusCode};
 use axum::response::Response;
 use hyper::body::Incoming;
 use penstock_edge::Failure;
-use penstock_fleet::{InFlight, Outcome};
+use penstock_fleet::{Blame, Outcome};
 use penstock_http::{ClientError, Level, log};
 use penstock_openai::ApiError;
 use penstock_routing::Unroutable;
@@ -28,8 +28,10 @@ pub(crate) struct Lost {
     pub(crate) absent: bool,
     /// It has no room.
     pub(crate) refused: bool,
-    /// It answered 500, and this is its reservation until it is known whose fault that is.
-    fault: Option<InFlight>,
+    /// It has done nothing of it: another replica may do what must not happen twice.
+    pub(crate) untouched: bool,
+    /// Replicas that answered 500, until it is known whose fault that is.
+    faults: Vec<Blame>,
     error: ApiError,
     /// Its own answer.
     response: Option<HttpResponse<Incoming>>,
@@ -40,7 +42,8 @@ impl Lost {
         Self {
             absent: false,
             refused: false,
-            fault: None,
+            untouched: false,
+            faults: Vec::new(),
             error,
             response: None,
         }
@@ -50,26 +53,44 @@ impl Lost {
         Self::new(destination.unroutable(none))
     }
 
-    /// Whether it may be the request's own fault.
-    pub(crate) fn is_fault(&self) -> bool {
-        self.fault.is_some()
+    /// Replicas that failed, where it may be the request's own fault.
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.len()
     }
 
     /// Another replica has answered with `status`: where that is no error, the fault was this
     /// replica's.
-    pub(crate) fn contradicted(mut self, status: StatusCode) {
-        if let Some(fault) = self.fault.take() {
-            fault.end(match status.is_success() {
-                true => Outcome::Failed,
-                false => Outcome::Unclear,
-            });
+    pub(crate) fn contradicted(self, status: StatusCode) {
+        if status.is_success() {
+            self.faults.into_iter().for_each(Blame::failed);
         }
     }
 
-    pub(crate) fn into_answer(mut self) -> Result<Response, Failure> {
-        if let Some(fault) = self.fault.take() {
-            fault.end(Outcome::Unclear);
+    /// What is known when a later one did not do it either. A client learns of a fault before it
+    /// learns that others have no room.
+    pub(crate) fn and(mut self, mut later: Self) -> Self {
+        let may_wait = |one: &Self| one.refused || one.absent;
+        let (refused, is_later) = (
+            (self.refused || later.refused) && may_wait(&self) && may_wait(&later),
+            self.faults.is_empty() || !later.faults.is_empty(),
+        );
+        let (absent, untouched) = (
+            self.absent && later.absent,
+            self.untouched && later.untouched,
+        );
+        self.faults.append(&mut later.faults);
+        let faults = std::mem::take(&mut self.faults);
+        let shown = if is_later { later } else { self };
+        Self {
+            absent,
+            refused,
+            untouched,
+            faults,
+            ..shown
         }
+    }
+
+    pub(crate) fn into_answer(self) -> Result<Response, Failure> {
         let Some(response) = self.response else {
             return Err(self.error.into());
         };
@@ -80,7 +101,7 @@ impl Lost {
 }
 
 /// Sends the request with `body` to one replica and waits for the header of its answer, for as
-/// long as the replica is healthy.
+/// long as the replica is healthy. A request that is not repeatable is sent once.
 pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &Call,
@@ -90,8 +111,14 @@ pub(crate) async fn attempt(
 ) -> Result<Answer, Lost> {
     let request = call.head.to(&routed.url, body).map_err(Lost::new)?;
     let address = routed.decision.first().address.clone();
+    let sending = async {
+        match call.is_repeatable {
+            true => gateway.client.send(request).await,
+            false => gateway.client.send_once(request).await,
+        }
+    };
     let sent = tokio::select! {
-        sent = gateway.client.send(request) => sent,
+        sent = sending => sent,
         () = pool.unhealthy(routed.decision.first().replica) => {
             Err(ClientError::Broken("its health checks fail".to_owned()))
         }
@@ -114,6 +141,7 @@ pub(crate) async fn attempt(
             let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
             let lost = Lost {
                 refused: outcome == Outcome::Refused,
+                untouched: outcome == Outcome::Refused,
                 response: Some(response),
                 ..Lost::new(error)
             };
@@ -127,6 +155,7 @@ pub(crate) async fn attempt(
             };
             let lost = Lost {
                 absent: matches!(failed, ClientError::Refused(_)),
+                untouched: outcome == Outcome::ConnectFailed,
                 ..Lost::new(ApiError::unavailable(
                     "The replica is not there.",
                     RETRY_AFTER,
@@ -138,7 +167,7 @@ pub(crate) async fn attempt(
     gateway.metrics.lost();
     match outcome {
         Outcome::Unclear => Err(Lost {
-            fault: Some(routed.in_flight),
+            faults: vec![routed.in_flight.end_unclear()],
             ..lost
         }),
         _ => {
@@ -161,4 +190,40 @@ pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
 
 fn note(call: &Call, address: &str, what: &str) {
     log(Level::Warning, format!("{}: {address} {what}", call.id));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Absent, refused, untouched.
+    type Flags = [bool; 3];
+
+    fn lost([absent, refused, untouched]: Flags) -> Lost {
+        Lost {
+            absent,
+            refused,
+            untouched,
+            ..Lost::new(ApiError::bad_request("x"))
+        }
+    }
+
+    #[test]
+    fn two_that_did_not_do_it_are_as_one() {
+        const ABSENT: Flags = [true, false, true];
+        const REFUSED: Flags = [false, true, true];
+        const BROKEN: Flags = [false; 3];
+        for (first, second, wanted) in [
+            (ABSENT, ABSENT, ABSENT),
+            (ABSENT, REFUSED, REFUSED),
+            (REFUSED, REFUSED, REFUSED),
+            (REFUSED, BROKEN, BROKEN),
+            (ABSENT, BROKEN, BROKEN),
+        ] {
+            for (one, other) in [(first, second), (second, first)] {
+                let both = lost(one).and(lost(other));
+                assert_eq!([both.absent, both.refused, both.untouched], wanted);
+            }
+        }
+    }
 }

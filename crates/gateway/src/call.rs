@@ -16,6 +16,7 @@ use crate::charge::Asked;
 use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
+use crate::members::{Members, RESPONSES};
 use crate::paths::{TEXT, check_path};
 use crate::pool::{Pool, Prompt};
 use crate::scan::{Fields, ScanError};
@@ -56,6 +57,8 @@ pub(crate) struct Call {
     pub(crate) caller: Option<Arc<Caller>>,
     /// What its answer costs.
     pub(crate) price: Asked,
+    /// That it happens twice does no harm.
+    pub(crate) is_repeatable: bool,
     /// Until the body has been sent.
     share: Option<BodyShare>,
 }
@@ -87,7 +90,8 @@ impl Call {
             id,
             asked,
             prompt,
-            price: Asked::of(&path, &fields, &body),
+            price: Asked::of(&bare, &fields, &body),
+            is_repeatable: is_repeatable(&method, &bare, &body),
             caller,
             fields,
             body,
@@ -102,8 +106,8 @@ impl Call {
 
     /// Makes the tokens of the prompt, where `pool` asks for them.
     pub(crate) async fn tokenize(&mut self, pool: &Pool) {
-        pool.tokenize(&mut self.prompt, &self.head.path, &self.body)
-            .await;
+        let path = self.head.path.split('?').next().unwrap_or_default();
+        pool.tokenize(&mut self.prompt, path, &self.body).await;
     }
 
     /// Asks for another model from now on: the name in the body is replaced in its place.
@@ -241,6 +245,20 @@ fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scan
         _ if body.is_empty() && !asks => Ok(Fields::default()),
         Some(boundary) => Fields::of_form(body, &boundary),
         None => Fields::of(body),
+    }
+}
+
+/// Whether a request may be sent to one more replica that may have done it already: what reads, and
+/// what is computed for its answer alone. Responses that a client does not wait for, or that are
+/// added to something, are not.
+fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
+    match *method {
+        Method::GET | Method::HEAD => true,
+        Method::POST if TEXT.contains(&path) => {
+            let members = (path == RESPONSES).then(|| Members::of(body)).flatten();
+            !members.is_some_and(|members| members.leave_something())
+        }
+        _ => false,
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Asked {
     prompt_bytes: usize,
     /// The answer is the text of a model.
     is_text: bool,
+    /// It is to come event by event.
+    is_stream: bool,
     most_tokens: Option<u64>,
     choices: u64,
 }
@@ -40,6 +42,7 @@ impl Asked {
                 .map(|text| text_bytes(text))
                 .sum(),
             is_text: is_text(path),
+            is_stream: fields.is_stream(body),
             most_tokens: fields.most_tokens(body),
             choices: fields.choices(body),
         }
@@ -72,7 +75,8 @@ pub(crate) struct Charge {
     /// Bytes that routing takes for the prompt.
     prompt_bytes: usize,
     began: Instant,
-    form: Form,
+    /// `None` before the answer's header.
+    form: Option<Form>,
     usage: Usage,
     /// Tokens of the output, by the texts that came.
     said: u64,
@@ -101,7 +105,7 @@ impl Charge {
             prompt_tokens,
             prompt_bytes: prompt.bytes,
             began: Instant::now(),
-            form: Form::Unread,
+            form: None,
             usage: Usage::default(),
             said: 0,
             is_counted: false,
@@ -114,12 +118,12 @@ impl Charge {
 
     /// The answer has begun.
     pub(crate) fn answered(&mut self, form: Form) {
-        self.form = form;
+        self.form = Some(form);
     }
 
     /// An event has come, and this is its data.
     pub(crate) fn event(&mut self, data: &[u8]) {
-        if self.caller.is_none() {
+        if self.caller.is_none() || self.ended {
             return;
         }
         let tokens = match self.asked.is_text {
@@ -135,19 +139,23 @@ impl Charge {
 
     /// So many bytes of an answer that comes whole have come.
     pub(crate) fn bytes(&mut self, more: usize) {
-        if let Form::Whole(bytes) = &mut self.form {
+        if let Some(Form::Whole(bytes)) = &mut self.form {
             *bytes += more as u64;
         }
     }
 
     /// The answer says what it has cost so far.
     pub(crate) fn usage(&mut self, json: &[u8]) {
+        if self.ended {
+            return;
+        }
         let says_output = self.usage.note(json);
         self.is_counted |= says_output || !self.asked.is_text;
         self.pay(self.so_far());
     }
 
-    /// The request costs nothing: the answer is an error, or there is none.
+    /// The request costs nothing, whatever its answer still says: that is an error, there is none,
+    /// or its replica has broken off one that was to come whole.
     pub(crate) fn refund(&mut self) {
         self.ended = true;
         self.pay(0);
@@ -164,10 +172,13 @@ impl Charge {
         if let Some(output) = self.usage.completion_tokens.filter(|_| is_whole) {
             self.pool.learn_rate(output, self.began.elapsed());
         }
-        let is_known = self.is_counted || !self.asked.is_text || self.form == Form::Events;
+        let is_known = self.is_counted || !self.asked.is_text;
         let unsaid = match self.form {
             _ if is_known => 0,
-            Form::Whole(bytes) if is_whole => bytes / TOKEN_BYTES,
+            // the header of a stream comes with its first token
+            None if self.asked.is_stream => 0,
+            Some(Form::Events) => 0,
+            Some(Form::Whole(bytes)) if is_whole => bytes / TOKEN_BYTES,
             _ => self.pool.tokens_in(self.began.elapsed()),
         };
         let most = self.asked.most_tokens.unwrap_or(u64::MAX);

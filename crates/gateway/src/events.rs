@@ -133,6 +133,10 @@ impl Said {
     fn other(&mut self, value: &Value) {
         let kind = value["type"].as_str().unwrap_or_default();
         self.failed |= matches!(kind, "error" | "response.failed");
+        // it repeats the texts of the events before it
+        if kind.ends_with(".done") {
+            return;
+        }
         if kind.ends_with(".delta") {
             self.text(0, &value["delta"]);
         }
@@ -288,11 +292,15 @@ mod tests {
         let responses = [
             json!({"type": "response.output_text.delta", "delta": "a"}),
             json!({"type": "response.output_text.done", "text": "a"}),
+            json!({"type": "response.content_part.done", "part": {"text": "a"}, "text": "a"}),
+            json!({"type": "response.function_call_arguments.delta", "delta": "{}"}),
+            json!({"type": "response.function_call_arguments.done", "name": "f",
+                   "arguments": "{}"}),
             json!({"type": "response.completed", "response": whole}),
         ];
-        let (text, ends) = joined(&responses[..1]);
-        assert_eq!((text.as_str(), ends.len()), ("a", 0));
-        assert_eq!(joined(&responses).1, ["response.completed"]);
+        let (text, ends) = joined(&responses);
+        assert_eq!(text, "a{}");
+        assert_eq!(ends, ["response.completed"]);
         assert_eq!(joined(&[whole]), ("a".into(), vec!["completed".into()]));
         let completion = json!({"choices": [{"index": 1, "text": "b", "finish_reason": null}]});
         assert_eq!(Said::of(&completion).texts, [(1, "b".to_owned())]);

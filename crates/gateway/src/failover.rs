@@ -52,13 +52,13 @@ pub(crate) struct Failover {
     pub(crate) last_words: Bytes,
     began: Instant,
     times: usize,
-    /// The request's body, which another replica would get.
-    _kept: Option<BodyShare>,
+    /// The request's body, which another replica would get; `None`: there was no room for it.
+    kept: Option<BodyShare>,
 }
 
 impl Failover {
     /// For an answer with marks, or one whose text is enough. Where no room is left to keep the
-    /// request, the answer cannot go on.
+    /// request, the answer cannot go on, and is only freed of its marks.
     pub(crate) fn of(trip: &Trip, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
@@ -80,8 +80,13 @@ impl Failover {
             last_words: Bytes::new(),
             began: Instant::now(),
             times: 0,
-            _kept: kept,
+            kept,
         })
+    }
+
+    /// Whether another replica could go on with the answer.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.kept.is_some()
     }
 
     /// Takes a whole event of the replica; adds to `out` what the client may have now.

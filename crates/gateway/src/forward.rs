@@ -74,7 +74,8 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
 
 /// Asks one replica after the other, until one answers or as many have been asked as may be. One
 /// more is asked about a request that a replica answers with 500: where that one serves it, the
-/// fault was the first one's.
+/// fault was the first one's. What must not happen twice ends at the first replica that may have
+/// done it.
 async fn round(
     gateway: &Gateway,
     call: &Call,
@@ -85,7 +86,7 @@ async fn round(
     let (pool, mut turn) = (&*destination.pool, Some(turn));
     let (mut tried, mut attempts) = (Vec::new(), 0);
     let (mut last, mut fault): (Option<Lost>, Option<Lost>) = (None, None);
-    let mut refused = false;
+    let (mut refused, mut other) = (false, false);
     while attempts <= gateway.config.retries {
         let routed = match pool.route(model, &call.prompt, &tried) {
             Ok(routed) => routed,
@@ -105,8 +106,15 @@ async fn round(
                 }
                 return Ok(answer);
             }
-            Err(lost) if lost.is_fault() => {
-                if fault.replace(lost).is_some() {
+            Err(lost) if !call.is_repeatable && !lost.untouched => return Err(lost),
+            Err(lost) if lost.faults() > 0 => {
+                let all = match fault.take() {
+                    Some(before) => before.and(lost),
+                    None => lost,
+                };
+                let enough = all.faults() > 1;
+                fault = Some(all);
+                if enough {
                     break;
                 }
                 attempts += 1;
@@ -114,14 +122,17 @@ async fn round(
             Err(lost) => {
                 attempts += usize::from(!lost.absent);
                 refused |= lost.refused;
+                other |= !lost.refused && !lost.absent;
                 last = Some(lost);
             }
         }
     }
+    let is_fault = fault.is_some();
     let mut lost = fault
         .or(last)
         .unwrap_or_else(|| Lost::unroutable(destination, Unroutable::Tried));
-    lost.refused = refused && !lost.is_fault();
+    // waiting helps where nothing but room is missing
+    lost.refused = refused && !other && !is_fault;
     Err(lost)
 }
 

@@ -11,7 +11,7 @@ const TEXTS: [&str; 4] = [
     RESPONSES,
     "/v1/messages",
 ];
-const RESPONSES: &str = "/v1/responses";
+pub(crate) const RESPONSES: &str = "/v1/responses";
 
 /// Absent members, and null, are null.
 #[derive(Debug, Default, Deserialize)]
@@ -41,6 +41,14 @@ impl Members {
         };
         let refers = !self.previous_response_id.is_null() || !self.conversation.is_null();
         is_text(path) && !stored && !refers && self.background != Value::Bool(true)
+    }
+
+    /// Whether a response leaves something that a client may find: a computation that it does not
+    /// wait for, an item of a conversation, or what it asks to be stored. One that is stored by
+    /// default, and whose answer does not come, has an id that no client knows.
+    pub(crate) fn leave_something(&self) -> bool {
+        let asked = |member: &Value| *member == Value::Bool(true);
+        asked(&self.background) || asked(&self.store) || !self.conversation.is_null()
     }
 
     pub(crate) fn is_stream(&self) -> bool {

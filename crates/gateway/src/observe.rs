@@ -190,7 +190,10 @@ impl Observed {
         if std::mem::replace(&mut self.ended, true) {
             return false;
         }
-        self.charge.end(outcome == Outcome::Served);
+        match (self.form, outcome) {
+            (Form::Whole(_), Outcome::Failed) => self.charge.refund(),
+            _ => self.charge.end(outcome == Outcome::Served),
+        }
         self.gateway.metrics.ended(&self.pool.name, outcome);
         if let Some(routed) = self.routed.take() {
             routed.in_flight.end(outcome);

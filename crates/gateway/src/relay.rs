@@ -48,8 +48,6 @@ pub(crate) struct Relayed {
     mirror: Option<Tap>,
     /// Why nothing more is taken from the replica.
     fault: Option<String>,
-    /// The replica's own fault.
-    is_failure: bool,
     _place: Place,
 }
 
@@ -83,14 +81,15 @@ impl Relayed {
         let at = (&*trip.pool, trip.model.as_str());
         let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
         let failover = Failover::of(&trip, &parts.headers);
-        trip.call.sent(failover.is_some());
+        let may_go_on = failover.as_ref().is_some_and(Failover::may_go_on);
+        trip.call.sent(may_go_on);
         parts.headers.remove(RESUMABLE);
         if observed.renames() || observed.is_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         Self {
             source: Source::Replica(Gathered::new(body)),
-            silence: Silence::new(failover.is_some()),
+            silence: Silence::new(may_go_on),
             stop: trip.gateway.stopper.wait(),
             trip: Arc::new(trip),
             observed,
@@ -99,7 +98,6 @@ impl Relayed {
             failover,
             mirror,
             fault: None,
-            is_failure: parts.status.is_server_error(),
             _place: place,
         }
     }
@@ -241,10 +239,7 @@ impl Relayed {
         held.iter()
             .flatten()
             .for_each(|event| self.give(event, &mut out));
-        self.end(match self.is_failure {
-            true => Outcome::Failed,
-            false => Outcome::Served,
-        });
+        self.end(Outcome::Served);
         Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
     }
 
@@ -270,7 +265,8 @@ impl Relayed {
 
     /// The connection to the replica broke.
     fn broke(&mut self, why: &str) -> Option<Polled> {
-        match self.failover.is_none() && self.observed.is_stream() && self.ending.is_final() {
+        let may_go_on = self.failover.as_ref().is_some_and(Failover::may_go_on);
+        match !may_go_on && self.observed.is_stream() && self.ending.is_final() {
             true => self.ended(),
             false => self.breaks_off(why),
         }
@@ -366,7 +362,6 @@ impl Drop for Relayed {
     fn drop(&mut self) {
         let is_whole = !self.observed.is_stream() || self.ending.has_come();
         let outcome = match self.source.is_end() && is_whole {
-            true if self.is_failure => Outcome::Failed,
             true => Outcome::Served,
             false => Outcome::ClientGone,
         };

@@ -26,6 +26,7 @@ pub(crate) struct Fields {
     /// Numbers: choices, and bounds of the output in tokens.
     choices: Option<Range<usize>>,
     most_tokens: [Option<Range<usize>>; MOST_TOKENS.len()],
+    stream: Option<Range<usize>>,
 }
 
 /// `messages` of both chat APIs, `prompt` of completions, `input` of responses and embeddings,
@@ -157,6 +158,7 @@ impl Fields {
             b"model" => return Some(&mut self.model),
             b"cache_salt" => return Some(&mut self.cache_salt),
             b"n" => return Some(&mut self.choices),
+            b"stream" => return Some(&mut self.stream),
             _ => {}
         }
         if let Some(at) = MOST_TOKENS.iter().position(|one| *one == name) {
@@ -184,6 +186,12 @@ impl Fields {
     /// Choices that are asked for.
     pub(crate) fn choices(&self, body: &[u8]) -> u64 {
         number(body, &self.choices).unwrap_or(1).max(1)
+    }
+
+    /// Whether the answer is to come event by event.
+    pub(crate) fn is_stream(&self, body: &[u8]) -> bool {
+        let value = self.stream.clone().map(|range| &body[range]);
+        value == Some(b"true")
     }
 
     /// Tokens that the output may have, over all choices; `None`: as many as the replica lets it.
@@ -354,6 +362,19 @@ mod tests {
             let fields = found(body);
             assert_eq!(fields.choices(body.as_bytes()), 1);
             assert_eq!(fields.most_tokens(body.as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn streams_are_asked_for() {
+        for (body, wanted) in [
+            (r#"{"stream": true ,"n":1}"#, true),
+            (r#"{"str\u0065am":true}"#, true),
+            (r#"{"stream":false}"#, false),
+            (r#"{"stream":null}"#, false),
+            (r#"{"x":{"stream":true}}"#, false),
+        ] {
+            assert_eq!(found(body).is_stream(body.as_bytes()), wanted, "{body}");
         }
     }
 

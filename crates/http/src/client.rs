@@ -36,9 +36,9 @@ type Connections = Pool<Observing<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 /// A client; clones share its connections.
 ///
 /// A request may go on a connection that the server closes at that moment. Where a kept connection
-/// ends without a byte of the answer, the request is sent once more on a new one: bodies are whole,
-/// and the server has closed the connection, not served the request. Whether it may have been read
-/// cannot be known, so what must not happen twice is not for this client.
+/// ends without a byte of the answer, [`Client::send`] sends the request once more on a new one:
+/// bodies are whole, and the server has closed the connection, not served the request. Whether it
+/// may have been read cannot be known: what must not happen twice goes by [`Client::send_once`].
 #[derive(Debug, Clone)]
 pub struct Client {
     kept: Connections,
@@ -177,24 +177,39 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`]
-    pub async fn send(
+    pub async fn send(&self, request: Request<Bytes>) -> Result<Response<Incoming>, ClientError> {
+        let request = self.signed(request);
+        let (again, sent) = (request.clone(), Instant::now());
+        match self.kept.request(request.map(Full::new)).await {
+            Err(error) if is_stale(&error) && sent.elapsed() < STALE => {
+                self.sent_again.fetch_add(1, Ordering::Relaxed);
+                let answer = self.new.request(again.map(Full::new)).await;
+                // the first connection may have brought it there
+                answer.map_err(|error| ClientError::Broken(innermost(&error).to_string()))
+            }
+            answer => answer.map_err(|error| trouble(&error)),
+        }
+    }
+
+    /// Sends a request that must not happen twice: on a new connection, which no server closes
+    /// before it has looked at the request.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub async fn send_once(
         &self,
-        mut request: Request<Bytes>,
+        request: Request<Bytes>,
     ) -> Result<Response<Incoming>, ClientError> {
+        let answer = self.new.request(self.signed(request).map(Full::new)).await;
+        answer.map_err(|error| trouble(&error))
+    }
+
+    fn signed(&self, mut request: Request<Bytes>) -> Request<Bytes> {
         if let Some(own) = &self.authorization {
             let headers = request.headers_mut();
             headers.entry(AUTHORIZATION).or_insert_with(|| own.clone());
         }
-        let (again, sent) = (request.clone(), Instant::now());
-        let answer = self.kept.request(request.map(Full::new)).await;
-        let answer = match answer {
-            Err(error) if is_stale(&error) && sent.elapsed() < STALE => {
-                self.sent_again.fetch_add(1, Ordering::Relaxed);
-                self.new.request(again.map(Full::new)).await
-            }
-            answer => answer,
-        };
-        answer.map_err(|error| trouble(&error))
+        request
     }
 
     /// Requests that were sent once more, because a kept connection had ended.
@@ -337,6 +352,46 @@ mod tests {
         ));
         assert_eq!(client.sent_again(), 1);
         server.abort();
+    }
+
+    /// A request that ends its server had reached it, though nothing listens afterwards.
+    #[tokio::test]
+    async fn a_server_that_is_gone_after_the_first_try_had_the_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/x", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            request(&mut stream).await.unwrap();
+            stream.write_all(ANSWER).await.unwrap();
+            request(&mut stream).await.unwrap();
+            drop(listener);
+        });
+        let client = client();
+        ask(&client, &url).await.unwrap();
+        let second = ask(&client, &url).await;
+        assert!(matches!(second, Err(ClientError::Broken(_))), "{second:?}");
+        assert_eq!(client.sent_again(), 1);
+        server.await.unwrap();
+        let third = ask(&client, &url).await;
+        assert!(matches!(third, Err(ClientError::Refused(_))), "{third:?}");
+    }
+
+    #[tokio::test]
+    async fn what_must_not_happen_twice_goes_on_a_new_connection() {
+        let (url, server) = serving(|_, number| number == 0).await;
+        let client = client();
+        for n in 0..4 {
+            ask(&client, &url).await.unwrap();
+            let request = Request::post(&url).body(Bytes::from("question")).unwrap();
+            let answer = client.send_once(request).await.unwrap();
+            assert_eq!(answer.status(), 200, "{n}");
+        }
+        let (url, broken) = serving(|_, _| false).await;
+        let request = Request::post(&url).body(Bytes::from("question")).unwrap();
+        let answer = client.send_once(request).await;
+        assert!(matches!(answer, Err(ClientError::Broken(_))));
+        server.abort();
+        broken.abort();
     }
 
     /// What ended after a part of its answer was served in part.

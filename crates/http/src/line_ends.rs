@@ -3,6 +3,7 @@
 //!
 //! hyper takes a bare LF for a line end and cannot be told otherwise. So it gets a NUL in its
 //! place, which is allowed nowhere in a head: it answers 400 and closes the connection.
+//! Bodies are followed as hyper does, so that every head of a connection is looked at.
 
 use std::io;
 use std::pin::Pin;
@@ -12,6 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes of a line that are looked at: more than the name and value of a length have.
 const MOST_LINE: usize = 48;
+
+const LENGTH: &[u8] = b"content-length:";
+const CODING: &[u8] = b"transfer-encoding:";
 
 /// hyper parses no further before a head has come whole, so a spoiled one ends here.
 const HEAD_END: &[u8] = b"\n\n";
@@ -28,57 +32,139 @@ enum Place {
     Head(Head),
     /// So many bytes are of a body.
     Body(u64),
-    /// Behind a body whose length is not known here.
+    Chunks(Chunks),
+    /// Behind what hyper refuses, and closes the connection for.
     Unknown,
+}
+
+/// A place in a body of chunks. What is malformed is for hyper to refuse.
+#[derive(Debug)]
+enum Chunks {
+    /// In the digits of a size, of which there are some.
+    Size(u64, bool),
+    /// Behind them, in its line.
+    Extension(u64),
+    SizeLf(u64),
+    /// So many bytes are of the chunk.
+    Data(u64),
+    DataCr,
+    DataLf,
+    /// At the beginning of a line behind the last chunk.
+    Line,
+    Trailer,
+    TrailerLf,
+    LastLf,
+}
+
+impl Chunks {
+    /// The place behind this byte.
+    fn behind(&self, byte: u8) -> Place {
+        Place::Chunks(match (self, byte) {
+            (Self::Size(_, true), b' ' | b'\t' | b';') => Self::Extension(self.size()),
+            (Self::Size(_, true) | Self::Extension(_), b'\r') => Self::SizeLf(self.size()),
+            (Self::Size(size, _), _) => {
+                let digit = (byte as char).to_digit(16);
+                match digit.and_then(|digit| size.checked_mul(16)?.checked_add(digit.into())) {
+                    Some(size) => Self::Size(size, true),
+                    None => return Place::Unknown,
+                }
+            }
+            (Self::Extension(size), byte) if byte != b'\n' => Self::Extension(*size),
+            (Self::SizeLf(0), b'\n') => Self::Line,
+            (Self::SizeLf(size), b'\n') => Self::Data(*size),
+            (Self::DataCr, b'\r') => Self::DataLf,
+            (Self::DataLf, b'\n') => Self::Size(0, false),
+            (Self::Line, b'\r') => Self::LastLf,
+            (Self::Trailer, b'\r') => Self::TrailerLf,
+            (Self::Line | Self::Trailer, _) => Self::Trailer,
+            (Self::TrailerLf, b'\n') => Self::Line,
+            (Self::LastLf, b'\n') => return Place::head(),
+            _ => return Place::Unknown,
+        })
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            Self::Size(size, _) | Self::Extension(size) | Self::SizeLf(size) => *size,
+            _ => 0,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Head {
     /// The beginning of the line.
     line: Vec<u8>,
+    /// The line is longer.
+    is_cut: bool,
     /// Its request line has ended.
     begun: bool,
     /// The last byte was CR.
     cr: bool,
     length: Option<u64>,
-    /// How long the body is cannot be said.
-    unknown: bool,
+    /// The last transfer coding; it goes before the length.
+    is_chunked: Option<bool>,
+    /// hyper refuses it.
+    is_wrong: bool,
 }
 
 impl Head {
-    /// Whether the head has ended; `None`: this is a bare LF.
+    /// Whether the head has ended; `None`: this is a bare LF, or ends a length that is too long.
     fn take(&mut self, byte: u8) -> Option<bool> {
         let cr = std::mem::replace(&mut self.cr, byte == b'\r');
         if byte == b'\n' {
-            return cr.then(|| self.ended_line());
+            return cr.then(|| self.ended_line()).flatten();
         }
-        if byte != b'\r' && self.line.len() < MOST_LINE {
-            self.line.push(byte);
+        if byte != b'\r' {
+            match self.line.len() < MOST_LINE {
+                true => self.line.push(byte),
+                false => self.is_cut = true,
+            }
         }
         Some(false)
     }
 
-    fn ended_line(&mut self) -> bool {
+    fn ended_line(&mut self) -> Option<bool> {
         let line = std::mem::take(&mut self.line);
+        let is_cut = std::mem::take(&mut self.is_cut);
         if line.is_empty() {
-            return self.begun;
+            return Some(self.begun);
         }
         if std::mem::replace(&mut self.begun, true) {
-            self.note(&line.to_ascii_lowercase());
+            let line = line.to_ascii_lowercase();
+            let says_length = [LENGTH, CODING].iter().any(|name| line.starts_with(name));
+            if is_cut && says_length {
+                return None;
+            }
+            self.note(&line);
         }
-        false
+        Some(false)
     }
 
     fn note(&mut self, line: &[u8]) {
-        if let Some(value) = line.strip_prefix(b"content-length:") {
+        if let Some(value) = line.strip_prefix(LENGTH) {
             let value = value.trim_ascii();
             let digits = value.iter().all(u8::is_ascii_digit);
             let value = std::str::from_utf8(value).ok().filter(|_| digits);
             let length = value.and_then(|value| value.parse().ok());
-            self.unknown |= length.is_none() || self.length.is_some();
+            self.is_wrong |= length.is_none() || self.length.is_some_and(|one| Some(one) != length);
             self.length = length;
         }
-        self.unknown |= line.starts_with(b"transfer-encoding");
+        if let Some(value) = line.strip_prefix(CODING) {
+            let last = value.rsplit(|byte| *byte == b',').next();
+            self.is_chunked = last.map(|last| last.trim_ascii() == b"chunked");
+        }
+    }
+
+    /// What follows it.
+    fn next(&self) -> Place {
+        match (self.is_chunked, self.length) {
+            _ if self.is_wrong => Place::Unknown,
+            (Some(true), _) => Place::Chunks(Chunks::Size(0, false)),
+            (Some(false), _) => Place::Unknown,
+            (None, None | Some(0)) => Place::head(),
+            (None, Some(length)) => Place::Body(length),
+        }
     }
 }
 
@@ -102,6 +188,20 @@ impl Place {
                     }
                     bytes = &mut bytes[here..];
                 }
+                Self::Chunks(Chunks::Data(left)) if *left > bytes.len() as u64 => {
+                    *left -= bytes.len() as u64;
+                    return false;
+                }
+                Self::Chunks(Chunks::Data(left)) => {
+                    // no more than there are bytes
+                    let here = *left as usize;
+                    *self = Self::Chunks(Chunks::DataCr);
+                    bytes = &mut bytes[here..];
+                }
+                Self::Chunks(chunks) => {
+                    *self = chunks.behind(bytes[0]);
+                    bytes = &mut bytes[1..];
+                }
                 Self::Head(head) => {
                     match head.take(bytes[0]) {
                         None => {
@@ -109,11 +209,7 @@ impl Place {
                             *self = Self::Unknown;
                             return true;
                         }
-                        Some(true) if head.unknown => *self = Self::Unknown,
-                        Some(true) => match head.length {
-                            None | Some(0) => *self = Self::head(),
-                            Some(length) => *self = Self::Body(length),
-                        },
+                        Some(true) => *self = head.next(),
                         Some(false) => {}
                     }
                     bytes = &mut bytes[1..];
@@ -202,7 +298,13 @@ mod tests {
             "POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\na\nb\r\n0\r\n\r\n",
             "POST / HTTP/1.1\r\ncontent-length: x\r\n\r\na\nb",
-            "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n\n\n",
+            "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n\n\n",
+            "POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n\nGET / HTTP/1.1\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0;a=b\r\nx: y\nz\r\n\r\nGET",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\na\r\n0\r\n\r\na\nb",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n11111111111111111\r\na\nb",
+            "POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\na\nb",
+            "P / HTTP/1.1\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n\n\n\r\n",
             "POST / HTTP/1.1\r\nx-a: content-length: 9\r\n\r\n",
         ] {
             for piece in [1, 2, 7, 1000] {
@@ -226,5 +328,40 @@ mod tests {
                 assert_eq!(passed.find('\0'), Some(place), "{text:?}");
             }
         }
+    }
+
+    /// Heads behind bodies of any form are looked at, as hyper finds them.
+    #[test]
+    fn a_head_behind_any_body_is_looked_at() {
+        for before in [
+            "transfer-encoding: chunked\r\n\r\n3\r\na\nb\r\n0\r\n\r\n",
+            "Transfer-Encoding: gzip,  Chunked\r\n\r\n0a \t;x\r\n\n\n345678\r\n\r\n00\r\n\r\n",
+            "transfer-encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\nx: a\r\ny: b\nc\r\n\r\n",
+            "content-length: 9\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            "content-length: 1\r\ncontent-length: 1\r\n\r\n\n",
+            "content-length: 001\r\n\r\n\n",
+        ] {
+            let before = format!("POST / HTTP/1.1\r\n{before}");
+            for piece in [1, 3, 1000] {
+                let text = format!("{before}GET / HTTP/1.1\nhost: a\r\n\r\n");
+                let passed = passed(&text, piece);
+                assert_eq!(passed.find('\0'), Some(before.len() + 14), "{before:?}");
+            }
+        }
+    }
+
+    /// No client writes one that is longer than is looked at.
+    #[test]
+    fn a_length_that_is_too_long_is_spoiled() {
+        for line in [
+            format!("content-length: {}1", "0".repeat(40)),
+            format!("content-length:{}1", " ".repeat(40)),
+            format!("transfer-encoding: {}chunked", "gzip,".repeat(9)),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\n{line}\r\n\r\na\nb");
+            assert_eq!(passed(&text, 7).find('\0'), Some(18 + line.len()), "{line}");
+        }
+        let long = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100));
+        assert_eq!(passed(&long, 7), long);
     }
 }

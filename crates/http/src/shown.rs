@@ -6,20 +6,28 @@ const MOST: usize = 200;
 /// A URL without user, password and query, and not more of it than a line holds. It need not be
 /// one: what stands where a password would is left out.
 pub fn shown_url(url: &str) -> String {
-    let bare = url.split(['?', '#']).next().unwrap_or_default();
-    let (scheme, rest) = match bare.split_once("://") {
-        Some((scheme, rest)) => (Some(scheme), rest),
-        None => (None, bare),
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.bytes().all(is_of_scheme) => (Some(scheme), rest),
+        _ => (None, url),
     };
+    let bare = |text: &str| {
+        let bare = text.split(['?', '#']).next();
+        bare.unwrap_or_default().to_owned()
+    };
+    // first the password: a query's mark in it is a part of it
     let rest = match rest.rsplit_once('@') {
-        Some((_, rest)) => format!("...@{rest}"),
-        None => rest.to_owned(),
+        Some((_, rest)) => format!("...@{}", bare(rest)),
+        None => bare(rest),
     };
     let whole = match scheme {
         Some(scheme) => format!("{scheme}://{rest}"),
         None => rest,
     };
     shortened(&whole, MOST)
+}
+
+fn is_of_scheme(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
 /// The beginning of a text, with a note of what is missing.
@@ -43,6 +51,13 @@ mod tests {
             ("u:hush@a", "...@a"),
             ("http://a?token=hush", "http://a"),
             ("a:8000", "a:8000"),
+            ("http://user:pa#ss@host", "http://...@host"),
+            (
+                "http://user:pa?s@s@host:1/x?token=hush",
+                "http://...@host:1/x",
+            ),
+            ("user:pa?s://s@host", "...@host"),
+            ("a?next=http://b", "a"),
         ] {
             assert_eq!(shown_url(url), wanted);
         }

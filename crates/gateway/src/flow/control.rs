@@ -6,13 +6,18 @@ use std::time::Duration;
 
 use penstock_openai::ApiError;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::flow::queue::{Bounds, Item, Ticket};
 use crate::flow::{Class, FlowSettings, Load, Queue};
 
 /// How often the load is looked at while requests wait.
 const TICK: Duration = Duration::from_millis(10);
+/// Before a request that was refused asks again, at least and at most. It doubles while turns come
+/// at once: replicas have room, but not for this request.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// A turn that comes within this has come at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// Bytes of a prompt that an answer is taken to cost as much as.
 const ANSWER_BYTES: u64 = 1024;
 /// Bounds of what `Retry-After` says, in seconds.
@@ -76,6 +81,8 @@ pub(crate) struct Visit {
     began: Instant,
     /// Its last one.
     ticket: Option<Ticket>,
+    /// Before it asks again.
+    pause: Duration,
 }
 
 /// Leave to be routed. Dropped when the replica is reserved, or when the client has left: then the
@@ -148,8 +155,20 @@ impl Visit {
     /// # Errors
     /// 429: it has waited for as long as it may.
     pub(crate) async fn pass_again(&mut self) -> Result<Turn, ApiError> {
+        let settings = self.flow.settings();
+        let deadline = self.began + Duration::from_secs_f64(settings.max_wait_s);
+        sleep_until(deadline.min(Instant::now() + self.pause)).await;
+        let asked = Instant::now();
+        if asked >= deadline {
+            return Err(self.flow.refusal(Reason::Timeout));
+        }
         let turn = self.enter_again();
-        self.wait(turn, &self.flow.settings()).await
+        let turn = self.wait(turn, &settings).await;
+        self.pause = match asked.elapsed() < AT_ONCE {
+            true => PAUSE.1.min(self.pause * 2),
+            false => PAUSE.0,
+        };
+        turn
     }
 
     /// `None` where the queue is full.
@@ -242,6 +261,7 @@ impl FlowControl {
             cost: ANSWER_BYTES + prompt_bytes as u64,
             began: Instant::now(),
             ticket: None,
+            pause: PAUSE.0,
         }
     }
 

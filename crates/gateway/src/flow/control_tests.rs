@@ -231,3 +231,24 @@ async fn every_request_ends_once_whenever_clients_leave() {
     let last = rig.start(class(0, ""), "last").await.unwrap();
     last.unwrap();
 }
+
+/// Replicas have room, though not for this request: it asks less and less often, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_refused_again_and_again_does_not_spin() {
+    let rig = Rig::queueing(1);
+    let mut visit = rig.flow.visit(class(0, ""), 1, 1);
+    let began = Instant::now();
+    drop(visit.pass().await.unwrap());
+    let mut rounds = 0;
+    let refused = loop {
+        match visit.pass_again().await {
+            Ok(turn) => drop(turn),
+            Err(refused) => break refused,
+        }
+        rounds += 1;
+    };
+    assert!((60..80).contains(&rounds), "{rounds}");
+    assert_eq!(refused.status, 429);
+    assert_eq!(began.elapsed().as_secs(), 60);
+    assert_eq!(rig.flow.counts().refused, [0, 0, 1, 0]);
+}

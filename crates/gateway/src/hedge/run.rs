@@ -99,18 +99,29 @@ where
         biased;
         answer = &mut first => match answer {
             Ok(answer) => (Ok(answer), false),
-            Err(_) => {
-                let answer = second.await;
+            Err(lost) => {
+                let answer = instead_of(lost, second.await);
                 let won = answer.is_ok();
                 (answer, won)
             }
         },
         answer = &mut second => match answer {
             Ok(answer) => (Ok(answer), true),
-            Err(_) => (first.await, false),
+            Err(lost) => (instead_of(lost, first.await), false),
         },
     };
     pool.hedging
         .count(if won { Hedge::Won } else { Hedge::Lost });
     answer
+}
+
+/// What the other replica did, with what is known of the one that did not do it.
+fn instead_of(lost: Lost, answer: Result<Answer, Lost>) -> Result<Answer, Lost> {
+    match answer {
+        Ok(answer) => {
+            lost.contradicted(answer.response.status());
+            Ok(answer)
+        }
+        Err(later) => Err(lost.and(later)),
+    }
 }

@@ -1,5 +1,6 @@
 //! How answers end that do not end well, and answers that no replica should give.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -185,7 +186,7 @@ async fn only_the_protocol_s_own_model_is_renamed() {
 #[tokio::test]
 async fn a_hung_stream_that_cannot_move_ends_with_an_error() {
     let fates = [Fate::Hangs(60)].into();
-    let told = Answers::Told(std::sync::Arc::new(std::sync::Mutex::new(fates)));
+    let told = Answers::Told(Arc::new(Mutex::new(fates)));
     let replica = Replica::start(told, &["m"]).await;
     let pool = json!({
         "name": "p", "source": {"static": [{"url": replica.url}]},
@@ -253,4 +254,29 @@ async fn a_body_that_was_sent_gives_its_room_back() {
         answer.body_mut().frame().await.unwrap().unwrap();
         open.push(answer);
     }
+}
+
+/// A marked stream whose request could not be kept ends as one without marks does.
+#[tokio::test]
+async fn a_stream_that_cannot_go_on_is_whole_at_its_last_event() {
+    let body = format!("{STREAM}:resume [1]\n\n{STOP}{DONE}");
+    let chunk = format!("{:x}\r\n{body}\r\n", body.len());
+    let head = "transfer-encoding: chunked\r\nx-penstock-resumable: 1\r\n";
+    let raw = Raw::stream(head, chunk).await;
+    let fates = Arc::new(Mutex::new([Fate::Hangs(90)].into()));
+    let other = Replica::start(Answers::Marked(fates), &["other"]).await;
+    let pools = [("p", &raw.url), ("o", &other.url)].map(|(name, url)| {
+        json!({"name": name, "source": {"static": [{"url": url}]}, "fleet": {"slow_start_s": 0}})
+    });
+    let door = Door::with(json!({"pools": pools, "resume_bytes": 10})).await;
+    let path = "/v1/chat/completions";
+    // it takes all the room that there is
+    let mut body = chat("x");
+    body["model"] = "other".into();
+    let mut held = door.begin(path, &[], body.to_string()).await;
+    held.body_mut().frame().await.unwrap().unwrap();
+    let answer = door.send(path, &[], chat("x").to_string()).await;
+    assert_eq!(answer.text(), format!("{STREAM}{STOP}{DONE}"));
+    drop(held);
+    until("it is over", || door.gateway().open_requests() == 0).await;
 }

@@ -110,6 +110,65 @@ async fn requests_that_replicas_fail_close_no_pool() {
     }
 }
 
+/// What a replica may have done goes to no other one; what it has no room for does.
+#[tokio::test]
+async fn what_must_not_happen_twice_is_asked_for_once() {
+    let first = Replica::start(Answers::Whole, &["m"]).await;
+    let second = Replica::start(Answers::Whole, &["m"]).await;
+    let pool = json!({
+        "name": "p",
+        "source": {"static": [{"url": first.url}, {"url": second.url}]},
+        "fleet": {"slow_start_s": 0, "breaker": {"failures": 1_000_000},
+                  "outliers": {"min_requests": 1_000_000}},
+    });
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let seen = || first.seen().len() + second.seen().len();
+    let response = |more: serde_json::Value| {
+        let mut body = json!({"model": "m", "input": "x"});
+        crate::merge(&mut body, more);
+        body.to_string()
+    };
+    let cases = [
+        ("POST", "/v1/files", "{}".to_owned(), 1),
+        ("POST", "/v1/batches?x=1", "{}".to_owned(), 1),
+        ("DELETE", "/v1/files/f", String::new(), 1),
+        ("PUT", "/v1/x", "{}".to_owned(), 1),
+        ("POST", "/v1/responses/r/cancel", String::new(), 1),
+        (
+            "POST",
+            "/v1/responses",
+            response(json!({"background": true})),
+            1,
+        ),
+        ("POST", "/v1/responses", response(json!({"store": true})), 1),
+        (
+            "POST",
+            "/v1/responses",
+            response(json!({"conversation": "c"})),
+            1,
+        ),
+        ("POST", "/v1/responses?x=1", response(json!({})), 2),
+        ("POST", "/v1/embeddings", response(json!({})), 2),
+        ("GET", "/v1/files/f", String::new(), 2),
+    ];
+    for status in [500, 502] {
+        for one in [&first, &second] {
+            one.answers(Answers::Status(status, "no"));
+        }
+        for (method, path, body, wanted) in cases.clone() {
+            let before = seen();
+            let answer = door.ask(method, path, body).await;
+            assert_eq!(answer.status, status, "{method} {path}");
+            assert_eq!(seen() - before, wanted, "{status} {method} {path}");
+        }
+    }
+    first.answers(Answers::Status(503, "full"));
+    second.answers(Answers::Whole);
+    for n in 0..10 {
+        assert_eq!(door.ask("POST", "/v1/files", "{}").await.status, 200, "{n}");
+    }
+}
+
 /// A 500 that another replica does not repeat is the replica's: the client gets the other answer,
 /// and the replica soon no more requests.
 #[tokio::test]

@@ -79,6 +79,36 @@ async fn a_request_waits_no_longer_than_it_may() {
     assert!((2..=3).contains(&replica.seen().len()));
 }
 
+/// Another model's replica has room: a request that its own refuses does not ask without a pause.
+#[tokio::test]
+async fn a_model_without_room_is_asked_less_and_less_often() {
+    let free = Replica::start(Answers::Whole, &["other"]).await;
+    let full = Replica::start(Answers::Status(503, "full"), &["m"]).await;
+    let flow = json!({"queue": true, "max_wait_s": 1.5});
+    let pool = json!({"name": "p", "source": {"static": [{"url": free.url}, {"url": full.url}]},
+                      "fleet": {"slow_start_s": 0}, "flow": flow});
+    let door = Door::with(json!({"pools": [pool]})).await;
+    assert_eq!(door.post(&chat("x")).await.status, 429);
+    let asked = full.seen().len();
+    assert!((3..=10).contains(&asked), "{asked}");
+}
+
+/// Waiting is for room: one replica that has none does not hold what another one fails.
+#[tokio::test]
+async fn a_request_that_one_refuses_and_another_fails_does_not_wait() {
+    let full = Replica::start(Answers::Status(503, "full"), &["m"]).await;
+    let broken = Replica::start(Answers::Status(502, "down"), &["m"]).await;
+    let flow = json!({"queue": true, "max_wait_s": 30});
+    let pool = json!({"name": "p", "source": {"static": [{"url": full.url}, {"url": broken.url}]},
+                      "fleet": {"slow_start_s": 0}, "flow": flow});
+    let door = Door::with(json!({"pools": [pool]})).await;
+    let began = std::time::Instant::now();
+    let status = door.post(&chat("x")).await.status.as_u16();
+    assert!(matches!(status, 502 | 503), "{status}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!((full.seen().len(), broken.seen().len()), (1, 1));
+}
+
 const WAITING: &str = r#"penstock:gateway_queue_requests{version="test",pool="p",priority="0"}"#;
 const SHED: &str = r#"penstock:gateway_queue_refused_total{version="test",pool="p",reason="#;
 

@@ -140,3 +140,30 @@ async fn second_attempts_stay_within_their_share() {
     assert_eq!(scene.count("reason=\"budget\"").await, 18);
     scene.is_over().await;
 }
+
+/// The second replica answers 500, the first one serves: the fault was the second one's.
+#[tokio::test]
+async fn a_fault_that_the_other_replica_contradicts_counts() {
+    let mut shown = 0;
+    for _ in 0..20 {
+        let answers = [
+            Answers::Late(Duration::from_millis(200)),
+            Answers::Status(500, "bug"),
+        ];
+        let fleet = json!({"fleet": {"breaker": {"failures": 1, "open_s": 600}}});
+        let scene = Scene::open(answers, json!({}), fleet).await;
+        scene.ask(json!({})).await;
+        // else the one that fails was the first, and none was hedged
+        if scene.count("outcome=\"lost\"").await == 1 {
+            shown += 1;
+            for _ in 0..5 {
+                scene.ask(json!({})).await;
+            }
+            assert_eq!(scene.replicas[1].seen().len(), 1);
+        }
+        if shown == 2 {
+            return;
+        }
+    }
+    panic!("none was hedged");
+}

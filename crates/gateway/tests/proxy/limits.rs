@@ -6,6 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
+use crate::raw::Raw;
 use crate::replica::{Answers, Replica};
 use crate::{Answer, Door, chat, until};
 
@@ -119,6 +120,7 @@ async fn an_answer_that_is_left_early_is_paid_for() {
     // an answer that comes whole, by the time that it has taken
     for path in [
         "/v1/chat/completions",
+        "/v1/chat/completions?user=1",
         "/v1/messages",
         "/v1/responses",
         "/v1/completions",
@@ -132,6 +134,15 @@ async fn an_answer_that_is_left_early_is_paid_for() {
         scene.over().await;
         assert_eq!(scene.ask(path, &chat("x")).await.status, 429, "{path}");
     }
+    // a stream has said nothing before its header
+    let scene = Scene::open("unbegun", Answers::Hangs, 20).await;
+    let body = json!({"model": "m", "stream": true}).to_string();
+    let sent = scene.door.begin(chats, &[KEY], body);
+    let left = tokio::time::timeout(Duration::from_millis(1200), sent).await;
+    assert!(left.is_err());
+    scene.over().await;
+    scene.replica.answers(Answers::Whole);
+    assert_eq!(scene.ask(chats, &chat("x")).await.status, 200);
     // not more than it may have
     let scene = Scene::open("bounded", Answers::Hangs, 20).await;
     let body = json!({"model": "m", "max_tokens": 3}).to_string();
@@ -185,6 +196,39 @@ async fn an_error_costs_nothing() {
         let long = chat(&"y".repeat(2000));
         let statuses = scene.statuses("/v1/chat/completions", &long, 3).await;
         assert_eq!(statuses, [status; 3]);
+    }
+    // whatever it says of a cost
+    let usage = r#"{"usage":{"prompt_tokens":900,"completion_tokens":900}}"#;
+    let scene = Scene::open("usage", Answers::Status(400, usage), 20).await;
+    let body = chat("x");
+    let statuses = scene.statuses("/v1/chat/completions", &body, 3).await;
+    assert_eq!(statuses, [400; 3]);
+    // a replica that breaks off what was to come whole is at fault
+    let part = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
+    let raw = Raw::start(vec![part.into()]).await;
+    let keys = json!([{"name": "a", "key": "ka", "tokens_per_minute": 20}]);
+    let keys = KeyFile::new("broken", keys);
+    let pool = json!({"name": "p", "source": {"static": [{"url": raw.url}]},
+                      "fleet": {"slow_start_s": 0, "breaker": {"failures": 1000}}});
+    let door = Door::with(json!({"pools": [pool], "api_key_file": keys.0})).await;
+    for n in 0..3 {
+        let body = chat(&"y".repeat(2000)).to_string();
+        let answer = door.begin("/v1/chat/completions", &[KEY], body).await;
+        assert_eq!(answer.status(), 200, "{n}");
+        assert!(answer.into_body().collect().await.is_err(), "{n}");
+        until("it is over", || door.gateway().open_requests() == 0).await;
+    }
+}
+
+/// What replicas keep costs them something, too; the list of models costs nothing.
+#[tokio::test]
+async fn limits_hold_for_every_method() {
+    let scene = Scene::open("methods", Answers::Whole, 15).await;
+    let long = chat(&"y".repeat(200));
+    let statuses = scene.statuses("/v1/chat/completions", &long, 3).await;
+    assert_eq!(statuses, [200, 200, 429]);
+    for (path, wanted) in [("/v1/files/f", 429), ("/v1/models", 200)] {
+        assert_eq!(scene.door.get_with(path, &[KEY]).await.status, wanted);
     }
 }
 

@@ -121,6 +121,18 @@ impl Door {
         }
     }
 
+    async fn ask(&self, method: &str, path: &str, body: impl Into<Bytes>) -> Answer {
+        let url = format!("{}{path}", self.serving.url);
+        let request = Request::builder().method(method).uri(url);
+        let request = request.body(body.into()).unwrap();
+        let (parts, body) = self.client.send(request).await.unwrap().into_parts();
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+        }
+    }
+
     async fn post(&self, body: &Value) -> Answer {
         self.send("/v1/chat/completions", &[], body.to_string())
             .await
