@@ -26,7 +26,7 @@ const RETRY_S: u32 = 1;
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 /// Verdicts that are kept.
 const KEPT: usize = 1024;
-/// Grammars that wait for the trial of the same one are told apart by so many numbers.
+/// Locks by which requests wait for the trial of one grammar.
 const GATES: usize = 32;
 
 type Verdict = Result<(), GrammarError>;

@@ -11,8 +11,8 @@ use crate::grammar::{Grammars, api_error};
 /// The grammar of the request, if it has one, which compiles.
 ///
 /// # Errors
-/// Those of `Grammars::compile`; 400 for an output that no token could end, and for one that goes on
-/// from tokens that the grammar forbids.
+/// Those of `Grammars::compile`; 400 for an output that no token could end, and for one that goes
+/// on from tokens that the grammar forbids.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,

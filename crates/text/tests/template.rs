@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use penstock_text::{
     ChatTemplate, Conversation, Elsewhere, SpecialTokens, TextError, TextModel, run_template_job,
@@ -459,35 +457,6 @@ fn a_template_that_another_process_runs_has_the_same_outcome() {
     assert!(shown(&remote, "a").unwrap_err().contains("cannot start"));
     let own = Conversation::of(&messages);
     assert!(remote.render(&own, true).is_ok());
-}
-
-#[test]
-fn a_template_that_refuses_all_forms_is_one_job() {
-    let jobs = Arc::new(AtomicUsize::new(0));
-    let counted = jobs.clone();
-    let mut model = TextModel::of_words(9).unwrap();
-    model.elsewhere = Some(Elsewhere::new(move |job| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        Ok(run_template_job(job).ok())
-    }));
-    let system = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]);
-    let shown = |source: &str| {
-        let chat = Conversation {
-            template: Some(source),
-            ..Conversation::of(&system)
-        };
-        let rendered = model.render(&chat, false);
-        let shown = rendered.map(|r| r.written()).map_err(|e| e.to_string());
-        (shown, jobs.swap(0, Ordering::Relaxed))
-    };
-    assert_eq!(
-        shown("{{ raise_exception('no') }}"),
-        (Err("no".to_owned()), 1)
-    );
-    // A form that it takes is found within the job.
-    let first = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}\
-        {{ messages[0].content }}";
-    assert_eq!(shown(first), (Ok("s\n\nu".to_owned()), 1));
 }
 
 #[test]
