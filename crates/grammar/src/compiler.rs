@@ -171,17 +171,20 @@ impl Compiler {
 fn spawned(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GrammarError> {
     let thread = std::thread::Builder::new().name("penstock-grammar".into());
     let started = thread.stack_size(STACK).spawn(work);
-    started.map_err(|e| GrammarError::of(&e))
+    // The moment's fault, not the grammar's.
+    started.map_err(|_| GrammarError::Busy)
 }
 
 /// Compiles a grammar on a thread with the stack for it, and drops what comes of it.
-pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) {
+///
+/// # Errors
+/// [`GrammarError::Busy`] where it was not compiled.
+pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) -> Result<(), GrammarError> {
     let vocabulary = Arc::clone(vocabulary);
     let work = move || drop(compile(&vocabulary, &grammar, &Arc::default()));
-    if let Ok(thread) = spawned(work) {
-        // Its panic is the outcome of the compile for use, too.
-        let _ = thread.join();
-    }
+    // Its panic is the outcome of the compile for use, too.
+    let _ = spawned(work)?.join();
+    Ok(())
 }
 
 /// Keeps what compiled, forgets what did not, and answers who waits.

@@ -14,7 +14,8 @@ pub enum GrammarError {
     /// Its trial in a process of its own came to no end.
     #[error("it takes too much memory or time to compile")]
     TooLarge,
-    /// Earlier grammars that are too slow are still being compiled.
+    /// Earlier grammars that are too slow are still being compiled, or no thread could start: says
+    /// nothing of the grammar.
     #[error("too many grammars are being compiled")]
     Busy,
     #[error("the model's tokenizer has no bytes for its tokens, so no grammar can be followed")]

@@ -24,5 +24,5 @@ pub use error::{GrammarError, MatchError};
 pub use mask::Mask;
 pub use masks::{Constraint, Grammars, RowMask};
 pub use matcher::Matcher;
-pub use trial::{is_small, run_trial, trial_job};
+pub use trial::{is_small, run_trial, trial_job, trial_verdict};
 pub use vocabulary::Vocabulary;

@@ -19,6 +19,9 @@ const SMALL_TEXT: usize = 256;
 /// Counts of a small schema.
 const SMALL_COUNT: u64 = 1_000;
 const TOKENS: usize = 256;
+/// Outcomes.
+const TRIED: &str = "ended";
+const NOT_TRIED: &str = "not compiled";
 
 /// What the other process needs of the vocabulary is its size and its special tokens: all others
 /// can be the bytes.
@@ -47,7 +50,7 @@ pub fn trial_job(compiler: &Compiler, grammars: &[Grammar]) -> Result<String, Gr
     serde_json::to_string(&job).map_err(|e| GrammarError::of(&e))
 }
 
-/// Compiles the grammars of a job. What is wrong with it is found where it is compiled for use.
+/// Compiles the grammars of a job. What is wrong with one is found where it is compiled for use.
 ///
 /// # Errors
 /// What is no job.
@@ -69,9 +72,23 @@ pub fn run_trial(job: &str) -> Result<String, GrammarError> {
     for (kind, text) in job.grammars {
         let kind = GrammarKind::from_code(kind);
         let kind = kind.ok_or_else(|| GrammarError::invalid("an unknown kind of grammar"))?;
-        compiler::tried(&vocabulary, Grammar::new(kind, text));
+        if compiler::tried(&vocabulary, Grammar::new(kind, text)).is_err() {
+            return Ok(NOT_TRIED.to_owned());
+        }
     }
-    Ok("ended".to_owned())
+    Ok(TRIED.to_owned())
+}
+
+/// What an outcome of [`run_trial`] says of the grammars; `None` where it came to no end.
+///
+/// # Errors
+/// [`GrammarError::TooLarge`]; [`GrammarError::Busy`] where they were not compiled.
+pub fn trial_verdict(outcome: Option<&str>) -> Result<(), GrammarError> {
+    match outcome.map(str::trim) {
+        Some(TRIED) => Ok(()),
+        Some(_) => Err(GrammarError::Busy),
+        None => Err(GrammarError::TooLarge),
+    }
 }
 
 /// Whether a grammar compiles in milliseconds, by what it is made of.
@@ -204,8 +221,43 @@ mod tests {
             (GrammarKind::Syntax, "start: <end>"),
         ] {
             let job = trial_job(&compiler, &[Grammar::new(kind, text)]).unwrap();
-            assert_eq!(run_trial(&job).unwrap(), "ended");
+            let outcome = run_trial(&job).unwrap();
+            assert_eq!(trial_verdict(Some(&outcome)), Ok(()));
         }
         assert!(run_trial("{}").is_err());
+        assert_eq!(trial_verdict(None), Err(GrammarError::TooLarge));
+    }
+
+    /// Runs only as a process of the test below.
+    #[test]
+    #[ignore = "needs a process that can start no thread"]
+    fn without_threads() {
+        let words = ["<end>", "a"].map(|word| word.as_bytes().to_vec());
+        let vocabulary = Vocabulary::of_tokens(words.to_vec(), vec![("<end>".into(), 0)]).unwrap();
+        let compiler = Compiler::new(vocabulary);
+        let limit = std::time::Duration::from_secs(1);
+        let grammar = Grammar::new(GrammarKind::Regex, "a");
+        let busy = GrammarError::Busy;
+        assert_eq!(compiler.check_schema("{}", limit), Err(busy.clone()));
+        assert_eq!(compiler.compile(&grammar, limit).err(), Some(busy.clone()));
+        let job = trial_job(&compiler, &[grammar]).unwrap();
+        let outcome = run_trial(&job).unwrap();
+        assert_eq!(trial_verdict(Some(&outcome)), Err(busy));
+        println!("none was compiled");
+    }
+
+    #[test]
+    fn a_thread_that_cannot_start_says_nothing_of_a_grammar() {
+        // Less than the stack of the thread.
+        let script = "ulimit -v 400000; exec \"$0\" --ignored --nocapture without_threads";
+        let program = std::env::current_exe().unwrap();
+        let output = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .arg(program)
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{shown}");
+        assert!(shown.contains("none was compiled"), "{shown}");
     }
 }

@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether a field is there and not `null`.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.rest.get(name).is_some_and(|raw| raw.get() != "null")
     }
 

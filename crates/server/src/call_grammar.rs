@@ -6,10 +6,11 @@ use std::sync::Arc;
 use penstock_grammar::GrammarError;
 use penstock_openai::{ApiError, ChatRequest, OutputGrammar, ToolChoice};
 use penstock_parsers::ToolSchema;
+use penstock_wire::{Grammar, GrammarKind};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::grammar::api_error;
+use crate::grammar::{Grammars, api_error};
 use crate::reading::Reading;
 
 const TOOLS: &str = "tools";
@@ -19,9 +20,21 @@ pub(crate) struct HeldCalls {
     reading: Reading,
     /// Those that may be called.
     tools: Vec<ToolSchema>,
+    /// Those of the tools that are followed.
+    schemas: Vec<Grammar>,
     several: bool,
     /// Nothing but calls.
     demanded: bool,
+}
+
+/// Whether calls of a tool are held to its schema.
+fn is_followed(tool: &ToolSchema, demanded: bool) -> bool {
+    tool.strict || demanded
+}
+
+fn schema(tool: &ToolSchema) -> Grammar {
+    let schema = tool.parameters.clone().unwrap_or_default();
+    Grammar::new(GrammarKind::JsonSchema, Value::Object(schema).to_string())
 }
 
 impl HeldCalls {
@@ -37,8 +50,11 @@ impl HeldCalls {
             return None;
         }
         let wanted = |tool: &&ToolSchema| named.is_none_or(|name| tool.name == *name);
+        let callable: Vec<ToolSchema> = reading.tools()?.iter().filter(wanted).cloned().collect();
+        let followed = callable.iter().filter(|tool| is_followed(tool, demanded));
         Some(Self {
-            tools: reading.tools()?.iter().filter(wanted).cloned().collect(),
+            schemas: followed.map(schema).collect(),
+            tools: callable,
             reading: reading.clone(),
             several: tools.parallel && named.is_none(),
             demanded,
@@ -54,23 +70,32 @@ impl HeldCalls {
     /// # Errors
     /// 400 with the name of a strict tool whose schema no grammar honours; 503.
     pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
+        let busy = |error| api_error(TOOLS, TOOLS, &error);
+        let tried = Grammars::try_out(app, &self.schemas).await;
+        let turn = Grammars::turn(app, &self.schemas).await.map_err(busy)?;
         let app = Arc::clone(app);
-        let tried = tokio::task::spawn_blocking(move || self.tried(&app));
-        tried
-            .await
+        let held = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            self.held(&app, &tried)
+        });
+        held.await
             .unwrap_or_else(|_| Err(ApiError::internal("Reading the tools failed.")))
     }
 
-    fn tried(mut self, app: &App) -> Result<OutputGrammar, ApiError> {
-        let followed = |tool: &&mut ToolSchema| tool.strict || self.demanded;
-        let mut tools: Vec<&mut ToolSchema> = self.tools.iter_mut().filter(followed).collect();
-        let text = |tool: &&mut ToolSchema| {
-            let schema = tool.parameters.clone().unwrap_or_default();
-            Value::Object(schema).to_string()
-        };
-        let schemas = tools.iter().map(text).collect();
-        let verdicts = app.grammars.check_schemas(&app.text()?.tokenizer, schemas);
-        for (tool, verdict) in tools.iter_mut().zip(verdicts) {
+    /// `tried` is what the trial of the large schemas found.
+    fn held(
+        mut self,
+        app: &App,
+        tried: &Result<(), GrammarError>,
+    ) -> Result<OutputGrammar, ApiError> {
+        let tokenizer = &app.text()?.tokenizer;
+        let verdicts = app.grammars.check_schemas(tokenizer, &self.schemas, tried);
+        let demanded = self.demanded;
+        let followed = self
+            .tools
+            .iter_mut()
+            .filter(|tool| is_followed(tool, demanded));
+        for (tool, verdict) in followed.zip(verdicts) {
             match verdict {
                 Ok(()) => {}
                 Err(error) if tool.strict || error == GrammarError::Busy => {

@@ -1,7 +1,7 @@
 //! The process that runs one job of a request, a template or the trial of a grammar: it ends with
 //! its job, and bounds its own memory and time before it reads it.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 /// Runs jobs of one kind.
@@ -24,20 +24,22 @@ impl JobProcess {
     }
 
     /// The outcome of a job; `None` where it came to no end.
-    pub(crate) fn run(&self, job: &str) -> Option<String> {
+    ///
+    /// # Errors
+    /// A process that cannot start, or not be awaited: says nothing of the job.
+    pub(crate) fn run(&self, job: &str) -> io::Result<Option<String>> {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
+            .spawn()?;
         // It reads all before it writes. Where it has ended, its status says so.
         if let Some(mut input) = child.stdin.take() {
             let _ = input.write_all(job.as_bytes());
         }
-        let output = child.wait_with_output().ok()?;
+        let output = child.wait_with_output()?;
         let whole = output.status.success();
-        String::from_utf8(output.stdout).ok().filter(|_| whole)
+        Ok(String::from_utf8(output.stdout).ok().filter(|_| whole))
     }
 }

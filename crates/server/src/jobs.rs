@@ -6,13 +6,14 @@
 use std::sync::{Arc, Weak};
 
 use penstock_http::HeldBody;
-use penstock_openai::ApiError;
+use penstock_openai::{ApiError, Fields};
 use penstock_text::{Conversation, TextError, TextModel};
 
 use crate::app::App;
 
 /// A body above this leaves enough freed memory behind to give it back.
 const TRIM_BYTES: usize = 256 << 10;
+const RETRY_S: u32 = 1;
 
 /// A body and what works on it.
 pub(crate) struct Job<'a> {
@@ -87,17 +88,16 @@ impl Job<'_> {
 /// Errors of templates and tokenizers are errors of the request: the model's files were checked at
 /// the start.
 fn text_error(field: &'static str, error: &TextError) -> ApiError {
-    ApiError::invalid(field, format!("{error}."))
+    match error {
+        TextError::TemplateStart(_) => ApiError::unavailable(format!("{error}."), RETRY_S),
+        error => ApiError::invalid(field, format!("{error}.")),
+    }
 }
 
-/// Whether a request brings a chat template, which may run for seconds.
+/// Whether a request brings a chat template, which may run for seconds. The endpoint reads the body
+/// by the same rules, and refuses one that is no object.
 fn has_template(body: &[u8]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Wire {
-        chat_template: Option<serde::de::IgnoredAny>,
-    }
-    // A body that is no such object is refused by its endpoint.
-    serde_json::from_slice::<Wire>(body).is_ok_and(|wire| wire.chat_template.is_some())
+    Fields::parse(body).is_ok_and(|fields| fields.has("chat_template"))
 }
 
 /// Runs `work` on a body.
@@ -145,4 +145,26 @@ pub(crate) async fn work_on<T: Send + 'static>(
     let done = joined.await;
     drop(client);
     done.unwrap_or_else(|_| Err(ApiError::internal("Reading the request failed.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_found_as_the_endpoints_read_bodies() {
+        for (body, has) in [
+            ("{\"chat_template\": \"t\"}", true),
+            ("\u{feff}{\"chat_template\": \"t\"}", true),
+            ("{\"chat_template\": null, \"chat_template\": \"t\"}", true),
+            ("{\"chat_template\": \"t\", \"chat_template\": null}", false),
+            ("{\"chat_\\u0074emplate\": \"t\"}", true),
+            ("{\"model\": 1, \"model\": 2, \"chat_template\": 3}", true),
+            ("{\"chat_template\": null}", false),
+            ("{\"messages\": [{\"chat_template\": \"t\"}]}", false),
+            ("{\"chat_template\": \"t\"", false),
+        ] {
+            assert_eq!(has_template(body.as_bytes()), has, "{body}");
+        }
+    }
 }

@@ -8,15 +8,23 @@ use penstock_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const RETRY_S: u32 = 1;
-/// Templates of requests that run at once, each in a process of its own.
+/// Templates of requests, and trials of grammars, that run at once, each in a process of its own.
 const TEMPLATES: usize = 2;
+const TRIALS: usize = 2;
+/// Grammars that are compiled here at once, of either size.
+const GRAMMARS: usize = 2;
+/// Threads that no lane has.
+const SPARE: usize = 2;
 
-/// Long bodies have a lane of their own, and templates of requests another: others do not wait
-/// behind them.
+/// Long bodies have a lane of their own, templates of requests another, and so have grammars by
+/// what they may take: others do not wait behind them.
 pub(crate) struct Lanes {
     short: Lane,
     long: Lane,
     templates: Lane,
+    trials: Lane,
+    small_grammars: Lane,
+    large_grammars: Lane,
 }
 
 struct Lane {
@@ -36,7 +44,16 @@ impl Lanes {
             short: lane(limits.short_jobs),
             long: lane(limits.long_jobs),
             templates: lane(TEMPLATES),
+            trials: lane(TRIALS),
+            small_grammars: lane(GRAMMARS),
+            large_grammars: lane(GRAMMARS),
         }
+    }
+
+    /// Threads that all lanes take together, and some to spare.
+    pub(crate) fn threads(limits: &Limits) -> usize {
+        let bodies = limits.short_jobs.saturating_add(limits.long_jobs);
+        bodies.saturating_add(TEMPLATES + TRIALS + 2 * GRAMMARS + SPARE)
     }
 
     /// Waits for a thread; dropping the future gives the place up.
@@ -53,6 +70,20 @@ impl Lanes {
     /// [`Self::turn`] of a request that brings a template.
     pub(crate) async fn template_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.templates.turn().await
+    }
+
+    /// [`Self::turn`] of a grammar that is tried in a process of its own.
+    pub(crate) async fn trial_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.trials.turn().await
+    }
+
+    /// [`Self::turn`] of grammars that are compiled here, `large` ones after their trial.
+    pub(crate) async fn grammar_turn(&self, large: bool) -> Result<OwnedSemaphorePermit, ApiError> {
+        let lane = match large {
+            true => &self.large_grammars,
+            false => &self.small_grammars,
+        };
+        lane.turn().await
     }
 }
 

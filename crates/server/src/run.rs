@@ -5,11 +5,9 @@ use std::time::Instant;
 use penstock_http::{Level, ServiceManager, Signals, log, run_process, wind_down};
 
 use crate::config::Config;
+use crate::lanes::Lanes;
 use crate::server::{Server, StartError};
 use crate::startup::{info, limits};
-
-/// Threads for long texts; more would only take the cores from the engine.
-const BLOCKING_THREADS: usize = 4;
 
 /// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
 /// when the engine could not start or was given up, or when a second signal cut the drain short.
@@ -19,7 +17,7 @@ const BLOCKING_THREADS: usize = 4;
 /// made.
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
-    let threads = (config.worker_threads, BLOCKING_THREADS);
+    let threads = (config.worker_threads, Lanes::threads(&config.limits));
     run_process(config.log, "front-door", threads, live(config)).map_err(StartError::Runtime)?
 }
 

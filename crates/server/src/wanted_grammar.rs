@@ -6,12 +6,13 @@ use penstock_openai::{ApiError, Common};
 use penstock_wire::Grammar;
 
 use crate::app::App;
+use crate::grammar::{Grammars, api_error};
 
 /// The grammar of the request, if it has one, which compiles.
 ///
 /// # Errors
-/// Those of `Grammars::check`; 400 for an output that no token could end, and for one that goes on
-/// from tokens that the grammar forbids.
+/// Those of `Grammars::compile`; 400 for an output that no token could end, and for one that goes
+/// on from tokens that the grammar forbids.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,
@@ -27,11 +28,16 @@ pub(crate) async fn checked(
         );
         return Err(ApiError::invalid(wanted.field, message));
     }
+    let alone = std::slice::from_ref(&wanted.grammar);
+    let refused = |error| api_error(wanted.field, wanted.field, &error);
+    Grammars::try_out(app, alone).await.map_err(refused)?;
+    let turn = Grammars::turn(app, alone).await.map_err(refused)?;
     let app = Arc::clone(app);
     let output = common.resume.as_ref().map(|resume| resume.tokens());
     let stops = common.stop_token_ids.clone();
     let checked = tokio::task::spawn_blocking(move || {
-        let compiled = app.grammars.check(&app.text()?.tokenizer, &wanted)?;
+        let _turn = turn;
+        let compiled = app.grammars.compile(&app.text()?.tokenizer, &wanted)?;
         if let Some(output) = output {
             let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
             let ends = ready.into_iter().flatten().chain(stops).collect();

@@ -61,6 +61,10 @@ pub enum TextError {
     #[error("chat template was stopped: {limit}")]
     TemplateLimit { limit: String },
 
+    /// The moment's fault, not the template's.
+    #[error("the process for the request's chat template cannot start: {0}")]
+    TemplateStart(std::io::Error),
+
     #[error("messages[{index}]: {reason}")]
     BadMessage { index: usize, reason: String },
 

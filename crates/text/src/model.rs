@@ -5,7 +5,7 @@ use std::sync::Arc;
 use penstock_formats::{Checkpoint, Metadata};
 use serde_json::{Map, Value};
 
-use crate::chat::{FORMS, TemplateSources, adapted};
+use crate::chat::TemplateSources;
 use crate::guard::{Guard, Rendered};
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{ChatTemplate, Elsewhere, SpecialTokens, TextError, gguf, hf};
@@ -155,8 +155,9 @@ impl TextModel {
     /// special token in its values is text when the prompt is encoded, and no control token.
     ///
     /// # Errors
-    /// No template, or one that does not parse; those of [`ChatTemplate::render`]; a last message
-    /// without text to go on with.
+    /// No template, or one that does not parse; those of [`ChatTemplate::render`], for which other
+    /// forms of the conversation have been tried; a last message without text to go on with;
+    /// [`TextError::TemplateStart`].
     pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
         let remote = chat.template.zip(self.elsewhere.as_ref());
         let parse = |source| ChatTemplate::parse(source, self.special_tokens.clone());
@@ -177,21 +178,9 @@ impl TextModel {
                 }
                 None => {
                     let template = template.ok_or(TextError::NoChatTemplate)?;
-                    template.render(messages, add, tools, kwargs)
+                    template.render_adapted(messages, add, tools, kwargs)
                 }
             }
-        };
-        // What the template refuses as it is, it is asked to take in other forms.
-        let print = |messages: &Value, tools: Option<&Value>, kwargs: &Map<String, Value>| {
-            let refused = match print(messages, tools, kwargs) {
-                Err(error) if error.is_refusal() => error,
-                printed => return printed,
-            };
-            let forms = (0..FORMS).find_map(|form| {
-                let (messages, tools) = adapted(messages, tools, form);
-                print(&messages, tools.as_ref(), kwargs).ok()
-            });
-            forms.ok_or(refused)
         };
         let (none, mut hidden) = (Map::new(), Vec::new());
         let kwargs = chat.template_kwargs.unwrap_or(&none);

@@ -426,7 +426,7 @@ fn a_directory_without_tokenizer_is_named() {
 fn a_template_that_another_process_runs_has_the_same_outcome() {
     let plain = TextModel::of_words(9).unwrap();
     let mut remote = TextModel::of_words(9).unwrap();
-    remote.elsewhere = Some(Elsewhere::new(|job| run_template_job(job).ok()));
+    remote.elsewhere = Some(Elsewhere::new(|job| Ok(run_template_job(job).ok())));
     let messages = json!([{"role": "user", "content": "hi"}]);
     let tools = json!([{"type": "function"}]);
     let kwargs: Map<String, Value> = serde_json::from_value(json!({"style": "new"})).unwrap();
@@ -449,8 +449,12 @@ fn a_template_that_another_process_runs_has_the_same_outcome() {
     ] {
         assert_eq!(shown(&remote, source), shown(&plain, source), "{source}");
     }
-    remote.elsewhere = Some(Elsewhere::new(|_| None));
+    remote.elsewhere = Some(Elsewhere::new(|_| Ok(None)));
     assert!(shown(&remote, "a").unwrap_err().contains("memory or time"));
+    remote.elsewhere = Some(Elsewhere::new(|_| {
+        Err(std::io::ErrorKind::OutOfMemory.into())
+    }));
+    assert!(shown(&remote, "a").unwrap_err().contains("cannot start"));
     let own = Conversation::of(&messages);
     assert!(remote.render(&own, true).is_ok());
 }

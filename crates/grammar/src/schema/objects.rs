@@ -13,7 +13,7 @@ pub(super) fn has_free_names(schema: &Map<String, Value>) -> bool {
         _ => false,
     };
     let closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
-    (some("properties") || some("required")) && !closed
+    (some("properties") || some("required") || some("patternProperties")) && !closed
 }
 
 /// Refuses a `minProperties` that needs free names: one name could come again and again.

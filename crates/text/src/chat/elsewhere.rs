@@ -2,6 +2,7 @@
 //! process, which has a bound. The job and its outcome are JSON.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,10 @@ use serde_json::{Map, Value};
 use super::ChatTemplate;
 use crate::{SpecialTokens, TextError};
 
-type Run = dyn Fn(&str) -> Option<String> + Send + Sync;
+type Run = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
 
 /// Takes a job to another process, which answers with [`run_template_job`]; `None` where that came
-/// to no end.
+/// to no end, an error where it could not start.
 #[derive(Clone)]
 pub struct Elsewhere(Arc<Run>);
 
@@ -47,11 +48,11 @@ enum Outcome {
 }
 
 impl Elsewhere {
-    pub fn new(run: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn new(run: impl Fn(&str) -> io::Result<Option<String>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(run))
     }
 
-    /// [`ChatTemplate::render`] of the template `source`.
+    /// [`ChatTemplate::render_adapted`] of the template `source`.
     pub(crate) fn render(
         &self,
         source: &str,
@@ -70,7 +71,8 @@ impl Elsewhere {
             kwargs: kwargs.clone(),
         };
         let job = serde_json::to_string(&job).map_err(failed)?;
-        let outcome = (self.0)(&job).ok_or_else(|| TextError::TemplateLimit {
+        let outcome = (self.0)(&job).map_err(TextError::TemplateStart)?;
+        let outcome = outcome.ok_or_else(|| TextError::TemplateLimit {
             limit: "it took too much memory or time".into(),
         })?;
         let outcome: Outcome = serde_json::from_str(&outcome).map_err(failed)?;
@@ -87,7 +89,7 @@ pub fn run_template_job(job: &str) -> Result<String, serde_json::Error> {
     let template = ChatTemplate::parse(&job.source, job.special_tokens);
     let text = template.and_then(|template| {
         let tools = job.tools.as_ref();
-        template.render(&job.messages, job.add_generation_prompt, tools, &job.kwargs)
+        template.render_adapted(&job.messages, job.add_generation_prompt, tools, &job.kwargs)
     });
     serde_json::to_string(&Outcome::from(text))
 }

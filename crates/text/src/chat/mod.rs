@@ -19,7 +19,8 @@ use serde_json::{Map, Value};
 use crate::jinja::{Error, ErrorKind, Template};
 use crate::{SpecialTokens, TextError};
 
-pub(crate) use adapted::{FORMS, adapted};
+use adapted::{FORMS, adapted};
+
 pub use elsewhere::{Elsewhere, run_template_job};
 
 /// Template texts of a model.
@@ -128,6 +129,26 @@ impl ChatTemplate {
             Err(error) if error.is_refusal() && !has_system => listed("user").map_err(|_| error),
             printed => printed,
         }
+    }
+
+    /// [`Self::render`]; what the template refuses as it is, it is asked to take in other forms.
+    pub(crate) fn render_adapted(
+        &self,
+        messages: &Value,
+        add_generation_prompt: bool,
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Result<String, TextError> {
+        let refused = match self.render(messages, add_generation_prompt, tools, kwargs) {
+            Err(error) if error.is_refusal() => error,
+            printed => return printed,
+        };
+        let forms = (0..FORMS).find_map(|form| {
+            let (messages, tools) = adapted(messages, tools, form);
+            let printed = self.render(&messages, add_generation_prompt, tools.as_ref(), kwargs);
+            printed.ok()
+        });
+        forms.ok_or(refused)
     }
 
     /// `kwargs` with the standard variables, which they do not replace.
