@@ -246,7 +246,6 @@ def test_a_window_of_a_trace(played: Played, azure: Path) -> None:
     ("line", "flag"),
     [
         ("serve --dataset-name sharegpt", "--dataset-path"),
-        ("serve --dataset-path x.json", "--dataset-path"),
         ("serve --random-range-ratio 2", "--random-range-ratio"),
         ("serve --ramp-up-strategy linear", "--ramp-up-start-rps"),
         ("serve --ramp-up-strategy linear --request-rate 2", "--request-rate"),

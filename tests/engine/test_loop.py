@@ -157,7 +157,7 @@ def test_what_ends_without_a_step_is_answered_without_waiting() -> None:
     loop, _ = engine(front)
     loop.run()
     row = front.rows()[0]
-    assert (row.finish, front.sent[0].step) == (FinishReason.ERROR, 0)
+    assert (row.finish, front.sent[0].step) == (FinishReason.UNFIT, 0)
     assert "maximum model length" in row.error
 
 

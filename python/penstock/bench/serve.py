@@ -30,8 +30,6 @@ def run(parsed: argparse.Namespace) -> int:
     """Exit status: 0; 1 when no request succeeded; 130 after Ctrl-C, with the result until then
     printed and written.
     """
-    if parsed.dataset_name == "random" and parsed.dataset_path is not None:
-        others.warn("--dataset-path is ignored: --dataset-name random reads no file")
     measured = measure(
         parsed,
         flags.target(parsed),

@@ -232,6 +232,8 @@ def requests_of(
 ) -> Sequence[Request]:
     """Requests that are due at once. `chat`: whether conversations are allowed."""
     if parsed.dataset_name == "random":
+        if parsed.dataset_path is not None:
+            others.warn("--dataset-path is ignored: --dataset-name random reads no file")
         return random_requests(_random_options(parsed), maker, seed)
     if parsed.dataset_path is None:
         raise InvalidValueError(

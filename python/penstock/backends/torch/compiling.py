@@ -42,7 +42,7 @@ META = torch.device("meta")
 MOST_THREADS = 16
 """A model has 15 to 40 kernels, and the longest takes as long as several others."""
 TRIES = 5
-"""Of one kernel."""
+"""Attempts at one kernel."""
 
 log = logging.getLogger(__name__)
 
