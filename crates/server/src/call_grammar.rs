@@ -10,7 +10,8 @@ use penstock_wire::{Grammar, GrammarKind};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::grammar::{Grammars, api_error};
+use crate::grammar::api_error;
+use crate::grammar_trial;
 use crate::reading::Reading;
 
 const TOOLS: &str = "tools";
@@ -71,8 +72,10 @@ impl HeldCalls {
     /// 400 with the name of a strict tool whose schema no grammar honours; 503.
     pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
         let busy = |error| api_error(TOOLS, TOOLS, &error);
-        let tried = Grammars::try_out(app, &self.schemas).await;
-        let turn = Grammars::turn(app, &self.schemas).await.map_err(busy)?;
+        let tried = grammar_trial::try_out(app, &self.schemas).await;
+        let turn = grammar_trial::turn(app, &self.schemas)
+            .await
+            .map_err(busy)?;
         let app = Arc::clone(app);
         let held = tokio::task::spawn_blocking(move || {
             let _turn = turn;

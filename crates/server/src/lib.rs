@@ -17,6 +17,7 @@ mod embedded;
 mod endpoints;
 mod engine;
 mod grammar;
+mod grammar_trial;
 mod job_process;
 mod jobs;
 mod lanes;

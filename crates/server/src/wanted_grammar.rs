@@ -6,7 +6,8 @@ use penstock_openai::{ApiError, Common};
 use penstock_wire::Grammar;
 
 use crate::app::App;
-use crate::grammar::{Grammars, api_error};
+use crate::grammar::api_error;
+use crate::grammar_trial;
 
 /// The grammar of the request, if it has one, which compiles.
 ///
@@ -30,8 +31,8 @@ pub(crate) async fn checked(
     }
     let alone = std::slice::from_ref(&wanted.grammar);
     let refused = |error| api_error(wanted.field, wanted.field, &error);
-    Grammars::try_out(app, alone).await.map_err(refused)?;
-    let turn = Grammars::turn(app, alone).await.map_err(refused)?;
+    grammar_trial::try_out(app, alone).await.map_err(refused)?;
+    let turn = grammar_trial::turn(app, alone).await.map_err(refused)?;
     let app = Arc::clone(app);
     let output = common.resume.as_ref().map(|resume| resume.tokens());
     let stops = common.stop_token_ids.clone();

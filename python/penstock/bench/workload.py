@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from penstock.bench import arrivals, flags, traces
+from penstock.bench import arrivals, flags, others, traces
 from penstock.bench.datasets import (
     FileOptions,
     RandomOptions,

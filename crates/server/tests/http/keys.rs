@@ -143,6 +143,6 @@ async fn an_own_cache_is_a_salt_that_does_not_show_the_key() {
         .map(|add| add.request.cache_salt.clone())
         .collect();
     assert_eq!(salts[0], salts[3]);
-    assert!(salts[0] != salts[1] && salts[0].len() == 32);
+    assert!(salts[0] != salts[1] && salts[0].len() == 64);
     assert!(salts[2].is_empty(), "shared with all others");
 }

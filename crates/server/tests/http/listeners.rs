@@ -73,7 +73,10 @@ async fn a_unix_socket_is_served_and_its_file_goes_with_the_server() {
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.unwrap();
     tokio::spawn(connection);
-    let answer = sender.send_request(completion(false)).await.unwrap();
+    let mut sent = completion(false);
+    let host = hyper::header::HeaderValue::from_static("localhost");
+    sent.headers_mut().insert(hyper::header::HOST, host);
+    let answer = sender.send_request(sent).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     drop((answer, sender));
     let second = Server::start(config(json!({"uds": path}))).await;

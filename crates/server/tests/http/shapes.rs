@@ -297,9 +297,9 @@ async fn a_template_of_the_request_is_run_where_the_operator_trusts_it() {
     let ends = "{% endfor %}".repeat(3);
     for (template, reason) in [
         ("{% if %}".to_owned(), "does not parse"),
-        (format!("{loops}{ends}"), "instructions"),
+        (format!("{loops}{ends}"), "too many steps"),
         (format!("{loops}{{{{ 'a' * 10000 }}}}{ends}"), "32 MiB"),
-        ("{{ 'a' * 10**9 }}".to_owned(), "too large"),
+        ("{{ 'a' * 10**9 }}".to_owned(), "too many steps"),
         ("{{ raise_exception('not so') }}".to_owned(), "not so"),
     ] {
         let (status, error) = door.chat(&body(&template)).await.error();
