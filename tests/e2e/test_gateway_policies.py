@@ -75,16 +75,16 @@ def test_mirrors_that_answer_are_compared(
 
 
 @pytest.mark.parametrize(
-    ("fault", "ending"),
+    ("fault", "outcomes"),
     [
-        ("refuse", {"failed": 3}),
-        ("cut:1:3", {"failed": 3}),
-        ("error-event:1:3", {"failed": 3}),
-        ("early-stop:1:3", {"different": 3}),
+        ("refuse", {"failed", "dropped"}),  # A replica that refused has no room for a second.
+        ("cut:1:3", {"failed"}),
+        ("error-event:1:3", {"failed"}),
+        ("early-stop:1:3", {"different"}),
     ],
 )
 def test_mirrors_that_fail_are_no_client_s_concern(
-    primary: Sim, tmp_path: Path, fault: str, ending: dict[str, int]
+    primary: Sim, tmp_path: Path, fault: str, outcomes: set[str]
 ) -> None:
     with ExitStack() as stack:
         mirror = stack.enter_context(Sim("--served-model-name", "llama-next", "--fault", fault))
@@ -94,7 +94,13 @@ def test_mirrors_that_fail_are_no_client_s_concern(
         expected = texts(direct, stream=True)
         for _ in range(3):
             assert texts(client, stream=True) == expected
-        eventually(lambda: counts(client, "mirrors_total", "outcome") == ending, "the ends of all")
+
+        def ended() -> dict[str, int]:
+            return counts(client, "mirrors_total", "outcome")
+
+        eventually(lambda: sum(ended().values()) == 3, "the ends of all")
+        seen = ended()
+        assert outcomes - {"dropped"} <= seen.keys() <= outcomes
 
 
 def test_a_slow_replica_is_overtaken(tmp_path: Path) -> None:
