@@ -165,7 +165,8 @@ def test_a_pair_of_features_answers(
             url = stack.enter_context(Gateway(*words)).url
         ask(both, url, checkpoint)
         if "metrics" in both:
-            page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=HANG)
+            own = "[::1]" if "ipv6" in both else "127.0.0.1"
+            page = httpx.get(f"http://{own}:{port}/metrics", timeout=HANG)
             assert page.status_code == 200
             assert "vllm:num_requests_running" in page.text
 
