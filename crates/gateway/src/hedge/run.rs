@@ -100,14 +100,14 @@ where
         answer = &mut first => match answer {
             Ok(answer) => (Ok(answer), false),
             Err(lost) => {
-                let answer = instead_of(lost, second.await);
+                let answer = instead_of(lost, second).await;
                 let won = answer.is_ok();
                 (answer, won)
             }
         },
         answer = &mut second => match answer {
             Ok(answer) => (Ok(answer), true),
-            Err(lost) => (instead_of(lost, first.await), false),
+            Err(lost) => (instead_of(lost, first).await, false),
         },
     };
     pool.hedging
@@ -115,9 +115,12 @@ where
     answer
 }
 
-/// What the other replica did, with what is known of the one that did not do it.
-fn instead_of(lost: Lost, answer: Result<Answer, Lost>) -> Result<Answer, Lost> {
-    match answer {
+/// What the other replica does, with what is known of the one that did not do it.
+async fn instead_of(
+    lost: Lost,
+    other: impl Future<Output = Result<Answer, Lost>>,
+) -> Result<Answer, Lost> {
+    match other.await {
         Ok(answer) => {
             lost.contradicted(answer.response.status());
             Ok(answer)
