@@ -5,8 +5,9 @@ that nothing is bounded.
 
     python benchmarks/modelled_gpu.py [--repeats 2] [--output build/modelled-gpu.json]
 
-The times are those of Qwen3-0.6B (benchmarks/results/gpu-h100-2026-11-26.md). A step with prompt
-tokens costs 11 ms more for its kernel launches.
+The step times were measured with Qwen3-0.6B on an H100
+(benchmarks/results/gpu-h100-2026-11-26.md). A step with prompt tokens costs 11 ms more for its
+kernel launches.
 """
 
 from __future__ import annotations

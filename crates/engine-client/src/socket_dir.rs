@@ -142,7 +142,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// As `penstock serve --replicas` leaves them: a directory with those of its replicas.
+    /// `penstock serve --replicas` nests the directories of its replicas in its own.
     #[test]
     fn directories_in_left_over_directories_are_removed() {
         let name = format!("penstock-socket-dir-test-{}", std::process::id());

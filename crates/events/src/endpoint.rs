@@ -41,8 +41,8 @@ impl Endpoint {
         self.host == "*" || self.host.contains("::")
     }
 
-    /// Addresses to listen on, the first that can be: all of this host for `*`, where IPv6 brings
-    /// those of IPv4 too.
+    /// Candidate addresses to listen on, in order. `*` is all addresses: an IPv6 socket covers IPv4
+    /// as well.
     pub(crate) fn to_bind(&self) -> io::Result<Vec<SocketAddr>> {
         let every = [
             (Ipv6Addr::UNSPECIFIED, self.port).into(),

@@ -178,7 +178,7 @@ impl<P: Picker> Exchange<P> {
         }
     }
 
-    /// The request is refused; where there is none, the call ends.
+    /// Refuses the request. Ends the call where no request is open.
     fn exceeds(&mut self, excess: Excess) -> Result<(), Status> {
         if self.session.exceeds(excess) {
             return Ok(());

@@ -28,7 +28,7 @@ pub trait Picker: Clone + Send + Sync + 'static {
 
 /// A part of the memory for what has not come whole, given back when dropped.
 pub trait Room: Send + 'static {
-    /// It has so many bytes now; false where there is not so much.
+    /// Changes the reservation to `bytes`; false where the budget has no room for it.
     fn resize(&mut self, bytes: usize) -> bool;
 }
 

@@ -13,8 +13,8 @@ use url::Url;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
-    /// `http://host:port`, `https` too. A path stands before those of all endpoints; a `/v1` at
-    /// its end, as clients have it, counts for nothing.
+    /// `http://host:port`, `https` too. A path is a prefix of all endpoints; a trailing `/v1`,
+    /// which clients' base URLs have, is ignored.
     pub url: String,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -12,7 +12,7 @@ use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
 use penstock_routing::Slo;
 
-use crate::charge::Asked;
+use crate::charge::CostBasis;
 use crate::form::boundary;
 use crate::gateway::Gateway;
 use crate::headers::to_replica;
@@ -56,7 +56,7 @@ pub(crate) struct Call {
     /// The key's bearer, who pays for tokens.
     pub(crate) caller: Option<Arc<Caller>>,
     /// What its answer costs.
-    pub(crate) price: Asked,
+    pub(crate) price: CostBasis,
     /// That it happens twice does no harm.
     pub(crate) is_repeatable: bool,
     /// Until the body has been sent.
@@ -90,7 +90,7 @@ impl Call {
             id,
             asked,
             prompt,
-            price: Asked::of(&bare, &fields, &body),
+            price: CostBasis::of(&bare, &fields, &body),
             is_repeatable: is_repeatable(&method, &bare, &body),
             caller,
             fields,

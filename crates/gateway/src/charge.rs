@@ -20,9 +20,9 @@ use crate::usage::Usage;
 const ONE_TOKEN: usize = 16;
 const TOKEN_BYTES: u64 = 4;
 
-/// What is asked for, as far as it has a price.
+/// The properties of a request that set its price.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked {
+pub(crate) struct CostBasis {
     /// Bytes of the prompt that are text.
     prompt_bytes: usize,
     /// The answer is the text of a model.
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     choices: u64,
 }
 
-impl Asked {
+impl CostBasis {
     pub(crate) fn of(path: &str, fields: &Fields, body: &[u8]) -> Self {
         Self {
             prompt_bytes: fields
@@ -58,9 +58,9 @@ impl Asked {
 pub(crate) enum Form {
     /// Event by event.
     Events,
-    /// As one text, of which so many bytes have come.
+    /// One body; the number of bytes received so far.
     Whole(u64),
-    /// It is compressed, or goes past.
+    /// Compressed, or not shown to the gateway.
     Unread,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Form {
 pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
     pool: Arc<Pool>,
-    asked: Asked,
+    asked: CostBasis,
     /// Estimate of those of the prompt.
     prompt_tokens: u64,
     /// Bytes that routing takes for the prompt.
@@ -91,7 +91,7 @@ impl Charge {
     pub(crate) fn begin(
         pool: Arc<Pool>,
         caller: Option<Arc<Caller>>,
-        asked: Asked,
+        asked: CostBasis,
         prompt: &Prompt,
     ) -> Self {
         let prompt_tokens = match prompt.tokens.len() {

@@ -18,9 +18,9 @@ pub(crate) enum Member {
     Usage,
 }
 
-/// What was found, in its order: together it is the text.
+/// A part of the text; the parts in order are the text.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found<'a> {
+pub(crate) enum Segment<'a> {
     Text(&'a [u8]),
     /// A value, as JSON.
     Value(Member, &'a [u8]),
@@ -68,7 +68,7 @@ impl ObjectReader {
     }
 
     /// More of the text.
-    pub(crate) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Found<'_>)) {
+    pub(crate) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Segment<'_>)) {
         let (mut text, mut at) = (0, 0);
         while at < bytes.len() && !self.is_other {
             if self.in_string && self.name.is_none() && self.value_depth.is_none() && !self.escaped
@@ -97,7 +97,7 @@ impl ObjectReader {
     }
 
     /// What was held back, when the text has ended; the next one begins.
-    pub(crate) fn end(&mut self, mut each: impl FnMut(Found<'_>)) {
+    pub(crate) fn end(&mut self, mut each: impl FnMut(Segment<'_>)) {
         put(&self.value, &mut each);
         *self = Self::new(self.is_event);
     }
@@ -107,7 +107,7 @@ impl ObjectReader {
         &mut self,
         bytes: &[u8],
         mut at: usize,
-        each: &mut impl FnMut(Found<'_>),
+        each: &mut impl FnMut(Segment<'_>),
     ) -> usize {
         let start = self.value_depth.unwrap_or_default();
         while at < bytes.len() {
@@ -131,12 +131,12 @@ impl ObjectReader {
         at
     }
 
-    fn report(&mut self, each: &mut impl FnMut(Found<'_>)) {
+    fn report(&mut self, each: &mut impl FnMut(Segment<'_>)) {
         let value = std::mem::take(&mut self.value);
         self.value_depth = None;
         match self.wanted.take() {
-            Some(member) if value.len() <= MOST_VALUE => each(Found::Value(member, &value)),
-            _ => each(Found::Text(&value)),
+            Some(member) if value.len() <= MOST_VALUE => each(Segment::Value(member, &value)),
+            _ => each(Segment::Text(&value)),
         }
     }
 
@@ -214,9 +214,9 @@ impl ObjectReader {
     }
 }
 
-fn put(text: &[u8], each: &mut impl FnMut(Found<'_>)) {
+fn put(text: &[u8], each: &mut impl FnMut(Segment<'_>)) {
     if !text.is_empty() {
-        each(Found::Text(text));
+        each(Segment::Text(text));
     }
 }
 
@@ -231,9 +231,9 @@ mod tests {
     fn found(is_event: bool, text: &[u8], size: usize) -> (Vec<(Member, Value)>, String) {
         let (mut reader, mut wanted, mut out) =
             (ObjectReader::new(is_event), Vec::new(), Vec::new());
-        let mut each = |found: Found<'_>| match found {
-            Found::Text(text) => out.extend_from_slice(text),
-            Found::Value(member, value) => {
+        let mut each = |found: Segment<'_>| match found {
+            Segment::Text(text) => out.extend_from_slice(text),
+            Segment::Value(member, value) => {
                 wanted.push((member, serde_json::from_slice(value).unwrap()));
                 out.push(b'#');
             }
@@ -313,8 +313,8 @@ mod tests {
         ) {
             let text = text.concat().into_bytes();
             let (mut reader, mut out) = (ObjectReader::new(is_event), Vec::new());
-            let mut each = |found: Found<'_>| match found {
-                Found::Text(text) | Found::Value(_, text) => out.extend_from_slice(text),
+            let mut each = |found: Segment<'_>| match found {
+                Segment::Text(text) | Segment::Value(_, text) => out.extend_from_slice(text),
             };
             text.chunks(size).for_each(|part| reader.read(part, &mut each));
             reader.end(&mut each);

@@ -14,7 +14,7 @@ use crate::charge::{Charge, Form};
 use crate::events::data_lines;
 use crate::gateway::Gateway;
 use crate::headers::{is_plain, is_stream};
-use crate::object::{Found, Member, ObjectReader};
+use crate::object::{Member, ObjectReader, Segment};
 use crate::pool::{Pool, Routed};
 use crate::rename::Rename;
 
@@ -203,14 +203,14 @@ impl Observed {
 }
 
 /// Notes what was found in an answer; adds to `out` what stands for it, where names change.
-fn note(found: Found<'_>, rename: Option<&Rename>, charge: &mut Charge, out: &mut BytesMut) {
+fn note(found: Segment<'_>, rename: Option<&Rename>, charge: &mut Charge, out: &mut BytesMut) {
     let text = match (found, rename) {
-        (Found::Value(Member::Usage, json), _) => {
+        (Segment::Value(Member::Usage, json), _) => {
             charge.usage(json);
             json
         }
-        (Found::Value(Member::Model, name), Some(rename)) => rename.of(name),
-        (Found::Text(text) | Found::Value(_, text), _) => text,
+        (Segment::Value(Member::Model, name), Some(rename)) => rename.of(name),
+        (Segment::Text(text) | Segment::Value(_, text), _) => text,
     };
     if rename.is_some() {
         out.extend_from_slice(text);

@@ -228,9 +228,8 @@ mod tests {
         assert_eq!(trial_verdict(None), Err(GrammarError::TooLarge));
     }
 
-    /// Runs only as a process of the test below.
     #[test]
-    #[ignore = "needs a process that can start no thread"]
+    #[ignore = "run by a_thread_that_cannot_start_says_nothing_of_a_grammar"]
     fn without_threads() {
         let words = ["<end>", "a"].map(|word| word.as_bytes().to_vec());
         let vocabulary = Vocabulary::of_tokens(words.to_vec(), vec![("<end>".into(), 0)]).unwrap();

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::reuse::{Observing, is_stale};
+use crate::reuse::{TrackedConnector, is_stale};
 
 /// Connections that stay open without a request, for each server, and for how long: less than the
 /// 5 s of the servers of the field (uvicorn, cpp-httplib), so that this end closes first.
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(4);
 /// ends later had the request.
 const STALE: Duration = Duration::from_secs(2);
 
-type Connections = Pool<Observing<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+type Connections = Pool<TrackedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// A client; clones share its connections.
 ///
@@ -154,7 +154,7 @@ impl Client {
                 .pool_idle_timeout(IDLE)
                 .pool_max_idle_per_host(idle)
                 .pool_timer(TokioTimer::new())
-                .build(Observing(https.clone()))
+                .build(TrackedConnector(https.clone()))
         };
         Self {
             kept: pool(MAX_IDLE),

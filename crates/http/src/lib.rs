@@ -6,6 +6,7 @@ mod body;
 mod client;
 mod connections;
 mod exchange;
+mod filter;
 mod gather;
 mod histogram;
 mod ids;

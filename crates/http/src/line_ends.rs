@@ -1,15 +1,17 @@
 //! Line ends of requests in HTTP/1. A proxy before this server may take a bare LF for a part of a
 //! value, and would then have checked another request than this one.
 //!
-//! hyper takes a bare LF for a line end and cannot be told otherwise. So it gets a NUL in its
-//! place, which is allowed nowhere in a head: it answers 400 and closes the connection.
-//! Bodies are followed as hyper does, so that every head of a connection is looked at.
+//! hyper accepts a bare LF and has no setting against it. This filter replaces it by NUL, which no
+//! head may contain, so hyper answers 400 and closes the connection. It parses the framing of
+//! bodies as hyper does, to check every head of a connection.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::filter::write_through;
 
 /// Bytes of a line that are looked at: more than the name and value of a length have.
 const MOST_LINE: usize = 48;
@@ -23,33 +25,33 @@ const HEAD_END: &[u8] = b"\n\n";
 /// A connection whose heads end their lines as they must.
 pub(crate) struct LineEnds<S> {
     stream: S,
-    place: Place,
+    framing: Framing,
 }
 
-/// Where the next byte is.
+/// The part of the message that the next byte belongs to.
 #[derive(Debug)]
-enum Place {
+enum Framing {
     Head(Head),
-    /// So many bytes are of a body.
+    /// The bytes left of a body.
     Body(u64),
     Chunks(Chunks),
-    /// Behind what hyper refuses, and closes the connection for.
+    /// After bytes that hyper refuses; it closes the connection.
     Unknown,
 }
 
-/// A place in a body of chunks. What is malformed is for hyper to refuse.
+/// The position in a chunked body (RFC 9112, section 7.1). hyper refuses what is malformed.
 #[derive(Debug)]
 enum Chunks {
-    /// In the digits of a size, of which there are some.
+    /// In the digits of a size; whether one has been read.
     Size(u64, bool),
-    /// Behind them, in its line.
+    /// After the digits, in the same line.
     Extension(u64),
     SizeLf(u64),
-    /// So many bytes are of the chunk.
+    /// The bytes left of the chunk.
     Data(u64),
     DataCr,
     DataLf,
-    /// At the beginning of a line behind the last chunk.
+    /// At the beginning of a trailer line.
     Line,
     Trailer,
     TrailerLf,
@@ -57,16 +59,16 @@ enum Chunks {
 }
 
 impl Chunks {
-    /// The place behind this byte.
-    fn behind(&self, byte: u8) -> Place {
-        Place::Chunks(match (self, byte) {
+    /// The framing after this byte.
+    fn behind(&self, byte: u8) -> Framing {
+        Framing::Chunks(match (self, byte) {
             (Self::Size(_, true), b' ' | b'\t' | b';') => Self::Extension(self.size()),
             (Self::Size(_, true) | Self::Extension(_), b'\r') => Self::SizeLf(self.size()),
             (Self::Size(size, _), _) => {
                 let digit = (byte as char).to_digit(16);
                 match digit.and_then(|digit| size.checked_mul(16)?.checked_add(digit.into())) {
                     Some(size) => Self::Size(size, true),
-                    None => return Place::Unknown,
+                    None => return Framing::Unknown,
                 }
             }
             (Self::Extension(size), byte) if byte != b'\n' => Self::Extension(*size),
@@ -78,8 +80,8 @@ impl Chunks {
             (Self::Trailer, b'\r') => Self::TrailerLf,
             (Self::Line | Self::Trailer, _) => Self::Trailer,
             (Self::TrailerLf, b'\n') => Self::Line,
-            (Self::LastLf, b'\n') => return Place::head(),
-            _ => return Place::Unknown,
+            (Self::LastLf, b'\n') => return Framing::head(),
+            _ => return Framing::Unknown,
         })
     }
 
@@ -157,18 +159,18 @@ impl Head {
     }
 
     /// What follows it.
-    fn next(&self) -> Place {
+    fn next(&self) -> Framing {
         match (self.is_chunked, self.length) {
-            _ if self.is_wrong => Place::Unknown,
-            (Some(true), _) => Place::Chunks(Chunks::Size(0, false)),
-            (Some(false), _) => Place::Unknown,
-            (None, None | Some(0)) => Place::head(),
-            (None, Some(length)) => Place::Body(length),
+            _ if self.is_wrong => Framing::Unknown,
+            (Some(true), _) => Framing::Chunks(Chunks::Size(0, false)),
+            (Some(false), _) => Framing::Unknown,
+            (None, None | Some(0)) => Framing::head(),
+            (None, Some(length)) => Framing::Body(length),
         }
     }
 }
 
-impl Place {
+impl Framing {
     fn head() -> Self {
         Self::Head(Head::default())
     }
@@ -224,7 +226,7 @@ impl<S> LineEnds<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
-            place: Place::head(),
+            framing: Framing::head(),
         }
     }
 }
@@ -238,7 +240,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LineEnds<S> {
         let this = self.get_mut();
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        let spoiled = this.place.pass(&mut buffer.filled_mut()[before..]);
+        let spoiled = this.framing.pass(&mut buffer.filled_mut()[before..]);
         if spoiled && buffer.remaining() >= HEAD_END.len() {
             buffer.put_slice(HEAD_END);
         }
@@ -246,35 +248,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LineEnds<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for LineEnds<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
+write_through!(LineEnds);
 
 #[cfg(test)]
 mod tests {
@@ -282,9 +256,9 @@ mod tests {
 
     /// The text as it comes through, in pieces.
     fn passed(text: &str, piece: usize) -> String {
-        let (mut place, mut bytes) = (Place::head(), text.as_bytes().to_vec());
+        let (mut framing, mut bytes) = (Framing::head(), text.as_bytes().to_vec());
         bytes.chunks_mut(piece).for_each(|part| {
-            place.pass(part);
+            framing.pass(part);
         });
         String::from_utf8(bytes).unwrap()
     }

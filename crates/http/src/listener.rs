@@ -38,8 +38,8 @@ pub(crate) enum Socket {
 pub struct Peer(pub Option<SocketAddr>);
 
 impl Listener {
-    /// Binds a TCP port; 0 takes a free one. `::` is every address of this host: those of IPv4
-    /// too, and those alone where the kernel has no IPv6.
+    /// Binds a TCP port; 0 takes a free one. `::` covers IPv4 as well, and falls back to IPv4
+    /// alone where the kernel has no IPv6.
     ///
     /// # Errors
     /// Those of the operating system.

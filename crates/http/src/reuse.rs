@@ -17,7 +17,7 @@ use tower_service::Service;
 
 /// What is known of a connection, as an extra of [`Connected`].
 #[derive(Debug, Clone, Default)]
-struct Use(Arc<Counts>);
+struct ConnectionUse(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -27,7 +27,7 @@ struct Counts {
     heard: AtomicBool,
 }
 
-impl Use {
+impl ConnectionUse {
     /// The first bytes after an answer begin another request.
     fn wrote(&self) {
         let first = self.0.requests.load(Ordering::Relaxed) == 0;
@@ -47,28 +47,28 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     if let Some(connected) = error.connect_info() {
         connected.get_extras(&mut extras);
     }
-    let used: Option<&Use> = extras.get();
-    used.is_some_and(|Use(counts)| {
+    let used: Option<&ConnectionUse> = extras.get();
+    used.is_some_and(|ConnectionUse(counts)| {
         counts.requests.load(Ordering::Relaxed) > 1 && !counts.heard.load(Ordering::Relaxed)
     })
 }
 
 /// Opens the connections of `C`, observed.
 #[derive(Debug, Clone)]
-pub(crate) struct Observing<C>(pub(crate) C);
+pub(crate) struct TrackedConnector<C>(pub(crate) C);
 
 /// An observed connection.
-pub(crate) struct Observed<S> {
+pub(crate) struct TrackedStream<S> {
     stream: TokioIo<S>,
-    used: Use,
+    used: ConnectionUse,
 }
 
-impl<C> Service<Uri> for Observing<C>
+impl<C> Service<Uri> for TrackedConnector<C>
 where
     C: Service<Uri>,
     C::Future: Send + 'static,
 {
-    type Response = TokioIo<Observed<C::Response>>;
+    type Response = TokioIo<TrackedStream<C::Response>>;
     type Error = C::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, C::Error>> + Send>>;
 
@@ -79,21 +79,21 @@ where
     fn call(&mut self, uri: Uri) -> Self::Future {
         let connecting = self.0.call(uri);
         Box::pin(async move {
-            Ok(TokioIo::new(Observed {
+            Ok(TokioIo::new(TrackedStream {
                 stream: TokioIo::new(connecting.await?),
-                used: Use::default(),
+                used: ConnectionUse::default(),
             }))
         })
     }
 }
 
-impl<S: Connection> Connection for Observed<S> {
+impl<S: Connection> Connection for TrackedStream<S> {
     fn connected(&self) -> Connected {
         self.stream.connected().extra(self.used.clone())
     }
 }
 
-impl<S: Read + Unpin> AsyncRead for Observed<S> {
+impl<S: Read + Unpin> AsyncRead for TrackedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -108,7 +108,7 @@ impl<S: Read + Unpin> AsyncRead for Observed<S> {
     }
 }
 
-impl<S: Write + Unpin> AsyncWrite for Observed<S> {
+impl<S: Write + Unpin> AsyncWrite for TrackedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

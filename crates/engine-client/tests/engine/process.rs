@@ -172,7 +172,7 @@ async fn the_engine_dies_with_a_front_door_that_is_killed() {
     std::fs::remove_file(pids).unwrap();
 
     let left = std::env::temp_dir().join(format!("penstock-{}-0", front_door.id()));
-    // The next front door cleans up: this one, or that of a test beside it.
+    // The next front door removes it; a front door of a parallel test may be first.
     drop(Engine::start(config()).unwrap());
     assert!(!left.exists());
 }

@@ -10,7 +10,7 @@ use penstock_http::{BodyError, HeldBody};
 use penstock_openai::ApiError;
 
 use crate::call::{prompt_of, read, renamed};
-use crate::charge::{Asked, Charge};
+use crate::charge::{Charge, CostBasis};
 use crate::envoy::answer::Answer;
 use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
@@ -75,7 +75,7 @@ impl EnvoyCall {
         let (fields, body) = self.fields(body, seen)?;
         let is_salted = body.as_ptr() != came;
         let asked = fields.model(&body);
-        let price = Asked::of(&self.inside.name.path, &fields, &body);
+        let price = CostBasis::of(&self.inside.name.path, &fields, &body);
         let mut prompt = prompt_of(&fields, &body, &self.headers);
         prompt.subset = self.subset.take();
         let only = self.only.as_deref();

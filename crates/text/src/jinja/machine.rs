@@ -53,7 +53,7 @@ impl Scope {
 }
 
 /// What can hold itself or a long chain, and is emptied at the end.
-enum Kept {
+enum CycleRoot {
     Scope(Rc<Scope>),
     Namespace(Rc<RefCell<Dict>>),
 }
@@ -88,7 +88,7 @@ pub(super) struct Machine {
     /// Where the stack was at the beginning.
     stack: usize,
     pub(super) calls: Cell<usize>,
-    kept: RefCell<Vec<Kept>>,
+    kept: RefCell<Vec<CycleRoot>>,
     pub(super) now: SystemTime,
 }
 
@@ -129,8 +129,8 @@ impl Machine {
         let ended = self.run(body, &Scope::within(&root), &mut out);
         for kept in self.kept.take() {
             match kept {
-                Kept::Scope(scope) => drop(scope.names.take()),
-                Kept::Namespace(members) => drop(members.take()),
+                CycleRoot::Scope(scope) => drop(scope.names.take()),
+                CycleRoot::Namespace(members) => drop(members.take()),
             }
         }
         ended.map(|_| out)
@@ -169,14 +169,14 @@ impl Machine {
     /// within link.
     pub(super) fn keep_scope(&self, scope: &Rc<Scope>) {
         let mut kept = self.kept.borrow_mut();
-        if !matches!(kept.last(), Some(Kept::Scope(last)) if Rc::ptr_eq(last, scope)) {
-            kept.push(Kept::Scope(scope.clone()));
+        if !matches!(kept.last(), Some(CycleRoot::Scope(last)) if Rc::ptr_eq(last, scope)) {
+            kept.push(CycleRoot::Scope(scope.clone()));
         }
     }
 
     pub(super) fn namespace(&self, members: Dict) -> Value {
         let members = Rc::new(RefCell::new(members));
-        let kept = Kept::Namespace(members.clone());
+        let kept = CycleRoot::Namespace(members.clone());
         self.kept.borrow_mut().push(kept);
         Value::Namespace(members)
     }
