@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,9 @@ APART = re.compile(
     # Python's addresses and objects.
     "|generator|iterator|0x[0-9a-f]{6}|Markup|range\\("
 )
+
+RAISED = "TemplateError: "
+"""What the template's own `raise_exception` raises."""
 
 
 def variables() -> dict[str, Any]:
@@ -75,12 +77,11 @@ def test_random_expressions(seed: int) -> None:
     assert compared > 300
 
 
-def templates() -> Iterator[Path]:
-    golden = HERE.parent.parent / "crates/text/tests/golden/templates"
-    yield from sorted([*HERE.glob("templates/*.jinja"), *golden.glob("*.jinja")])
+GOLDEN = HERE.parent.parent / "crates/text/tests/golden/templates"
+TEMPLATES = sorted([*HERE.glob("templates/*.jinja"), *GOLDEN.glob("*.jinja")])
 
 
-@pytest.mark.parametrize("path", templates(), ids=lambda path: str(path.stem))
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: str(path.stem))
 def test_published_constructs(path: Path) -> None:
     """Templates written with what published ones use, under conversations of all kinds."""
     source = path.read_text(encoding="utf-8")
@@ -94,6 +95,11 @@ def test_published_constructs(path: Path) -> None:
             given = {"bos_token": "<s>", "eos_token": "</s>", **conversation, **options}
             theirs = rendered(source, copy.deepcopy(given))
             got = ours(source, given)
-            assert same(got, theirs), (conversation, got, theirs)
             texts += theirs[0] == "text"
+            if theirs[1].startswith(RAISED) and got[0] == "text":
+                # Penstock tried another form of the conversation, which leaves out no text.
+                for message in conversation["messages"]:
+                    assert (message["content"] or "").strip() in got[1]
+                continue
+            assert same(got, theirs), (conversation, got, theirs)
     assert texts > 0

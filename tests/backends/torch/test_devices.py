@@ -371,7 +371,6 @@ def test_plans_of_flashinfer_wait_for_those_before(
     monkeypatch.setattr(flash, "WORKSPACE", 1 << 20)
     with on_gpu(family, device="cuda", attention_backend="flashinfer") as gpu:
         steps(Driver(gpu))
-        # Three decodes, the second time.
-        assert gpu.waits.count(CAPTURE) == 1
-        assert set(gpu.waits) == {CAPTURE, PLANS}
+        # All graphs were captured before the rank was ready.
+        assert set(gpu.waits) == {PLANS}
         assert not gpu.kernels["_attend_decode"].launched
