@@ -24,6 +24,8 @@ from penstock.plan.weights import as_packed, stored
 from tests.plan.conftest import FP8, R1, Model
 from tests.real_ranks import TINY, exact_config
 
+NO_EXPRESSION = "is not a supported regular expression"
+
 MXFP4 = {
     "quant_method": "mxfp4",
     "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
@@ -214,15 +216,15 @@ def test_ranks_hold_what_their_own_layers_have(model: Model) -> None:
         (groups((["re:.*unheard_of.*"], FOUR)), "unheard_of"),
         (groups((["LlamaAttention"], FOUR)), "LlamaAttention"),
         (groups((["Linear"], {"num_bits": 6, "type": "float"})), "floats of 6 bits"),
-        (groups((["Linear"], FOUR), ignore=["re:("]), "no expression"),
+        (groups((["Linear"], FOUR), ignore=["re:("]), NO_EXPRESSION),
         ({"quant_method": "fp8", "modules_to_not_convert": ["blocks.*.ffn"]}, "blocks"),
         ({"quant_method": "new"}, "new"),
         ({"quant_method": "gptq", "bits": True}, "bits = True"),
         *(
-            (groups((["Linear"], FOUR), ignore=[f"re:{hostile}"]), "no expression that is read")
+            (groups((["Linear"], FOUR), ignore=[f"re:{hostile}"]), NO_EXPRESSION)
             for hostile in HOSTILE
         ),
-        (groups((["Linear"], FOUR), ignore=["model" + "*a" * 40]), "no expression that is read"),
+        (groups((["Linear"], FOUR), ignore=["model" + "*a" * 40]), NO_EXPRESSION),
         ({"quant_method": "gptq", "bits": None}, "bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"x": 3}}, "x"),
     ],

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import __version__
 from penstock.bench import client, flags, prompts, result
-from penstock.bench.others import add_of_serve
 from penstock.bench.progress import Progress
 from penstock.bench.prompts import PromptMaker, Served
 from penstock.bench.request import Prompt, Request
 from penstock.bench.runs import INTERRUPTED
 from penstock.bench.target import Target
 from penstock.config import FLAGS
+from penstock.config.foreign_arguments import add_foreign
 from penstock.config.kinds import Switch
 from penstock.core import InvalidValueError
 
@@ -217,7 +217,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             flag.name, dest=ENGINE_PREFIX + flag.key, default=None, help=help_, **option
         )
-    add_of_serve(parser)
+    add_foreign(parser)
 
 
 def open_backend(

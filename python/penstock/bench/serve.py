@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock.bench import block, flags, others, result
+from penstock.bench import block, flags, foreign_flags, result
 from penstock.bench.measure import add_serve_arguments, measure
 from penstock.bench.progress import progress
 from penstock.bench.runs import INTERRUPTED
@@ -15,8 +15,8 @@ from penstock.bench.runs import INTERRUPTED
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
     add_single(parser)
-    others.add_vllm(parser)
-    others.add_genai_perf(parser)
+    foreign_flags.add_vllm(parser)
+    foreign_flags.add_genai_perf(parser)
 
 
 def add_single(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from penstock.bench import arrivals, flags, others, traces
+from penstock.bench import arrivals, flags, foreign_flags, traces
 from penstock.bench.datasets import (
     FileOptions,
     RandomOptions,
@@ -233,7 +233,7 @@ def requests_of(
     """Requests that are due at once. `chat`: whether conversations are allowed."""
     if parsed.dataset_name == "random":
         if parsed.dataset_path is not None:
-            others.warn("--dataset-path is ignored: --dataset-name random reads no file")
+            foreign_flags.warn("--dataset-path is ignored: --dataset-name random reads no file")
         return random_requests(_random_options(parsed), maker, seed)
     if parsed.dataset_path is None:
         raise InvalidValueError(

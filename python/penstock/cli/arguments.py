@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from penstock.config.flags import FLAGS, GROUPS, Flag
+from penstock.config.foreign_arguments import add_foreign
 from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch
-from penstock.config.vllm_flags import BY_NAME, FOREIGN
 
 KEY = "setting_"
 """Prefix of settings in the namespace."""
@@ -23,17 +22,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         for flag in FLAGS:
             if flag.group == group:
                 _add(section, flag)
-    for foreign in FOREIGN:
-        names = [foreign.name]
-        if not foreign.takes_value:
-            names.append(_negative(foreign.name))
-        parser.add_argument(
-            *names,
-            action=_Ignore,
-            nargs=None if foreign.takes_value else 0,
-            const=foreign.name,
-            help=argparse.SUPPRESS,
-        )
+    add_foreign(parser)
 
 
 def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
@@ -94,20 +83,3 @@ def _metavar(flag: Flag) -> str:
     if isinstance(flag.kind, Choice | IntegerChoice):
         return "{" + ",".join(map(str, flag.kind.values)) + "}"
     return "SIZE" if isinstance(flag.kind, Bytes) else flag.key.rsplit("_", 1)[-1].upper()
-
-
-class _Ignore(argparse.Action):
-    """Warn that a flag of vLLM has no effect here, and why; PenstockError where that would change
-    answers.
-    """
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        flag, spelling = BY_NAME[str(self.const)], option_string or str(self.const)
-        if notice := flag.notice(spelling, str(values)):
-            print(f"penstock: warning: {notice}", file=sys.stderr)

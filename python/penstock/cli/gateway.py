@@ -206,7 +206,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _checked(parsed: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
     """WrongSettingError for what the gateway refuses, at its line of --config."""
-    check(found, None if parsed.config is None else read_tree(Path(parsed.config)))
+    file = None if parsed.config is None else Path(parsed.config)
+    check(found, file, _flags(parsed).keys())
     return found
 
 

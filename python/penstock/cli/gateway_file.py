@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
+from pathlib import Path
 
 from penstock.cli.gateway_kubernetes import WrongSettingError
-from penstock.config.documents import Steps, Tree
+from penstock.config.documents import Steps, Tree, read_tree
 
 _SERDE = re.compile(r"^(.*) at line 1 column (\d+)$", re.DOTALL)
 _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 
-def check(settings: dict[str, object], tree: Tree | None) -> None:
-    """WrongSettingError for settings that the gateway refuses, with the line of the file."""
+def check(settings: dict[str, object], file: Path | None, of_flags: Container[str]) -> None:
+    """WrongSettingError for settings that the gateway refuses: with the line of `file`, unless the
+    setting is among those `of_flags`.
+    """
     from penstock import _native
 
-    text = json.dumps(settings)
-    said = _native.gateway_complaint(text)
+    said = _native.gateway_complaint(json.dumps(settings))
     if said is not None:
-        raise WrongSettingError(said if tree is None else located(said, settings, tree))
+        known = None if file is None else read_tree(file)
+        raise WrongSettingError(said if known is None else located(said, settings, known, of_flags))
 
 
-def located(said: str, settings: object, tree: Tree) -> str:
-    """`FILE:LINE: what is wrong`."""
+def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = ()) -> str:
+    """`FILE:LINE: what is wrong`, without a place for a setting that the file does not have."""
     if found := _SERDE.match(said):
         steps = steps_at(settings, int(found[2]))
-        return f"{tree.place(*_in_file(steps))}: {found[1]}"
+        return _placed(tree, _in_file(steps), found[1], of_flags)
     content = tree.content if isinstance(tree.content, dict) else {}
     pools = content.get("pools")
     listed = pools if isinstance(pools, list) else []
@@ -35,7 +39,12 @@ def located(said: str, settings: object, tree: Tree) -> str:
         last = len(names) - 1 - names[::-1].index(found[1])
         return f"{tree.place('pools', last)}: {said}"
     word = re.match(r"\w+", said)
-    return f"{tree.place(word[0] if word else '')}: {said}"
+    return _placed(tree, (word[0],) if word else (), said, of_flags)
+
+
+def _placed(tree: Tree, steps: Steps, said: str, of_flags: Container[str]) -> str:
+    of_file = not steps or (steps[:1] in tree.lines and steps[0] not in of_flags)
+    return f"{tree.place(*steps)}: {said}" if of_file else said
 
 
 def steps_at(value: object, column: int) -> Steps:

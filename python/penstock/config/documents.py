@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from penstock.core import PenstockError
+from penstock.core import PenstockError, shortened
 
 LARGEST = 8 << 20
 """Bytes of a file."""
@@ -27,7 +27,7 @@ Steps = tuple[str | int, ...]
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Values(yaml.SafeLoader):
+class _ValueConstructor(yaml.SafeLoader):
     """Values of nodes: the errors of PyYAML's own constructors have no place, and many types."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -37,9 +37,8 @@ class _Values(yaml.SafeLoader):
             tag = node.tag.replace("tag:yaml.org,2002:", "!!")
             said = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a collection"
             why = f": {error}" if type(error) is ValueError else ""
-            short = said if len(said) <= 40 else f"{said[:37]}..."
             raise yaml.constructor.ConstructorError(
-                None, None, f"{short} is no {tag}{why}", node.start_mark
+                None, None, f"{shortened(said)} is not a valid {tag}{why}", node.start_mark
             ) from error
 
 
@@ -106,7 +105,7 @@ def read_trees(path: Path) -> list[Tree]:
             continue
         _note(node, (), lines)
         try:
-            content = _Values("").construct_document(node)
+            content = _ValueConstructor("").construct_document(node)
         except yaml.MarkedYAMLError as error:
             said, line = _said(error)
             raise PenstockError(f"{path}:{line}: not YAML: {said}") from error

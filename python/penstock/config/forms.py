@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.documents import read_document
-from penstock.core import PenstockError
+from penstock.core import PenstockError, shortened
 
 SCHEMA = 1
 """Version of the form of plan.yaml."""
@@ -56,10 +56,7 @@ def wrong_value(key: str, value: object, expected: str) -> PenstockError:
         said = repr(value)
     except (ValueError, RecursionError):
         said = "of a length that cannot be printed"
-    return PenstockError(
-        f"{key or 'the plan'} is {said if len(said) <= 40 else said[:37] + '...'}, "
-        f"expected {expected}"
-    )
+    return PenstockError(f"{key or 'the plan'} is {shortened(said)}, expected {expected}")
 
 
 def text(characters: str = "", *, empty: bool = False) -> Form:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.config.flags import BY_KEY, FLAGS, Flag
+from penstock.config.foreign_environment import lmcache_settings, ray_settings
 from penstock.config.kinds import JsonObject, Section, Text
 from penstock.config.kv_events import KvEvents
-from penstock.config.others import lmcache_settings, ray_settings
 from penstock.config.tiers import Tier
 from penstock.config.vllm_flags import BY_NAME
 from penstock.core import InvalidValueError, PenstockError

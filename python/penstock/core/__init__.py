@@ -1,6 +1,12 @@
 """Plain data that crosses room boundaries. No behaviour beyond validation, no IO, no other room."""
 
-from penstock.core.errors import CodecError, DeviceLostError, InvalidValueError, PenstockError
+from penstock.core.errors import (
+    CodecError,
+    DeviceLostError,
+    InvalidValueError,
+    PenstockError,
+    shortened,
+)
 from penstock.core.facts import KvGroup, KvSpec, Loaded, Numerics, WorkerFacts
 from penstock.core.outputs import EngineStats, FinishReason, StepOutput, StepOutputs
 from penstock.core.plan import LogprobRow, Registration, StepPlan, StepResult
@@ -46,4 +52,5 @@ __all__ = [
     "TierKinds",
     "TierTokens",
     "WorkerFacts",
+    "shortened",
 ]

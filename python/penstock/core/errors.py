@@ -17,5 +17,10 @@ class InvalidValueError(PenstockError, ValueError):
         self.field = field
 
 
+def shortened(text: str, most: int = 40) -> str:
+    """The beginning of a text that an error shows, `most` characters with the mark of a cut."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 class CodecError(PenstockError):
     """Malformed bytes, or a message that cannot be encoded."""

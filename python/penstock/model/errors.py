@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, shortened
 
 
 class ModelError(PenstockError):
@@ -17,7 +17,5 @@ class ModelError(PenstockError):
 
 def unsupported(file: Path, key: str, value: object, supported: str) -> ModelError:
     """The refusal of `value` at `key`; `supported` completes "supported: ..."."""
-    shown = repr(value)
-    if len(shown) > 120:
-        shown = shown[:120] + "..."
+    shown = shortened(repr(value), 120)
     return ModelError(file, f"{key} = {shown} is not supported; supported: {supported}")

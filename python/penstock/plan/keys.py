@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from penstock.core import shortened
 from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 
@@ -89,8 +90,8 @@ def refuse_unread(config: Fields) -> None:
     if unread:
         raise ModelError(
             config.file,
-            f"{unread[0]} = {_short(config.get(unread[0]))}: no rule reads this key, so sizes "
-            f"would be wrong{_others(unread[1:])}",
+            f"{unread[0]} = {shortened(str(config.get(unread[0])))}: no rule reads this key, so "
+            f"sizes would be wrong{_others(unread[1:])}",
         )
 
 
@@ -104,11 +105,6 @@ def _shapes(key: str, value: object) -> bool:
     if value is True or isinstance(value, str) or all(isinstance(item, float) for item in items):
         return bool(SHAPED.search(key))
     return True
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _others(keys: Iterable[str]) -> str:

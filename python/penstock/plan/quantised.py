@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from penstock.core import PenstockError
+from penstock.core import PenstockError, shortened
 from penstock.model.spec import DecoderSpec
 from penstock.plan.modules import Key, Modules
 
@@ -88,7 +88,8 @@ def _matching(modules: Modules, where: str, name: str) -> set[Key]:
         found = modules.matching(name)
     except re.error as error:
         raise PenstockError(
-            f"{where}: {_short(name)} is no expression that is read: {error}; {REMEDY}"
+            f"{where}: {shortened(name, 80)!r} is not a supported regular expression: {error}; "
+            f"{REMEDY}"
         ) from error
     if found is None:
         raise _unknown(f"{where}: {name!r} names no matrix that is known")
@@ -220,10 +221,6 @@ def kv_type(settings: Mapping[str, object]) -> str:
     if isinstance(scheme, dict) and scheme.get("num_bits") == 8 and scheme.get("type") == "float":
         return "fp8"
     return ""
-
-
-def _short(name: str) -> str:
-    return repr(name if len(name) <= 80 else f"{name[:77]}...")
 
 
 def _texts(value: object) -> list[str]:

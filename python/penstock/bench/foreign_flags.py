@@ -9,15 +9,15 @@ from typing import Any
 
 from penstock.bench import flags
 from penstock.bench.sweep_plan import extra_inputs
-from penstock.config.vllm_flags import FOREIGN
 
 BACKENDS = {"chat": "openai-chat", "completions": "openai", "openai-chat": "openai-chat"}
 NO_CODE = "no code is ever loaded from a model"
+STREAMED = "answers are always streamed"
 COUNTED = "a run has --num-prompts requests"
 Names = tuple[str, ...]
 
 
-class Ignored(argparse.Action):
+class IgnoredFlag(argparse.Action):
     """A flag that changes nothing, with the reason."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, why: str, **given: Any) -> None:
@@ -40,25 +40,13 @@ class EndpointType(argparse.Action):
         space.backend = BACKENDS[value]
 
 
-class OfServe(argparse.Action):
-    """A flag of vLLM's engine that a benchmark in this process ignores or refuses as serve does."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, notice: Any, **given: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, help=argparse.SUPPRESS, **given)
-        self._notice: Callable[[str, str], str] = notice
-
-    def __call__(self, _parser: object, _space: object, value: object, spelling: Any = "") -> None:
-        if notice := self._notice(spelling, str(value)):
-            warn(notice)
-
-
 def warn(text: str) -> None:
     print(f"penstock: warning: {text}", file=sys.stderr)
 
 
 def add_vllm(parser: argparse.ArgumentParser) -> None:
     """What scripts of vLLM's benchmark give and nothing here needs."""
-    parser.add_argument("--trust-remote-code", action=Ignored, nargs=0, why=NO_CODE)
+    parser.add_argument("--trust-remote-code", action=IgnoredFlag, nargs=0, why=NO_CODE)
 
 
 def add_genai_perf(parser: argparse.ArgumentParser) -> None:
@@ -95,18 +83,9 @@ def add_genai_perf(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:VALUE",
         help="a field of every body, or a JSON object of several; repeatable",
     )
-    group.add_argument("--streaming", action=Ignored, nargs=0, why="answers are always streamed")
+    group.add_argument("--streaming", action=IgnoredFlag, nargs=0, why=STREAMED)
     for names in (("--measurement-interval", "-p"), ("--stability-percentage", "-s")):
-        group.add_argument(*names, action=Ignored, why=COUNTED)
-
-
-def add_of_serve(parser: argparse.ArgumentParser) -> None:
-    """Flags of vLLM's engine, beside those that the parser knows."""
-    known = {name for action in parser._actions for name in action.option_strings}
-    for flag in FOREIGN:
-        if flag.name not in known:
-            words: dict[str, Any] = {} if flag.takes_value else {"nargs": 0}
-            parser.add_argument(flag.name, action=OfServe, notice=flag.notice, **words)
+        group.add_argument(*names, action=IgnoredFlag, why=COUNTED)
 
 
 def _with_scheme(text: str) -> str:

@@ -1,0 +1,41 @@
+"""The flags of vLLM that have nothing to set here, as argparse arguments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from penstock.config.vllm_flags import BY_NAME, FOREIGN
+
+
+def add_foreign(parser: argparse.ArgumentParser) -> None:
+    """Add each of these flags that `parser` lacks, those of switches with their opposites."""
+    known = {name for action in parser._actions for name in action.option_strings}
+    for flag in FOREIGN:
+        names = [flag.name]
+        if not flag.takes_value:
+            names.append(f"--no-{flag.name.removeprefix('--')}")
+        if free := [name for name in names if name not in known]:
+            parser.add_argument(
+                *free,
+                action=_Notice,
+                nargs=None if flag.takes_value else 0,
+                const=flag.name,
+                dest=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+
+
+class _Notice(argparse.Action):
+    """A warning that a flag has no effect; PenstockError where ignoring it would change answers."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        flag, spelling = BY_NAME[str(self.const)], option_string or str(self.const)
+        if notice := flag.notice(spelling, str(values)):
+            print(f"penstock: warning: {notice}", file=sys.stderr)
