@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 
-/// Messages in the making. Consecutive parts of the assistant (reasoning, text, calls) become one
-/// message, as chat templates expect them; so does all that the system says at the beginning.
+/// Builds the messages. Consecutive parts of the assistant (reasoning, text, calls) become one
+/// message, as chat templates expect; so do the system messages at the beginning.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
     system: Vec<String>,
@@ -29,32 +29,33 @@ impl Conversation {
         }
     }
 
-    /// Text of the user; turns of the user in a row are one.
+    /// Adds text of the user; consecutive turns of the user become one message.
     pub(crate) fn user(&mut self, text: String) {
         self.close();
         match self.messages.last_mut() {
             Some(last) if last["role"] == "user" => {
-                let own = last["content"].as_str().unwrap_or_default();
-                last["content"] = format!("{own}\n\n{text}").into();
+                if let Some(Value::String(own)) = last.get_mut("content") {
+                    append(own, &text);
+                }
             }
             _ => self.plain("user", text),
         }
     }
 
-    /// Text of the assistant. A second one goes on with it, unless calls are between them.
+    /// Adds text of the assistant. It extends the text of the turn, unless calls follow that.
     pub(crate) fn assistant(&mut self, text: String) {
         let calls = |assistant: &Assistant| !assistant.calls.is_empty();
         if self.assistant.as_ref().is_some_and(calls) {
             self.close();
         }
         let assistant = self.assistant.get_or_insert_default();
-        assistant.text = Some(match assistant.text.take() {
-            Some(own) => format!("{own}\n\n{text}"),
-            None => text,
-        });
+        match &mut assistant.text {
+            Some(own) => append(own, &text),
+            none => *none = Some(text),
+        }
     }
 
-    /// What the assistant thought before the output that follows.
+    /// Adds reasoning of the assistant, which precedes its output.
     pub(crate) fn reasoning(&mut self, text: String) {
         if self.assistant.as_ref().is_some_and(Assistant::has_output) {
             self.close();
@@ -110,6 +111,12 @@ impl Conversation {
     }
 }
 
+/// Adds a paragraph in place: a copy for each would make long turns quadratic.
+fn append(own: &mut String, text: &str) {
+    own.push_str("\n\n");
+    own.push_str(text);
+}
+
 impl Assistant {
     fn has_output(&self) -> bool {
         self.text.is_some() || !self.calls.is_empty()
@@ -153,7 +160,7 @@ pub(crate) fn member<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
     object.get(name).and_then(Value::as_str)
 }
 
-/// The error of a string member that must be there.
+/// A string member of an object, or the error that it is missing.
 pub(crate) fn required<'a>(
     object: &'a Value,
     name: &str,
@@ -162,7 +169,7 @@ pub(crate) fn required<'a>(
     member(object, name).ok_or_else(|| refused(&at(), format!("{}.{name} must be a string.", at())))
 }
 
-/// A 400 whose `param` is the field at the start of the place `at`.
+/// A 400 whose `param` is the field that the place `at` begins with.
 pub(crate) fn refused(at: &str, message: String) -> ApiError {
     let end = at.find(['[', '.']).unwrap_or(at.len());
     ApiError::invalid(at[..end].to_owned(), message)
@@ -207,6 +214,42 @@ mod tests {
                 {"role": "assistant", "content": "one\n\ntwo"},
             ])
         );
+    }
+
+    /// A text that is copied for each turn would move each time; one that grows moves as often as
+    /// its size doubles.
+    #[test]
+    fn turns_in_a_row_are_not_copied_for_each() {
+        const TURNS: usize = 100_000;
+        let moves = |add: fn(&mut Conversation), own: fn(&Conversation) -> &str| {
+            let mut conversation = Conversation::default();
+            let (mut moves, mut before) = (0, std::ptr::null());
+            for _ in 0..TURNS {
+                add(&mut conversation);
+                let at = own(&conversation).as_ptr();
+                moves += usize::from(at != before);
+                before = at;
+            }
+            assert_eq!(own(&conversation).len(), 3 * TURNS - 2);
+            moves
+        };
+        let user = moves(
+            |conversation| conversation.user("a".into()),
+            |conversation| conversation.messages[0]["content"].as_str().unwrap(),
+        );
+        let assistant = moves(
+            |conversation| conversation.assistant("a".into()),
+            |conversation| {
+                conversation
+                    .assistant
+                    .as_ref()
+                    .unwrap()
+                    .text
+                    .as_deref()
+                    .unwrap()
+            },
+        );
+        assert!(user < 64 && assistant < 64, "{user} {assistant}");
     }
 
     #[test]

@@ -1,22 +1,23 @@
-//! Conversations in the form that a template takes which has refused them as they are.
+//! Other forms of a conversation that a template has refused.
 //!
-//! Templates write what their model was trained on: a system message at the beginning or none,
-//! turns that alternate, ids of nine letters, tools that all have a description. Clients send what
-//! their protocol allows. What a protocol allows must not end a conversation, so a template that
-//! fails is tried again, each time with less that it may refuse.
+//! Many templates accept only the form that their model was trained on: no system message but the
+//! first, turns that alternate, ids of nine letters, tools with descriptions. Clients send all that
+//! their protocol allows, and none of it may end a conversation. So a refused conversation is
+//! rendered again, in forms that leave the template less and less to refuse.
 
 use serde_json::{Map, Value, json};
 
 use super::generic;
 
-/// Forms after the one that the client sent.
+/// Forms besides the one that the client sent.
 pub(crate) const FORMS: usize = 3;
 
 /// Letters and digits of the ids that Mistral's templates take.
 const ID_LENGTH: usize = 9;
 
-/// Messages and tools in one of the [`FORMS`]: with turns that alternate after a system message;
-/// without a system message, the user first; and with calls and results as text.
+/// Messages and tools in form 0, 1 or 2 of the [`FORMS`]. In form 0, turns alternate after a system
+/// message. Form 1 has no system message and begins with the user. Form 2 also writes calls and
+/// results as text.
 pub(crate) fn adapted(
     messages: &Value,
     tools: Option<&Value>,
@@ -38,7 +39,7 @@ pub(crate) fn adapted(
     (Value::Array(joined(messages)), tools.map(with_descriptions))
 }
 
-/// A message that any template takes, by its own.
+/// Brings a message into the form that the strictest templates accept.
 fn settle(message: &mut Map<String, Value>, is_first: bool) {
     let role = message.get("role").and_then(Value::as_str);
     match role {
@@ -63,7 +64,7 @@ fn settle(message: &mut Map<String, Value>, is_first: bool) {
         let id = short_id(id.unwrap_or_default());
         message.insert("tool_call_id".into(), id.into());
     }
-    // gpt-oss has one place for what was said before a call.
+    // gpt-oss's template accepts either text or thoughts before a call.
     let text = |name: &str| message.get(name).and_then(Value::as_str).map(str::to_owned);
     if has_calls
         && let (Some(thought), Some(content)) = (text("thinking"), text("content"))
@@ -75,7 +76,7 @@ fn settle(message: &mut Map<String, Value>, is_first: bool) {
     }
 }
 
-/// The id itself if it is of nine letters and digits, or else nine that stand for it.
+/// The id if it has nine letters and digits, or else a hash of it that does.
 fn short_id(id: &str) -> String {
     if id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return id.to_owned();
@@ -90,7 +91,7 @@ fn short_id(id: &str) -> String {
     digits.collect()
 }
 
-/// The system's text in front of the first user's, who begins.
+/// Turns a leading system message into the user's, and lets the user begin.
 fn into_user(messages: &mut Vec<Value>) {
     if messages
         .first()
@@ -104,7 +105,7 @@ fn into_user(messages: &mut Vec<Value>) {
     }
 }
 
-/// Neighbours of one role are one message, except results of tools.
+/// Joins neighbouring messages of one role, except results of tools.
 fn joined(messages: Vec<Value>) -> Vec<Value> {
     let mut joined: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -148,7 +149,7 @@ fn join(first: &mut Value, second: Value) {
     }
 }
 
-/// Functions with the members that are optional in the protocol.
+/// Adds the members of functions that the protocol makes optional.
 fn with_descriptions(tools: &Value) -> Value {
     let mut tools = tools.clone();
     for tool in tools.as_array_mut().into_iter().flatten() {

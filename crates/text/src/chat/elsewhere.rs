@@ -1,5 +1,5 @@
-//! Templates of requests, run by another process: what one builds there fills the memory of that
-//! process, which has a bound. The job and its outcome are JSON.
+//! Templates of requests run in another process, whose memory is limited. The job and its outcome
+//! are JSON.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use crate::{SpecialTokens, TextError};
 
 type Run = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
 
-/// Takes a job to another process, which answers with [`run_template_job`]; `None` where that came
-/// to no end, an error where it could not start.
+/// Sends a job to another process, which answers with [`run_template_job`]. The answer is `None` if
+/// the process was stopped before its end, and an error if it could not start.
 #[derive(Clone)]
 pub struct Elsewhere(Arc<Run>);
 
@@ -34,7 +34,7 @@ struct Job {
     kwargs: Map<String, Value>,
 }
 
-/// An error of a template, less those that only a model's files can have.
+/// The text of a template, or its error. Errors of a model's files cannot occur here.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -80,10 +80,10 @@ impl Elsewhere {
     }
 }
 
-/// Runs the template of a job that came from another process.
+/// Runs the template of a job from another process.
 ///
 /// # Errors
-/// What is no job. A template's own errors are outcomes.
+/// The text is not a job. Errors of the template are part of the outcome.
 pub fn run_template_job(job: &str) -> Result<String, serde_json::Error> {
     let job: Job = serde_json::from_str(job)?;
     let template = ChatTemplate::parse(&job.source, job.special_tokens);

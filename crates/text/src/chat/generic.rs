@@ -1,17 +1,33 @@
-//! Tools for templates that know none: the Hermes convention, written into the messages. A system
-//! message lists the tools and says how to call them; calls and results of the history become text.
+//! Tools for templates without support for them, in the Hermes convention. A system message lists
+//! the tools and explains their calls; calls and results of the history become text.
 
 use serde_json::{Map, Value, json};
 
 use crate::jinja::python_json;
 
-/// Calls and results in normalised messages as text.
+/// Writes calls and results of normalised messages as text. Results in a row are one message, since
+/// templates refuse two turns of one role.
 pub(super) fn write_history(messages: &mut Vec<Value>) {
-    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
-        write_calls(message);
-        write_result(message);
+    let mut written: Vec<Value> = Vec::with_capacity(messages.len());
+    let mut follows_result = false;
+    for mut message in messages.drain(..) {
+        if let Some(message) = message.as_object_mut() {
+            write_calls(message);
+        }
+        let result = result_text(&message);
+        match (&result, written.last_mut()) {
+            (Some(result), Some(last)) if follows_result => {
+                if let Some(Value::String(own)) = last.get_mut("content") {
+                    own.push('\n');
+                    own.push_str(result);
+                }
+            }
+            (Some(result), _) => written.push(json!({"role": "user", "content": result})),
+            (None, _) => written.push(message),
+        }
+        follows_result = result.is_some();
     }
-    join_results(messages);
+    *messages = written;
 }
 
 /// Adds a list of tools to the message of `role`, `system` or `user`, that begins the conversation.
@@ -41,7 +57,7 @@ fn instructions(tools: &[Value]) -> String {
     )
 }
 
-/// An assistant's calls behind its text.
+/// Appends an assistant's calls to its text.
 fn write_calls(message: &mut Map<String, Value>) {
     let Some(Value::Array(calls)) = message.remove("tool_calls") else {
         return;
@@ -61,40 +77,41 @@ fn write_calls(message: &mut Map<String, Value>) {
     message.insert("content".to_owned(), text.into());
 }
 
-/// A result is what the user side says.
-fn write_result(message: &mut Map<String, Value>) {
-    if message.get("role").and_then(Value::as_str) != Some("tool") {
-        return;
+/// The text of a tool's result, which becomes a message of the user.
+fn result_text(message: &Value) -> Option<String> {
+    if message["role"] != "tool" {
+        return None;
     }
-    let text = message.get("content").and_then(Value::as_str);
-    let text = format!(
-        "<tool_response>\n{}\n</tool_response>",
-        text.unwrap_or_default()
-    );
-    *message = Map::new();
-    message.insert("role".to_owned(), "user".into());
-    message.insert("content".to_owned(), text.into());
-    message.insert(RESULT.to_owned(), true.into());
+    let text = message["content"].as_str().unwrap_or_default();
+    Some(format!("<tool_response>\n{text}\n</tool_response>"))
 }
 
-/// Marks results until they have been joined.
-const RESULT: &str = "tool_response";
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Results in a row are one message.
-fn join_results(messages: &mut Vec<Value>) {
-    let mut joined: Vec<Value> = Vec::with_capacity(messages.len());
-    for message in messages.drain(..) {
-        let is_result = |message: &Value| message.get(RESULT).is_some();
-        match joined.last_mut() {
-            Some(last) if is_result(last) && is_result(&message) => {
-                let text = |value: &Value| value["content"].as_str().unwrap_or_default().to_owned();
-                last["content"] = format!("{}\n{}", text(last), text(&message)).into();
-            }
-            _ => joined.push(message),
-        }
+    #[test]
+    fn results_in_a_row_are_one_message() {
+        let result = |text: &str| json!({"role": "tool", "tool_call_id": "1", "content": text});
+        let user = json!({"role": "user", "content": "u", "tool_response": true});
+        let mut messages = vec![result("a"), result("b"), user.clone(), result("c")];
+        write_history(&mut messages);
+        let written = |texts: &[&str]| {
+            let texts = texts.iter();
+            let texts = texts.map(|text| format!("<tool_response>\n{text}\n</tool_response>"));
+            json!({"role": "user", "content": texts.collect::<Vec<_>>().join("\n")})
+        };
+        assert_eq!(messages, [written(&["a", "b"]), user, written(&["c"])]);
     }
-    for message in joined.iter_mut().filter_map(Value::as_object_mut) {
-        message.remove(RESULT);
+
+    #[test]
+    fn many_results_are_one_message() {
+        const RESULTS: usize = 100_000;
+        let mut messages = vec![json!({"role": "tool", "content": "1"}); RESULTS];
+        write_history(&mut messages);
+        let one = "<tool_response>\n1\n</tool_response>".len();
+        let text = messages[0]["content"].as_str();
+        assert_eq!(messages.len(), 1);
+        assert_eq!(text.map(str::len), Some(RESULTS * (one + 1) - 1));
     }
-    *messages = joined;
 }

@@ -1,5 +1,5 @@
-//! The form in which templates get messages: tool arguments are objects, content is a string.
-//! Templates that write the parts of a user's content themselves get the same string as one part.
+//! The messages that templates get: tool arguments are objects, content is a string. A template
+//! that iterates over the parts of a user's content gets the same string as a single part.
 
 use serde_json::{Map, Value, json};
 
@@ -15,18 +15,17 @@ pub(super) fn have_parts(messages: &Value) -> bool {
 
 const PROBE: &str = "text of a part";
 
-/// A conversation that shows by what a template makes of it whether it takes parts.
+/// A conversation with a part. Its rendered text shows whether the template reads parts.
 pub(super) fn probe() -> Value {
     json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}])
 }
 
-/// Whether the template that made `text` of the probe wrote the part's text, and not the list as it
-/// prints one.
+/// Whether `text`, rendered from the probe, holds the text of the part, and not a printed list.
 pub(super) fn takes_parts(text: &str) -> bool {
     text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
 }
 
-/// The messages in their form; `parts` says that the template takes a user's parts.
+/// The messages in the form above. With `parts`, the template gets a user's parts as one.
 pub(super) fn normalised(messages: &Value, parts: bool) -> Result<Vec<Value>, TextError> {
     let list = messages
         .as_array()
@@ -51,7 +50,7 @@ fn normalised_message(message: &Map<String, Value>, parts: bool) -> Result<Value
     let mut normal = message.clone();
     let given = message.get("content");
     let mut content = Value::String(content_text(given)?);
-    // One part: a special token whose spelling is spread over several stays text.
+    // As one part, a special token's spelling that was spread over several parts stays text.
     if parts && message["role"] == "user" && given.is_some_and(Value::is_array) {
         content = json!([{"type": "text", "text": content}]);
     }
@@ -96,8 +95,9 @@ fn part_text(at: usize, part: &Value) -> Result<&str, String> {
     }
 }
 
-/// The API carries arguments as JSON text, templates go through an object. What is none, such as
-/// the half of one where an answer was cut, is a member of one: templates must not fail by it.
+/// The API carries arguments as JSON text, while templates iterate over an object. Other values,
+/// such as half an object from a cut answer, become a member of an object, so that no template
+/// fails on them.
 fn parse_arguments(call: &mut Value) {
     let own = call.get("function").is_none() && call.get("name").is_some();
     let function = if own {
@@ -122,26 +122,23 @@ fn parse_arguments(call: &mut Value) {
     function.insert("arguments".to_owned(), object);
 }
 
-/// Names by which clients send and templates read what the assistant thought.
+/// Names of the assistant's reasoning in requests and templates.
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
-/// Spells reasoning in all names; `thinking` only for templates that read it, as gpt-oss's.
-pub(super) fn spell_reasoning(message: &mut Map<String, Value>, source: &str) {
+/// Whether a template reads `thinking`, as gpt-oss's does.
+pub(super) fn reads_thinking(source: &str) -> bool {
+    let spelled = [".thinking", "'thinking'", "\"thinking\""];
+    spelled.iter().any(|spelled| source.contains(spelled))
+}
+
+/// Spells reasoning in all names, `thinking` only for templates that read it.
+pub(super) fn spell_reasoning(message: &mut Map<String, Value>, reads_thinking: bool) {
     let text = |name: &&str| message.get(*name).filter(|v| v.is_string()).cloned();
     let Some(text) = REASONING.iter().find_map(text) else {
         return;
     };
-    let read = |name: &str| {
-        [
-            format!(".{name}"),
-            format!("'{name}'"),
-            format!("\"{name}\""),
-        ]
-        .iter()
-        .any(|spelled| source.contains(spelled))
-    };
     for name in REASONING {
-        if name != "thinking" || read(name) {
+        if name != "thinking" || reads_thinking {
             message.insert(name.to_owned(), text.clone());
         }
     }

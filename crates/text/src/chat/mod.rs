@@ -1,9 +1,9 @@
 //! Chat templates: Jinja programs that come with a model and turn a conversation into prompt text.
 //!
-//! They run in an interpreter of this crate that reaches nothing but their variables, with bounds
-//! on steps, memory, recursion and output. A template is trusted as much as the model file that it
-//! comes with, so one is taken from a request only where the operator says so, and a server runs it
-//! in a process of its own ([`Elsewhere`]).
+//! They run in an interpreter of this crate. It gives them access to their variables only, and has
+//! bounds on steps, memory, recursion and output. A template from a model's files is trusted as
+//! they are. One from a request is used only if the operator allows it, and a server runs it in a
+//! separate process ([`Elsewhere`]).
 
 mod adapted;
 mod elsewhere;
@@ -31,16 +31,18 @@ pub(crate) struct TemplateSources {
     pub(crate) with_tools: Option<String>,
 }
 
-/// A chat template that has been read. Rendering follows transformers' `apply_chat_template`.
+/// A parsed chat template. Rendering follows transformers' `apply_chat_template`.
 pub struct ChatTemplate {
     template: Template,
-    /// Taken when there are tools.
+    /// Used if there are tools.
     with_tools: Option<Template>,
     source: String,
-    special_tokens: SpecialTokens,
+    special_tokens: Map<String, Value>,
     sources: String,
     knows_tools: bool,
-    /// Whether the template without and with tools takes parts, once a request has had some.
+    knows_calls: bool,
+    reads_thinking: bool,
+    /// Whether the template without and with tools reads parts, once a request has had some.
     takes_parts: [OnceLock<bool>; 2],
 }
 
@@ -69,12 +71,18 @@ impl ChatTemplate {
         special_tokens: SpecialTokens,
     ) -> Result<Self, TextError> {
         let read = |source: &String| Template::parse(source).map_err(text_error);
+        let all = sources.default.clone() + sources.with_tools.as_deref().unwrap_or_default();
+        let special_tokens = special_tokens.into_iter();
         Ok(Self {
             template: read(&sources.default)?,
             with_tools: sources.with_tools.as_ref().map(read).transpose()?,
-            special_tokens,
+            special_tokens: special_tokens
+                .map(|(role, text)| (role, text.into()))
+                .collect(),
             knows_tools: sources.with_tools.is_some() || sources.default.contains("tools"),
-            sources: sources.default.clone() + sources.with_tools.as_deref().unwrap_or_default(),
+            knows_calls: all.contains("tool_calls"),
+            reads_thinking: messages::reads_thinking(&all),
+            sources: all,
             source: sources.default,
             takes_parts: [OnceLock::new(), OnceLock::new()],
         })
@@ -85,9 +93,9 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Prompt text of `messages`, an array of `{role, content, ...}` whose content is a string,
-    /// null or a list of text parts, which the template gets joined: as a string, or as one part
-    /// where it writes parts itself.
+    /// Prompt text of `messages`, an array of `{role, content, ...}`. Content is a string, null or
+    /// a list of text parts. The parts are joined to a string, or to one part for templates that
+    /// iterate over parts.
     /// `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace
     /// the standard ones.
     ///
@@ -104,15 +112,15 @@ impl ChatTemplate {
         let parts = messages::have_parts(messages) && self.takes_parts(tools.is_some());
         let mut messages = messages::normalised(messages, parts)?;
         for message in messages.iter_mut().filter_map(Value::as_object_mut) {
-            messages::spell_reasoning(message, &self.sources);
+            messages::spell_reasoning(message, self.reads_thinking);
         }
-        if !self.sources.contains("tool_calls") {
+        if !self.knows_calls {
             generic::write_history(&mut messages);
         }
         let print = |messages: Vec<Value>| {
             let messages = Value::Array(messages);
-            let variables = self.variables(messages, add_generation_prompt, tools, kwargs);
-            self.run(tools.is_some(), &variables)
+            let template = self.template(tools.is_some());
+            self.printed(template, &messages, add_generation_prompt, tools, kwargs)
         };
         let Some(unknown) = tools.filter(|_| !self.knows_tools()) else {
             return print(messages);
@@ -131,7 +139,8 @@ impl ChatTemplate {
         }
     }
 
-    /// [`Self::render`]; what the template refuses as it is, it is asked to take in other forms.
+    /// [`Self::render`]. A conversation that the template refuses is rendered in other forms, of
+    /// which the first that succeeds counts.
     pub(crate) fn render_adapted(
         &self,
         messages: &Value,
@@ -151,52 +160,51 @@ impl ChatTemplate {
         forms.ok_or(refused)
     }
 
-    /// `kwargs` with the standard variables, which they do not replace.
-    fn variables(
-        &self,
-        messages: Value,
-        add_generation_prompt: bool,
-        tools: Option<&Value>,
-        kwargs: &Map<String, Value>,
-    ) -> Map<String, Value> {
-        let mut variables = kwargs.clone();
-        let tokens = self
-            .special_tokens
-            .iter()
-            .map(|(role, text)| (role.clone(), Value::from(text.as_str())));
-        variables.extend(tokens);
-        variables.insert("messages".to_owned(), messages);
-        variables.insert("tools".to_owned(), tools.cloned().unwrap_or(Value::Null));
-        variables.insert(
-            "add_generation_prompt".to_owned(),
-            Value::Bool(add_generation_prompt),
-        );
-        variables.entry("documents").or_insert(Value::Null);
-        variables
-    }
-
-    /// Whether the template writes the parts of a user's content itself; others get one string.
+    /// Whether the template iterates over the parts of a user's content; others get a string.
     fn takes_parts(&self, has_tools: bool) -> bool {
         *self.takes_parts[usize::from(has_tools)].get_or_init(|| {
-            let variables = self.variables(messages::probe(), false, None, &Map::new());
-            let text = self.run(has_tools, &variables);
+            let template = self.template(has_tools);
+            let probe = messages::probe();
+            let text = self.printed(template, &probe, false, None, &Map::new());
             text.is_ok_and(|text| messages::takes_parts(&text))
         })
     }
 
-    /// Whether the template itself prints tools and calls. One that does not gets them as text.
+    /// Whether the template prints tools itself. Others get them as text of a message.
     pub fn knows_tools(&self) -> bool {
         self.knows_tools
     }
 
-    /// The texts of all templates.
+    /// The texts of both templates, one after the other.
     pub fn sources(&self) -> &str {
         &self.sources
     }
 
-    fn run(&self, has_tools: bool, variables: &Map<String, Value>) -> Result<String, TextError> {
+    fn template(&self, has_tools: bool) -> &Template {
         let with_tools = self.with_tools.as_ref().filter(|_| has_tools);
-        let template = with_tools.unwrap_or(&self.template);
+        with_tools.unwrap_or(&self.template)
+    }
+
+    /// The text of one of the templates. `kwargs` do not replace the standard variables.
+    fn printed(
+        &self,
+        template: &Template,
+        messages: &Value,
+        add_generation_prompt: bool,
+        tools: Option<&Value>,
+        kwargs: &Map<String, Value>,
+    ) -> Result<String, TextError> {
+        let null = Value::Null;
+        let add_generation_prompt = Value::Bool(add_generation_prompt);
+        let given = kwargs.iter().chain(&self.special_tokens);
+        let standard = [
+            ("messages", messages),
+            ("tools", tools.unwrap_or(&null)),
+            ("add_generation_prompt", &add_generation_prompt),
+        ];
+        let variables = std::iter::once(("documents", &null))
+            .chain(given.map(|(name, value)| (name.as_str(), value)))
+            .chain(standard);
         template.render(variables).map_err(text_error)
     }
 }

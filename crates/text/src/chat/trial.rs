@@ -1,4 +1,4 @@
-//! What a template does with the conversations that every server gets.
+//! A trial of a template with conversations that every server gets.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use super::ChatTemplate;
 use crate::TextError;
 
 impl ChatTemplate {
-    /// Renders one message of a user, then a system turn and a round of tools; gives what the
-    /// template refuses of the latter two, which are sent to it in other forms.
+    /// Renders one message of a user, then a system turn and a round of tools. Returns which of the
+    /// latter two the template refuses; a server renders those in other forms.
     ///
     /// # Errors
-    /// A template that cannot print one message of a user.
+    /// The template cannot render one message of a user.
     pub fn try_out(&self) -> Result<Vec<(&'static str, TextError)>, TextError> {
         let render = |messages: Value, tools: Option<&Value>| {
             self.render(&messages, true, tools, &Map::new()).map(drop)

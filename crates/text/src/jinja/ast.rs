@@ -1,4 +1,4 @@
-//! What a template consists of.
+//! The syntax tree of a template.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// What a value is bound to.
+/// The left side of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Name),
@@ -93,7 +93,7 @@ pub(super) enum Node {
     Call(Arc<Macro>, Expr),
     Filter(Expr, Body),
     With(Vec<(Target, Expr)>, Body),
-    /// A body with names of its own.
+    /// A body whose names end with it.
     Scope(Body),
     Do(Expr),
     Break,
@@ -116,7 +116,7 @@ pub(super) struct For {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) parameters: Vec<Name>,
-    /// Those of the last parameters.
+    /// Defaults of the last parameters, at most one for each.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,
     /// Whether the body reads `caller`, `varargs` and `kwargs`.

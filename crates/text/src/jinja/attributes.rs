@@ -5,7 +5,7 @@ use super::functions::Args;
 use super::machine::Machine;
 use super::value::{Value, View};
 
-const OF_TEXT: [&str; 43] = [
+const OF_TEXT: [&str; 45] = [
     "capitalize",
     "casefold",
     "center",
@@ -48,9 +48,11 @@ const OF_TEXT: [&str; 43] = [
     "strip",
     "swapcase",
     "title",
+    "translate",
     "upper",
+    "zfill",
 ];
-/// Jinja's sandbox lets no template change a list. Kimi-K2's does by `append` and `pop`.
+/// Jinja's sandbox forbids changes of lists, but Kimi-K2's template uses `append` and `pop`.
 const OF_LISTS: [&str; 8] = [
     "append", "clear", "copy", "count", "extend", "index", "insert", "pop",
 ];
@@ -61,9 +63,7 @@ const UNSAFE_OF_DICTS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "up
 /// The attribute of a value, if it has one of that name.
 pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<Value>, Error> {
     let is_method = match value {
-        Value::Str(_) | Value::Markup(_) => {
-            OF_TEXT.contains(&name) || matches!(name, "zfill" | "translate")
-        }
+        Value::Str(_) | Value::Markup(_) => OF_TEXT.contains(&name),
         Value::List(_) => OF_LISTS.contains(&name),
         Value::Tuple(pair) if pair.is_group && matches!(name, "grouper" | "list") => {
             return Ok(pair.values.get(usize::from(name == "list")).cloned());
@@ -106,10 +106,6 @@ pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<
     }))
 }
 
-fn wrong(message: &str) -> Error {
-    Error::failed(message)
-}
-
 impl Machine {
     pub(super) fn call_method(
         &self,
@@ -126,11 +122,15 @@ impl Machine {
                 "copy" => Ok(value.clone()),
                 _ => {
                     if !args.named.is_empty() {
-                        return Err(wrong("dict.get() takes no keyword arguments"));
+                        return Err(Error::failed("dict.get() takes no keyword arguments"));
                     }
                     let [key, default] = args.bind("get", ["key", "default"])?;
-                    let key = key.ok_or_else(|| wrong("get expected at least 1 argument"))?;
-                    Ok(dict.get(&key)?.or(default).unwrap_or(Value::None))
+                    let key =
+                        key.ok_or_else(|| Error::failed("get expected at least 1 argument"))?;
+                    Ok(self
+                        .looked_up(dict, &key)?
+                        .or(default)
+                        .unwrap_or(Value::None))
                 }
             },
             Value::List(_) | Value::Tuple(_) | Value::Range(_) => {
@@ -159,13 +159,13 @@ impl Machine {
                 cycler.at.set((at + 1) % cycler.values.len());
                 Ok(cycler.values[at].clone())
             }
-            _ => Err(wrong("no such method")),
+            _ => Err(Error::failed("no such method")),
         }
     }
 
     fn sequence_method(&self, value: &Value, name: &str, args: Args) -> Result<Value, Error> {
         if !args.named.is_empty() {
-            return Err(wrong("it takes no keyword arguments"));
+            return Err(Error::failed("it takes no keyword arguments"));
         }
         let args = args.positional;
         if let (Value::List(list), true) = (value, !matches!(name, "count" | "index" | "copy")) {
@@ -174,9 +174,13 @@ impl Machine {
                 ("insert", [at, value]) if at.as_int().is_some() => vec![value.clone()],
                 ("extend", [values]) => self.values(values)?,
                 ("pop", [] | [_]) | ("clear", []) => Vec::new(),
-                _ => return Err(wrong("wrong arguments of a method of lists")),
+                _ => return Err(Error::failed("wrong arguments of a method of lists")),
             };
             self.charge_values(added.len())?;
+            // The values behind the changed place are moved.
+            if matches!(name, "insert" | "pop") {
+                self.charge(list.values().len())?;
+            }
             return list.change(&added, |values| {
                 let place = |at: Option<&Value>| {
                     let at = at.map_or(Some(-1), Value::as_int)?;
@@ -197,7 +201,7 @@ impl Machine {
                     "pop" => {
                         let at = at.and_then(|at| usize::try_from(at).ok());
                         let Some(at) = at.filter(|&at| at < values.len()) else {
-                            return Err(wrong("pop index out of range"));
+                            return Err(Error::failed("pop index out of range"));
                         };
                         return Ok(values.remove(at));
                     }
@@ -222,9 +226,9 @@ impl Machine {
                         return Ok(Value::Int(at as i128));
                     }
                 }
-                Err(wrong("the value is not in the list"))
+                Err(Error::failed("the value is not in the list"))
             }
-            _ => Err(wrong("wrong arguments of a method of lists")),
+            _ => Err(Error::failed("wrong arguments of a method of lists")),
         }
     }
 }

@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::error::Error;
+/// Bytes that a code of two characters becomes at most, that of `%c`.
+pub(super) const LONGEST_FIELD: usize = 24;
 
 const DAYS: [&str; 7] = [
     "Thursday",
@@ -112,8 +113,8 @@ fn days_in_month(year: u64, month: usize) -> u64 {
     }
 }
 
-/// `now` in the form that C's strftime codes ask for.
-pub(super) fn strftime(format: &str, now: SystemTime) -> Result<String, Error> {
+/// `now` in the form of C's strftime codes.
+pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     let unix = now
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
@@ -134,23 +135,18 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> Result<String, Error> {
         }
         let from = out.len();
         match code {
-            Some(code) => write_field(&civil, code, flag, &mut out)?,
+            Some(code) => write_field(&civil, code, flag, &mut out),
             None => out.push('%'),
         }
-        if matches!(flag, Some('^')) {
+        if flag == Some('^') {
             let upper = out.split_off(from).to_uppercase();
             out.push_str(&upper);
         }
     }
-    Ok(out)
+    out
 }
 
-fn write_field(
-    civil: &Civil,
-    code: char,
-    flag: Option<char>,
-    out: &mut String,
-) -> Result<(), Error> {
+fn write_field(civil: &Civil, code: char, flag: Option<char>, out: &mut String) {
     let padded = |out: &mut String, value: u64, width: usize, fill: char| {
         _ = match (flag, fill) {
             (Some('-'), _) => write!(out, "{value}"),
@@ -160,15 +156,12 @@ fn write_field(
     };
     let number = |out: &mut String, value, width| padded(out, value, width, '0');
     let all = |format: &str, out: &mut String| {
-        format
-            .chars()
-            .try_for_each(|c| match c.is_ascii_alphabetic() {
+        for c in format.chars() {
+            match c.is_ascii_alphabetic() {
                 true => write_field(civil, c, None, out),
-                false => {
-                    out.push(c);
-                    Ok(())
-                }
-            })
+                false => out.push(c),
+            }
+        }
     };
     match code {
         'Y' => number(out, civil.year, 1),
@@ -209,30 +202,28 @@ fn write_field(
         'b' | 'h' => out.push_str(&MONTHS[civil.month][..3]),
         // The zone of a date without one, as Python's `datetime.now()` is.
         'Z' | 'z' => {}
-        'F' => return all("Y-m-d", out),
-        'T' | 'X' => return all("H:M:S", out),
-        'R' => return all("H:M", out),
-        'D' | 'x' => return all("m/d/y", out),
-        'r' => return all("I:M:S p", out),
-        'c' => return all("a b e H:M:S Y", out),
+        'F' => all("Y-m-d", out),
+        'T' | 'X' => all("H:M:S", out),
+        'R' => all("H:M", out),
+        'D' | 'x' => all("m/d/y", out),
+        'r' => all("I:M:S p", out),
+        'c' => all("a b e H:M:S Y", out),
         'n' => out.push('\n'),
         't' => out.push('\t'),
         '%' => out.push('%'),
         // As glibc does with codes that it does not know.
         other => out.extend(['%', other]),
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use std::time::Duration;
 
     use super::*;
 
     fn at(unix: u64, format: &str) -> String {
-        strftime(format, UNIX_EPOCH + Duration::from_secs(unix)).unwrap()
+        strftime(format, UNIX_EPOCH + Duration::from_secs(unix))
     }
 
     #[test]

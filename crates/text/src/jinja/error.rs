@@ -5,16 +5,16 @@ use std::fmt;
 pub(crate) struct Error {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
-    /// 0 until it is known.
+    /// From 1; 0 while it is unknown.
     line: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     Syntax,
-    /// By `raise_exception`; the message is the template's.
+    /// The template called `raise_exception`; the message is its own.
     Raised,
-    /// A bound on the work of one rendering.
+    /// A bound on the work of a rendering was exceeded.
     Limit,
     Failed,
 }
@@ -48,13 +48,18 @@ impl Error {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// The error with the line of the statement that it came from, if none is known.
+    /// Adds the line of the statement, unless the error has one from a statement within.
     pub(super) fn at(mut self, line: u32) -> Self {
         if self.line == 0 {
             self.line = line;
         }
         self
     }
+}
+
+/// An [`ErrorKind::Failed`] as a result.
+pub(super) fn failed<T>(message: impl Into<String>) -> Result<T, Error> {
+    Err(Error::failed(message))
 }
 
 impl fmt::Display for Error {

@@ -1,31 +1,32 @@
-//! HTML, of which chat templates use little more than `| safe`.
+//! Escaping for HTML and URLs. Chat templates use little of it but `| safe`.
 
 use std::sync::Arc;
 
 use super::error::Error;
+use super::output::{Output, Steps};
 use super::value::Value;
 
-/// `escape(value)`: markup as it is, text with its signs written out.
-pub(super) fn escaped(value: &Value) -> Result<Arc<str>, Error> {
-    Ok(match value {
-        Value::Markup(text) => text.clone(),
-        other => escaped_text(&other.text()?).into(),
-    })
+/// `escape(value)`: markup is returned unchanged, text with its special characters as entities.
+pub(super) fn escaped(value: &Value, steps: &Steps) -> Result<Arc<str>, Error> {
+    match value {
+        Value::Markup(text) => Ok(text.clone()),
+        other => escaped_text(&other.text(steps)?, steps),
+    }
 }
 
-pub(super) fn escaped_text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+pub(super) fn escaped_text(text: &str, steps: &Steps) -> Result<Arc<str>, Error> {
+    let mut out = Output::new(steps);
     for c in text.chars() {
         match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            other => out.push(other),
+            '&' => out.push_str("&amp;")?,
+            '<' => out.push_str("&lt;")?,
+            '>' => out.push_str("&gt;")?,
+            '\'' => out.push_str("&#39;")?,
+            '"' => out.push_str("&#34;")?,
+            other => out.push(other)?,
         }
     }
-    out
+    Ok(out.into_text().into())
 }
 
 /// Text without tags and comments, and with single spaces.
@@ -43,10 +44,13 @@ pub(super) fn without_tags(text: &str) -> String {
         rest = &inside[end..];
     }
     out.push_str(rest);
-    let words: Vec<&str> = out
-        .split(super::text::is_space)
-        .filter(|word| !word.is_empty())
-        .collect();
+    let mut joined = String::new();
+    for word in out.split(super::text::is_space) {
+        if !joined.is_empty() && !word.is_empty() {
+            joined.push(' ');
+        }
+        joined.push_str(word);
+    }
     let signs = [
         ("&lt;", "<"),
         ("&gt;", ">"),
@@ -57,22 +61,19 @@ pub(super) fn without_tags(text: &str) -> String {
     ];
     signs
         .into_iter()
-        .fold(words.join(" "), |text, (name, sign)| {
-            text.replace(name, sign)
-        })
+        .fold(joined, |text, (name, sign)| text.replace(name, sign))
 }
 
-/// `urlencode` of a text, which leaves `/`.
-pub(super) fn url_quoted(text: &str, slash: bool) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
+/// Writes `urlencode` of a text, with `+` for a space within a query; a path keeps its `/`.
+pub(super) fn url_quote(text: &str, is_query: bool, out: &mut Output<'_>) -> Result<(), Error> {
     for byte in text.bytes() {
         let plain = byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte);
-        if plain || slash && byte == b'/' {
-            out.push(byte as char);
-        } else {
-            _ = write!(out, "%{byte:02X}");
+        match byte {
+            b'/' if !is_query => out.push('/')?,
+            b' ' if is_query => out.push('+')?,
+            byte if plain => out.push(byte as char)?,
+            byte => out.push_str(&format!("%{byte:02X}"))?,
         }
     }
-    out
+    Ok(())
 }

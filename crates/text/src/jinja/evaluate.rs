@@ -4,17 +4,19 @@ use std::rc::Rc;
 
 use super::ast::{Arguments, Expr};
 use super::attributes;
-use super::error::Error;
+use super::error::{Error, ErrorKind};
 use super::functions::Args;
 use super::machine::{Machine, Scope};
 use super::names::Function;
-use super::value::{Range, Value};
+use super::output::Output;
+use super::value::{Dict, Range, Value, View};
 
 impl Machine {
     /// The value of a name.
     pub(super) fn variable(&self, name: &str, scope: &Rc<Scope>) -> Value {
         let found = scope.get(name);
         found
+            .or_else(|| self.variables.get(name).cloned())
             .or_else(|| Function::named(name).map(Value::Function))
             .unwrap_or_else(|| Value::undefined(format!("'{name}' is undefined")))
     }
@@ -32,18 +34,19 @@ impl Machine {
             Expr::List(items) => Value::list(self.all(items, scope)?)?,
             Expr::Dict(items) => {
                 let entry = |(key, value): &(Expr, Expr)| {
-                    Ok((self.evaluate(key, scope)?, self.evaluate(value, scope)?))
+                    let key = self.evaluate(key, scope)?;
+                    self.charge_text(&key)?;
+                    Ok((key, self.evaluate(value, scope)?))
                 };
                 let entries: Result<Vec<_>, Error> = items.iter().map(entry).collect();
                 Value::dict(entries?)?
             }
             Expr::Concat(parts) => {
-                let mut out = String::new();
+                let mut out = Output::new(&self.steps);
                 for part in parts {
                     self.evaluate(part, scope)?.write_text(&mut out)?;
-                    self.charge(out.len())?;
                 }
-                Value::str(out)
+                Value::str(out.into_text())
             }
             Expr::And(parts) => self.first(parts, scope, |value| !value.is_true())?,
             Expr::Or(parts) => self.first(parts, scope, Value::is_true)?,
@@ -121,7 +124,7 @@ impl Machine {
             .collect()
     }
 
-    /// The first value that decides, or the last.
+    /// The first value for which `decides` holds, or else the last.
     fn first(
         &self,
         parts: &[Expr],
@@ -176,15 +179,18 @@ impl Machine {
             let Value::Dict(dict) = self.evaluate(rest, scope)? else {
                 return Err(Error::failed("argument after ** must be a mapping"));
             };
+            // A dict has each key once: only the names before it can be named again.
+            let written = args.named.len();
+            self.charge_values(dict.entries.len().saturating_mul(1 + written))?;
             for (key, value) in &dict.entries {
-                let Some(name) = key.as_str() else {
+                let (Value::Str(name) | Value::Markup(name)) = key else {
                     return Err(Error::failed("keywords must be strings"));
                 };
-                if args.named(name).is_some() {
+                if args.named[..written].iter().any(|(other, _)| other == name) {
                     let message = format!("got multiple values for keyword argument '{name}'");
                     return Err(Error::failed(message));
                 }
-                args.named.push((name.into(), value.clone()));
+                args.named.push((name.clone(), value.clone()));
             }
         }
         Ok(args)
@@ -244,10 +250,17 @@ impl Machine {
 
     /// `list(value)`
     pub(super) fn values(&self, value: &Value) -> Result<Vec<Value>, Error> {
-        let values = match value {
+        match value {
+            // `len` counts the characters, so their steps come first.
+            Value::Str(text) | Value::Markup(text) => self.charge_values(text.len())?,
+            // Each pair is a container of its own.
+            Value::View(View::Items, dict) => self.charge_values(4 * dict.entries.len())?,
+            _ => {}
+        }
+        self.charge_values(value.len().unwrap_or(0))?;
+        Ok(match value {
             Value::Undefined(_) => Vec::new(),
             Value::Str(text) | Value::Markup(text) => {
-                self.charge_values(text.len())?;
                 let mut buffer = [0; 4];
                 let characters = text.chars();
                 characters
@@ -256,18 +269,26 @@ impl Machine {
             }
             Value::List(list) => list.values().clone(),
             Value::Tuple(items) => items.values.clone(),
-            Value::Dict(dict) => dict.view(super::value::View::Keys)?,
+            Value::Dict(dict) => dict.view(View::Keys)?,
             Value::View(view, dict) => dict.view(*view)?,
             Value::Range(range) => range.values(),
-            Value::Iterator(values) => values.rest(),
+            Value::Iterator(values) => {
+                let values = values.rest();
+                self.charge_values(values.len())?;
+                values
+            }
             Value::Loop(current) => self.rest_of(current)?,
             other => {
                 let kind = other.kind();
                 return Err(Error::failed(format!("'{kind}' object is not iterable")));
             }
-        };
-        self.charge_values(values.len())?;
-        Ok(values)
+        })
+    }
+
+    /// `dict.get(key)`, with steps for the length of a text.
+    pub(super) fn looked_up(&self, dict: &Dict, key: &Value) -> Result<Option<Value>, Error> {
+        self.charge_text(key)?;
+        dict.get(key)
     }
 
     /// `value[key]`
@@ -291,7 +312,10 @@ impl Machine {
                 let found = index(len).and_then(|at| text.chars().nth(at));
                 found.map(|c| Value::str(c.to_string()))
             }
-            Value::Dict(dict) => dict.get(key).ok().flatten(),
+            Value::Dict(dict) => match self.looked_up(dict, key) {
+                Err(error) if error.kind != ErrorKind::Limit => None,
+                found => found?,
+            },
             _ => None,
         };
         if let Some(found) = found {
@@ -300,7 +324,7 @@ impl Machine {
         let method = key
             .as_str()
             .and_then(|name| attributes::of(self, value, name).transpose());
-        method.unwrap_or_else(|| Ok(missing(value, key)))
+        method.unwrap_or_else(|| self.missing(value, key))
     }
 
     /// `value.name`
@@ -314,7 +338,7 @@ impl Machine {
         {
             return Ok(found.clone());
         }
-        Ok(missing(value, &Value::str(name)))
+        self.missing(value, &Value::str(name))
     }
 
     /// The part of a sequence.
@@ -373,12 +397,18 @@ impl Machine {
             text => {
                 let source = text.as_str().unwrap_or_default();
                 self.charge(source.len())?;
-                let part: String = match source.is_ascii() {
-                    true if step == 1 => source[at(0)..at(0) + range.len].to_owned(),
-                    _ => {
-                        let characters: Vec<char> = source.chars().collect();
-                        (0..range.len).map(|i| characters[at(i)]).collect()
-                    }
+                let stride = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX);
+                let characters = source.chars();
+                let part: String = if range.len == 0 {
+                    String::new()
+                } else if step == 1 && source.is_ascii() {
+                    source[at(0)..at(0) + range.len].to_owned()
+                } else if step > 0 {
+                    let characters = characters.skip(at(0)).step_by(stride);
+                    characters.take(range.len).collect()
+                } else {
+                    let characters = characters.rev().skip(len as usize - 1 - at(0));
+                    characters.step_by(stride).take(range.len).collect()
                 };
                 match text {
                     Value::Markup(_) => Value::Markup(part.into()),
@@ -387,17 +417,20 @@ impl Machine {
             }
         })
     }
-}
 
-/// What is not there, in Jinja's words.
-fn missing(value: &Value, key: &Value) -> Value {
-    let owner = match value {
-        Value::None => "None".to_owned(),
-        other => format!("{} object", other.kind()),
-    };
-    let quoted = key.repr().unwrap_or_default();
-    Value::undefined(match key.as_str() {
-        Some(_) => format!("'{owner}' has no attribute {quoted}"),
-        None => format!("{owner} has no element {quoted}"),
-    })
+    /// The undefined value of an attribute or item that is not there, in Jinja's words.
+    fn missing(&self, value: &Value, key: &Value) -> Result<Value, Error> {
+        let owner = match value {
+            Value::None => "None".to_owned(),
+            other => format!("{} object", other.kind()),
+        };
+        let quoted = match key.repr(&self.steps) {
+            Err(error) if error.kind != ErrorKind::Limit => String::new(),
+            quoted => quoted?,
+        };
+        Ok(Value::undefined(match key.as_str() {
+            Some(_) => format!("'{owner}' has no attribute {quoted}"),
+            None => format!("{owner} has no element {quoted}"),
+        }))
+    }
 }

@@ -29,7 +29,7 @@ impl Parser {
                 false => None,
             };
             value = Expr::Condition(Box::new([test, value]), otherwise);
-            // What may not run is an error only when it does.
+            // An unknown filter in a branch is an error only if the branch runs.
             self.unknown.truncate(known);
         }
         Ok(value)
@@ -199,7 +199,7 @@ impl Parser {
         self.fail("too many subscripts, calls and filters in one expression")
     }
 
-    /// What a filter or a test may be followed by: further ones, and calls.
+    /// Filters, tests and calls after a filter or a test.
     fn filtered(&mut self, mut value: Expr) -> Result<Expr, Error> {
         for _ in 0..LONGEST {
             value = if self.skip_op("|") {

@@ -1,9 +1,10 @@
 //! `text.format(...)`
 
-use super::error::Error;
-use super::format::{failed, formatted};
+use super::error::{Error, failed};
+use super::format::formatted;
 use super::functions::Args;
 use super::machine::Machine;
+use super::output::Output;
 use super::value::Value;
 
 impl Machine {
@@ -23,14 +24,14 @@ impl Machine {
         if levels == 0 {
             return failed("Max string recursion exceeded");
         }
-        let mut out = String::new();
+        let mut out = Output::new(&self.steps);
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
-            out.push_str(&rest[..at]);
+            out.push_str(&rest[..at])?;
             let sign = &rest[at..=at];
             rest = &rest[at + 1..];
             if let Some(after) = rest.strip_prefix(sign) {
-                out.push_str(sign);
+                out.push_str(sign)?;
                 rest = after;
                 continue;
             }
@@ -51,15 +52,14 @@ impl Machine {
             let spec = self.format_at(spec, args, automatic, levels - 1)?;
             let value = match conversion {
                 None => value,
-                Some("s") => Value::Str(value.text()?),
-                Some("r" | "a") => Value::str(value.repr()?),
+                Some("s") => Value::Str(value.text(&self.steps)?),
+                Some("r" | "a") => Value::str(value.repr(&self.steps)?),
                 Some(_) => return failed("Unknown conversion specifier"),
             };
-            out.push_str(&formatted(&value, &spec)?);
-            self.charge(out.len())?;
+            out.push_str(&formatted(&value, &spec, &self.steps)?)?;
         }
-        out.push_str(rest);
-        Ok(out)
+        out.push_str(rest)?;
+        Ok(out.into_text())
     }
 
     fn field(&self, name: &str, args: &Args, automatic: &mut usize) -> Result<Value, Error> {
@@ -95,7 +95,9 @@ impl Machine {
                 };
                 (value, rest) = (self.item(&value, &key)?, after);
             } else {
-                let inside = &rest[1..];
+                let Some(inside) = rest.strip_prefix('.') else {
+                    return failed("Only '.' or '[' may follow ']' in format field specifier");
+                };
                 let end = inside.find(['.', '[']).unwrap_or(inside.len());
                 (value, rest) = (self.attribute(&value, &inside[..end])?, &inside[end..]);
             }

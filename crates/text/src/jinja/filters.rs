@@ -1,14 +1,15 @@
 //! Filters of one value: text, numbers, and JSON.
 
 use super::error::Error;
-use super::escape::{escaped, escaped_text, url_quoted, without_tags};
-use super::format::percent;
-use super::functions::Args;
+use super::escape::{escaped, escaped_text, url_quote, without_tags};
+use super::format::{cut, percent};
+use super::functions::{Args, flag};
 use super::machine::Machine;
 use super::methods::{capitalized, lines, strip};
 use super::names::is_filter_of_one;
+use super::output::Output;
 use super::text::is_space;
-use super::value::Value;
+use super::value::{Value, View};
 use super::{attributes, filters_of_lists, json};
 
 impl Machine {
@@ -23,7 +24,7 @@ fn apply(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Valu
     if let Value::Str(text) | Value::Markup(text) = &value {
         machine.charge(text.len())?;
     }
-    if !is_filter_of_one(name) || matches!(name, "join" | "sum" | "reverse") {
+    if !is_filter_of_one(name) {
         return filters_of_lists::apply(machine, name, value, args);
     }
     match name {
@@ -35,14 +36,12 @@ fn apply(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Valu
                     Value::dict(named.map(|(name, value)| (Value::Str(name), value)))?
                 }
             };
-            let text = percent(&value.text()?, &values)?;
-            machine.charge(text.len())?;
-            Ok(Value::str(text))
+            let format = value.text(&machine.steps)?;
+            percent(&format, &values, &machine.steps).map(Value::str)
         }
         "default" | "d" => {
             let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
-            let boolean = boolean.is_some_and(|boolean| boolean.is_true());
-            let missing = value.is_undefined() || boolean && !value.is_true();
+            let missing = value.is_undefined() || flag(boolean) && !value.is_true();
             Ok(match missing {
                 true => default.unwrap_or_else(|| Value::str("")),
                 false => value,
@@ -50,14 +49,14 @@ fn apply(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Valu
         }
         "tojson" => {
             let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
-            let text = json::dumps(value.defined()?, args.bind(name, names)?)?;
-            machine.charge(text.len())?;
-            Ok(Value::str(text))
+            let options = args.bind(name, names)?;
+            json::dumps(value.defined()?, options, &machine.steps).map(Value::str)
         }
-        "abs" | "float" | "int" | "round" | "filesizeformat" => number(name, &value, args),
+        "abs" | "float" | "int" | "round" | "filesizeformat" => number(machine, name, &value, args),
         "attr" => {
             let [attribute] = args.bind(name, ["name"])?;
-            let attribute = attribute.map_or_else(|| Ok("".into()), |name| name.text())?;
+            let attribute =
+                attribute.map_or_else(|| Ok("".into()), |name| name.text(&machine.steps))?;
             let found = attributes::of(machine, value.defined()?, &attribute)?;
             Ok(found.unwrap_or_else(|| {
                 let kind = value.kind();
@@ -66,13 +65,11 @@ fn apply(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Valu
         }
         "items" => {
             no_args(name, args)?;
-            let values = match &value {
+            Value::generator(match &value {
                 Value::Undefined(_) => Vec::new(),
-                Value::Dict(dict) => dict.view(super::value::View::Items)?,
+                Value::Dict(dict) => machine.values(&Value::View(View::Items, dict.clone()))?,
                 _ => return Err(Error::failed("Can only get item pairs from a mapping.")),
-            };
-            machine.charge_values(values.len())?;
-            Value::generator(values)
+            })
         }
         "list" => {
             no_args(name, args)?;
@@ -99,7 +96,8 @@ fn no_args(name: &str, args: Args) -> Result<(), Error> {
 }
 
 fn text(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value, Error> {
-    let text = value.text()?;
+    let steps = &machine.steps;
+    let text = value.text(steps)?;
     let kept = |changed: String| match &value {
         Value::Markup(_) => Value::Markup(changed.into()),
         _ => Value::str(changed),
@@ -123,7 +121,7 @@ fn text(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value
                 return Err(Error::failed("replace takes what is replaced and by what"));
             };
             let count = count.and_then(|count| count.as_int()).unwrap_or(-1);
-            machine.replaced(&text, &old.text()?, &new.text()?, count)?
+            machine.replaced(&text, &old.text(steps)?, &new.text(steps)?, count)?
         }
         "center" => {
             let [width] = args.bind(name, ["width"])?;
@@ -141,12 +139,11 @@ fn text(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value
         }
         "indent" => {
             let [width, first, blank] = args.bind(name, ["width", "first", "blank"])?;
-            let is = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
-            indented(machine, &text, width, is(first), is(blank))?
+            indented(machine, &text, width, flag(first), flag(blank))?
         }
         "truncate" => {
             let names = ["length", "killwords", "end", "leeway"];
-            truncated(value, args.bind(name, names)?)?
+            truncated(machine, value, args.bind(name, names)?)?
         }
         "urlencode" => {
             no_args(name, args)?;
@@ -164,8 +161,8 @@ fn text(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value
                     _ => Value::Str(text),
                 },
                 "safe" => Value::Markup(text),
-                "escape" | "e" => Value::Markup(escaped(&value)?),
-                "forceescape" => Value::Markup(escaped_text(&text).into()),
+                "escape" | "e" => Value::Markup(escaped(&value, steps)?),
+                "forceescape" => Value::Markup(escaped_text(&text, steps)?),
                 "striptags" => Value::str(without_tags(&text)),
                 "wordcount" => {
                     let word = |c: char| c.is_alphanumeric() || c == '_';
@@ -218,22 +215,20 @@ fn indented(
         },
     };
     let text = format!("{text}\n");
-    let lines = lines(&text, false);
-    machine.charge(text.len() + lines.len().saturating_mul(indent.len()))?;
-    let mut out = String::new();
-    for (at, line) in lines.iter().enumerate() {
+    let mut out = Output::new(&machine.steps);
+    for (at, line) in lines(&text, false).enumerate() {
         if at > 0 {
-            out.push('\n');
+            out.push('\n')?;
         }
         if (at > 0 && (blank || !line.is_empty())) || (at == 0 && first) {
-            out.push_str(&indent);
+            out.push_str(&indent)?;
         }
-        out.push_str(line);
+        out.push_str(line)?;
     }
-    Ok(Value::str(out))
+    Ok(Value::str(out.into_text()))
 }
 
-fn truncated(value: Value, bound: [Option<Value>; 4]) -> Result<Value, Error> {
+fn truncated(machine: &Machine, value: Value, bound: [Option<Value>; 4]) -> Result<Value, Error> {
     let [length, kill_words, end, leeway] = bound;
     let whole = |value: Option<Value>, default: usize| match value {
         None | Some(Value::None) => Ok(default),
@@ -245,7 +240,8 @@ fn truncated(value: Value, bound: [Option<Value>; 4]) -> Result<Value, Error> {
         },
     };
     let (length, leeway) = (whole(length, 255)?, whole(leeway, 5)?);
-    let end = end.map_or_else(|| Ok("...".into()), |end| end.text())?;
+    let end = end.map_or_else(|| Ok("...".into()), |end| end.text(&machine.steps))?;
+    machine.charge(end.len())?;
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         let message = format!("expected length >= {}, got {length}", end.chars().count());
         return Err(Error::failed(message));
@@ -262,41 +258,47 @@ fn truncated(value: Value, bound: [Option<Value>; 4]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return Err(Error::failed("truncate takes a text"));
     };
-    let characters: Vec<char> = text.chars().collect();
-    let mut cut: String = characters[..kept].iter().collect();
-    if !kill_words.is_some_and(|kill| kill.is_true())
+    let mut cut = cut(text, Some(kept));
+    if !flag(kill_words)
         && let Some(at) = cut.rfind(' ')
     {
-        cut.truncate(at);
+        cut = &cut[..at];
     }
-    Ok(Value::str(cut + &end))
+    Ok(Value::str(cut.to_owned() + &end))
 }
 
 fn url_encoded(machine: &Machine, value: &Value) -> Result<Value, Error> {
+    let steps = &machine.steps;
+    let mut out = Output::new(steps);
     let pairs = match value {
-        Value::Dict(dict) => dict.view(super::value::View::Items)?,
-        Value::Str(_) | Value::Markup(_) => {
-            return Ok(Value::str(url_quoted(&value.text()?, true)));
+        Value::Dict(dict) => machine.values(&Value::View(View::Items, dict.clone()))?,
+        other
+            if other.as_str().is_none() && other.len().is_some()
+                || matches!(other, Value::Iterator(_)) =>
+        {
+            machine.values(other)?
         }
-        other if other.len().is_none() && !matches!(other, Value::Iterator(_)) => {
-            return Ok(Value::str(url_quoted(&value.text()?, true)));
+        other => {
+            url_quote(&other.text(steps)?, false, &mut out)?;
+            return Ok(Value::str(out.into_text()));
         }
-        other => machine.values(other)?,
     };
-    let mut out = Vec::new();
-    for pair in pairs {
-        let pair: Result<[Value; 2], _> = machine.values(&pair)?.try_into();
+    for (at, pair) in pairs.iter().enumerate() {
+        let pair: Result<[Value; 2], _> = machine.values(pair)?.try_into();
         let Ok([key, value]) = pair else {
             return Err(Error::failed("urlencode takes pairs"));
         };
-        let quoted =
-            |value: &Value| Ok::<_, Error>(url_quoted(&value.text()?, false).replace("%20", "+"));
-        out.push(format!("{}={}", quoted(&key)?, quoted(&value)?));
+        if at > 0 {
+            out.push('&')?;
+        }
+        url_quote(&key.text(steps)?, true, &mut out)?;
+        out.push('=')?;
+        url_quote(&value.text(steps)?, true, &mut out)?;
     }
-    Ok(Value::str(out.join("&")))
+    Ok(Value::str(out.into_text()))
 }
 
-fn number(name: &str, value: &Value, args: Args) -> Result<Value, Error> {
+fn number(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<Value, Error> {
     let value = value.defined()?;
     let not_a_number = || Error::failed(format!("'{name}' takes a number, not '{}'", value.kind()));
     match name {
@@ -326,7 +328,7 @@ fn number(name: &str, value: &Value, args: Args) -> Result<Value, Error> {
             let found = value.as_float().or_else(|| read_float(value.as_str()?));
             Ok(found.map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
         }
-        "round" => rounded(value, args),
+        "round" => rounded(machine, value, args),
         _ => {
             let [binary] = args.bind(name, ["binary"])?;
             let bytes = match value.as_str() {
@@ -334,28 +336,26 @@ fn number(name: &str, value: &Value, args: Args) -> Result<Value, Error> {
                 None => value.as_float(),
             };
             let bytes = bytes.ok_or_else(not_a_number)?;
-            Ok(Value::str(file_size(
-                bytes,
-                binary.is_some_and(|b| b.is_true()),
-            )))
+            Ok(Value::str(file_size(bytes, flag(binary))))
         }
     }
 }
 
-fn rounded(value: &Value, args: Args) -> Result<Value, Error> {
+fn rounded(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
-    let precision = precision.map_or(Some(0), |precision| precision.as_int());
-    let Some(precision) = precision.filter(|p| p.abs() <= 400) else {
+    let Some(precision) = precision.map_or(Some(0), |precision| precision.as_int()) else {
         return Err(Error::failed("round takes a number of digits"));
     };
-    let method = method.map_or_else(|| Ok("common".into()), |method| method.text())?;
+    let method =
+        method.map_or_else(|| Ok("common".into()), |method| method.text(&machine.steps))?;
     let Some(number) = value.as_float() else {
         let kind = value.kind();
         return Err(Error::failed(format!(
             "type {kind} doesn't define __round__ method"
         )));
     };
-    let places = precision as i32;
+    // No float has digits beyond these places.
+    let places = precision.clamp(-400, 400) as i32;
     match &*method {
         "common" => match value.as_int() {
             Some(whole) if places >= 0 => Ok(Value::Int(whole)),
@@ -367,6 +367,9 @@ fn rounded(value: &Value, args: Args) -> Result<Value, Error> {
                 let up = rest * 2 > unit || rest * 2 == unit && down % 2 != 0;
                 Ok(Value::Int((down + i128::from(up)) * unit))
             }
+            None if !number.is_finite() => Ok(Value::Float(number)),
+            // The unit would be infinite.
+            None if places < -308 => Ok(Value::Float(0.0_f64.copysign(number))),
             None if places < 0 => {
                 let unit = 10_f64.powi(-places);
                 Ok(Value::Float((number / unit).round_ties_even() * unit))
@@ -378,6 +381,9 @@ fn rounded(value: &Value, args: Args) -> Result<Value, Error> {
         },
         "ceil" | "floor" => {
             let unit = 10_f64.powi(places);
+            if !unit.is_normal() {
+                return Err(Error::failed("round has a precision out of range"));
+            }
             let scaled = number * unit;
             let whole = if &*method == "ceil" {
                 scaled.ceil()

@@ -4,8 +4,10 @@ use std::cmp::Ordering;
 
 use super::ast::Operator;
 use super::error::Error;
-use super::functions::Args;
+use super::functions::{Args, flag};
 use super::machine::Machine;
+use super::output::Output;
+use super::sort;
 use super::value::{Key, Value, View};
 
 pub(super) fn apply(
@@ -51,22 +53,29 @@ pub(super) fn apply(
         "sort" => {
             let names = ["reverse", "case_sensitive", "attribute"];
             let [reverse, case, attribute] = args.bind(name, names)?;
-            let paths = Path::several(attribute)?;
-            let case = is(case);
+            let paths = Path::several(machine, attribute)?;
+            let case = flag(case);
             let key = |value: &Value| -> Result<Value, Error> {
                 let parts = paths.iter().map(|path| path.of(machine, value, case, None));
                 Value::list(parts.collect::<Result<_, _>>()?)
             };
-            Value::list(sorted(machine, machine.values(&value)?, key, is(reverse))?)
+            Value::list(sorted(
+                machine,
+                machine.values(&value)?,
+                key,
+                flag(reverse),
+            )?)
         }
         "dictsort" => sorted_entries(machine, &value, args),
         "unique" => {
             let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
-            let (path, case) = (Path::new(attribute)?, is(case));
+            let (path, case) = (Path::new(machine, attribute)?, flag(case));
             let mut seen: std::collections::HashSet<Key> = Default::default();
             let mut kept = Vec::new();
             for value in machine.values(&value)? {
-                if seen.insert(path.of(machine, &value, case, None)?.key()?) {
+                let key = path.of(machine, &value, case, None)?;
+                machine.charge_text(&key)?;
+                if seen.insert(key.key()?) {
                     kept.push(value);
                 }
             }
@@ -79,16 +88,12 @@ pub(super) fn apply(
     }
 }
 
-fn is(flag: Option<Value>) -> bool {
-    flag.is_some_and(|flag| flag.is_true())
-}
-
 fn sorted_entries(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
     let [case, by, reverse] = args.bind("dictsort", ["case_sensitive", "by", "reverse"])?;
     let Value::Dict(dict) = value.defined()? else {
         return Err(Error::failed("dictsort takes a mapping"));
     };
-    let at = match by.as_ref().map(Value::text).transpose()?.as_deref() {
+    let at = match by.map(|by| by.text(&machine.steps)).transpose()?.as_deref() {
         None | Some("key") => 0,
         Some("value") => 1,
         _ => {
@@ -96,17 +101,17 @@ fn sorted_entries(machine: &Machine, value: &Value, args: Args) -> Result<Value,
             return Err(Error::failed(message));
         }
     };
-    let case = is(case);
+    let case = flag(case);
     let key = |pair: &Value| -> Result<Value, Error> {
-        Ok(folded(machine.item(pair, &Value::Int(at))?, case))
+        folded(machine, machine.item(pair, &Value::Int(at))?, case)
     };
-    let entries = dict.view(View::Items)?;
-    Value::list(sorted(machine, entries, key, is(reverse))?)
+    let entries = machine.values(&Value::View(View::Items, dict.clone()))?;
+    Value::list(sorted(machine, entries, key, flag(reverse))?)
 }
 
 fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<Value, Error> {
     let [case, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
-    let (path, case) = (Path::new(attribute)?, is(case));
+    let (path, case) = (Path::new(machine, attribute)?, flag(case));
     let (wanted, sign) = match name {
         "min" => (Ordering::Less, "<"),
         _ => (Ordering::Greater, ">"),
@@ -128,11 +133,14 @@ fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<V
     ))
 }
 
-/// Text without case, unless that counts.
-fn folded(value: Value, case_sensitive: bool) -> Value {
+/// Text in lower case, unless case counts.
+fn folded(machine: &Machine, value: Value, case_sensitive: bool) -> Result<Value, Error> {
     match value.as_str() {
-        Some(text) if !case_sensitive => Value::str(text.to_lowercase()),
-        _ => value,
+        Some(text) if !case_sensitive => {
+            machine.charge(text.len())?;
+            Ok(Value::str(text.to_lowercase()))
+        }
+        _ => Ok(value),
     }
 }
 
@@ -140,29 +148,35 @@ fn folded(value: Value, case_sensitive: bool) -> Value {
 struct Path(Vec<Value>);
 
 impl Path {
-    fn new(attribute: Option<Value>) -> Result<Self, Error> {
-        Ok(match attribute {
-            None | Some(Value::None) => Self(Vec::new()),
+    fn new(machine: &Machine, attribute: Option<Value>) -> Result<Self, Error> {
+        match attribute {
+            None | Some(Value::None) => Ok(Self(Vec::new())),
             Some(value) => match value.as_str() {
-                Some(text) => Self::parse(text),
-                None => Self(vec![value]),
+                Some(text) => Self::parse(machine, text),
+                None => Ok(Self(vec![value])),
             },
-        })
+        }
     }
 
-    fn parse(text: &str) -> Self {
-        let parts = text.split('.').map(|part| match part.parse() {
-            Ok(index) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(index),
-            _ => Value::str(part),
+    fn parse(machine: &Machine, text: &str) -> Result<Self, Error> {
+        let parts = text.split('.').map(|part| {
+            machine.charge(part.len() + size_of::<Value>())?;
+            Ok(match part.parse() {
+                Ok(index) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(index),
+                _ => Value::str(part),
+            })
         });
-        Self(parts.collect())
+        parts.collect::<Result<_, _>>().map(Self)
     }
 
     /// Paths with commas between them.
-    fn several(attribute: Option<Value>) -> Result<Vec<Self>, Error> {
+    fn several(machine: &Machine, attribute: Option<Value>) -> Result<Vec<Self>, Error> {
         match attribute.as_ref().and_then(Value::as_str) {
-            Some(text) => Ok(text.split(',').map(Self::parse).collect()),
-            None => Ok(vec![Self::new(attribute)?]),
+            Some(text) => text
+                .split(',')
+                .map(|part| Self::parse(machine, part))
+                .collect(),
+            None => Ok(vec![Self::new(machine, attribute)?]),
         }
     }
 
@@ -174,6 +188,7 @@ impl Path {
         default: Option<&Value>,
     ) -> Result<Value, Error> {
         let mut value = value.clone();
+        machine.charge_values(self.0.len())?;
         for part in &self.0 {
             value = machine.item(&value, part)?;
             if value.is_undefined()
@@ -182,7 +197,7 @@ impl Path {
                 value = default.clone();
             }
         }
-        Ok(folded(value, case_sensitive))
+        folded(machine, value, case_sensitive)
     }
 }
 
@@ -198,40 +213,31 @@ fn sorted(
     for value in values {
         keyed.push((key(&value)?, value));
     }
-    let mut problem = None;
-    keyed.sort_by(|(a, _), (b, _)| {
-        let order = a.compared(b, "<", &machine.steps).unwrap_or_else(|error| {
-            problem.get_or_insert(error);
-            None
-        });
-        let order = order.unwrap_or(Ordering::Equal);
-        if reverse { order.reverse() } else { order }
-    });
-    match problem {
-        Some(error) => Err(error),
-        None => Ok(keyed.into_iter().map(|(_, value)| value).collect()),
-    }
+    let keyed = sort::sorted(keyed, &mut |(a, _), (b, _)| {
+        let (a, b) = if reverse { (b, a) } else { (a, b) };
+        Ok(a.compared(b, "<", &machine.steps)? == Some(Ordering::Less))
+    })?;
+    Ok(keyed.into_iter().map(|(_, value)| value).collect())
 }
 
 fn joined(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
     let [separator, attribute] = args.bind("join", ["d", "attribute"])?;
-    let separator = separator.map_or_else(|| Ok("".into()), |sep| sep.text())?;
-    let path = Path::new(attribute)?;
-    let mut out = String::new();
+    let separator =
+        separator.map_or_else(|| Ok("".into()), |separator| separator.text(&machine.steps))?;
+    let path = Path::new(machine, attribute)?;
+    let mut out = Output::new(&machine.steps);
     for (at, value) in machine.values(value)?.iter().enumerate() {
         if at > 0 {
-            out.push_str(&separator);
+            out.push_str(&separator)?;
         }
-        let before = out.len();
         path.of(machine, value, true, None)?.write_text(&mut out)?;
-        machine.charge(separator.len() + out.len() - before)?;
     }
-    Ok(Value::str(out))
+    Ok(Value::str(out.into_text()))
 }
 
 fn summed(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
     let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
-    let path = Path::new(attribute)?;
+    let path = Path::new(machine, attribute)?;
     let mut sum = start.unwrap_or(Value::Int(0));
     if sum.as_str().is_some() {
         return Err(Error::failed(
@@ -245,7 +251,7 @@ fn summed(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> 
     Ok(sum)
 }
 
-/// The values; none of what is false, whatever it is.
+/// The values; an empty list for any value that is false.
 fn some(machine: &Machine, value: &Value) -> Result<Vec<Value>, Error> {
     match value.is_true() {
         true => machine.values(value),
@@ -257,7 +263,7 @@ fn mapped(machine: &Machine, value: &Value, mut args: Args) -> Result<Value, Err
     let mut out = Vec::new();
     if args.positional.is_empty() && args.named("attribute").is_some() {
         let [attribute, default] = args.bind("map", ["attribute", "default"])?;
-        let path = Path::new(attribute)?;
+        let path = Path::new(machine, attribute)?;
         for value in some(machine, value)? {
             out.push(path.of(machine, &value, true, default.as_ref())?);
         }
@@ -266,8 +272,9 @@ fn mapped(machine: &Machine, value: &Value, mut args: Args) -> Result<Value, Err
     if args.positional.is_empty() {
         return Err(Error::failed("map requires a filter argument"));
     }
-    let name = args.positional.remove(0).text()?;
+    let name = args.positional.remove(0).text(&machine.steps)?;
     for value in some(machine, value)? {
+        machine.charge_values(args.positional.len() + args.named.len())?;
         let args = Args {
             positional: args.positional.clone(),
             named: args.named.clone(),
@@ -287,12 +294,12 @@ fn selected(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<
         true if positional.is_empty() => {
             return Err(Error::failed("Missing parameter for attribute name"));
         }
-        true => Path::new(Some(positional.remove(0)))?,
+        true => Path::new(machine, Some(positional.remove(0)))?,
         false => Path(Vec::new()),
     };
     let test = match positional.is_empty() {
         true => None,
-        false => Some(positional.remove(0).text()?),
+        false => Some(positional.remove(0).text(&machine.steps)?),
     };
     let mut kept = Vec::new();
     for value in some(machine, value)? {
@@ -300,6 +307,7 @@ fn selected(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<
         let holds = match &test {
             None => tested.is_true(),
             Some(test) => {
+                machine.charge_values(positional.len() + named.len())?;
                 let args = Args {
                     positional: positional.clone(),
                     named: named.clone(),
@@ -317,7 +325,7 @@ fn selected(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<
 fn grouped(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> {
     let names = ["attribute", "default", "case_sensitive"];
     let [attribute, default, case] = args.bind("groupby", names)?;
-    let (path, case) = (Path::new(attribute)?, is(case));
+    let (path, case) = (Path::new(machine, attribute)?, flag(case));
     let key = |value: &Value| path.of(machine, value, case, default.as_ref());
     let values = sorted(machine, machine.values(value)?, key, false)?;
     let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
@@ -349,7 +357,12 @@ fn parted(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<Va
     };
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let values = machine.values(value)?;
-    machine.charge_values(count)?;
+    // Each part is a container of its own.
+    let parts = match name {
+        "batch" => values.len().div_ceil(count),
+        _ => count,
+    };
+    machine.charge_values(count.saturating_add(parts.saturating_mul(4)))?;
     let mut parts = Vec::new();
     if name == "batch" {
         for part in values.chunks(count) {

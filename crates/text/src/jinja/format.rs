@@ -1,15 +1,17 @@
 //! `text % values` and the forms of numbers.
 
-use super::error::Error;
+use std::sync::Arc;
+
+use super::error::{Error, failed};
+use super::output::{Output, Steps};
 use super::text::python_float;
 use super::value::Value;
 
-/// Widths beyond this are no layout.
+/// Widths and precisions beyond this are refused.
 const WIDEST: usize = 1 << 20;
-
-pub(super) fn failed<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::failed(message))
-}
+/// Digits behind the point that a float can have; all further ones are zeros. Rust's own formatting
+/// panics above `u16::MAX`.
+const MOST_DIGITS: usize = 1100;
 
 /// How a value is laid out.
 #[derive(Default)]
@@ -28,7 +30,7 @@ struct Form {
 }
 
 /// `format % values`
-pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
+pub(super) fn percent(format: &str, values: &Value, steps: &Steps) -> Result<String, Error> {
     let single;
     let positional: &[Value] = match values {
         Value::Tuple(items) => &items.values,
@@ -39,10 +41,10 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
     };
     let mut given = positional.iter();
     let mut named = false;
-    let mut out = String::new();
+    let mut out = Output::new(steps);
     let mut rest = format;
     while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
+        out.push_str(&rest[..at])?;
         rest = &rest[at + 1..];
         let mut value = None;
         if let Some(inside) = rest.strip_prefix('(') {
@@ -72,18 +74,26 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
             let next = given.next().cloned();
             next.ok_or_else(|| Error::failed("not enough arguments for format string"))
         };
-        let mut size = |rest: &mut &str| -> Result<Option<usize>, Error> {
+        let mut size = |rest: &mut &str| -> Result<Option<i128>, Error> {
             if let Some(after) = rest.strip_prefix('*') {
                 *rest = after;
-                let size = next()?.as_int().and_then(|size| usize::try_from(size).ok());
-                return size.map(Some).ok_or_else(|| Error::failed("* wants int"));
+                let size = next()?.as_int();
+                return size.map_or_else(|| failed("* wants int"), |size| Ok(Some(size)));
             }
-            Ok(taken_number(rest))
+            Ok(taken_number(rest).map(|number| number as i128))
         };
-        form.width = size(&mut rest)?.unwrap_or(0);
+        let width = size(&mut rest)?.unwrap_or(0);
+        if width < 0 {
+            form.align = Some('<');
+        }
+        form.width = saturated(width.saturating_abs());
         if let Some(after) = rest.strip_prefix('.') {
             rest = after;
-            form.precision = Some(size(&mut rest)?.unwrap_or(0));
+            let precision = size(&mut rest)?.unwrap_or(0);
+            if precision > i128::from(i32::MAX) {
+                return Err(Error::limit("a precision of a format is too large"));
+            }
+            form.precision = Some(saturated(precision));
         }
         rest = rest.trim_start_matches(['h', 'l', 'L']);
         let Some(kind) = rest.chars().next() else {
@@ -91,16 +101,16 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
         };
         rest = &rest[kind.len_utf8()..];
         if kind == '%' {
-            out.push('%');
+            out.push('%')?;
             continue;
         }
         let value = match value {
             Some(value) => value,
             None => next()?,
         };
-        out.push_str(&old_style(&value, kind, form)?);
+        out.push_str(&old_style(&value, kind, form, steps)?)?;
     }
-    out.push_str(rest);
+    out.push_str(rest)?;
     let mapping = named
         || matches!(
             values,
@@ -109,23 +119,29 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
     if !mapping && given.next().is_some() {
         return failed("not all arguments converted during string formatting");
     }
-    Ok(out)
+    Ok(out.into_text())
 }
 
+/// The number at the start of the text, `usize::MAX` for a larger one.
 fn taken_number(rest: &mut &str) -> Option<usize> {
     let end = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (number, after) = rest.split_at(end);
     *rest = after;
-    number.parse().ok()
+    (end > 0).then(|| number.parse().unwrap_or(usize::MAX))
 }
 
-fn old_style(value: &Value, kind: char, mut form: Form) -> Result<String, Error> {
+/// A size that an argument gives, 0 for a negative one.
+fn saturated(size: i128) -> usize {
+    usize::try_from(size.max(0)).unwrap_or(usize::MAX)
+}
+
+fn old_style(value: &Value, kind: char, mut form: Form, steps: &Steps) -> Result<String, Error> {
     let right = form.align.is_none();
     match kind {
         's' | 'r' | 'a' => {
             let text = match kind {
-                's' => value.text()?.to_string(),
-                _ => value.repr()?,
+                's' => value.text(steps)?.to_string(),
+                _ => value.repr(steps)?,
             };
             let text = cut(&text, form.precision).to_owned();
             form.align.get_or_insert('>');
@@ -160,11 +176,9 @@ fn old_style(value: &Value, kind: char, mut form: Form) -> Result<String, Error>
                 },
             };
             let kind = if "iu".contains(kind) { 'd' } else { kind };
-            let digits = form.precision.take().unwrap_or(0).min(WIDEST);
-            let mut text = whole_digits(whole.unsigned_abs(), kind);
-            while text.len() < digits {
-                text.insert(0, '0');
-            }
+            let digits = bounded(form.precision.take().unwrap_or(0))?;
+            let text = whole_digits(whole.unsigned_abs(), kind);
+            let text = "0".repeat(digits.saturating_sub(text.len())) + &text;
             let prefix = alternate_prefix(&form, kind);
             signed(whole < 0, prefix, text, &old_zero(form))
         }
@@ -172,14 +186,14 @@ fn old_style(value: &Value, kind: char, mut form: Form) -> Result<String, Error>
             let Some(number) = value.as_float() else {
                 return failed(format!("must be real number, not {}", value.kind()));
             };
-            let text = float_digits(number.abs(), kind, form.precision.unwrap_or(6), false);
+            let text = float_digits(number.abs(), kind, form.precision.unwrap_or(6), false)?;
             signed(number.is_sign_negative(), "", text, &old_zero(form))
         }
         other => failed(format!("unsupported format character '{other}'")),
     }
 }
 
-/// `0` of a percent format counts unless the text is to stand on the left.
+/// The flag `0` of a percent format has no effect together with `-`.
 fn old_zero(mut form: Form) -> Form {
     form.zero &= form.align != Some('<');
     form
@@ -206,31 +220,32 @@ fn whole_digits(value: u128, kind: char) -> String {
 }
 
 /// The digits of a float that is not negative.
-fn float_digits(value: f64, kind: char, precision: usize, repr: bool) -> String {
-    let precision = precision.min(WIDEST);
+fn float_digits(value: f64, kind: char, precision: usize, repr: bool) -> Result<String, Error> {
+    let exact = bounded(precision)?.min(MOST_DIGITS);
+    let zeros = "0".repeat(precision - exact);
     let text = if !value.is_finite() {
         python_float(value)
     } else {
         match kind.to_ascii_lowercase() {
-            'f' => format!("{value:.precision$}"),
-            'e' => exponent(&format!("{value:.precision$e}")),
-            _ => general(value, precision.max(1), repr),
+            'f' => format!("{value:.exact$}") + &zeros,
+            'e' => exponent(&format!("{value:.exact$e}"), &zeros),
+            _ => general(value, exact.max(1), repr),
         }
     };
-    match kind.is_ascii_uppercase() {
+    Ok(match kind.is_ascii_uppercase() {
         true => text.to_ascii_uppercase(),
         false => text,
-    }
+    })
 }
 
-/// Two digits at least, and a sign.
-fn exponent(text: &str) -> String {
+/// Python's form of an exponent: a sign and two digits at least. `zeros` follow the other digits.
+fn exponent(text: &str, zeros: &str) -> String {
     let (digits, power) = text.split_once('e').unwrap_or((text, "0"));
     let (sign, power) = match power.strip_prefix('-') {
         Some(power) => ('-', power),
         None => ('+', power),
     };
-    format!("{digits}e{sign}{power:0>2}")
+    format!("{digits}{zeros}e{sign}{power:0>2}")
 }
 
 fn general(value: f64, precision: usize, keep_point: bool) -> String {
@@ -245,7 +260,7 @@ fn general(value: f64, precision: usize, keep_point: bool) -> String {
     };
     if power < -4 || power >= precision as i32 {
         let (digits, power) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-        return exponent(&format!("{}e{power}", stripped(digits)));
+        return exponent(&format!("{}e{power}", stripped(digits)), "");
     }
     let decimals = (precision as i32 - 1 - power).max(0) as usize;
     let text = stripped(&format!("{value:.decimals$}"));
@@ -270,7 +285,7 @@ fn signed(negative: bool, prefix: &str, digits: String, form: &Form) -> Result<S
     let inner = form.align == Some('=') || form.zero && form.align.is_none();
     if inner {
         let fill = form.fill.unwrap_or(if form.zero { '0' } else { ' ' });
-        let missing = checked(form.width)?.saturating_sub(head.len() + digits.chars().count());
+        let missing = bounded(form.width)?.saturating_sub(head.len() + digits.chars().count());
         let filling: String = std::iter::repeat_n(fill, missing).collect();
         return Ok(head + &filling + &digits);
     }
@@ -291,15 +306,17 @@ fn grouped(digits: &str, mark: char) -> String {
     out + &digits[end..]
 }
 
-fn checked(width: usize) -> Result<usize, Error> {
-    match width {
-        0..=WIDEST => Ok(width),
-        _ => Err(Error::limit("a width of a format is too large")),
+fn bounded(size: usize) -> Result<usize, Error> {
+    match size {
+        0..=WIDEST => Ok(size),
+        _ => Err(Error::limit(format!(
+            "a width or precision of a format is above {WIDEST}"
+        ))),
     }
 }
 
 fn padded(text: String, form: &Form, right: bool) -> Result<String, Error> {
-    let missing = checked(form.width)?.saturating_sub(text.chars().count());
+    let missing = bounded(form.width)?.saturating_sub(text.chars().count());
     let fill = form.fill.unwrap_or(if form.zero && form.align.is_none() {
         '0'
     } else {
@@ -313,16 +330,21 @@ fn padded(text: String, form: &Form, right: bool) -> Result<String, Error> {
     })
 }
 
-fn cut(text: &str, characters: Option<usize>) -> &str {
+/// The first `characters` of a text.
+pub(super) fn cut(text: &str, characters: Option<usize>) -> &str {
     let end = characters.and_then(|count| text.char_indices().nth(count));
     &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
 /// `format(value, spec)`
-pub(super) fn formatted(value: &Value, spec: &str) -> Result<String, Error> {
+pub(super) fn formatted(value: &Value, spec: &str, steps: &Steps) -> Result<Arc<str>, Error> {
     if spec.is_empty() {
-        return Ok(value.text()?.to_string());
+        return value.text(steps);
     }
+    laid_out(value, spec).map(Arc::from)
+}
+
+fn laid_out(value: &Value, spec: &str) -> Result<String, Error> {
     let form = read_form(spec)?;
     let wrong = |kind: char| {
         failed(format!(
@@ -344,8 +366,7 @@ pub(super) fn formatted(value: &Value, spec: &str) -> Result<String, Error> {
         Value::Int(_) | Value::Bool(_) | Value::Float(_) => {
             let whole = value.as_int();
             match (form.kind, whole) {
-                (None, Some(_)) if matches!(value, Value::Bool(_)) && form.kind.is_none() => {
-                    let number = value.as_int().unwrap_or_default();
+                (None, Some(number)) if matches!(value, Value::Bool(_)) => {
                     signed(false, "", number.to_string(), &form)
                 }
                 (None | Some('d' | 'x' | 'X' | 'o' | 'b' | 'n'), Some(number)) => {
@@ -368,13 +389,13 @@ pub(super) fn formatted(value: &Value, spec: &str) -> Result<String, Error> {
                     let text = match kind {
                         Some('%') => {
                             let places = form.precision.unwrap_or(6);
-                            float_digits(number.abs() * 100.0, 'f', places, false) + "%"
+                            float_digits(number.abs() * 100.0, 'f', places, false)? + "%"
                         }
                         Some(kind @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G')) => {
-                            float_digits(number.abs(), kind, form.precision.unwrap_or(6), false)
+                            float_digits(number.abs(), kind, form.precision.unwrap_or(6), false)?
                         }
                         None => match form.precision {
-                            Some(places) => float_digits(number.abs(), 'g', places, true),
+                            Some(places) => float_digits(number.abs(), 'g', places, true)?,
                             None => python_float(number.abs()),
                         },
                         Some(kind) => return wrong(kind),

@@ -10,8 +10,13 @@ use super::machine::Machine;
 use super::names::Function;
 use super::value::{Cycler, Dict, Range, Value};
 
-/// Values of a range, as Jinja's sandbox bounds them.
+/// The largest range that Jinja's sandbox allows.
 const LONGEST_RANGE: usize = 100_000;
+
+/// Whether an optional argument is given and true.
+pub(super) fn flag(value: Option<Value>) -> bool {
+    value.is_some_and(|value| value.is_true())
+}
 
 #[derive(Default)]
 pub(super) struct Args {
@@ -87,18 +92,21 @@ impl Machine {
             }
             Function::Joiner => {
                 let [sep] = args.bind("joiner", ["sep"])?;
-                let sep = sep.map_or_else(|| Ok(", ".into()), |sep| sep.text())?;
+                let sep = sep.map_or_else(|| Ok(", ".into()), |sep| sep.text(&self.steps))?;
                 Ok(Value::Joiner(Rc::new((sep, Cell::new(false)))))
             }
             Function::RaiseException => {
                 let [message] = args.bind("raise_exception", ["message"])?;
                 let message = message.unwrap_or_else(|| Value::str(""));
-                Err(Error::raised(&*message.text()?))
+                Err(Error::raised(&*message.text(&self.steps)?))
             }
             Function::StrftimeNow => {
                 let [format] = args.bind("strftime_now", ["format"])?;
                 match format.as_ref().and_then(Value::as_str) {
-                    Some(format) => clock::strftime(format, self.now).map(Value::str),
+                    Some(format) => {
+                        self.charge(format.len().saturating_mul(clock::LONGEST_FIELD))?;
+                        Ok(Value::str(clock::strftime(format, self.now)))
+                    }
                     None => Err(Error::failed("strftime_now() takes a format")),
                 }
             }
@@ -143,6 +151,7 @@ impl Machine {
                         let message = "dictionary update sequence elements must be pairs";
                         return Err(Error::failed(message));
                     };
+                    self.charge_text(&key)?;
                     dict.insert(key, value)?;
                 }
                 dict

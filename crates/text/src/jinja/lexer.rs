@@ -52,7 +52,7 @@ struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: u32,
-    /// What came last ended a line.
+    /// Whether the text before `at` ended a line.
     line_starts: bool,
     found: Vec<Placed>,
 }
@@ -72,7 +72,7 @@ impl<'s> Lexer<'s> {
         self.found.push((token, self.line));
     }
 
-    /// Goes on behind `bytes`.
+    /// Moves on by `bytes`.
     fn skip(&mut self, bytes: usize) {
         let passed = &self.source[self.at..self.at + bytes];
         self.line += passed.matches('\n').count() as u32;
@@ -147,10 +147,9 @@ impl<'s> Lexer<'s> {
                 continue;
             };
             let inside = skip_spaces(inside);
-            let Some((end, length)) = tag_end(inside, "%}", true) else {
+            let Some(length) = tag_end(inside, "%}", true) else {
                 continue;
             };
-            _ = end;
             let text = kept(&rest[..start], sign, true, self.line_starts);
             self.data(text);
             self.skip(rest.len() - inside.len() + length);
@@ -175,7 +174,7 @@ impl<'s> Lexer<'s> {
                 ));
             };
             if open.is_empty()
-                && let Some((_, length)) = tag_end(rest, close, trims)
+                && let Some(length) = tag_end(rest, close, trims)
             {
                 self.push(match kind {
                     Tag::Block => Token::BlockEnd,
@@ -249,7 +248,7 @@ fn sign_of(text: &str) -> Option<char> {
     text.chars().next().filter(|c| matches!(c, '-' | '+'))
 }
 
-/// What stays of the text before a tag.
+/// The text before a tag, without the white space that the tag strips.
 fn kept(text: &str, sign: Option<char>, strips: bool, line_starts: bool) -> &str {
     match sign {
         Some('-') => text.trim_end_matches(is_space),
@@ -263,7 +262,7 @@ fn kept(text: &str, sign: Option<char>, strips: bool, line_starts: bool) -> &str
     }
 }
 
-/// Length of what is left out behind the end of a tag.
+/// Bytes of white space that the end of a tag strips from the text after it.
 fn trimmed(sign: Option<char>, after: &str) -> usize {
     match sign {
         Some('-') => after.len() - skip_spaces(after).len(),
@@ -272,8 +271,8 @@ fn trimmed(sign: Option<char>, after: &str) -> usize {
     }
 }
 
-/// The sign and length of a tag's end, if the text begins with one.
-fn tag_end(text: &str, close: &str, is_block: bool) -> Option<(Option<char>, usize)> {
+/// The length of a tag's end, if the text begins with one.
+fn tag_end(text: &str, close: &str, is_block: bool) -> Option<usize> {
     let sign = sign_of(text).filter(|sign| *sign == '-' || is_block);
     let signed = usize::from(sign.is_some());
     let after = text[signed..].strip_prefix(close)?;
@@ -281,10 +280,10 @@ fn tag_end(text: &str, close: &str, is_block: bool) -> Option<(Option<char>, usi
         (None, false) => 0,
         (sign, _) => trimmed(sign, after),
     };
-    Some((sign, signed + close.len() + trimmed))
+    Some(signed + close.len() + trimmed)
 }
 
-/// Length of `{% raw %}` at the start.
+/// Bytes of `{% raw %}` at the start of the text, if it is there.
 fn raw_begin(text: &str) -> Option<usize> {
     let inside = text.strip_prefix("{%")?;
     let inside = inside.strip_prefix(['-', '+']).unwrap_or(inside);

@@ -8,6 +8,7 @@ use super::ast::For;
 use super::error::Error;
 use super::functions::Args;
 use super::machine::{Flow, Machine, Scope};
+use super::output::Output;
 use super::value::{Generator, Object, Value};
 
 /// The state of a loop.
@@ -15,7 +16,7 @@ struct Loop {
     definition: Arc<For>,
     scope: Rc<Scope>,
     source: RefCell<Source>,
-    /// The value after the current one, where it has been looked at.
+    /// The value after the current one, once `nextitem` or `last` has read it.
     after: RefCell<Option<Value>>,
     current: RefCell<Value>,
     before: RefCell<Value>,
@@ -53,7 +54,7 @@ impl Machine {
         values: Value,
         scope: &Rc<Scope>,
         level: usize,
-        out: &mut String,
+        out: &mut Output<'_>,
     ) -> Result<(), Error> {
         let (source, length) = match &values {
             Value::Iterator(generator) => (Source::Generator(generator.clone()), None),
@@ -98,7 +99,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The next value that the loop's condition takes.
+    /// The next value for which the loop's condition holds.
     fn pull(&self, state: &Loop) -> Result<Option<Value>, Error> {
         loop {
             self.step()?;
@@ -135,7 +136,7 @@ impl Machine {
         Ok(state.after.borrow().clone())
     }
 
-    /// What the loop has not come to, as pairs with the loop.
+    /// The values that are left, each as a pair with the loop.
     pub(super) fn rest_of(&self, object: &Object) -> Result<Vec<Value>, Error> {
         let state = object.get::<Loop>()?;
         let mut rest = Vec::new();
@@ -225,7 +226,7 @@ impl Machine {
         }
         let [values] = args.bind("loop", ["iterable"])?;
         let values = values.ok_or_else(|| Error::failed("loop() takes an iterable"))?;
-        let mut out = String::new();
+        let mut out = Output::new(&self.steps);
         self.called(|| {
             self.run_loop(
                 &state.definition,
@@ -235,6 +236,6 @@ impl Machine {
                 &mut out,
             )
         })?;
-        Ok(Value::str(out))
+        Ok(Value::str(out.into_text()))
     }
 }

@@ -1,23 +1,22 @@
 //! Runs a template's statements.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::ast::{Body, Name, Node, Target};
 use super::error::Error;
+use super::output::{Output, Steps};
 use super::value::{Dict, Value};
 
-/// Steps of one rendering; a message of a conversation costs some hundreds. A step is a node, an
-/// item or so many bytes of text as [`BYTES`], so that steps bound the memory, too.
-const STEPS: u64 = 20_000_000;
-const BYTES: u64 = 32;
-/// Bytes of a thread's stack, which has two MiB.
+/// Bytes of stack that a rendering may use; a thread has two MiB.
 const STACK: usize = 900 << 10;
 /// Macros and recursive loops within each other.
 const CALLS: usize = 200;
 
 /// Names of a body, and of those around it.
+#[derive(Default)]
 pub(super) struct Scope {
     names: RefCell<Vec<(Name, Value)>>,
     parent: Option<Rc<Self>>,
@@ -52,43 +51,21 @@ impl Scope {
     }
 }
 
-/// What can hold itself or a long chain, and is emptied at the end.
+/// An object that may hold itself, or a long chain of others. It is emptied after the rendering.
 enum CycleRoot {
     Scope(Rc<Scope>),
     Namespace(Rc<RefCell<Dict>>),
 }
 
-/// Steps that are left.
-pub(super) struct Steps(Cell<u64>);
-
-impl Default for Steps {
-    fn default() -> Self {
-        Self(Cell::new(STEPS))
-    }
-}
-
-impl Steps {
-    pub(super) fn take(&self, steps: u64) -> Result<(), Error> {
-        let Some(left) = self.0.get().checked_sub(steps) else {
-            return Err(Error::limit("it took too many steps"));
-        };
-        self.0.set(left);
-        Ok(())
-    }
-
-    /// Takes the steps of so many bytes.
-    pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
-        self.take(1 + bytes as u64 / BYTES)
-    }
-}
-
 /// One rendering.
 pub(super) struct Machine {
     pub(super) steps: Steps,
-    /// Where the stack was at the beginning.
+    /// Address of the stack when the rendering began.
     stack: usize,
     pub(super) calls: Cell<usize>,
     kept: RefCell<Vec<CycleRoot>>,
+    /// Variables of the rendering.
+    pub(super) variables: HashMap<Name, Value>,
     pub(super) now: SystemTime,
 }
 
@@ -105,48 +82,46 @@ fn stack_address() -> usize {
 }
 
 impl Machine {
-    pub(super) fn new(now: SystemTime) -> Self {
+    pub(super) fn new(variables: HashMap<Name, Value>, now: SystemTime) -> Self {
         Self {
             steps: Steps::default(),
             stack: stack_address(),
             calls: Cell::new(0),
             kept: RefCell::default(),
+            variables,
             now,
         }
     }
 
-    /// The text of a template with its variables.
-    pub(super) fn render(
-        &self,
-        body: &Body,
-        variables: impl IntoIterator<Item = (Name, Value)>,
-    ) -> Result<String, Error> {
-        let root = Rc::new(Scope {
-            names: RefCell::new(variables.into_iter().collect()),
-            parent: None,
-        });
-        let mut out = String::new();
-        let ended = self.run(body, &Scope::within(&root), &mut out);
+    /// The text of a template with the variables.
+    pub(super) fn render(&self, body: &Body) -> Result<String, Error> {
+        let mut out = Output::new(&self.steps);
+        let ended = self.run(body, &Rc::new(Scope::default()), &mut out);
         for kept in self.kept.take() {
             match kept {
                 CycleRoot::Scope(scope) => drop(scope.names.take()),
                 CycleRoot::Namespace(members) => drop(members.take()),
             }
         }
-        ended.map(|_| out)
+        ended.map(|_| out.into_text())
     }
 
-    /// Takes the steps of so many bytes.
+    /// Takes the steps for `bytes` of text.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.steps.charge(bytes)
     }
 
-    /// Takes the steps of so many values.
-    pub(super) fn charge_values(&self, values: usize) -> Result<(), Error> {
-        self.steps.take(1 + values as u64)
+    /// Takes the steps for the text that `value` may be, which is about to be hashed or compared.
+    pub(super) fn charge_text(&self, value: &Value) -> Result<(), Error> {
+        self.charge(value.as_str().map_or(0, str::len))
     }
 
-    /// Takes a step and looks for room on the stack.
+    /// Takes a step for each of `values`.
+    pub(super) fn charge_values(&self, values: usize) -> Result<(), Error> {
+        self.steps.charge_values(values)
+    }
+
+    /// Takes a step and checks the stack.
     pub(super) fn step(&self) -> Result<(), Error> {
         if self.stack.abs_diff(stack_address()) > STACK {
             return Err(Error::failed("it is nested too deeply"));
@@ -165,8 +140,8 @@ impl Machine {
         result
     }
 
-    /// Empties the scope at the end: what it holds may hold it, or be a chain that is dropped link
-    /// within link.
+    /// Empties the scope after the rendering: its values may refer to it, or form a chain that
+    /// recursion would drop.
     pub(super) fn keep_scope(&self, scope: &Rc<Scope>) {
         let mut kept = self.kept.borrow_mut();
         if !matches!(kept.last(), Some(CycleRoot::Scope(last)) if Rc::ptr_eq(last, scope)) {
@@ -185,7 +160,7 @@ impl Machine {
         &self,
         body: &Body,
         scope: &Rc<Scope>,
-        out: &mut String,
+        out: &mut Output<'_>,
     ) -> Result<Flow, Error> {
         for (node, line) in body {
             let flow = self.statement(node, scope, out);
@@ -203,22 +178,23 @@ impl Machine {
 
     /// The text of a body.
     pub(super) fn text_of(&self, body: &Body, scope: &Rc<Scope>) -> Result<String, Error> {
-        let mut out = String::new();
+        let mut out = Output::new(&self.steps);
         self.run(body, scope, &mut out)?;
-        self.charge(out.len())?;
-        Ok(out)
+        Ok(out.into_text())
     }
 
-    fn statement(&self, node: &Node, scope: &Rc<Scope>, out: &mut String) -> Result<Flow, Error> {
+    fn statement(
+        &self,
+        node: &Node,
+        scope: &Rc<Scope>,
+        out: &mut Output<'_>,
+    ) -> Result<Flow, Error> {
         self.step()?;
         match node {
-            Node::Text(text) => out.push_str(text),
+            Node::Text(text) => out.push_str(text)?,
             Node::Print(values) => {
                 for value in values {
-                    let value = self.evaluate(value, scope)?;
-                    let before = out.len();
-                    value.write_text(out)?;
-                    self.charge(out.len() - before)?;
+                    self.evaluate(value, scope)?.write_text(out)?;
                 }
             }
             Node::If(branches, otherwise) => {

@@ -1,14 +1,11 @@
 //! Methods of Python's strings.
 
-use super::error::Error;
+use super::error::{Error, failed};
 use super::functions::Args;
 use super::machine::Machine;
+use super::output::Output;
 use super::text::{is_all, is_space, title, titled};
 use super::value::Value;
-
-fn failed<T>(message: impl Into<String>) -> Result<T, Error> {
-    Err(Error::failed(message))
-}
 
 /// A text argument.
 fn text_of<'a>(value: Option<&'a Value>, method: &str) -> Result<&'a str, Error> {
@@ -29,7 +26,7 @@ fn int_of(value: Option<&Value>, default: i128) -> Result<i128, Error> {
     }
 }
 
-/// Text of so many characters from both ends of a call.
+/// How many characters a text lacks, and the one that fills it.
 fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char), Error> {
     let missing = width.saturating_sub(len as i128).clamp(0, 1 << 40) as usize;
     let fill = match fill {
@@ -46,7 +43,7 @@ fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char)
 }
 
 pub(super) fn centered(text: &str, width: usize, missing: usize, fill: char) -> String {
-    // The odd place is on the left where the width is odd, too.
+    // As in Python, an odd number of places leaves one more on the left if the width is odd.
     let left = missing / 2 + (missing & width & 1);
     let fillings = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     fillings(left) + text + &fillings(missing - left)
@@ -57,11 +54,7 @@ pub(super) fn capitalized(word: &str) -> String {
     let Some(first) = characters.next() else {
         return String::new();
     };
-    titled(first) + &lowered(characters.as_str())
-}
-
-fn lowered(text: &str) -> String {
-    text.to_lowercase()
+    titled(first) + &characters.as_str().to_lowercase()
 }
 
 /// The part of the text between two places in characters.
@@ -94,7 +87,7 @@ fn window<'t>(
 }
 
 struct Window<'t> {
-    /// Nothing is in a part that ends before it begins, not even empty text.
+    /// `None` where the part would end before it begins: not even the empty text is found there.
     part: Option<&'t str>,
     from: usize,
 }
@@ -109,7 +102,7 @@ impl Machine {
         let first = args.first();
         let value = match name {
             "upper" => Value::str(text.to_uppercase()),
-            "lower" | "casefold" => Value::str(lowered(text)),
+            "lower" | "casefold" => Value::str(text.to_lowercase()),
             "capitalize" => Value::str(capitalized(text)),
             "title" => Value::str(title(text)),
             "swapcase" => Value::str(swapped(text)),
@@ -123,9 +116,7 @@ impl Machine {
             "split" | "rsplit" => self.split(text, name == "rsplit", first, args.get(1))?,
             "splitlines" => {
                 let keep = first.is_some_and(Value::is_true);
-                let lines = lines(text, keep);
-                self.charge_values(lines.len())?;
-                Value::list(lines.into_iter().map(Value::str).collect())?
+                self.pieces(lines(text, keep), false)?
             }
             "partition" | "rpartition" => {
                 let separator = text_of(first, name)?;
@@ -148,7 +139,7 @@ impl Machine {
                     return failed("join() takes exactly one argument");
                 };
                 let values = self.values(values)?;
-                let mut out = String::new();
+                let mut out = Output::new(&self.steps);
                 for (at, value) in values.iter().enumerate() {
                     let Some(part) = value.defined()?.as_str() else {
                         return failed(format!(
@@ -156,13 +147,12 @@ impl Machine {
                             value.kind()
                         ));
                     };
-                    self.charge(text.len() + part.len())?;
                     if at > 0 {
-                        out.push_str(text);
+                        out.push_str(text)?;
                     }
-                    out.push_str(part);
+                    out.push_str(part)?;
                 }
-                Value::str(out)
+                Value::str(out.into_text())
             }
             "removeprefix" => {
                 let prefix = text_of(first, name)?;
@@ -187,28 +177,29 @@ impl Machine {
             return failed(format!("{name}() takes a dict"));
         };
         if name == "format_map" {
+            self.charge_values(dict.entries.len())?;
             let mut args = Args::default();
             for (key, value) in &dict.entries {
-                if let Some(key) = key.as_str() {
-                    args.named.push((key.into(), value.clone()));
+                if let Value::Str(key) | Value::Markup(key) = key {
+                    args.named.push((key.clone(), value.clone()));
                 }
             }
             return self.format(text, &args).map(Value::str);
         }
-        let mut out = String::new();
+        let mut out = Output::new(&self.steps);
         for c in text.chars() {
-            let before = out.len();
             match dict.get(&Value::Int((c as u32).into()))? {
-                None => out.push(c),
+                None => out.push(c)?,
                 Some(Value::None) => {}
                 Some(Value::Int(code)) => {
-                    out.extend(u32::try_from(code).ok().and_then(char::from_u32));
+                    if let Some(c) = u32::try_from(code).ok().and_then(char::from_u32) {
+                        out.push(c)?;
+                    }
                 }
                 Some(other) => other.write_text(&mut out)?,
             }
-            self.charge(out.len() - before)?;
         }
-        Ok(Value::str(out))
+        Ok(Value::str(out.into_text()))
     }
 
     fn starts(&self, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -222,7 +213,9 @@ impl Machine {
             Some(Value::Tuple(parts)) => {
                 let mut found = false;
                 for part in &parts.values {
-                    found |= matches(text_of(Some(part), name)?);
+                    let part = text_of(Some(part), name)?;
+                    self.charge(part.len().min(text.len()))?;
+                    found |= matches(part);
                 }
                 found
             }
@@ -253,19 +246,32 @@ impl Machine {
     ) -> Result<Value, Error> {
         let limit = int_of(limit, -1)?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let mut parts: Vec<&str> = match separator {
-            None | Some(Value::None) => split_spaces(text, from_end, limit),
+        let most = limit.saturating_add(1);
+        match separator {
+            None | Some(Value::None) => self.pieces(Words::new(text, from_end, limit), from_end),
             Some(separator) => match text_of(Some(separator), "split")? {
-                "" => return failed("empty separator"),
-                separator if from_end => text.rsplitn(limit.saturating_add(1), separator).collect(),
-                separator => text.splitn(limit.saturating_add(1), separator).collect(),
+                "" => failed("empty separator"),
+                separator if from_end => self.pieces(text.rsplitn(most, separator), true),
+                separator => self.pieces(text.splitn(most, separator), false),
             },
-        };
-        if from_end {
-            parts.reverse();
         }
-        self.charge_values(parts.len())?;
-        Value::list(parts.into_iter().map(Value::str).collect())
+    }
+
+    /// A list of the parts of a text. Each part takes its steps before the next is searched.
+    fn pieces<'t>(
+        &self,
+        parts: impl Iterator<Item = &'t str>,
+        from_end: bool,
+    ) -> Result<Value, Error> {
+        let mut values = Vec::new();
+        for part in parts {
+            self.charge(part.len() + size_of::<Value>())?;
+            values.push(Value::str(part));
+        }
+        if from_end {
+            values.reverse();
+        }
+        Value::list(values)
     }
 
     fn aligned(&self, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -356,7 +362,14 @@ fn stripped<'t>(text: &'t str, name: &str, characters: Option<&Value>) -> Result
 }
 
 pub(super) fn strip<'t>(text: &'t str, set: Option<&str>, left: bool, right: bool) -> &'t str {
-    let out = |c: char| set.map_or_else(|| is_space(c), |set| set.contains(c));
+    let mut set: Option<Vec<char>> = set.map(|set| set.chars().collect());
+    if let Some(set) = &mut set {
+        set.sort_unstable();
+    }
+    let out = |c: char| match &set {
+        Some(set) => set.binary_search(&c).is_ok(),
+        None => is_space(c),
+    };
     let text = if left {
         text.trim_start_matches(out)
     } else {
@@ -369,21 +382,38 @@ pub(super) fn strip<'t>(text: &'t str, set: Option<&str>, left: bool, right: boo
     }
 }
 
-/// Words, those of an end first; beyond the limit the rest as it is.
-fn split_spaces(text: &str, from_end: bool, limit: usize) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = text;
-    loop {
-        rest = strip(rest, None, !from_end, from_end);
+/// The words of a text, from an end; beyond the limit the rest as it is.
+struct Words<'t> {
+    rest: &'t str,
+    from_end: bool,
+    left: usize,
+}
+
+impl<'t> Words<'t> {
+    fn new(text: &'t str, from_end: bool, limit: usize) -> Self {
+        Self {
+            rest: text,
+            from_end,
+            left: limit,
+        }
+    }
+}
+
+impl<'t> Iterator for Words<'t> {
+    type Item = &'t str;
+
+    fn next(&mut self) -> Option<&'t str> {
+        let rest = strip(self.rest, None, !self.from_end, self.from_end);
         if rest.is_empty() {
-            return words;
+            return None;
         }
-        if words.len() >= limit {
-            // The last part loses the white space of its other end only where the words do.
-            words.push(rest);
-            return words;
-        }
-        let (word, other) = match from_end {
+        let Some(left) = self.left.checked_sub(1) else {
+            // Only the side at which words are taken is stripped.
+            self.rest = "";
+            return Some(rest);
+        };
+        self.left = left;
+        let (word, other) = match self.from_end {
             true => {
                 let at = rest.rfind(is_space);
                 let at = at.map_or(0, |at| {
@@ -393,34 +423,35 @@ fn split_spaces(text: &str, from_end: bool, limit: usize) -> Vec<&str> {
             }
             false => rest.split_at(rest.find(is_space).unwrap_or(rest.len())),
         };
-        words.push(word);
-        rest = other;
+        self.rest = other;
+        Some(word)
     }
 }
 
-pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+/// The lines of a text, with their ends or without.
+pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let is_break = |c: char| {
         matches!(
             c,
             '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
         )
     };
-    let mut lines = Vec::new();
     let mut rest = text;
-    while let Some(at) = rest.find(is_break) {
-        let first = rest[at..].chars().next().map_or(1, char::len_utf8);
-        let length = if rest[at..].starts_with("\r\n") {
-            2
-        } else {
-            first
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Some(at) = rest.find(is_break) else {
+            return Some(std::mem::take(&mut rest));
         };
-        lines.push(&rest[..if keep_ends { at + length } else { at }]);
+        let length = match rest[at..].starts_with("\r\n") {
+            true => 2,
+            false => rest[at..].chars().next().map_or(1, char::len_utf8),
+        };
+        let line = &rest[..if keep_ends { at + length } else { at }];
         rest = &rest[at + length..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    lines
+        Some(line)
+    })
 }
 
 fn searched(text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {

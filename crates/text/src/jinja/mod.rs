@@ -2,14 +2,14 @@
 //! filters and tests, `trim_blocks`, `lstrip_blocks`, `{% break %}`, `{% generation %}`, and the
 //! functions `raise_exception` and `strftime_now`. It reaches nothing but its variables.
 //!
-//! A rendering has so many steps, so much stack and so much output; a step is also so many bytes
-//! that it builds, which bounds the memory.
+//! The steps, the stack and the output of a rendering are bounded. Text that is built costs steps,
+//! too, which bounds the memory.
 //!
-//! Not Python's: integers have 128 bits; `map` and `select` run when they are called, not when
-//! their values are read; the filters pprint, random, urlize, wordwrap and xmlattr and the function
-//! lipsum are not there; a variable of the rendering is there before its scope sets another of its
-//! name. Beyond Jinja's sandbox: lists change by `append` and the like, and there
-//! is `{% do %}`.
+//! Differences from Python and Jinja: integers have 128 bits; `map` and `select` run when they are
+//! called, not when their values are read; the filters pprint, random, urlize, wordwrap and xmlattr
+//! and the function lipsum are missing; a variable of the rendering can be read before a `set` of
+//! the same name in its scope. Jinja's sandbox forbids `append` and other changes of lists, and has
+//! no `{% do %}`; both work here.
 
 mod ast;
 mod attributes;
@@ -31,23 +31,26 @@ mod macros;
 mod methods;
 mod names;
 mod operators;
+mod output;
 mod parser;
+mod sort;
 mod tests;
 mod text;
 mod value;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 pub(crate) use error::{Error, ErrorKind};
 pub(crate) use json::python_json;
 
-/// Bytes of prompt; far over any context length.
+/// Bytes of a prompt, far above any context length.
 const OUTPUT_LIMIT: usize = 32 << 20;
 
-/// A template that has been read.
+/// A parsed template.
 #[derive(Debug)]
 pub(crate) struct Template {
     body: ast::Body,
@@ -59,16 +62,17 @@ impl Template {
         Ok(Self { body })
     }
 
-    /// The template's text for the variables.
+    /// The template's text for the variables; of several with one name, the last counts.
     ///
     /// # Errors
-    /// What the template raises, what Python or Jinja refuse, and a bound that is exceeded.
-    pub(crate) fn render(&self, variables: &Map<String, Json>) -> Result<String, Error> {
-        let machine = machine::Machine::new(SystemTime::now());
-        let mut values = Vec::with_capacity(variables.len());
-        for (name, value) in variables {
-            values.push((Arc::from(name.as_str()), value::Value::from_json(value)?));
-        }
-        machine.render(&self.body, values)
+    /// The template calls `raise_exception`, Python or Jinja would fail, or a bound is exceeded.
+    pub(crate) fn render<'v>(
+        &self,
+        variables: impl IntoIterator<Item = (&'v str, &'v Json)>,
+    ) -> Result<String, Error> {
+        let variables: HashMap<&str, &Json> = variables.into_iter().collect();
+        let value = |(name, json)| Ok((Arc::from(name), value::Value::from_json(json)?));
+        let variables: Result<_, Error> = variables.into_iter().map(value).collect();
+        machine::Machine::new(variables?, SystemTime::now()).render(&self.body)
     }
 }

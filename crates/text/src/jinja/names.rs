@@ -1,6 +1,6 @@
 //! Names of the functions, filters and tests.
 
-/// What templates call by name.
+/// Functions that every template has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Range,
@@ -28,7 +28,7 @@ impl Function {
 }
 
 /// Filters of one value.
-const FILTERS: [&str; 34] = [
+const FILTERS: [&str; 31] = [
     "abs",
     "attr",
     "capitalize",
@@ -49,7 +49,6 @@ const FILTERS: [&str; 34] = [
     "list",
     "lower",
     "replace",
-    "reverse",
     "round",
     "safe",
     "string",
@@ -61,29 +60,30 @@ const FILTERS: [&str; 34] = [
     "upper",
     "urlencode",
     "wordcount",
-    "join",
-    "sum",
 ];
 /// Filters of many values.
-const FILTERS_OF_LISTS: [&str; 15] = [
+const FILTERS_OF_LISTS: [&str; 18] = [
     "batch",
     "dictsort",
     "first",
     "groupby",
+    "join",
     "last",
     "map",
     "max",
     "min",
     "reject",
     "rejectattr",
+    "reverse",
     "select",
     "selectattr",
     "slice",
     "sort",
+    "sum",
     "unique",
 ];
-/// Tests with names; signs of comparisons are tests only for `select` and the like.
-const TESTS: [&str; 32] = [
+/// Tests with names. Operators such as `==` are tests only in `select` and its kin.
+const TESTS: [&str; 33] = [
     "boolean",
     "callable",
     "defined",
@@ -115,6 +115,7 @@ const TESTS: [&str; 32] = [
     "string",
     "test",
     "true",
+    "undefined",
     "upper",
 ];
 
@@ -128,5 +129,5 @@ pub(super) fn is_filter(name: &str) -> bool {
 }
 
 pub(super) fn is_test(name: &str) -> bool {
-    name == "undefined" || TESTS.contains(&name)
+    TESTS.contains(&name)
 }

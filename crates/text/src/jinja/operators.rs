@@ -6,7 +6,8 @@ use super::ast::{Comparison, Operator};
 use super::error::Error;
 use super::escape::escaped;
 use super::format::percent;
-use super::machine::{Machine, Steps};
+use super::machine::Machine;
+use super::output::Steps;
 use super::value::Value;
 
 fn overflow() -> Error {
@@ -65,9 +66,9 @@ impl Machine {
 
     /// `text % values`
     fn printed(&self, format: &Value, values: &Value) -> Result<Value, Error> {
-        let text = percent(format.as_str().unwrap_or_default(), values)?;
-        self.charge(text.len())?;
-        Ok(Value::str(text))
+        let format = format.as_str().unwrap_or_default();
+        self.charge(format.len())?;
+        percent(format, values, &self.steps).map(Value::str)
     }
 
     fn joined(&self, left: &Value, right: &Value) -> Result<Option<Value>, Error> {
@@ -77,20 +78,19 @@ impl Machine {
             return Ok(Some(if plain(left) && plain(right) {
                 Value::str([a, b].concat())
             } else {
-                Value::Markup([escaped(left)?, escaped(right)?].concat().into())
+                let [left, right] = [left, right].map(|side| escaped(side, &self.steps));
+                Value::Markup([left?, right?].concat().into())
             }));
         }
         Ok(match (left, right) {
             (Value::List(a), Value::List(b)) => {
-                let mut values = a.values().clone();
-                values.extend_from_slice(&b.values());
-                self.charge_values(values.len())?;
-                Some(Value::list(values)?)
+                let (a, b) = (a.values(), b.values());
+                self.charge_values(a.len() + b.len())?;
+                Some(Value::list([&a[..], &b[..]].concat())?)
             }
             (Value::Tuple(a), Value::Tuple(b)) => {
-                let values = [&a.values[..], &b.values[..]].concat();
-                self.charge_values(values.len())?;
-                Some(Value::tuple(values)?)
+                self.charge_values(a.values.len() + b.values.len())?;
+                Some(Value::tuple([&a.values[..], &b.values[..]].concat())?)
             }
             _ => None,
         })
@@ -163,7 +163,7 @@ impl Machine {
                 self.charge(text.len())?;
                 Ok(text.contains(part))
             }
-            Value::Dict(dict) => Ok(dict.position(item)?.is_some()),
+            Value::Dict(dict) => Ok(self.looked_up(dict, item)?.is_some()),
             Value::Int(_) | Value::Float(_) | Value::Bool(_) | Value::None => {
                 let kind = container.kind();
                 Err(Error::failed(format!(
@@ -259,13 +259,11 @@ fn modulo(a: f64, b: f64) -> f64 {
 }
 
 fn floor_division(a: f64, b: f64) -> f64 {
-    let mut rest = a % b;
+    let rest = a % b;
     let mut quotient = (a - rest) / b;
     if rest != 0.0 && (rest < 0.0) != (b < 0.0) {
-        rest += b;
         quotient -= 1.0;
     }
-    _ = rest;
     if quotient == 0.0 {
         return 0.0_f64.copysign(a / b);
     }
@@ -278,7 +276,7 @@ fn floor_division(a: f64, b: f64) -> f64 {
 }
 
 impl Value {
-    /// `self == other`. Lists in lists may be one list a million times: each pair is a step.
+    /// `self == other`. Each pair is a step, since nested lists may share one list many times.
     pub(super) fn equals(&self, other: &Self, steps: &Steps) -> Result<bool, Error> {
         steps.take(1)?;
         if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
@@ -324,10 +322,11 @@ impl Value {
             (Self::Range(a), Self::Range(b)) => Ok(a.len == b.len
                 && (a.len == 0 || a.start == b.start && (a.len == 1 || a.step == b.step))),
             (Self::View(a, x), Self::View(b, y)) => {
-                let (x, y) = (x.view(*a)?, y.view(*b)?);
-                if a != b || x.len() != y.len() {
+                if a != b || x.entries.len() != y.entries.len() {
                     return Ok(false);
                 }
+                steps.charge_values(2 * x.entries.len())?;
+                let (x, y) = (x.view(*a)?, y.view(*b)?);
                 for x in &x {
                     if !x.is_among(&y, steps)? {
                         return Ok(false);
@@ -369,13 +368,14 @@ impl Value {
         }
     }
 
-    /// The order of two values; `None` with NaN.
+    /// The order of two values; `None` with NaN. Each pair that is compared is a step.
     pub(super) fn compared(
         &self,
         other: &Self,
         sign: &str,
         steps: &Steps,
     ) -> Result<Option<Ordering>, Error> {
+        steps.take(1)?;
         let (a, b) = (self.defined()?, other.defined()?);
         if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
             return Ok(Some(a.cmp(&b)));
@@ -384,6 +384,7 @@ impl Value {
             return Ok(a.partial_cmp(&b));
         }
         if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
+            steps.charge(a.len().min(b.len()))?;
             return Ok(Some(a.cmp(b)));
         }
         let each = |a: &[Self], b: &[Self]| {

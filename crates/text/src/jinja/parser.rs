@@ -148,7 +148,7 @@ impl Parser {
         }
     }
 
-    /// Nodes up to a statement of one of the names `ends`, which stays.
+    /// Nodes up to a statement that begins with one of `ends`, which is not consumed.
     fn body(&mut self, ends: &[&str]) -> Result<Body, Error> {
         let mut body = Vec::new();
         loop {
@@ -190,7 +190,7 @@ impl Parser {
         self.body(ends)
     }
 
-    /// [`Self::inner`], its end left out.
+    /// [`Self::inner`], and consumes `end`.
     fn inner_to(&mut self, end: &str) -> Result<Body, Error> {
         let body = self.inner(&[end])?;
         self.next();
@@ -387,7 +387,7 @@ impl Parser {
         Ok(Node::Call(definition, call))
     }
 
-    /// Parameters, what `between` reads behind them, and a body up to `end`.
+    /// Reads parameters, then `between`, then a body up to `end`.
     fn definition<T>(
         &mut self,
         name: Name,
@@ -430,7 +430,7 @@ impl Parser {
         Ok((definition, between))
     }
 
-    /// What is assigned to, up to a name of `ends`.
+    /// The left side of an assignment, up to a name in `ends`.
     fn target(&mut self, ends: &[&str], members: bool) -> Result<Target, Error> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

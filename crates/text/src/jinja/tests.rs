@@ -42,10 +42,13 @@ fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<boo
         "string" => value.as_str().is_some(),
         "escaped" => matches!(value, Value::Markup(_)),
         "mapping" => matches!(value, Value::Dict(_)),
+        // `len` would count the characters of a text.
+        "sequence" | "iterable" if value.as_str().is_some() => true,
         "sequence" => value.len().is_some() && !matches!(value, Value::View(..)),
         "iterable" => value.len().is_some() || matches!(value, Value::Iterator(_) | Value::Loop(_)),
         "lower" | "upper" => {
-            let text = value.text()?;
+            let text = value.text(&machine.steps)?;
+            machine.charge(text.len())?;
             let cased = text.chars().any(|c| c.is_lowercase() || c.is_uppercase());
             let wrong = |c: char| {
                 if name == "lower" {
@@ -70,7 +73,10 @@ fn apply(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<boo
             }
             None => return Err(Error::failed("divisibleby takes a number")),
         },
-        "sameas" => other.is_some_and(|other| value.is_same(&other)),
+        "sameas" => {
+            machine.charge_text(value)?;
+            other.is_some_and(|other| value.is_same(&other))
+        }
         "filter" => value.as_str().is_some_and(is_filter),
         "test" => value.as_str().is_some_and(is_known_or_sign),
         "in" => compare(Comparison::In, &other)?,
@@ -91,7 +97,7 @@ fn is_known_or_sign(name: &str) -> bool {
 pub(super) fn is_callable(value: &Value) -> bool {
     matches!(
         value,
-        // Calling what is missing is an error of its own.
+        // A call of an undefined value fails with the error of the missing name.
         Value::Undefined(_)
             | Value::Function(_)
             | Value::Macro(_)

@@ -1,11 +1,12 @@
 //! Python's rules about characters and printed values.
 
-use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::error::Error;
+use super::output::{Output, Steps};
 use super::value::{Value, View};
 
-/// `str.isspace` of a character, and what `strip` strips.
+/// `str.isspace` of a character; `strip` removes the same ones.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -15,39 +16,42 @@ pub(super) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return (' '..='~').contains(&c);
     }
-    // Behind a letter, a combining mark is not escaped.
+    // `escape_debug` escapes a combining mark only at the start of a text.
     let text = String::from_iter(['a', c]);
     text.escape_debug().count() == 2
 }
 
 /// Python's `repr` of a string: single quotes unless only double quotes avoid an escape.
-pub(super) fn write_quoted(text: &str, out: &mut String) {
+pub(super) fn write_quoted(text: &str, out: &mut Output<'_>) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {
         '\''
     };
-    out.push(quote);
+    out.push(quote)?;
     for character in text.chars() {
         let code = character as u32;
         match character {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            _ if character == quote => out.extend(['\\', quote]),
-            _ if is_printable(character) => out.push(character),
-            _ if code < 0x100 => _ = write!(out, "\\x{code:02x}"),
-            _ if code < 0x10000 => _ = write!(out, "\\u{code:04x}"),
-            _ => _ = write!(out, "\\U{code:08x}"),
+            '\\' => out.push_str("\\\\")?,
+            '\n' => out.push_str("\\n")?,
+            '\r' => out.push_str("\\r")?,
+            '\t' => out.push_str("\\t")?,
+            _ if character == quote => {
+                out.push('\\')?;
+                out.push(quote)?;
+            }
+            _ if is_printable(character) => out.push(character)?,
+            _ if code < 0x100 => out.push_str(&format!("\\x{code:02x}"))?,
+            _ if code < 0x10000 => out.push_str(&format!("\\u{code:04x}"))?,
+            _ => out.push_str(&format!("\\U{code:08x}"))?,
         }
     }
-    out.push(quote);
+    out.push(quote)
 }
 
 /// Python's `repr` of a float: the shortest digits that read back, in scientific form below 1e-4
 /// and from 1e16.
-pub(crate) fn python_float(value: f64) -> String {
+pub(super) fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
     }
@@ -68,123 +72,130 @@ pub(crate) fn python_float(value: f64) -> String {
 
 impl Value {
     /// `str(value)`
-    pub(super) fn text(&self) -> Result<std::sync::Arc<str>, Error> {
+    pub(super) fn text(&self, steps: &Steps) -> Result<Arc<str>, Error> {
         match self {
             Self::Str(text) | Self::Markup(text) => Ok(text.clone()),
             other => {
-                let mut out = String::new();
+                let mut out = Output::new(steps);
                 other.write_text(&mut out)?;
-                Ok(out.into())
+                Ok(out.into_text().into())
             }
         }
     }
 
     /// Writes `str(value)`.
-    pub(super) fn write_text(&self, out: &mut String) -> Result<(), Error> {
+    pub(super) fn write_text(&self, out: &mut Output<'_>) -> Result<(), Error> {
         match self {
             Self::Str(text) | Self::Markup(text) => out.push_str(text),
-            Self::Undefined(_) => {}
-            other => other.write_repr(out, 0)?,
+            Self::Undefined(_) => Ok(()),
+            other => other.write_repr(out, 0),
         }
-        Ok(())
     }
 
     /// `repr(value)`
-    pub(super) fn repr(&self) -> Result<String, Error> {
-        let mut out = String::new();
+    pub(super) fn repr(&self, steps: &Steps) -> Result<String, Error> {
+        let mut out = Output::new(steps);
         self.write_repr(&mut out, 0)?;
-        Ok(out)
+        Ok(out.into_text())
     }
 
-    fn write_repr(&self, out: &mut String, depth: usize) -> Result<(), Error> {
+    fn write_repr(&self, out: &mut Output<'_>, depth: usize) -> Result<(), Error> {
         // Only namespaces can hold themselves.
-        if depth > 300 || out.len() > super::OUTPUT_LIMIT {
-            return Err(Error::failed("a value is too large to be printed"));
+        if depth > 300 {
+            return Err(Error::failed("a value is nested too deeply to be printed"));
         }
-        let each = |values: &[Self], out: &mut String| {
-            for (at, value) in values.iter().enumerate() {
-                if at > 0 {
-                    out.push_str(", ");
-                }
-                value.write_repr(out, depth + 1)?;
-            }
-            Ok(())
-        };
-        let entries = |entries: &[(Self, Self)], out: &mut String| {
-            out.push('{');
-            for (at, (key, value)) in entries.iter().enumerate() {
-                if at > 0 {
-                    out.push_str(", ");
-                }
-                key.write_repr(out, depth + 1)?;
-                out.push_str(": ");
-                value.write_repr(out, depth + 1)?;
-            }
-            out.push('}');
-            Ok(())
-        };
+        if out.len() > super::OUTPUT_LIMIT {
+            return Err(Error::limit("a value is too large to be printed"));
+        }
         match self {
             Self::Undefined(_) => out.push_str("Undefined"),
             Self::None => out.push_str("None"),
             Self::Bool(true) => out.push_str("True"),
             Self::Bool(false) => out.push_str("False"),
-            Self::Int(value) => _ = write!(out, "{value}"),
+            Self::Int(value) => out.push_str(&value.to_string()),
             Self::Float(value) => out.push_str(&python_float(*value)),
             Self::Str(text) => write_quoted(text, out),
             Self::Markup(text) => {
-                out.push_str("Markup(");
-                write_quoted(text, out);
-                out.push(')');
+                out.push_str("Markup(")?;
+                write_quoted(text, out)?;
+                out.push(')')
             }
             Self::List(list) => {
-                out.push('[');
-                each(&list.values(), out)?;
-                out.push(']');
+                out.push('[')?;
+                write_each(&list.values(), out, depth)?;
+                out.push(']')
             }
             Self::Tuple(items) => {
-                out.push('(');
-                each(&items.values, out)?;
-                out.push_str(if items.values.len() == 1 { ",)" } else { ")" });
+                out.push('(')?;
+                write_each(&items.values, out, depth)?;
+                out.push_str(if items.values.len() == 1 { ",)" } else { ")" })
             }
-            Self::Dict(dict) => return entries(&dict.entries, out),
+            Self::Dict(dict) => write_entries(&dict.entries, out, depth),
             Self::View(view, dict) => {
                 out.push_str(match view {
                     View::Keys => "dict_keys([",
                     View::Values => "dict_values([",
                     View::Items => "dict_items([",
-                });
-                each(&dict.view(*view)?, out)?;
-                out.push_str("])");
+                })?;
+                out.steps.charge_values(dict.entries.len())?;
+                write_each(&dict.view(*view)?, out, depth)?;
+                out.push_str("])")
             }
             Self::Range(range) => {
                 let end = range.start + range.step * range.len as i128;
-                _ = write!(out, "range({}, {end}", range.start);
-                if range.step != 1 {
-                    _ = write!(out, ", {}", range.step);
-                }
-                out.push(')');
+                out.push_str(&match range.step {
+                    1 => format!("range({}, {end})", range.start),
+                    step => format!("range({}, {end}, {step})", range.start),
+                })
             }
             Self::Namespace(members) => {
-                out.push_str("<Namespace ");
-                entries(&members.borrow().entries, out)?;
-                out.push('>');
+                out.push_str("<Namespace ")?;
+                write_entries(&members.borrow().entries, out, depth)?;
+                out.push('>')
             }
             Self::Macro(object) => {
-                out.push_str("<Macro ");
-                write_quoted(&object.name, out);
-                out.push('>');
+                out.push_str("<Macro ")?;
+                write_quoted(&object.name, out)?;
+                out.push('>')
             }
             Self::Method(method, _) => {
                 let (name, kind) = (&method.1, method.0.kind());
-                _ = write!(out, "<built-in method {name} of {kind} object>");
+                out.push_str(&format!("<built-in method {name} of {kind} object>"))
             }
-            other => _ = write!(out, "<{}>", other.kind()),
+            other => out.push_str(&format!("<{}>", other.kind())),
         }
-        Ok(())
     }
 }
 
-/// The first character of a word: of several that it becomes, only one is upper case.
+fn write_each(values: &[Value], out: &mut Output<'_>, depth: usize) -> Result<(), Error> {
+    for (at, value) in values.iter().enumerate() {
+        if at > 0 {
+            out.push_str(", ")?;
+        }
+        value.write_repr(out, depth + 1)?;
+    }
+    Ok(())
+}
+
+fn write_entries(
+    entries: &[(Value, Value)],
+    out: &mut Output<'_>,
+    depth: usize,
+) -> Result<(), Error> {
+    out.push('{')?;
+    for (at, (key, value)) in entries.iter().enumerate() {
+        if at > 0 {
+            out.push_str(", ")?;
+        }
+        key.write_repr(out, depth + 1)?;
+        out.push_str(": ")?;
+        value.write_repr(out, depth + 1)?;
+    }
+    out.push('}')
+}
+
+/// The first character of a word in title case: where upper case has several characters, only the
+/// first of them is a capital.
 pub(super) fn titled(first: char) -> String {
     let mut upper = first.to_uppercase();
     let head = upper.next().into_iter();
@@ -226,22 +237,19 @@ pub(super) fn is_all(text: &str, name: &str) -> bool {
         "isupper" => text.chars().any(is_cased) && !text.chars().any(char::is_lowercase),
         "istitle" => text.chars().any(is_cased) && title(text) == text,
         "isidentifier" => {
-            let word = |c: char| c.is_alphanumeric() || c == '_';
-            all(|c| c.is_alphanumeric() || c == '_')
-                && text.chars().all(word)
-                && !text.starts_with(char::is_numeric)
+            all(|c| c.is_alphanumeric() || c == '_') && !text.starts_with(char::is_numeric)
         }
         _ => false,
     }
 }
 
-/// Digits of other scripts stand in rows of ten.
+/// Decimal digits of scripts besides Latin.
 fn is_decimal(c: char) -> bool {
     matches!(c as u32, 0x660..=0x669 | 0x6f0..=0x6f9 | 0x966..=0x96f | 0x9e6..=0x9ef
         | 0xe50..=0xe59 | 0xff10..=0xff19)
 }
 
-/// Digits above and below the line, and in circles.
+/// Superscript, subscript and circled digits.
 fn is_small(c: char) -> bool {
     matches!(c as u32, 0xb2 | 0xb3 | 0xb9 | 0x2070..=0x2089 | 0x2460..=0x2468)
 }

@@ -1,4 +1,4 @@
-//! Values of a template: Python's.
+//! Values of a template, with Python's types.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ const DEEPEST: u16 = 200;
 
 #[derive(Clone)]
 pub(super) enum Value {
-    /// What is missing, and the error of using it.
+    /// A missing value, with the message of the error that its use raises.
     Undefined(Arc<str>),
     None,
     Bool(bool),
@@ -43,7 +43,7 @@ pub(super) enum Value {
     Joiner(Rc<(Arc<str>, Cell<bool>)>),
 }
 
-/// What only the statement that made it looks into.
+/// A value whose inside only its own module knows: a macro or a loop.
 #[derive(Clone)]
 pub(super) struct Object {
     inner: Rc<dyn Any>,
@@ -68,7 +68,7 @@ impl Object {
         Rc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether there are others of it besides this one and its maker's.
+    /// Whether the template kept a reference, besides this one and that of its statement.
     pub(super) fn is_shared(&self) -> bool {
         Rc::strong_count(&self.inner) > 2
     }
@@ -108,7 +108,7 @@ pub(super) struct Items {
 pub(super) struct List {
     values: RefCell<Vec<Value>>,
     depth: Cell<u16>,
-    /// Whether a container has it: such a list does not change, so that none contains itself.
+    /// Whether a container holds it. Such a list cannot be changed, so no list contains itself.
     contained: Cell<bool>,
 }
 
@@ -133,7 +133,7 @@ impl List {
     }
 }
 
-/// What filters such as `map` give: values that are read once.
+/// The result of filters such as `map`; its values can be read once.
 pub(super) struct Generator {
     values: RefCell<std::vec::IntoIter<Value>>,
     depth: u16,
@@ -155,7 +155,7 @@ pub(super) struct Cycler {
     pub(super) depth: u16,
 }
 
-/// Values of a key; a tuple of tuples may be one a million times.
+/// Values of a key at most. Nested tuples may share one tuple many times.
 const LARGEST_KEY: usize = 1000;
 
 /// A key by its value: 1, 1.0 and true are one.
@@ -259,7 +259,7 @@ impl Dict {
     }
 }
 
-/// The depth of a container of the values, whose lists do not change any more.
+/// The depth of a container that holds the values. From now on, their lists cannot be changed.
 fn depth_of(values: &[Value]) -> Result<u16, Error> {
     let mut deepest = 0;
     for value in values {
@@ -338,7 +338,7 @@ impl Value {
         Ok(Self::Method(Rc::new((self, name.into())), depth))
     }
 
-    /// The depth that a container of the values has.
+    /// The depth of a container that holds the values.
     pub(super) fn depth(values: &[Self]) -> Result<u16, Error> {
         depth_of(values)
     }
@@ -424,7 +424,8 @@ impl Value {
         }
     }
 
-    /// The error of using what is missing.
+    /// # Errors
+    /// The value is undefined.
     pub(super) fn defined(&self) -> Result<&Self, Error> {
         match self {
             Self::Undefined(message) => Err(Error::failed(&**message)),
@@ -443,7 +444,7 @@ impl Value {
         }
     }
 
-    /// `len(value)`, of those that have one.
+    /// `len(value)`, for types that have a length.
     pub(super) fn len(&self) -> Option<usize> {
         Some(match self {
             Self::Undefined(_) => 0,
@@ -459,7 +460,10 @@ impl Value {
         })
     }
 
-    /// What a dict takes as a key.
+    /// The value as a key of a dict.
+    ///
+    /// # Errors
+    /// The type is not hashable, or a tuple has too many values.
     pub(super) fn key(&self) -> Result<Key, Error> {
         let mut left = LARGEST_KEY;
         self.key_within(&mut left)
