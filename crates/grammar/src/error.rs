@@ -1,7 +1,11 @@
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// Bytes of the reason that are shown: llguidance may repeat the whole grammar.
 const MAX_REASON: usize = 300;
+/// Characters of a wrong value that are shown.
+const MAX_EXCERPT: usize = 60;
 
 /// Why there is no matcher for a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +64,16 @@ impl MatchError {
     pub(crate) fn of(error: &dyn std::fmt::Display) -> Self {
         Self(shortened(&error.to_string()))
     }
+}
+
+/// The beginning of a value.
+pub(crate) fn excerpt(value: &Value) -> String {
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_EXCERPT) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 /// What llguidance calls by names of its own.

@@ -44,12 +44,12 @@ fn ends_escaped(text: &str) -> bool {
 /// Lark of a JSON list of strings.
 pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     let choices: Vec<String> = serde_json::from_str(text)
-        .map_err(|e| GrammarError::invalid(format!("choices are a list of strings: {e}")))?;
+        .map_err(|e| GrammarError::invalid(format!("choices must be a list of strings: {e}")))?;
     let mut seen = HashSet::new();
     let distinct = choices.iter().filter(|choice| seen.insert(*choice));
     let patterns: Vec<String> = distinct.map(|choice| escaped(choice)).collect();
     if patterns.is_empty() {
-        return Err(GrammarError::invalid("there is no choice"));
+        return Err(GrammarError::invalid("choices must not be empty"));
     }
     // As one expression: thousands of rules would be too complex.
     Ok(format!("start: /{}/", patterns.join("|")))
