@@ -113,11 +113,15 @@ fn shown_prompt(
 ) -> ShownPrompt {
     let echoed = || written.unwrap_or_else(|| job.text.tokenizer.decode(tokens, true));
     ShownPrompt {
-        text: if style.echo { echoed() } else { String::new() },
-        tokens: if style.echo || style.token_ids || style.logprobs {
-            tokens.to_vec()
+        text: if style.echo {
+            echoed().into()
         } else {
-            Vec::new()
+            Arc::default()
+        },
+        tokens: if style.echo || style.token_ids || style.logprobs {
+            tokens.into()
+        } else {
+            Arc::default()
         },
     }
 }
