@@ -117,7 +117,7 @@ fn expression(text: &str) -> bool {
 fn format(value: &Value) -> bool {
     match value {
         Value::Object(members) => members.iter().all(|(name, value)| match name.as_str() {
-            "json_schema" | "schema" => schema(value),
+            "json_schema" | "schema" => value.to_string().len() <= SMALL_SCHEMA && schema(value),
             "pattern" | "grammar" => value.as_str().is_some_and(expression),
             _ => format(value),
         }),
@@ -206,6 +206,9 @@ mod tests {
         let tag = |schema| json!({"format": {"type": "json_schema", "json_schema": schema}});
         let text = tag(json!({"type": "object"})).to_string();
         assert!(of(GrammarKind::StructuralTag, &text));
+        let long = json!({"type": "object", "description": "x".repeat(SMALL_SCHEMA)});
+        let text = tag(long.clone()).to_string();
+        assert!(!small(long) && !of(GrammarKind::StructuralTag, &text));
         let text = tag(json!({"multipleOf": 7})).to_string();
         assert!(!of(GrammarKind::StructuralTag, &text));
     }

@@ -6,12 +6,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary, is_small};
-use penstock_openai::{ApiError, OutputGrammar};
+use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary};
+use penstock_openai::ApiError;
 use penstock_text::Tokenizer;
 use penstock_wire::Grammar;
 use tokio::sync::Mutex as TaskMutex;
 
+use crate::grammar_trial::Screening;
 use crate::job_process::JobProcess;
 
 /// Time to compile a grammar: ordinary ones take milliseconds.
@@ -44,35 +45,39 @@ impl Grammars {
         }
     }
 
-    /// Compiles the grammar of a request, which has been tried; waits for it.
+    /// Compiles the grammar of a request after its trial; waits for it.
     ///
     /// # Errors
-    /// 400 with the field and what is wrong; 503 while too many grammars are compiled.
+    /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
     pub(crate) fn compile(
         &self,
         tokenizer: &Tokenizer,
-        wanted: &OutputGrammar,
-    ) -> Result<Compiled, ApiError> {
-        let compiler = self.compiler(tokenizer);
-        let compiled = compiler.and_then(|c| c.compile(&wanted.grammar, COMPILE_LIMIT));
-        compiled.map_err(|error| api_error(wanted.field, wanted.field, &error))
+        grammar: &Grammar,
+    ) -> Result<Compiled, GrammarError> {
+        self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
     }
 
-    /// Whether a grammar can hold an output to each of these schemas, of whose large ones `tried`
-    /// was found: what one has that none can honour, or [`GrammarError::Busy`].
+    /// Whether a grammar is compiled and kept.
+    pub(crate) fn is_kept(&self, grammar: &Grammar) -> bool {
+        let compiler = self.compiler.get().and_then(|made| made.as_ref().ok());
+        compiler.is_some_and(|compiler| compiler.is_kept(grammar))
+    }
+
+    /// The verdict on each schema: the keyword that no grammar honours, or [`GrammarError::Busy`].
+    /// `trial` is that on the large ones.
     pub(crate) fn check_schemas(
         &self,
         tokenizer: &Tokenizer,
-        schemas: &[Grammar],
-        tried: &Verdict,
+        schemas: &Screening,
+        trial: &Verdict,
     ) -> Vec<Verdict> {
         let compiler = match self.compiler(tokenizer) {
             Ok(compiler) => compiler,
-            Err(error) => return vec![Err(error); schemas.len()],
+            Err(error) => return vec![Err(error); schemas.iter().len()],
         };
-        let check = |schema: &Grammar| {
-            if !is_small(schema) {
-                tried.clone()?;
+        let check = |(schema, large): (&Grammar, bool)| {
+            if large {
+                trial.clone()?;
             }
             let key = self.verdicts.key(&("schema", schema));
             self.verdicts.known(key).unwrap_or_else(|| {

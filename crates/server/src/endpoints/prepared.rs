@@ -8,7 +8,7 @@ use penstock_text::Conversation;
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::call_grammar::HeldCalls;
+use crate::call_grammar::CallConstraint;
 use crate::choices::ChoiceStreams;
 use crate::jobs::{ChatPrompt, Job};
 use crate::lengths::truncate;
@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     pub(super) prompt: Vec<u32>,
     pub(super) permit: AdmissionPermit,
     reading: Reading,
-    calls: Option<HeldCalls>,
+    calls: Option<CallConstraint>,
 }
 
 const RESPONSE_FORMAT: &str = "response_format";
@@ -39,10 +39,10 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
-    let calls = HeldCalls::of(&reading, &request);
+    let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
     // A response format is that of content, and demanded calls leave none.
-    if calls.as_ref().is_some_and(HeldCalls::demanded)
+    if calls.as_ref().is_some_and(CallConstraint::demanded)
         && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT
     {
