@@ -49,7 +49,7 @@ pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     let distinct = choices.iter().filter(|choice| seen.insert(*choice));
     let patterns: Vec<String> = distinct.map(|choice| escaped(choice)).collect();
     if patterns.is_empty() {
-        return Err(GrammarError::invalid("choices must not be empty"));
+        return Err(GrammarError::invalid("there is no choice"));
     }
     // As one expression: thousands of rules would be too complex.
     Ok(format!("start: /{}/", patterns.join("|")))
