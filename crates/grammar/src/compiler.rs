@@ -56,13 +56,13 @@ enum Entry {
     Running(Vec<Waiter>),
 }
 
-type Kept = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
+type Cache = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
 
-/// Compiles grammars for one vocabulary, and keeps the last ones. Who asks for a grammar that is
-/// being compiled waits for the same thread.
+/// Compiles grammars for one vocabulary, and keeps the last ones. Requests for one grammar wait for
+/// the same thread.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<Cache>>,
     threads: Arc<AtomicUsize>,
     /// Bytes of all lexers.
     bytes: Arc<AtomicUsize>,
@@ -171,7 +171,7 @@ impl Compiler {
 }
 
 /// The entry of a grammar, which becomes the most recent one.
-fn recent(kept: &mut Kept, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
+fn recent(kept: &mut Cache, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
     let at = kept.iter().position(|(other, _)| other == grammar)?;
     let found = kept.remove(at)?;
     let entry = Arc::clone(&found.1);
@@ -200,7 +200,7 @@ pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) -> Result<()
 }
 
 /// Keeps what compiled, forgets what did not, and answers who waits.
-fn finish(kept: &Mutex<Kept>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
+fn finish(kept: &Mutex<Cache>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
     if outcome.is_err() {
         lock(kept).retain(|(_, other)| !Arc::ptr_eq(other, entry));
     }

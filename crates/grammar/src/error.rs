@@ -15,11 +15,10 @@ pub enum GrammarError {
     Invalid(String),
     #[error("it takes longer than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
-    /// Its trial in a process of its own came to no end.
+    /// The process of its trial was ended by its limits.
     #[error("it takes too much memory or time to compile")]
     TooLarge,
-    /// Earlier grammars that are too slow are still being compiled, or no thread could start: says
-    /// nothing of the grammar.
+    /// Earlier slow grammars have all threads, or no thread could start. No verdict on the grammar.
     #[error("too many grammars are being compiled")]
     Busy,
     #[error("the model's tokenizer has no bytes for its tokens, so no grammar can be followed")]

@@ -1,7 +1,6 @@
-//! Trials: a grammar of a request is compiled in a process that can be ended, before it is here.
+//! Trials: a process that can be ended compiles a grammar of a request before this one does.
 //!
-//! Nothing ends llguidance while it compiles. Grammars that are small by what they are made of need
-//! no trial.
+//! Nothing ends llguidance while it compiles. Grammars of few and small parts need no trial.
 
 use std::sync::Arc;
 
@@ -79,7 +78,7 @@ pub fn run_trial(job: &str) -> Result<String, GrammarError> {
     Ok(TRIED.to_owned())
 }
 
-/// What an outcome of [`run_trial`] says of the grammars; `None` where it came to no end.
+/// The verdict by an outcome of [`run_trial`], which is `None` where its process was ended.
 ///
 /// # Errors
 /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`] where they were not compiled.
@@ -91,7 +90,7 @@ pub fn trial_verdict(outcome: Option<&str>) -> Result<(), GrammarError> {
     }
 }
 
-/// Whether a grammar compiles in milliseconds, by what it is made of.
+/// Whether a grammar compiles in milliseconds, by the kind and size of its parts.
 pub fn is_small(grammar: &Grammar) -> bool {
     let text = grammar.text.as_str();
     let value = || serde_json::from_str::<Value>(text).ok();

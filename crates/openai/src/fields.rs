@@ -24,7 +24,7 @@ pub struct Fields<'a> {
     body: usize,
 }
 
-/// The names that parsers ask for, so that a test can compare them with the documented ones.
+/// The names of fields that parsers take, which a test compares with the documented ones.
 #[cfg(test)]
 pub(crate) mod asked {
     use std::cell::RefCell;

@@ -122,7 +122,7 @@ impl Verdicts {
     }
 
     pub(crate) fn keep(&self, key: u64, verdict: &Verdict) {
-        // These two are of the moment.
+        // Both errors depend on the load of the moment.
         if !matches!(verdict, Err(GrammarError::Busy | GrammarError::TooSlow(_))) {
             let mut kept = lock(&self.kept);
             kept.truncate(KEPT - 1);

@@ -61,7 +61,7 @@ impl Screening {
 /// Compiles a grammar here, after its trial, and runs `work` on it, on a thread for that.
 ///
 /// # Errors
-/// Those of [`Screening::trial`] and of `Grammars::compile`.
+/// The grammar's own fault; [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
 pub(crate) async fn compiled<T: Send + 'static>(
     app: &Arc<App>,
     grammar: &Grammar,

@@ -10,11 +10,11 @@ use crate::app::App;
 use crate::grammar::api_error;
 use crate::grammar_trial;
 
-/// The grammar of the request, if it has one, which compiles.
+/// The grammar of the request, if it has one: it compiles.
 ///
 /// # Errors
-/// Those of [`grammar_trial::compiled`]; 400 for an output that no token could end, and for one that goes
-/// on from tokens that the grammar forbids.
+/// 400 with the grammar's fault, for an output that no token could end, and for a resumed output
+/// that the grammar forbids; 503 while too many grammars are compiled.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,

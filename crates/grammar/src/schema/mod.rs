@@ -37,14 +37,14 @@ pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
         Value::Object(_) | Value::Bool(_) => {}
         other => return Err(mistyped("a schema", "#", "an object or a boolean", other)),
     }
-    let rewritten = rewrite::rewritten(schema)?;
-    let mut schema = match finite::only(rewritten.schema)? {
+    let normalization = rewrite::normalized(schema)?;
+    let mut schema = match finite::only(normalization.schema)? {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),
         _ => return Err(GrammarError::invalid("no output matches the schema")),
     };
     let mut options = json!({ "whitespace_pattern": WHITESPACE });
-    if rewritten.free_names {
+    if normalization.free_names {
         options["json_allowed_escapes"] = PLAIN_ESCAPES.into();
     }
     schema.insert(OPTIONS.into(), options);
@@ -62,7 +62,7 @@ fn mistyped(keyword: &str, place: &str, expected: &str, found: &Value) -> Gramma
     refused(keyword, place, &reason)
 }
 
-/// The end of a place, which tells more than its beginning.
+/// The end of a long place, which identifies it better than the beginning.
 fn shown(place: &str) -> String {
     const MOST: usize = 120;
     let from = place.len().saturating_sub(MOST);

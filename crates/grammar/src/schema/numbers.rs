@@ -1,5 +1,5 @@
-//! Bounds of numbers, as llguidance has them right. It keeps them as doubles, lets an excluded
-//! bound through where both have one integer part, and knows no integer part beyond 64 bits.
+//! Bounds of numbers in the forms that llguidance honours. It keeps bounds as doubles, lets an
+//! excluded bound through where both have one integer part, and has integer parts of 64 bits.
 
 use serde_json::{Map, Number, Value};
 
@@ -271,7 +271,7 @@ impl Bound {
     }
 }
 
-/// A number cut behind so many decimals.
+/// A number cut after `digits` decimals.
 fn truncated(value: f64, digits: usize) -> f64 {
     let text = value.to_string();
     let end = text
@@ -341,7 +341,7 @@ impl Multiple {
         }
     }
 
-    /// Without the zeros at its end, and what it is in whole numbers.
+    /// The step without trailing zeros, and its whole part.
     fn reduced(mut self) -> (Self, u128) {
         while self.decimals > 0 && self.coefficient.is_multiple_of(10) {
             self.coefficient /= 10;

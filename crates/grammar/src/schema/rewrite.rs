@@ -20,7 +20,7 @@ type Members = Map<String, Value>;
 const MOST_SCHEMAS: usize = 50_000;
 /// Counts from which on no output reaches them.
 const ENDLESS: u64 = 1_000_000_000;
-/// Formats that llguidance knows. All others are annotations, as the standard has it.
+/// Formats that llguidance honours. To the standard all formats may be annotations.
 const FORMATS: [&str; 10] = [
     "date",
     "date-time",
@@ -60,14 +60,14 @@ const ANNOTATIONS: [&str; 14] = [
     "writeOnly",
 ];
 
-pub(super) struct Rewritten {
+pub(super) struct Normalization {
     pub(super) schema: Value,
-    /// Whether an object has free names beside others.
+    /// Whether an object takes free names beside listed ones.
     pub(super) free_names: bool,
 }
 
-/// Writes a schema anew.
-pub(super) fn rewritten(root: &Value) -> Result<Rewritten> {
+/// Resolves references, drops annotations and narrows bounds.
+pub(super) fn normalized(root: &Value) -> Result<Normalization> {
     let draft = Draft::of(root);
     let mut writer = Writer {
         resources: Resources::new(root, draft),
@@ -95,7 +95,7 @@ pub(super) fn rewritten(root: &Value) -> Result<Rewritten> {
             members.insert("$defs".into(), definitions.into());
         }
     }
-    Ok(Rewritten {
+    Ok(Normalization {
         schema,
         free_names: writer.free_names,
     })

@@ -44,11 +44,11 @@ pub(crate) struct CompletionRender {
     writer: ChunkWriter,
     tokenizer: Arc<Tokenizer>,
     style: Style,
-    choices: Vec<Sent>,
+    choices: Vec<ChoiceProgress>,
 }
 
 /// What has been sent of one choice.
-struct Sent {
+struct ChoiceProgress {
     prompt: ShownPrompt,
     started: bool,
     /// Where the tokens begin whose log-probabilities are to be sent.
@@ -74,7 +74,7 @@ impl CompletionRender {
             identity.created,
             &identity.model,
         );
-        let choices = prompts.into_iter().map(|prompt| Sent {
+        let choices = prompts.into_iter().map(|prompt| ChoiceProgress {
             offsets: prompt.output_offsets(&tokenizer, style),
             prompt,
             started: false,
