@@ -247,7 +247,10 @@ fn a_schema_that_does_not_compile_alone_does_not_in_a_tag() {
         assert!(alone.is_err(), "{schema}");
         let any = json!({"type": "json_schema", "json_schema": {"type": "object"}});
         let one = json!({"type": "json_schema", "json_schema": schema});
-        let tag = |content: &Value, begin: &str| json!({"type": "tag", "begin": begin, "content": content, "end": "</f>"});
+        let tag = |content: &Value, begin: &str| {
+            json!({"type": "tag", "begin": begin,
+                "content": content, "end": "</f>"})
+        };
         let both = json!([tag(&any, "<f=a>"), tag(&one, "<f=b>")]);
         for format in [
             json!({"type": "or", "elements": both}),

@@ -136,7 +136,7 @@ impl CallConstraint {
         trial: &Verdict,
     ) -> Result<OutputGrammar, ApiError> {
         let tokenizer = &app.text()?.tokenizer;
-        let verdicts = app.grammars.check_schemas(tokenizer, schemas, trial);
+        let verdicts = app.grammars.check_schemas(tokenizer, schemas.iter(), trial);
         let demanded = self.demanded;
         let followed = self
             .tools

@@ -12,7 +12,6 @@ use penstock_text::Tokenizer;
 use penstock_wire::Grammar;
 use tokio::sync::Mutex as TaskMutex;
 
-use crate::grammar_trial::Screening;
 use crate::job_process::JobProcess;
 
 /// Time to compile a grammar: ordinary ones take milliseconds.
@@ -64,16 +63,16 @@ impl Grammars {
     }
 
     /// The verdict on each schema: the keyword that no grammar honours, or [`GrammarError::Busy`].
-    /// `trial` is that on the large ones.
-    pub(crate) fn check_schemas(
+    /// A schema comes with whether it is large; `trial` is the verdict on the large ones.
+    pub(crate) fn check_schemas<'a>(
         &self,
         tokenizer: &Tokenizer,
-        schemas: &Screening,
+        schemas: impl ExactSizeIterator<Item = (&'a Grammar, bool)>,
         trial: &Verdict,
     ) -> Vec<Verdict> {
         let compiler = match self.compiler(tokenizer) {
             Ok(compiler) => compiler,
-            Err(error) => return vec![Err(error); schemas.iter().len()],
+            Err(error) => return vec![Err(error); schemas.len()],
         };
         let check = |(schema, large): (&Grammar, bool)| {
             if large {
@@ -86,7 +85,7 @@ impl Grammars {
                 verdict
             })
         };
-        schemas.iter().map(check).collect()
+        schemas.map(check).collect()
     }
 
     /// The lock of a grammar's trial, by its number.
