@@ -27,7 +27,7 @@ pub enum Medium {
 impl Medium {
     pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
 
-    /// As engines call it; without a name it is the pool. vLLM's storage says how far it is.
+    /// By the engine's name of it; no name is the pool. vLLM's storage is a disk where it is local.
     fn named(name: &[u8], locality: &[u8]) -> Self {
         let name = name.to_ascii_uppercase();
         let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
@@ -47,14 +47,14 @@ pub struct Stored {
     pub hashes: Vec<BlockHash>,
     /// The block before the first one; `None` at the beginning of a prompt.
     pub parent: Option<BlockHash>,
-    /// Those of all blocks, or none: the engine has told them before.
+    /// Tokens of all blocks; empty where an earlier event had them.
     pub tokens: Vec<u32>,
     pub block_size: usize,
     /// Name of the adapter, or its number in brackets from engines that have no names.
     pub adapter: Option<String>,
     pub medium: Medium,
     /// For each block a hash of what else its name depends on (a cache salt, an image); 0: nothing.
-    /// Those of blocks beyond the end are 0.
+    /// Blocks beyond the end have 0.
     pub extra: Vec<u64>,
     /// No token sees all blocks before it, so these alone are no prefix.
     pub windowed: bool,

@@ -21,7 +21,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The tier `tier` holds the chunk `key` of these blocks. Said again, it changes nothing.
+    /// The tier `tier` holds the chunk `key` of these blocks. A repeated report changes nothing.
     pub fn stored(
         &mut self,
         (tier, medium): (usize, Medium),

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::endpoint::Endpoint;
 use crate::msgpack::Malformed;
 use crate::zmtp::{
-    Frames, GREETING, MAX_MESSAGE, MAX_WISH, Said, check_greeting, greeting, pong, ready,
+    Frames, GREETING, MAX_MESSAGE, MAX_WISH, Traffic, check_greeting, greeting, pong, ready,
 };
 
 /// For a connection and its handshake, and for a peer to read what it is sent.
@@ -23,7 +23,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// What a peer says, in order.
+/// The traffic from a peer, in order.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     half: OwnedReadHalf,
@@ -67,7 +67,7 @@ impl Connection {
             check_greeting(&theirs)?;
             writer.write_all(&ready(socket_type)).await?;
             match incoming.next().await? {
-                Said::Ready => Ok::<(), Error>(()),
+                Traffic::Ready => Ok::<(), Error>(()),
                 _ => Err(Malformed("the peer is not ready").into()),
             }
         };
@@ -82,8 +82,8 @@ impl Connection {
     pub(crate) async fn message(&mut self) -> Result<Vec<bytes::Bytes>, Error> {
         loop {
             match self.incoming.next().await? {
-                Said::Message(frames) => return Ok(frames),
-                Said::Ping(context) => self.send(&pong(&context)).await?,
+                Traffic::Message(frames) => return Ok(frames),
+                Traffic::Ping(context) => self.send(&pong(&context)).await?,
                 _ => {}
             }
         }
@@ -101,10 +101,10 @@ impl Connection {
 impl Incoming {
     /// # Errors
     /// The connection has ended, or the peer speaks otherwise.
-    pub(crate) async fn next(&mut self) -> Result<Said, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Traffic, Error> {
         loop {
-            if let Some(said) = self.frames.next()? {
-                return Ok(said);
+            if let Some(traffic) = self.frames.next()? {
+                return Ok(traffic);
             }
             if self.half.read_buf(&mut self.frames.bytes).await? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());

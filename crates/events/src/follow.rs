@@ -41,7 +41,7 @@ pub enum Update {
     Reset,
     /// Batches are missing; they are asked for again, or a [`Self::Reset`] follows.
     Gap,
-    /// With its number: those of a publisher begin at 0.
+    /// A batch and its number; a publisher counts from 0.
     Batch(u64, Batch),
     /// Past batches cannot be had, for this reason.
     NoReplay(String),
@@ -153,7 +153,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         self.next = Some(number.saturating_add(1));
         (self.tell)(match Batch::decode(payload) {
             Ok(batch) => Update::Batch(number, batch),
-            // what it said is not known
+            // the changes in it are lost
             Err(_) => Update::Reset,
         });
     }

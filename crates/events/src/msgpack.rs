@@ -17,7 +17,7 @@ pub(crate) enum Token<'a> {
     Text(&'a [u8]),
     Bytes(&'a [u8]),
     Array(usize),
-    /// So many pairs.
+    /// A map, by its number of pairs.
     Map(usize),
     Extension,
 }

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::connection::{Connection, Incoming};
 use crate::endpoint::Endpoint;
 use crate::msgpack::Malformed;
-use crate::zmtp::{Said, message};
+use crate::zmtp::{Traffic, message};
 
 /// Between two attempts to reach a subscriber that listens.
 const RETRY: Duration = Duration::from_secs(1);
@@ -205,7 +205,7 @@ impl Shared {
 
     /// # Errors
     /// The peer wants more than is kept for one.
-    fn said(&self, name: u64, said: Said) -> Result<(), Malformed> {
+    fn receive(&self, name: u64, traffic: Traffic) -> Result<(), Malformed> {
         let mut state = self.state();
         let Some(peer) = state.peers.iter_mut().find(|peer| peer.name == name) else {
             return Ok(());
@@ -216,16 +216,16 @@ impl Shared {
                 subscriptions.swap_remove(at);
             }
         };
-        match said {
-            Said::Cancel(topic) => cancel(&topic),
-            Said::Subscribe(topic) => return peer.subscribe(&topic),
+        match traffic {
+            Traffic::Cancel(topic) => cancel(&topic),
+            Traffic::Subscribe(topic) => return peer.subscribe(&topic),
             // ZMTP 3.0 writes both as messages
-            Said::Message(frames) => match frames.as_slice() {
+            Traffic::Message(frames) => match frames.as_slice() {
                 [one] if one.first() == Some(&1) => return peer.subscribe(&one[1..]),
                 [one] if one.first() == Some(&0) => cancel(&one.slice(1..)),
                 _ => {}
             },
-            Said::Ready | Said::Ping(_) | Said::Other => {}
+            Traffic::Ready | Traffic::Ping(_) | Traffic::Other => {}
         }
         Ok(())
     }
@@ -301,12 +301,12 @@ async fn publish_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
 
 async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Result<()> {
     loop {
-        let said = incoming.next().await?;
-        shared.said(name, said)?;
+        let traffic = incoming.next().await?;
+        shared.receive(name, traffic)?;
     }
 }
 
-/// Sends the batches from the number that a peer asks for on, and the end.
+/// Sends the batches from a peer's number on, and the end.
 async fn replay_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     let mut connection = Connection::greet(stream, "ROUTER").await?;
     loop {

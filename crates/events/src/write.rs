@@ -153,7 +153,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
     }
 }
 
-/// As vLLM says it: without the tokens, which an event of the pool had.
+/// vLLM's form of it: without the tokens, which the pool's event had.
 fn copied(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
     let (name, locality) = words(medium);
     array(out, if locality.is_some() { 13 } else { 7 });

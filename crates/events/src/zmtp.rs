@@ -13,7 +13,7 @@ use crate::msgpack::Malformed;
 pub(crate) const GREETING: usize = 64;
 /// Bytes of a frame, and of all frames of a message.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-/// The same of a peer that only subscribes or asks.
+/// The same from a peer that subscribes, or requests past batches.
 pub(crate) const MAX_WISH: usize = 4 << 10;
 const MAX_FRAMES: usize = 8;
 
@@ -84,9 +84,9 @@ pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a peer says.
+/// A command or a message from a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Traffic {
     Ready,
     /// With the context to be returned.
     Ping(Bytes),
@@ -121,7 +121,7 @@ impl Frames {
     ///
     /// # Errors
     /// [`Malformed`]: the connection is of no more use.
-    pub(crate) fn next(&mut self) -> Result<Option<Said>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<Traffic>, Malformed> {
         while let Some((flags, body)) = self.frame()? {
             if flags & COMMAND != 0 {
                 return command(&body).map(Some);
@@ -133,7 +133,7 @@ impl Frames {
             }
             if flags & MORE == 0 {
                 self.size = 0;
-                return Ok(Some(Said::Message(std::mem::take(&mut self.message))));
+                return Ok(Some(Traffic::Message(std::mem::take(&mut self.message))));
             }
         }
         Ok(None)
@@ -165,19 +165,19 @@ impl Frames {
     }
 }
 
-fn command(body: &Bytes) -> Result<Said, Malformed> {
+fn command(body: &Bytes) -> Result<Traffic, Malformed> {
     let named = body.first().map(|length| usize::from(*length));
     let name = named.and_then(|length| body.get(1..=length));
     let name = name.ok_or(Malformed("a command has no name"))?;
     let rest = body.slice(1 + name.len()..);
     Ok(match name {
-        b"READY" => Said::Ready,
+        b"READY" => Traffic::Ready,
         // two bytes of time before the context
-        b"PING" => Said::Ping(rest.slice(rest.len().min(2)..)),
-        b"SUBSCRIBE" => Said::Subscribe(rest),
-        b"CANCEL" => Said::Cancel(rest),
+        b"PING" => Traffic::Ping(rest.slice(rest.len().min(2)..)),
+        b"SUBSCRIBE" => Traffic::Subscribe(rest),
+        b"CANCEL" => Traffic::Cancel(rest),
         b"ERROR" => return Err(Malformed("the peer refuses the connection")),
-        _ => Said::Other,
+        _ => Traffic::Other,
     })
 }
 
@@ -204,24 +204,24 @@ mod tests {
 
     #[test]
     fn commands_are_told_apart() {
-        let said = |bytes: &[u8]| {
+        let read = |bytes: &[u8]| {
             let mut frames = Frames::of_at_most(MAX_MESSAGE);
             frames.bytes.extend_from_slice(bytes);
             frames.next()
         };
-        assert_eq!(said(&ready("SUB")), Ok(Some(Said::Ready)));
-        let ping = said(b"\x04\x09\x04PING\x00\x0axy");
-        assert_eq!(ping, Ok(Some(Said::Ping(Bytes::from_static(b"xy")))));
-        let subscribe = said(b"\x04\x0c\x09SUBSCRIBEkv");
+        assert_eq!(read(&ready("SUB")), Ok(Some(Traffic::Ready)));
+        let ping = read(b"\x04\x09\x04PING\x00\x0axy");
+        assert_eq!(ping, Ok(Some(Traffic::Ping(Bytes::from_static(b"xy")))));
+        let subscribe = read(b"\x04\x0c\x09SUBSCRIBEkv");
         assert_eq!(
             subscribe,
-            Ok(Some(Said::Subscribe(Bytes::from_static(b"kv"))))
+            Ok(Some(Traffic::Subscribe(Bytes::from_static(b"kv"))))
         );
-        assert!(said(b"\x04\x06\x05ERROR").is_err());
-        assert!(said(b"\x04\x01\x05").is_err());
-        assert!(said(b"\x08\x00").is_err());
-        assert!(said(&[2, 255, 255, 255, 255, 0, 0, 0, 0]).is_err());
-        assert_eq!(said(b"\x00\x05abc"), Ok(None));
+        assert!(read(b"\x04\x06\x05ERROR").is_err());
+        assert!(read(b"\x04\x01\x05").is_err());
+        assert!(read(b"\x08\x00").is_err());
+        assert!(read(&[2, 255, 255, 255, 255, 0, 0, 0, 0]).is_err());
+        assert_eq!(read(b"\x00\x05abc"), Ok(None));
     }
 
     proptest! {
@@ -239,7 +239,7 @@ mod tests {
             let (mut frames, mut found) = (Frames::of_at_most(MAX_MESSAGE), Vec::new());
             for part in bytes.chunks(piece) {
                 frames.bytes.extend_from_slice(part);
-                while let Some(Said::Message(parts)) = frames.next().unwrap() {
+                while let Some(Traffic::Message(parts)) = frames.next().unwrap() {
                     found.push(parts.iter().map(|part| part.to_vec()).collect::<Vec<_>>());
                 }
             }

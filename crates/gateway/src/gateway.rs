@@ -17,7 +17,7 @@ use crate::headers::BackendKey;
 use crate::metrics::Metrics;
 use crate::models::{Destination, Models};
 use crate::pool::Pool;
-use crate::stop::Stopper;
+use crate::stop::ShutdownSignal;
 
 /// A body where nothing else is said: images as text are the largest.
 const MAX_BODY_BYTES: usize = 20 << 20;
@@ -44,7 +44,7 @@ pub struct Gateway {
     /// Bodies of requests whose streams may go on elsewhere.
     pub(crate) kept_bodies: BodyBudget,
     /// Ends what a drain has waited for in vain.
-    pub(crate) stopper: Stopper,
+    pub(crate) stopper: ShutdownSignal,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
 }
@@ -89,7 +89,7 @@ impl Gateway {
             backend_key,
             bodies: BodyBudget::new(&config.limits),
             kept_bodies: BodyBudget::of(config.resume_bytes, 0),
-            stopper: Stopper::new(),
+            stopper: ShutdownSignal::new(),
             started: since_epoch.unwrap_or_default().as_secs(),
             guard: Arc::new(guard),
             open: Arc::default(),

@@ -28,7 +28,7 @@ pub(crate) enum Segment<'a> {
 
 /// Names that matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Name {
+enum MemberName {
     Wanted(Member),
     /// An answer inside an event.
     Answer,
@@ -185,17 +185,17 @@ impl ObjectReader {
 
     fn after_name(&mut self) {
         self.wanted = match self.last_name() {
-            Name::Wanted(member) => Some(member),
-            Name::Answer | Name::Other => None,
+            MemberName::Wanted(member) => Some(member),
+            MemberName::Answer | MemberName::Other => None,
         };
     }
 
-    fn last_name(&self) -> Name {
+    fn last_name(&self) -> MemberName {
         match self.name.as_deref() {
-            Some(b"model") => Name::Wanted(Member::Model),
-            Some(b"usage") => Name::Wanted(Member::Usage),
-            Some(b"message" | b"response") => Name::Answer,
-            _ => Name::Other,
+            Some(b"model") => MemberName::Wanted(Member::Model),
+            Some(b"usage") => MemberName::Wanted(Member::Usage),
+            Some(b"message" | b"response") => MemberName::Answer,
+            _ => MemberName::Other,
         }
     }
 
@@ -205,7 +205,7 @@ impl ObjectReader {
             return;
         }
         if self.depth == 1 {
-            let is_answer = self.last_name() == Name::Answer;
+            let is_answer = self.last_name() == MemberName::Answer;
             self.in_answer = self.is_event && is_object && is_answer && self.value_depth.is_none();
         }
         self.depth += 1;

@@ -31,7 +31,7 @@ use crate::observe::Observed;
 use crate::pool::Routed;
 use crate::rename::Rename;
 use crate::silence::Silence;
-use crate::stop::Stop;
+use crate::stop::ShutdownWait;
 
 /// An answer.
 pub(crate) struct Relayed {
@@ -43,7 +43,7 @@ pub(crate) struct Relayed {
     ending: Ending,
     failover: Option<Failover>,
     silence: Silence,
-    stop: Stop,
+    stop: ShutdownWait,
     /// Another pool gets the request, too, and both answers are compared.
     mirror: Option<Tap>,
     /// Why nothing more is taken from the replica.

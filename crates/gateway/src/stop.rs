@@ -1,18 +1,18 @@
-//! The moment at which what is still open is ended.
+//! The moment at which streams that are still open are ended.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::sync::watch;
 
-/// Begins the end; dropped without it, there is none.
+/// Sends the signal at most once; a drop sends none.
 #[derive(Debug)]
-pub(crate) struct Stopper(watch::Sender<bool>);
+pub(crate) struct ShutdownSignal(watch::Sender<bool>);
 
-/// A wait for it.
-pub(crate) struct Stop(Pin<Box<dyn Future<Output = ()> + Send>>);
+/// A wait for the signal.
+pub(crate) struct ShutdownWait(Pin<Box<dyn Future<Output = ()> + Send>>);
 
-impl Stopper {
+impl ShutdownSignal {
     pub(crate) fn new() -> Self {
         Self(watch::Sender::new(false))
     }
@@ -21,9 +21,9 @@ impl Stopper {
         self.0.send_replace(true);
     }
 
-    pub(crate) fn wait(&self) -> Stop {
+    pub(crate) fn wait(&self) -> ShutdownWait {
         let mut stopped = self.0.subscribe();
-        Stop(Box::pin(async move {
+        ShutdownWait(Box::pin(async move {
             if stopped.wait_for(|stopped| *stopped).await.is_err() {
                 std::future::pending().await
             }
@@ -31,7 +31,7 @@ impl Stopper {
     }
 }
 
-impl Stop {
+impl ShutdownWait {
     /// Whether it has come.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         matches!(self.0.as_mut().poll(cx), Poll::Ready(()))

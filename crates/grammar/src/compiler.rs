@@ -56,13 +56,13 @@ enum Entry {
     Running(Vec<Waiter>),
 }
 
-type Kept = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
+type Cache = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
 
-/// Compiles grammars for one vocabulary, and keeps the last ones. Who asks for a grammar that is
-/// being compiled waits for the same thread.
+/// Compiles grammars for one vocabulary, and keeps the last ones. Requests for one grammar wait for
+/// the same thread.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<Cache>>,
     threads: Arc<AtomicUsize>,
     /// Bytes of all lexers.
     bytes: Arc<AtomicUsize>,
@@ -129,10 +129,7 @@ impl Compiler {
     /// [`Self::compile`]; this thread does where it is known already.
     pub fn start(&self, grammar: &Grammar, then: impl FnOnce(Outcome) + Send + 'static) {
         let mut kept = lock(&self.kept);
-        let found = kept.iter().position(|(other, _)| other == grammar);
-        if let Some(entry) = found.and_then(|at| kept.remove(at)) {
-            kept.push_front(entry);
-            let entry = Arc::clone(&kept[0].1);
+        if let Some(entry) = recent(&mut kept, grammar) {
             drop(kept);
             let outcome = match &mut *lock(&entry) {
                 Entry::Running(waiters) => return waiters.push(Box::new(then)),
@@ -150,6 +147,12 @@ impl Compiler {
         self.spawn(grammar.clone(), entry, place);
     }
 
+    /// Whether a grammar that compiles is kept: [`Self::compile`] has it at once.
+    pub fn is_kept(&self, grammar: &Grammar) -> bool {
+        let entry = recent(&mut lock(&self.kept), grammar);
+        entry.is_some_and(|entry| matches!(*lock(&entry), Entry::Done(Ok(_))))
+    }
+
     fn spawn(&self, grammar: Grammar, entry: Arc<Mutex<Entry>>, place: Place) {
         let (vocabulary, bytes) = (Arc::clone(&self.vocabulary), Arc::clone(&self.bytes));
         let (kept, answered) = (Arc::clone(&self.kept), Arc::clone(&entry));
@@ -165,6 +168,15 @@ impl Compiler {
             finish(&self.kept, &answered, Err(error));
         }
     }
+}
+
+/// The entry of a grammar, which becomes the most recent one.
+fn recent(kept: &mut Cache, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
+    let at = kept.iter().position(|(other, _)| other == grammar)?;
+    let found = kept.remove(at)?;
+    let entry = Arc::clone(&found.1);
+    kept.push_front(found);
+    Some(entry)
 }
 
 /// Starts a thread with the stack that a compile needs.
@@ -188,7 +200,7 @@ pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) -> Result<()
 }
 
 /// Keeps what compiled, forgets what did not, and answers who waits.
-fn finish(kept: &Mutex<Kept>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
+fn finish(kept: &Mutex<Cache>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
     if outcome.is_err() {
         lock(kept).retain(|(_, other)| !Arc::ptr_eq(other, entry));
     }

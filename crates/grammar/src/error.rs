@@ -1,7 +1,11 @@
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// Bytes of the reason that are shown: llguidance may repeat the whole grammar.
 const MAX_REASON: usize = 300;
+/// Characters of a wrong value that are shown.
+const MAX_EXCERPT: usize = 60;
 
 /// Why there is no matcher for a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,11 +15,10 @@ pub enum GrammarError {
     Invalid(String),
     #[error("it takes longer than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
-    /// Its trial in a process of its own came to no end.
+    /// The process of its trial was ended by its limits.
     #[error("it takes too much memory or time to compile")]
     TooLarge,
-    /// Earlier grammars that are too slow are still being compiled, or no thread could start: says
-    /// nothing of the grammar.
+    /// Earlier slow grammars have all threads, or no thread could start. No verdict on the grammar.
     #[error("too many grammars are being compiled")]
     Busy,
     #[error("the model's tokenizer has no bytes for its tokens, so no grammar can be followed")]
@@ -60,6 +63,16 @@ impl MatchError {
     pub(crate) fn of(error: &dyn std::fmt::Display) -> Self {
         Self(shortened(&error.to_string()))
     }
+}
+
+/// The beginning of a value.
+pub(crate) fn excerpt(value: &Value) -> String {
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_EXCERPT) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 /// What llguidance calls by names of its own.

@@ -27,7 +27,9 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
                 let rule = rules.define(&name)?;
                 let _ = write!(out, "\n{rule}:");
             }
-            (Item::Defines, None) => return Err(GrammarError::invalid("::= without a name")),
+            (Item::Defines, None) => {
+                return Err(GrammarError::invalid("::= must follow a rule's name"));
+            }
             (item, before) => {
                 if let Some(name) = before {
                     let _ = write!(out, " {}", rules.name(&name));
@@ -78,7 +80,9 @@ impl Rules {
 
     fn check(&self) -> Result<(), GrammarError> {
         if !self.names.contains_key("root") {
-            return Err(GrammarError::invalid("there is no rule root"));
+            return Err(GrammarError::invalid(
+                "a GBNF grammar must have a rule root",
+            ));
         }
         match self.names.iter().find(|(_, (_, defined))| !defined) {
             Some((name, _)) => Err(GrammarError::Invalid(format!("{name} is not defined"))),
@@ -119,7 +123,7 @@ impl Scanner<'_> {
                 ':' => {
                     let rest = (self.rest.next(), self.rest.next());
                     if rest != (Some(':'), Some('=')) {
-                        return Err(GrammarError::invalid("a colon outside ::="));
+                        return Err(GrammarError::invalid("a colon must be part of ::="));
                     }
                     Item::Defines
                 }
@@ -149,7 +153,9 @@ impl Scanner<'_> {
                 _ => break,
             }
         }
-        Err(GrammarError::invalid("a repetition is {m,n}"))
+        Err(GrammarError::invalid(
+            "a repetition must be {m}, {m,} or {m,n}",
+        ))
     }
 
     fn string(&mut self) -> Result<String, GrammarError> {
@@ -159,7 +165,7 @@ impl Scanner<'_> {
                 Some('"') => return Ok(text),
                 Some('\\') => text.push(self.escape()?),
                 Some(c) => text.push(c),
-                None => return Err(GrammarError::invalid("a string does not end")),
+                None => return Err(GrammarError::invalid("a string has no closing quote")),
             }
         }
     }
@@ -183,7 +189,7 @@ impl Scanner<'_> {
                 Some(c) => {
                     let _ = write!(class, "\\x{{{:x}}}", c as u32);
                 }
-                None => return Err(GrammarError::invalid("a class does not end")),
+                None => return Err(GrammarError::invalid("a class has no closing bracket")),
             }
             any = true;
         }
@@ -204,7 +210,31 @@ impl Scanner<'_> {
             }
         };
         let code: String = self.rest.by_ref().take(digits).collect();
-        let number = u32::from_str_radix(&code, 16).ok().and_then(char::from_u32);
-        number.ok_or_else(|| GrammarError::Invalid(format!("{code} is not a character")))
+        // `from_str_radix` takes a sign, too.
+        let hex = code.chars().all(|c| c.is_ascii_hexdigit()) && code.len() == digits;
+        let number = u32::from_str_radix(&code, 16).ok().filter(|_| hex);
+        number.and_then(char::from_u32).ok_or_else(|| {
+            GrammarError::Invalid(format!("{code:?} is not a character's {digits} hex digits"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_are_hex_digits_alone() {
+        assert_eq!(
+            to_lark(r#"root ::= "\x41\u00e9""#).as_deref(),
+            Ok("\nstart: \"Aé\"")
+        );
+        for digits in [r"\x+f", r"\x4", r"\u+041", r"\U0000-041", r"\u 041"] {
+            let error = to_lark(&format!("root ::= \"{digits}\"")).map_err(|e| e.to_string());
+            assert!(
+                error.as_ref().is_err_and(|e| e.contains("hex digits")),
+                "{digits}: {error:?}"
+            );
+        }
     }
 }

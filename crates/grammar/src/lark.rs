@@ -44,7 +44,7 @@ fn ends_escaped(text: &str) -> bool {
 /// Lark of a JSON list of strings.
 pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     let choices: Vec<String> = serde_json::from_str(text)
-        .map_err(|e| GrammarError::invalid(format!("choices are a list of strings: {e}")))?;
+        .map_err(|e| GrammarError::invalid(format!("choices must be a list of strings: {e}")))?;
     let mut seen = HashSet::new();
     let distinct = choices.iter().filter(|choice| seen.insert(*choice));
     let patterns: Vec<String> = distinct.map(|choice| escaped(choice)).collect();

@@ -10,7 +10,7 @@ use crate::error::MatchError;
 
 /// Bytes of a shared lexer from which on new sequences share a new one.
 const SHARED_BYTES: usize = 32 << 20;
-/// Bytes of all lexers of a vocabulary, from which on those of [`LARGE_BYTES`] are given up.
+/// Bytes of all lexers of a vocabulary above which lexers of [`LARGE_BYTES`] are given up.
 const TOTAL_BYTES: usize = 1 << 30;
 const LARGE_BYTES: usize = 8 << 20;
 
@@ -133,7 +133,7 @@ mod tests {
         (Arc::new(Lexers::new(parser.unwrap(), total)), size)
     }
 
-    /// Tokens without a pattern until the matcher says no, at most so many.
+    /// Reads up to `most` pseudo-random tokens, or up to the first error of the matcher.
     fn read(matcher: &mut Matcher, size: usize, most: usize) -> Result<(), MatchError> {
         let mut state = 1u64;
         for _ in 0..most {

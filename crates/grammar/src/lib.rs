@@ -4,7 +4,7 @@
 //! The front door compiles a grammar to find what is wrong with it, the sampler to follow it; both
 //! have the same [`Vocabulary`]. What llguidance cannot honour is an error that names it. A
 //! [`Matcher`] belongs to one sequence; [`Grammars`] has the masks of sequences computed while a
-//! model computes. Nothing here knows of requests, slots or logits.
+//! model computes. Requests, slots and logits are outside of this crate.
 
 mod compiler;
 mod error;

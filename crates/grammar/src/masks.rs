@@ -26,7 +26,8 @@ const COMPILE_LIMIT: Duration = Duration::from_secs(60);
 const STACK: usize = 64 << 20;
 const MOST_THREADS: usize = 4;
 
-type Failed = String;
+/// Why a grammar cannot be followed.
+type Reason = String;
 
 /// The threads, started with the first grammar.
 pub struct Grammars {
@@ -38,7 +39,7 @@ pub struct Grammars {
 struct Shared {
     /// The checkpoint, which has the tokenizer.
     path: PathBuf,
-    compiler: OnceLock<Result<Compiler, Failed>>,
+    compiler: OnceLock<Result<Compiler, Reason>>,
     cost: Cost,
 }
 
@@ -178,7 +179,7 @@ fn add(to: &AtomicU64, began: Instant) {
 }
 
 impl Shared {
-    fn compiler(&self) -> Result<&Compiler, Failed> {
+    fn compiler(&self) -> Result<&Compiler, Reason> {
         let open = || compiler_of(&self.path);
         self.compiler
             .get_or_init(open)
@@ -187,14 +188,14 @@ impl Shared {
     }
 }
 
-fn compiler_of(path: &Path) -> Result<Compiler, Failed> {
+fn compiler_of(path: &Path) -> Result<Compiler, Reason> {
     let text = TextModel::open(path, None).map_err(|e| e.to_string())?;
     let vocabulary = Vocabulary::new(&text.tokenizer).map_err(|e| e.to_string())?;
     Ok(Compiler::new(vocabulary))
 }
 
 impl Constraint {
-    /// Takes in tokens of the output; the masks are those of the row after.
+    /// Takes in tokens of the output; the next masks are for the row after them.
     pub fn accept(&self, tokens: &[i32]) {
         let mut state = self.lock();
         let tokens = tokens.iter().map(|&token| token as u32);
@@ -218,7 +219,7 @@ impl Constraint {
         }
     }
 
-    /// The mask after so many drafts; waits for it `until` then.
+    /// The mask after `drafts` draft tokens, for which it waits `until` then.
     pub fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> RowMask {
         let began = Instant::now();
         let missing = |state: &mut State| !state.failed && state.masks.len() <= drafts;
@@ -248,7 +249,7 @@ impl Constraint {
 
     /// Computes the masks that are missing. One thread does at a time: what comes meanwhile is
     /// there when it looks for its next task.
-    fn advance(self: &Arc<Self>) -> Result<(), Failed> {
+    fn advance(self: &Arc<Self>) -> Result<(), Reason> {
         let mut state = self.lock();
         if state.busy || state.failed {
             return Ok(());
@@ -275,7 +276,7 @@ impl Constraint {
         Ok(())
     }
 
-    fn compile(self: &Arc<Self>) -> Result<(), Failed> {
+    fn compile(self: &Arc<Self>) -> Result<(), Reason> {
         let this = Arc::clone(self);
         let then = move |outcome: Result<Compiled, GrammarError>| {
             let matcher = outcome.map(|compiled| compiled.matcher(this.ends.clone()));
@@ -338,7 +339,7 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, tokens: &[u32]) -> Result<(), Failed> {
+    fn read(&mut self, tokens: &[u32]) -> Result<(), Reason> {
         self.keep(0)?;
         for &token in tokens {
             if !self.matcher.accept(token).map_err(text)? {
@@ -349,7 +350,7 @@ impl Reader {
     }
 
     /// The mask after `drafts`; `None` where the grammar forbids one of them.
-    fn mask(&mut self, drafts: &[u32], cost: &Cost) -> Result<Option<Mask>, Failed> {
+    fn mask(&mut self, drafts: &[u32], cost: &Cost) -> Result<Option<Mask>, Reason> {
         let pairs = self.drafts.iter().zip(drafts);
         self.keep(pairs.take_while(|(a, b)| a == b).count())?;
         while let Some(&draft) = drafts.get(self.drafts.len()) {
@@ -366,13 +367,13 @@ impl Reader {
     }
 
     /// Takes back all drafts but the first `count`.
-    fn keep(&mut self, count: usize) -> Result<(), Failed> {
+    fn keep(&mut self, count: usize) -> Result<(), Reason> {
         let back = self.drafts.len() - count;
         self.drafts.truncate(count);
         self.matcher.rollback(back).map_err(text)
     }
 }
 
-fn text(error: MatchError) -> Failed {
+fn text(error: MatchError) -> Reason {
     error.to_string()
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use crate::error::GrammarError;
+use crate::error::{GrammarError, excerpt};
 use crate::{gbnf, lark, schema};
 
 /// Deepest nesting of formats.
@@ -16,8 +16,9 @@ type Object = Map<String, Value>;
 
 /// The Lark text of a structural tag. `special` are the texts of special tokens, longest first.
 pub(crate) fn to_lark(text: &str, special: &[(String, u32)]) -> Result<String> {
-    let tag: Object = serde_json::from_str(text)
-        .map_err(|e| GrammarError::invalid(format!("a structural tag is a JSON object: {e}")))?;
+    let tag: Object = serde_json::from_str(text).map_err(|e| {
+        GrammarError::invalid(format!("a structural tag must be a JSON object: {e}"))
+    })?;
     let format = match tag.get("format") {
         Some(format) => format.clone(),
         None => of_structures(&tag)?,
@@ -120,12 +121,12 @@ impl Writer<'_> {
         let mut out = Vec::new();
         for (i, format) in formats.iter().enumerate() {
             if i < last && format.get("type").and_then(Value::as_str) == Some("any_text") {
-                return Err(invalid("any_text stands last, or in a tag with an end"));
+                return Err(invalid("any_text must stand last, or in a tag with an end"));
             }
             out.push(self.format(format, depth - 1)?);
         }
         if out.is_empty() {
-            return Err(invalid("a list of formats is empty"));
+            return Err(invalid("elements must not be empty"));
         }
         Ok(out)
     }
@@ -137,7 +138,7 @@ impl Writer<'_> {
         let ends = match tag.get("end") {
             Some(Value::String(end)) => vec![end.as_str()],
             Some(Value::Array(_)) => strings(tag, "end")?,
-            _ => return Err(invalid("a tag has an end")),
+            other => return Err(mistyped("end", "a string or a list of strings", other)),
         };
         let content = tag.get("content").unwrap_or(&Value::Null);
         if content.get("type").and_then(Value::as_str) == Some("any_text") {
@@ -183,7 +184,7 @@ impl Writer<'_> {
         let (mut items, mut whole, mut used) = (Vec::new(), Vec::new(), 0);
         for trigger in &triggers {
             if trigger.is_empty() {
-                return Err(invalid("a trigger is not empty"));
+                return Err(invalid("a trigger must not be empty"));
             }
             let mut rests = Vec::new();
             for tag in tags {
@@ -201,7 +202,7 @@ impl Writer<'_> {
             }
         }
         if used < tags.len() || items.is_empty() {
-            return Err(invalid("every tag begins with a trigger"));
+            return Err(invalid("every tag must begin with one of the triggers"));
         }
         let item = self.rule("", &items.join(" | "));
         let plain: Vec<&str> = triggers
@@ -243,7 +244,7 @@ impl Writer<'_> {
             tags.push(self.tag(object(tag)?, "", depth)?);
         }
         if tags.is_empty() {
-            return Err(invalid("tags is empty"));
+            return Err(invalid("tags must not be empty"));
         }
         let tag = self.rule("", &tags.join(" | "));
         let separator = self.literal(string(format, "separator")?);
@@ -298,24 +299,24 @@ fn alternatives(texts: &[&str]) -> String {
 }
 
 fn object(value: &Value) -> Result<&Object> {
-    value
-        .as_object()
-        .ok_or_else(|| invalid("a format or tag is an object"))
+    let wrong = || mistyped("a format or a tag", "an object", Some(value));
+    value.as_object().ok_or_else(wrong)
 }
 
 fn string<'a>(object: &'a Object, name: &str) -> Result<&'a str> {
-    let text = object.get(name).and_then(Value::as_str);
-    text.ok_or_else(|| GrammarError::Invalid(format!("{name} is missing or not a string")))
+    let value = object.get(name);
+    let text = value.and_then(Value::as_str);
+    text.ok_or_else(|| mistyped(name, "a string", value))
 }
 
 fn list<'a>(object: &'a Object, name: &str) -> Result<&'a [Value]> {
-    let items = object.get(name).and_then(Value::as_array);
-    let items = items.map(Vec::as_slice);
-    items.ok_or_else(|| GrammarError::Invalid(format!("{name} is missing or not a list")))
+    let value = object.get(name);
+    let items = value.and_then(Value::as_array).map(Vec::as_slice);
+    items.ok_or_else(|| mistyped(name, "a list", value))
 }
 
 fn strings<'a>(object: &'a Object, name: &str) -> Result<Vec<&'a str>> {
-    let wrong = || GrammarError::Invalid(format!("{name} is a list of strings"));
+    let wrong = || mistyped(name, "a list of strings", object.get(name));
     let items = list(object, name)?.iter();
     items.map(|item| item.as_str().ok_or_else(wrong)).collect()
 }
@@ -324,7 +325,7 @@ fn flag(object: &Object, name: &str) -> Result<bool> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(GrammarError::Invalid(format!("{name} is true or false"))),
+        other => Err(mistyped(name, "true or false", other)),
     }
 }
 
@@ -340,6 +341,12 @@ fn no_other(object: &Object, known: &[&str]) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// The error of a member that is missing, or of another kind than `expected`.
+fn mistyped(name: &str, expected: &str, found: Option<&Value>) -> GrammarError {
+    let found = found.map_or_else(|| "nothing".to_owned(), excerpt);
+    GrammarError::Invalid(format!("{name} must be {expected}, got {found}"))
 }
 
 fn invalid(reason: &str) -> GrammarError {

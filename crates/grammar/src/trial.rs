@@ -1,7 +1,6 @@
-//! Trials: a grammar of a request is compiled in a process that can be ended, before it is here.
+//! Trials: a process that can be ended compiles a grammar of a request before this one does.
 //!
-//! Nothing ends llguidance while it compiles. Grammars that are small by what they are made of need
-//! no trial.
+//! Nothing ends llguidance while it compiles. Grammars of few and small parts need no trial.
 
 use std::sync::Arc;
 
@@ -79,7 +78,7 @@ pub fn run_trial(job: &str) -> Result<String, GrammarError> {
     Ok(TRIED.to_owned())
 }
 
-/// What an outcome of [`run_trial`] says of the grammars; `None` where it came to no end.
+/// The verdict by an outcome of [`run_trial`], which is `None` where its process was ended.
 ///
 /// # Errors
 /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`] where they were not compiled.
@@ -91,7 +90,7 @@ pub fn trial_verdict(outcome: Option<&str>) -> Result<(), GrammarError> {
     }
 }
 
-/// Whether a grammar compiles in milliseconds, by what it is made of.
+/// Whether a grammar compiles in milliseconds, by the kind and size of its parts.
 pub fn is_small(grammar: &Grammar) -> bool {
     let text = grammar.text.as_str();
     let value = || serde_json::from_str::<Value>(text).ok();
@@ -117,7 +116,7 @@ fn expression(text: &str) -> bool {
 fn format(value: &Value) -> bool {
     match value {
         Value::Object(members) => members.iter().all(|(name, value)| match name.as_str() {
-            "json_schema" | "schema" => schema(value),
+            "json_schema" | "schema" => value.to_string().len() <= SMALL_SCHEMA && schema(value),
             "pattern" | "grammar" => value.as_str().is_some_and(expression),
             _ => format(value),
         }),
@@ -206,6 +205,9 @@ mod tests {
         let tag = |schema| json!({"format": {"type": "json_schema", "json_schema": schema}});
         let text = tag(json!({"type": "object"})).to_string();
         assert!(of(GrammarKind::StructuralTag, &text));
+        let long = json!({"type": "object", "description": "x".repeat(SMALL_SCHEMA)});
+        let text = tag(long.clone()).to_string();
+        assert!(!small(long) && !of(GrammarKind::StructuralTag, &text));
         let text = tag(json!({"multipleOf": 7})).to_string();
         assert!(!of(GrammarKind::StructuralTag, &text));
     }

@@ -85,7 +85,7 @@ impl Vocabulary {
         })
     }
 
-    /// `own`: the text of the grammar is the request's, so that its lines tell something.
+    /// `own`: the request wrote the grammar's text, so errors keep its lines.
     pub(crate) fn parser(
         &self,
         grammar: TopLevelGrammar,

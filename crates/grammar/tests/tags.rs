@@ -186,3 +186,80 @@ fn what_no_output_could_mean_is_refused() {
         assert!(error.contains(reason), "{format}: {error}");
     }
 }
+
+#[test]
+fn errors_name_the_member_what_it_must_be_and_what_it_is() {
+    for (format, reason) in [
+        (json!(3), "a format or a tag must be an object, got 3"),
+        (json!({"type": 1}), "type must be a string, got 1"),
+        (
+            json!({"type": "regex"}),
+            "pattern must be a string, got nothing",
+        ),
+        (
+            json!({"type": "or", "elements": {}}),
+            "elements must be a list, got {}",
+        ),
+        (
+            json!({"type": "tag", "begin": "a", "end": 1}),
+            "end must be a string or a list of strings, got 1",
+        ),
+        (
+            json!({"type": "triggered_tags", "triggers": [1], "tags": tags()}),
+            "triggers must be a list of strings, got [1]",
+        ),
+        (
+            json!({"type": "triggered_tags", "triggers": ["<"], "tags": tags(), "at_least_one": 1}),
+            "at_least_one must be true or false, got 1",
+        ),
+        (
+            json!({"type": "sequence", "elements": [{"type": "any_text"}, {"type": "any_text"}]}),
+            "any_text must stand last, or in a tag with an end",
+        ),
+    ] {
+        let error = compile(&json!({"type": "structural_tag", "format": format}));
+        assert_eq!(error.err().unwrap().to_string(), reason, "{format}");
+    }
+}
+
+/// A tag that compiles needs no check of its schemas one by one.
+#[test]
+fn a_schema_that_does_not_compile_alone_does_not_in_a_tag() {
+    let limit = Duration::from_secs(20);
+    let words = (0..=255).map(|byte| vec![byte]).chain([b"<end>".to_vec()]);
+    let vocabulary = Vocabulary::of_tokens(words.collect(), vec![("<end>".into(), END)]).unwrap();
+    let compiler = Compiler::new(vocabulary);
+    let never = json!({"type": "object", "required": ["n"], "properties": {"n": {"$ref": "#"}}});
+    for schema in [
+        json!({"not": {}}),
+        json!({"uniqueItems": true}),
+        json!({"$ref": "#/nowhere"}),
+        json!({"oneOf": [{"type": "integer"}, {"minimum": 2}]}),
+        json!({"type": "string", "minLength": 3, "maxLength": 2}),
+        json!({"allOf": [{"type": "string"}, {"type": "integer"}]}),
+        json!({"type": "string", "pattern": "(?=a)"}),
+        json!({"enum": []}),
+        json!({"type": "object", "properties": {"a": false}, "required": ["a"]}),
+        json!({"x-guidance": {"lenient": true}}),
+        never,
+    ] {
+        let alone = compiler.check_schema(&schema.to_string(), limit);
+        assert!(alone.is_err(), "{schema}");
+        let any = json!({"type": "json_schema", "json_schema": {"type": "object"}});
+        let one = json!({"type": "json_schema", "json_schema": schema});
+        let tag = |content: &Value, begin: &str| {
+            json!({"type": "tag", "begin": begin,
+                "content": content, "end": "</f>"})
+        };
+        let both = json!([tag(&any, "<f=a>"), tag(&one, "<f=b>")]);
+        for format in [
+            json!({"type": "or", "elements": both}),
+            json!({"type": "triggered_tags", "triggers": ["<f="], "tags": both}),
+            json!({"type": "tags_with_separator", "tags": both, "separator": ""}),
+        ] {
+            let tag = json!({"type": "structural_tag", "format": format});
+            let grammar = Grammar::new(GrammarKind::StructuralTag, tag.to_string());
+            assert!(compiler.compile(&grammar, limit).is_err(), "{format}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use url::Url;
 use crate::cluster::Cluster;
 use crate::credentials::Credentials;
 use crate::event::refused;
-use crate::plugin::Issued;
+use crate::plugin::CredentialCache;
 use crate::trouble::Trouble;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ pub struct Api {
     cluster: Arc<Cluster>,
     /// Made anew when the certificates are others.
     client: Arc<Mutex<Option<(Trust, Client)>>>,
-    issued: Arc<Issued>,
+    issued: Arc<CredentialCache>,
 }
 
 impl Api {

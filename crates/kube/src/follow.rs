@@ -14,7 +14,7 @@ use crate::api::Api;
 use crate::backoff::{Backoff, chance};
 use crate::event::{Page, malformed};
 use crate::lines::{Lines, TooLong};
-use crate::objects::{Known, Objects, head};
+use crate::objects::{Objects, Snapshot, head};
 use crate::trouble::Trouble;
 use crate::watched::Watched;
 
@@ -64,14 +64,14 @@ pub(crate) struct Follower<T> {
     pub(crate) timing: Timing,
     pub(crate) published: Published<T>,
     pub(crate) changed: Arc<Notify>,
-    /// The log says so.
+    /// The log has a line about the failure.
     pub(crate) failing: AtomicBool,
 }
 
 impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     /// Never ends by itself.
     pub(crate) async fn run(self) {
-        let mut known = Known::nothing();
+        let mut known = Snapshot::nothing();
         let mut backoff = Backoff::new(self.timing.first_pause, self.timing.longest_pause);
         loop {
             let began = Instant::now();
@@ -113,7 +113,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         format!("{}: {}", self.api.server(), self.watched.said())
     }
 
-    fn publish(&self, known: &Known<T>) {
+    fn publish(&self, known: &Snapshot<T>) {
         let mut published = self
             .published
             .lock()
@@ -122,7 +122,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         self.changed.notify_one();
     }
 
-    /// There are none of a kind that the server does not know, unless it has known it before.
+    /// A kind that the server does not have has no objects, unless some were listed before.
     fn publish_nothing(&self) {
         let mut published = self
             .published
@@ -135,7 +135,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     }
 
     /// Lists all objects, page after page.
-    async fn list(&self, known: &mut Known<T>) -> Result<(), Trouble> {
+    async fn list(&self, known: &mut Snapshot<T>) -> Result<(), Trouble> {
         let mut objects = Objects::new();
         let (mut place, mut empty) = (String::new(), 0);
         let version = loop {
@@ -188,7 +188,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     /// Watches from `version` on, until the server ends the watch.
     async fn watch(
         &self,
-        known: &mut Known<T>,
+        known: &mut Snapshot<T>,
         version: &str,
         backoff: &mut Backoff,
     ) -> Result<(), Trouble> {

@@ -14,13 +14,13 @@ pub type Objects<T> = BTreeMap<String, T>;
 
 /// Objects and the version that they have together.
 #[derive(Debug)]
-pub(crate) struct Known<T> {
+pub(crate) struct Snapshot<T> {
     pub(crate) objects: Arc<Objects<T>>,
     /// `None`: they have to be listed.
     pub(crate) version: Option<String>,
 }
 
-impl<T: DeserializeOwned + Clone + PartialEq> Known<T> {
+impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
     pub(crate) fn nothing() -> Self {
         Self {
             objects: Arc::default(),
@@ -28,7 +28,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Known<T> {
         }
     }
 
-    /// Takes over a list. Returns whether it says something new.
+    /// Takes over a list. Returns whether it changes an object.
     pub(crate) fn replace(&mut self, objects: Objects<T>, version: String) -> bool {
         self.version = Some(version);
         let changed = *self.objects != objects;
@@ -38,8 +38,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Known<T> {
         changed
     }
 
-    /// Takes over one line of a watch. Returns whether it says something new: versions of a kind
-    /// grow, so an event that is no newer than what is known came twice, or late.
+    /// Takes over one line of a watch. Returns whether it changes an object. Versions of a kind
+    /// grow, so an event without a newer version came twice, or late.
     ///
     /// # Errors
     /// [`Trouble`]: the watch is over.
@@ -112,15 +112,15 @@ mod tests {
         format!(r#"{{"type": "{kind}", "object": {{"metadata": {meta}, "size": {size}}}}}"#).into()
     }
 
-    fn sizes(known: &Known<Thing>) -> Vec<(&str, u32)> {
+    fn sizes(known: &Snapshot<Thing>) -> Vec<(&str, u32)> {
         let objects = known.objects.iter();
         objects
             .map(|(name, thing)| (name.as_str(), thing.size))
             .collect()
     }
 
-    fn listed() -> Known<Thing> {
-        let mut known = Known::nothing();
+    fn listed() -> Snapshot<Thing> {
+        let mut known = Snapshot::nothing();
         assert!(known.replace(
             [("a".to_owned(), Thing { size: 1 })].into(),
             "10".to_owned()

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use crate::credentials::Credentials;
 
-/// Logins of clouds ask servers of their own.
+/// Cloud providers' plugins log in at servers of their own.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECONDS_OF_A_DAY: i64 = 86_400;
 
@@ -39,14 +39,14 @@ impl fmt::Debug for Plugin {
     }
 }
 
-/// What a plugin printed last.
+/// A plugin's last credentials.
 #[derive(Default)]
-pub(crate) struct Issued(Mutex<Option<Issue>>);
+pub(crate) struct CredentialCache(Mutex<Option<Issue>>);
 
 /// Without secrets.
-impl fmt::Debug for Issued {
+impl fmt::Debug for CredentialCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Issued(..)")
+        f.write_str("CredentialCache(..)")
     }
 }
 
@@ -54,11 +54,11 @@ impl fmt::Debug for Issued {
 struct Issue {
     token: Option<String>,
     identity: Option<Identity>,
-    /// `None`: never, as far as the plugin said.
+    /// `None`: the plugin gave no time.
     expires: Option<SystemTime>,
 }
 
-impl Issued {
+impl CredentialCache {
     /// Adds what the plugin printed to `credentials`; runs it where that has expired.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Issued {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Printed {
+struct ExecCredential {
     api_version: String,
     kind: String,
     #[serde(default)]
@@ -128,7 +128,7 @@ impl Plugin {
 
     fn read(&self, stdout: &[u8]) -> Result<Issue, String> {
         // not the parser's message, which may quote a secret
-        let printed = serde_json::from_slice::<Printed>(stdout);
+        let printed = serde_json::from_slice::<ExecCredential>(stdout);
         let Ok(printed) = printed else {
             return Err("it printed no ExecCredential".to_owned());
         };

@@ -28,7 +28,7 @@ impl Trouble {
         }
     }
 
-    /// The API server knows no such kind.
+    /// The API server has no such kind.
     pub(crate) fn is_unknown_kind(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }

@@ -71,7 +71,7 @@ impl Choice<'_> {
         parts.into_iter().flatten().map(|text| text.0.as_ref())
     }
 
-    /// Whether it has a part of the output, or ends it. A role alone, or empty text, is none.
+    /// Whether it has a part of the output, or ends it. A role alone or an empty text is no part.
     fn has_output(&self) -> bool {
         let delta = self.delta.as_ref();
         let calls = delta.and_then(|d| d.tool_calls.as_ref());
@@ -110,7 +110,7 @@ impl<'r> Answer<'r> {
     pub(crate) fn take(&mut self, bytes: &[u8], at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
-        let mut taking = Taking {
+        let mut sink = EventSink {
             record: self.record,
             done: &mut self.done,
             keep_text: self.keep_text,
@@ -119,7 +119,7 @@ impl<'r> Answer<'r> {
         let mut wrong = None;
         let pushed = self.reader.push(bytes, |event| {
             if wrong.is_none() {
-                wrong = taking.event(event).err();
+                wrong = sink.event(event).err();
             }
         });
         let events = self.record.event_times.len() - before;
@@ -151,14 +151,14 @@ impl<'r> Answer<'r> {
 }
 
 /// The events of one read.
-struct Taking<'a> {
+struct EventSink<'a> {
     record: &'a mut Record,
     done: &'a mut bool,
     keep_text: bool,
     seconds: f64,
 }
 
-impl Taking<'_> {
+impl EventSink<'_> {
     fn event(&mut self, event: Event<'_>) -> Result<(), Failure> {
         if *self.done {
             return Ok(());
@@ -259,11 +259,11 @@ pub(crate) fn single_document(body: &[u8]) -> Failure {
 /// The message in the data of an `error` event: `{"error": ...}`, an error itself, or plain text.
 fn error_text(data: &[u8]) -> String {
     #[derive(Deserialize)]
-    struct Wrapped<'a> {
+    struct ErrorEnvelope<'a> {
         #[serde(borrow)]
         error: &'a RawValue,
     }
-    match serde_json::from_slice::<Wrapped<'_>>(data) {
+    match serde_json::from_slice::<ErrorEnvelope<'_>>(data) {
         Ok(wrapped) => error_message(wrapped.error.get().as_bytes()),
         Err(_) => error_message(data),
     }

@@ -45,8 +45,8 @@ pub(crate) struct Client<C: Connect> {
 
 /// Reason for a missing answer.
 enum Trouble {
-    /// The connection ended without a byte of an answer. Of one that had been used before that says
-    /// nothing about the server: it closes idle connections when it likes to.
+    /// The connection ended without a byte of an answer. After an earlier exchange this is no fault
+    /// of the server, which may close idle connections at any time.
     Ended(Failure),
     Failed(Failure),
 }

@@ -92,8 +92,8 @@ impl Failure {
         Self::new(FailureKind::Malformed, detail)
     }
 
-    /// What HTTP says of a connection that failed at some `place`: "before the answer", "in the
-    /// middle of the stream".
+    /// A failure of HTTP on a connection, with its `place`: "before the answer", "in the middle of
+    /// the stream".
     pub(crate) fn http(error: &hyper::Error, place: &str) -> Self {
         use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
         let source = error

@@ -46,7 +46,7 @@ impl ChatBody {
     }
 }
 
-/// The error with the names that its reader knows.
+/// The error with the client's own names of fields.
 pub(crate) fn renamed(mut error: ApiError, names: Names) -> ApiError {
     let known = error.param.as_deref().and_then(|param| {
         let known = names.iter().find(|(chat, _)| *chat == param);

@@ -44,7 +44,7 @@ pub struct Common {
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub return_token_ids: bool,
-    /// Keep so many of the prompt's last tokens; 0 is as many as fit.
+    /// Last tokens of the prompt to keep; 0: as many as fit.
     pub truncate_prompt: Option<usize>,
     pub cache_salt: Option<String>,
     /// Lower ones are served first, where the engine schedules by priority.
@@ -55,7 +55,7 @@ pub struct Common {
     pub resume: Option<Resume>,
 }
 
-/// How many tokens a request asks for.
+/// The output's length limit in a request, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxTokens {
     /// The field was absent: the endpoint's default.

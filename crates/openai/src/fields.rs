@@ -24,7 +24,7 @@ pub struct Fields<'a> {
     body: usize,
 }
 
-/// The names that parsers ask for, so that a test can compare them with the documented ones.
+/// The names of fields that parsers take, which a test compares with the documented ones.
 #[cfg(test)]
 pub(crate) mod asked {
     use std::cell::RefCell;
@@ -208,10 +208,11 @@ impl Number {
         let value = match self {
             Self::Integer(value) => i128::from(*value),
             Self::Large(value) => i128::from(*value),
-            Self::Text(text) if text.trim().parse::<i128>().is_ok() => {
-                text.trim().parse().unwrap_or_default()
-            }
-            _ => self.whole(name)?,
+            Self::Text(text) => match text.trim().parse() {
+                Ok(value) => value,
+                Err(_) => self.whole(name)?,
+            },
+            Self::Float(_) => self.whole(name)?,
         };
         let (low, high) = (i128::from(*range.start()), i128::from(*range.end()));
         match i64::try_from(value) {
@@ -316,6 +317,8 @@ mod tests {
             ("5", 5),
             ("5.0", 5),
             ("\"-5\"", -5),
+            ("\" 5 \"", 5),
+            ("\"5.0\"", 5),
             ("9223372036854775807", i64::MAX),
             ("-9223372036854775808", i64::MIN),
             ("9007199254740992.0", 1 << 53),
@@ -331,6 +334,8 @@ mod tests {
             ),
             ("0", 1..=i64::from(u32::MAX), "n must be at least 1, got 0."),
             ("9", 0..=8, "n must be between 0 and 8, got 9."),
+            ("\"x\"", 0..=8, "n must be a number, got \"x\"."),
+            ("\"1.5\"", 0..=8, "n must be an integer, got 1.5."),
             ("1.5", all.clone(), "n must be an integer, got 1.5."),
             (
                 "9223372036854775808",

@@ -1,4 +1,4 @@
-//! A stream that broke off: what another server has to know to go on with it.
+//! A stream that broke off, with the state from which another server resumes it.
 //!
 //! A server that is asked to (`crates/server/src/marks.rs`) marks its stream with comments. Put
 //! together into an array they are the field `resume` of the same request: first the origin, then
@@ -63,7 +63,7 @@ impl Resume {
     }
 }
 
-/// A refusal that tells what is wrong with the field.
+/// A refusal with the fault of the field.
 pub(crate) fn invalid(what: &str) -> ApiError {
     ApiError::invalid(FIELD, format!("{FIELD}: {what}."))
 }

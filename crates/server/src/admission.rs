@@ -16,7 +16,7 @@ pub(crate) struct Limits {
     pub(crate) vocab_size: u32,
     /// Engine requests that may be inside at once.
     pub(crate) capacity: usize,
-    /// Those of them that the engine runs at once; the others wait.
+    /// Requests that the engine runs at once; the others inside wait.
     pub(crate) running: usize,
     /// The longest wait that is expected of a request when it comes; `None`: any.
     pub(crate) max_wait: Option<Duration>,
@@ -100,7 +100,7 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
     inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Under a load that lasts, one request may wait for each so many that run at once.
+/// Requests that run at once for each one that may wait, under a load that lasts.
 const SHARE: usize = 4;
 
 /// The requests inside, and the pace of those that wait. The last *turn* is the time in which as

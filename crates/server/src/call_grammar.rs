@@ -10,25 +10,25 @@ use penstock_wire::{Grammar, GrammarKind};
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::grammar::api_error;
-use crate::grammar_trial;
+use crate::grammar::{Verdict, api_error};
+use crate::grammar_trial::{self, Screening};
 use crate::reading::Reading;
 
 const TOOLS: &str = "tools";
 
-/// Calls that a grammar is to hold.
-pub(crate) struct HeldCalls {
+/// The constraint on an output's calls: which tools, and how closely.
+pub(crate) struct CallConstraint {
     reading: Reading,
-    /// Those that may be called.
+    /// The tools that may be called.
     tools: Vec<ToolSchema>,
-    /// Those of the tools that are followed.
-    schemas: Vec<Grammar>,
     several: bool,
-    /// Nothing but calls.
+    /// The output is calls alone.
     demanded: bool,
+    /// The grammar with the schemas as they came.
+    whole: OutputGrammar,
 }
 
-/// Whether calls of a tool are held to its schema.
+/// Whether calls of a tool follow its schema.
 fn is_followed(tool: &ToolSchema, demanded: bool) -> bool {
     tool.strict || demanded
 }
@@ -38,9 +38,26 @@ fn schema(tool: &ToolSchema) -> Grammar {
     Grammar::new(GrammarKind::JsonSchema, Value::Object(schema).to_string())
 }
 
-impl HeldCalls {
+/// The grammar of calls of `tools`.
+fn tag(
+    reading: &Reading,
+    tools: &[ToolSchema],
+    several: bool,
+    demanded: bool,
+) -> Result<OutputGrammar, ApiError> {
+    let grammar = match demanded {
+        true => reading.demand(tools, several),
+        false => reading.allow(tools, several),
+    };
+    grammar.ok_or_else(|| ApiError::internal("Calls of this model have no mark."))
+}
+
+impl CallConstraint {
     /// `None` where the request leaves its calls free.
-    pub(crate) fn of(reading: &Reading, request: &ChatRequest) -> Option<Self> {
+    ///
+    /// # Errors
+    /// 500 where the model's format cannot tell calls from text, which requests for them presume.
+    pub(crate) fn of(reading: &Reading, request: &ChatRequest) -> Result<Option<Self>, ApiError> {
         let tools = &request.tools;
         let (demanded, named) = match &tools.choice {
             ToolChoice::Required => (true, None),
@@ -48,51 +65,78 @@ impl HeldCalls {
             _ => (false, None),
         };
         if !demanded && !reading.is_strict(request) {
-            return None;
+            return Ok(None);
         }
+        let Some(callable) = reading.tools() else {
+            return Ok(None);
+        };
         let wanted = |tool: &&ToolSchema| named.is_none_or(|name| tool.name == *name);
-        let callable: Vec<ToolSchema> = reading.tools()?.iter().filter(wanted).cloned().collect();
-        let followed = callable.iter().filter(|tool| is_followed(tool, demanded));
-        Some(Self {
-            schemas: followed.map(schema).collect(),
-            tools: callable,
+        let tools: Vec<ToolSchema> = callable.iter().filter(wanted).cloned().collect();
+        let several = request.tools.parallel && named.is_none();
+        Ok(Some(Self {
+            whole: tag(reading, &tools, several, demanded)?,
             reading: reading.clone(),
-            several: tools.parallel && named.is_none(),
+            tools,
+            several,
             demanded,
-        })
+        }))
     }
 
     pub(crate) fn demanded(&self) -> bool {
         self.demanded
     }
 
-    /// The grammar, when the schemas have been tried.
+    /// The grammar, which compiles where its tools' schemas do. The schemas are checked one by one
+    /// only where all together do not compile: to name the tool, or to let its arguments be any
+    /// object.
     ///
     /// # Errors
     /// 400 with the name of a strict tool whose schema no grammar honours; 503.
     pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
         let busy = |error| api_error(TOOLS, TOOLS, &error);
-        let tried = grammar_trial::try_out(app, &self.schemas).await;
-        let turn = grammar_trial::turn(app, &self.schemas)
-            .await
-            .map_err(busy)?;
+        match self.whole_compiles(app).await {
+            Ok(()) => return Ok(self.whole),
+            Err(GrammarError::Busy) => return Err(busy(GrammarError::Busy)),
+            Err(_) => {}
+        }
+        let followed = self
+            .tools
+            .iter()
+            .filter(|tool| is_followed(tool, self.demanded));
+        let schemas = Screening::of(followed.map(schema).collect());
+        let trial = schemas.trial(app).await;
+        let turn = schemas.turn(app).await.map_err(busy)?;
         let app = Arc::clone(app);
-        let held = tokio::task::spawn_blocking(move || {
+        let grammar = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            self.held(&app, &tried)
+            self.of_honoured(&app, &schemas, &trial)
         });
-        held.await
+        grammar
+            .await
             .unwrap_or_else(|_| Err(ApiError::internal("Reading the tools failed.")))
     }
 
-    /// `tried` is what the trial of the large schemas found.
-    fn held(
+    async fn whole_compiles(&self, app: &Arc<App>) -> Verdict {
+        let verdicts = &app.grammars.verdicts;
+        let key = verdicts.key(&("calls", &self.whole.grammar));
+        if let Some(verdict) = verdicts.known(key) {
+            return verdict;
+        }
+        let verdict = grammar_trial::compiled(app, &self.whole.grammar, drop).await;
+        verdicts.keep(key, &verdict);
+        verdict
+    }
+
+    /// The grammar with any object in place of schemas that no grammar honours. `trial` is the
+    /// verdict on the large ones.
+    fn of_honoured(
         mut self,
         app: &App,
-        tried: &Result<(), GrammarError>,
+        schemas: &Screening,
+        trial: &Verdict,
     ) -> Result<OutputGrammar, ApiError> {
         let tokenizer = &app.text()?.tokenizer;
-        let verdicts = app.grammars.check_schemas(tokenizer, &self.schemas, tried);
+        let verdicts = app.grammars.check_schemas(tokenizer, schemas.iter(), trial);
         let demanded = self.demanded;
         let followed = self
             .tools
@@ -111,10 +155,6 @@ impl HeldCalls {
                 }
             }
         }
-        let grammar = match self.demanded {
-            true => self.reading.demand(&self.tools, self.several),
-            false => self.reading.allow(&self.tools, self.several),
-        };
-        grammar.ok_or_else(|| ApiError::internal("Calls of this model have no mark."))
+        tag(&self.reading, &self.tools, self.several, self.demanded)
     }
 }

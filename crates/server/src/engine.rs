@@ -1,4 +1,4 @@
-//! Requests at the engine, with its errors as those of the API.
+//! Requests at the engine, whose errors become API errors.
 
 use std::task::{Context, Poll};
 
@@ -23,7 +23,7 @@ pub(crate) fn submit(
     })
 }
 
-/// The next output of a request, or what ended it that the client did not ask for.
+/// The next output of a request, or the error of an unwanted end.
 pub(crate) fn poll_output(
     events: &mut RequestStream,
     cx: &mut Context<'_>,
@@ -37,7 +37,7 @@ pub(crate) fn poll_output(
     })
 }
 
-/// The error of an ending that the client did not ask for.
+/// The error of an end that is neither a stop nor the length.
 fn refusal(output: &mut Output) -> Result<(), ApiError> {
     match output.finish {
         Finish::None | Finish::Stop | Finish::Length => Ok(()),

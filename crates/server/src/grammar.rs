@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary, is_small};
-use penstock_openai::{ApiError, OutputGrammar};
+use penstock_grammar::{Compiled, Compiler, GrammarError, Vocabulary};
+use penstock_openai::ApiError;
 use penstock_text::Tokenizer;
 use penstock_wire::Grammar;
 use tokio::sync::Mutex as TaskMutex;
@@ -44,35 +44,39 @@ impl Grammars {
         }
     }
 
-    /// Compiles the grammar of a request, which has been tried; waits for it.
+    /// Compiles the grammar of a request after its trial; waits for it.
     ///
     /// # Errors
-    /// 400 with the field and what is wrong; 503 while too many grammars are compiled.
+    /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
     pub(crate) fn compile(
         &self,
         tokenizer: &Tokenizer,
-        wanted: &OutputGrammar,
-    ) -> Result<Compiled, ApiError> {
-        let compiler = self.compiler(tokenizer);
-        let compiled = compiler.and_then(|c| c.compile(&wanted.grammar, COMPILE_LIMIT));
-        compiled.map_err(|error| api_error(wanted.field, wanted.field, &error))
+        grammar: &Grammar,
+    ) -> Result<Compiled, GrammarError> {
+        self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
     }
 
-    /// Whether a grammar can hold an output to each of these schemas, of whose large ones `tried`
-    /// was found: what one has that none can honour, or [`GrammarError::Busy`].
-    pub(crate) fn check_schemas(
+    /// Whether a grammar is compiled and kept.
+    pub(crate) fn is_kept(&self, grammar: &Grammar) -> bool {
+        let compiler = self.compiler.get().and_then(|made| made.as_ref().ok());
+        compiler.is_some_and(|compiler| compiler.is_kept(grammar))
+    }
+
+    /// The verdict on each schema: the keyword that no grammar honours, or [`GrammarError::Busy`].
+    /// A schema comes with whether it is large; `trial` is the verdict on the large ones.
+    pub(crate) fn check_schemas<'a>(
         &self,
         tokenizer: &Tokenizer,
-        schemas: &[Grammar],
-        tried: &Verdict,
+        schemas: impl ExactSizeIterator<Item = (&'a Grammar, bool)>,
+        trial: &Verdict,
     ) -> Vec<Verdict> {
         let compiler = match self.compiler(tokenizer) {
             Ok(compiler) => compiler,
             Err(error) => return vec![Err(error); schemas.len()],
         };
-        let check = |schema: &Grammar| {
-            if !is_small(schema) {
-                tried.clone()?;
+        let check = |(schema, large): (&Grammar, bool)| {
+            if large {
+                trial.clone()?;
             }
             let key = self.verdicts.key(&("schema", schema));
             self.verdicts.known(key).unwrap_or_else(|| {
@@ -81,7 +85,7 @@ impl Grammars {
                 verdict
             })
         };
-        schemas.iter().map(check).collect()
+        schemas.map(check).collect()
     }
 
     /// The lock of a grammar's trial, by its number.
@@ -117,7 +121,7 @@ impl Verdicts {
     }
 
     pub(crate) fn keep(&self, key: u64, verdict: &Verdict) {
-        // These two are of the moment.
+        // Both errors depend on the load of the moment.
         if !matches!(verdict, Err(GrammarError::Busy | GrammarError::TooSlow(_))) {
             let mut kept = lock(&self.kept);
             kept.truncate(KEPT - 1);

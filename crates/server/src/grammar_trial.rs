@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_grammar::{GrammarError, is_small, trial_job, trial_verdict};
+use penstock_grammar::{Compiled, GrammarError, is_small, trial_job, trial_verdict};
 use penstock_http::{Level, log};
 use penstock_wire::Grammar;
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,15 +17,70 @@ use crate::job_process::JobProcess;
 /// The longest wait for a trial, and for a thread that compiles.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Has the large ones of some grammars compiled in one other process, unless that has been
-/// done: those that it does not end are all too large. Takes no thread while it waits.
+/// Grammars of a request by what they may take to compile, for which each is parsed once.
+pub(crate) struct Screening {
+    grammars: Vec<Grammar>,
+    /// By index: the grammar needs a trial.
+    large: Vec<bool>,
+}
+
+impl Screening {
+    pub(crate) fn of(grammars: Vec<Grammar>) -> Self {
+        let large = grammars.iter().map(|grammar| !is_small(grammar)).collect();
+        Self { grammars, large }
+    }
+
+    /// The grammars, each with whether it is large.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Grammar, bool)> {
+        self.grammars.iter().zip(self.large.iter().copied())
+    }
+
+    /// The verdict on the large grammars, from one process that compiles them all: where that does
+    /// not end, all are too large. Takes no thread while it waits.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+    pub(crate) async fn trial(&self, app: &Arc<App>) -> Verdict {
+        let large = self.iter().filter(|(_, large)| *large);
+        try_out(app, large.map(|(grammar, _)| grammar.clone()).collect()).await
+    }
+
+    /// Waits for a thread that compiles the grammars, after their trial.
+    ///
+    /// # Errors
+    /// [`GrammarError::Busy`].
+    pub(crate) async fn turn(&self, app: &App) -> Result<OwnedSemaphorePermit, GrammarError> {
+        let large = self.large.contains(&true);
+        let turn = timeout(TURN_LIMIT, app.lanes.grammar_turn(large)).await;
+        turn.map_or(Err(GrammarError::Busy), |turn| {
+            turn.map_err(|_| GrammarError::Busy)
+        })
+    }
+}
+
+/// Compiles a grammar here, after its trial, and runs `work` on it, on a thread for that.
 ///
 /// # Errors
-/// [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
-pub(crate) async fn try_out(app: &Arc<App>, grammars: &[Grammar]) -> Verdict {
+/// The grammar's own fault; [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+pub(crate) async fn compiled<T: Send + 'static>(
+    app: &Arc<App>,
+    grammar: &Grammar,
+    work: impl FnOnce(Compiled) -> T + Send + 'static,
+) -> Result<T, GrammarError> {
+    let screening = Screening::of(vec![grammar.clone()]);
+    screening.trial(app).await?;
+    let turn = screening.turn(app).await?;
+    let (app, grammar) = (Arc::clone(app), grammar.clone());
+    let outcome = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let text = app.text().map_err(|_| GrammarError::Busy)?;
+        app.grammars.compile(&text.tokenizer, &grammar).map(work)
+    });
+    outcome.await.unwrap_or(Err(GrammarError::Busy))
+}
+
+async fn try_out(app: &Arc<App>, large: Vec<Grammar>) -> Verdict {
     let own = &app.grammars;
-    let large = grammars.iter().filter(|grammar| !is_small(grammar));
-    let large: Vec<Grammar> = large.cloned().collect();
     let Some(process) = own.process.clone().filter(|_| !large.is_empty()) else {
         return Ok(());
     };
@@ -70,19 +125,4 @@ fn tried(app: &App, process: &JobProcess, grammars: &[Grammar]) -> Verdict {
             Err(GrammarError::Busy)
         }
     }
-}
-
-/// Waits for a thread that compiles some grammars, the large ones of which have been tried.
-///
-/// # Errors
-/// [`GrammarError::Busy`].
-pub(crate) async fn turn(
-    app: &App,
-    grammars: &[Grammar],
-) -> Result<OwnedSemaphorePermit, GrammarError> {
-    let large = grammars.iter().any(|grammar| !is_small(grammar));
-    let turn = timeout(TURN_LIMIT, app.lanes.grammar_turn(large)).await;
-    turn.map_or(Err(GrammarError::Busy), |turn| {
-        turn.map_err(|_| GrammarError::Busy)
-    })
 }

@@ -26,7 +26,7 @@ impl JobProcess {
     /// The outcome of a job; `None` where it came to no end.
     ///
     /// # Errors
-    /// A process that cannot start, or not be awaited: says nothing of the job.
+    /// A process that cannot start or be awaited, which is no verdict on the job.
     pub(crate) fn run(&self, job: &str) -> io::Result<Option<String>> {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
@@ -34,7 +34,7 @@ impl JobProcess {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        // It reads all before it writes. Where it has ended, its status says so.
+        // The child reads all its input before it writes. An early end shows in its status.
         if let Some(mut input) = child.stdin.take() {
             let _ = input.write_all(job.as_bytes());
         }

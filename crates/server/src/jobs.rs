@@ -14,6 +14,7 @@ use crate::app::App;
 /// A body above this leaves enough freed memory behind to give it back.
 const TRIM_BYTES: usize = 256 << 10;
 const RETRY_S: u32 = 1;
+const FAILED: &str = "Reading the request failed.";
 
 /// A body and what works on it.
 pub(crate) struct Job<'a> {
@@ -94,10 +95,39 @@ fn text_error(field: &'static str, error: &TextError) -> ApiError {
     }
 }
 
+const TEMPLATE: &str = "chat_template";
+
 /// Whether a request brings a chat template, which may run for seconds. The endpoint reads the body
 /// by the same rules, and refuses one that is no object.
 fn has_template(body: &[u8]) -> bool {
-    Fields::parse(body).is_ok_and(|fields| fields.has("chat_template"))
+    Fields::parse(body).is_ok_and(|fields| fields.has(TEMPLATE))
+}
+
+/// Whether a body can have the template's field: its name, or an escape that may spell it. Costs a
+/// look at each byte, where [`has_template`] parses.
+fn may_have_template(body: &[u8]) -> bool {
+    [TEMPLATE, "\\u"]
+        .iter()
+        .any(|text| memchr::memmem::find(body, text.as_bytes()).is_some())
+}
+
+/// [`has_template`] of a body of any size: long ones are parsed on a thread of their lane.
+async fn brings_template(app: &App, body: HeldBody) -> Result<(HeldBody, bool), ApiError> {
+    let (limits, size) = (&app.config.limits, body.bytes.len());
+    if !app.config.trust_request_chat_template || !may_have_template(&body.bytes) {
+        return Ok((body, false));
+    }
+    if size <= limits.inline_body_bytes {
+        let templated = has_template(&body.bytes);
+        return Ok((body, templated));
+    }
+    let turn = app.lanes.turn(size > limits.short_body_bytes).await?;
+    let parsed = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let templated = has_template(&body.bytes);
+        (body, templated)
+    });
+    parsed.await.map_err(|_| ApiError::internal(FAILED))
 }
 
 /// Runs `work` on a body.
@@ -109,8 +139,8 @@ pub(crate) async fn work_on<T: Send + 'static>(
     body: HeldBody,
     work: impl FnOnce(&Job<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let (body, templated) = brings_template(app, body).await?;
     let (limits, size) = (&app.config.limits, body.bytes.len());
-    let templated = app.config.trust_request_chat_template && has_template(&body.bytes);
     if size <= limits.inline_body_bytes && !templated {
         let text = app.text()?;
         return work(&Job {
@@ -144,12 +174,19 @@ pub(crate) async fn work_on<T: Send + 'static>(
     });
     let done = joined.await;
     drop(client);
-    done.unwrap_or_else(|_| Err(ApiError::internal("Reading the request failed.")))
+    done.unwrap_or_else(|_| Err(ApiError::internal(FAILED)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_without_the_name_of_the_field_are_not_parsed_for_it() {
+        for body in ["{\"messages\": []}", "{\"chat_templat\": \"\\n\"}", ""] {
+            assert!(!may_have_template(body.as_bytes()), "{body}");
+        }
+    }
 
     #[test]
     fn templates_are_found_as_the_endpoints_read_bodies() {
@@ -165,6 +202,7 @@ mod tests {
             ("{\"chat_template\": \"t\"", false),
         ] {
             assert_eq!(has_template(body.as_bytes()), has, "{body}");
+            assert!(may_have_template(body.as_bytes()), "{body}");
         }
     }
 }

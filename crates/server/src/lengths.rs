@@ -4,7 +4,7 @@ use penstock_openai::{ApiError, Common, MaxTokens};
 
 use crate::admission::Limits;
 
-/// Keeps the last tokens of a prompt as the request asks.
+/// Keeps the last tokens of a prompt where the request has `truncate_prompt_tokens`.
 pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
     if let Some(most) = common.truncate_prompt {
         keep_last(prompt, most, limits.max_model_len);

@@ -1,4 +1,4 @@
-//! The load of the engine as a stream of lines, for gateways: they need no poll to know it.
+//! The load of the engine as a stream of lines, which saves gateways their polls.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// The marks of one stream.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// Until it has been written. A stream that goes on has it already.
+    /// `None` once it has been written, and in a resumed stream, whose client has it.
     origin: Option<Origin>,
 }
 

@@ -10,7 +10,7 @@ use crate::admission::Limits;
 use crate::app::App;
 use crate::arrival::Arrival;
 
-/// What is drawn for the request, or was where it goes on from.
+/// Time and seeds of the answer, drawn anew or taken from the stream that is resumed.
 pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Origin {
     if let Some(resume) = &common.resume {
         return resume.origin;
@@ -24,7 +24,7 @@ pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Orig
     }
 }
 
-/// Appends the output so far to the prompt of a request that goes on.
+/// Appends the output so far to the prompt of a resumed request.
 pub(crate) fn append(
     request: &mut TokenRequest,
     common: &Common,

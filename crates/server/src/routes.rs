@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn all_paths_are_described() {
-        // A model's name may hold slashes, which OpenAPI cannot say.
+        // A model's name may hold slashes, which a path of OpenAPI cannot hold.
         let routed = routes()
             .into_iter()
             .map(|(path, _)| path.replace("{*", "{"));

@@ -49,7 +49,7 @@ pub struct Server {
     app: Arc<App>,
     url: String,
     connections: Connections,
-    /// Those of the port for `/metrics`.
+    /// The connections of the port for `/metrics`.
     scrapers: Option<Connections>,
 }
 

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use penstock_openai::{ApiError, Common};
+use penstock_grammar::Compiled;
+use penstock_openai::{ApiError, Common, OutputGrammar};
 use penstock_wire::Grammar;
 
 use crate::app::App;
 use crate::grammar::api_error;
 use crate::grammar_trial;
 
-/// The grammar of the request, if it has one, which compiles.
+/// The grammar of the request, if it has one: it compiles.
 ///
 /// # Errors
-/// Those of `Grammars::compile`; 400 for an output that no token could end, and for one that goes
-/// on from tokens that the grammar forbids.
+/// 400 with the grammar's fault, for an output that no token could end, and for a resumed output
+/// that the grammar forbids; 503 while too many grammars are compiled.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,
@@ -29,26 +30,27 @@ pub(crate) async fn checked(
         );
         return Err(ApiError::invalid(wanted.field, message));
     }
-    let alone = std::slice::from_ref(&wanted.grammar);
-    let refused = |error| api_error(wanted.field, wanted.field, &error);
-    grammar_trial::try_out(app, alone).await.map_err(refused)?;
-    let turn = grammar_trial::turn(app, alone).await.map_err(refused)?;
-    let app = Arc::clone(app);
-    let output = common.resume.as_ref().map(|resume| resume.tokens());
-    let stops = common.stop_token_ids.clone();
-    let checked = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        let compiled = app.grammars.compile(&app.text()?.tokenizer, &wanted)?;
-        if let Some(output) = output {
-            let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
-            let ends = ready.into_iter().flatten().chain(stops).collect();
-            if !compiled.allows(&output, ends) {
-                let message = format!("resume: {} forbids its tokens.", wanted.field);
-                return Err(ApiError::invalid("resume", message));
-            }
+    if let Some(resume) = &common.resume {
+        let output = resume.tokens();
+        let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
+        let stops = common.stop_token_ids.iter().copied();
+        let ends = ready.into_iter().flatten().chain(stops).collect();
+        let work = move |compiled: Compiled| compiled.allows(&output, ends);
+        if !compiled(app, &wanted, work).await? {
+            let message = format!("resume: {} forbids its tokens.", wanted.field);
+            return Err(ApiError::invalid("resume", message));
         }
-        Ok(Arc::new(wanted.grammar))
-    });
-    let failed = |_| Err(ApiError::internal("Compiling the grammar failed."));
-    checked.await.unwrap_or_else(failed).map(Some)
+    } else if !app.grammars.is_kept(&wanted.grammar) {
+        compiled(app, &wanted, drop).await?;
+    }
+    Ok(Some(Arc::new(wanted.grammar)))
+}
+
+async fn compiled<T: Send + 'static>(
+    app: &Arc<App>,
+    wanted: &OutputGrammar,
+    work: impl FnOnce(Compiled) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let outcome = grammar_trial::compiled(app, &wanted.grammar, work).await;
+    outcome.map_err(|error| api_error(wanted.field, wanted.field, &error))
 }

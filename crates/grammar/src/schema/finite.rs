@@ -1,5 +1,5 @@
-//! Schemas that only texts without an end would match, such as `N = {n: N}` with `n` required: a
-//! model that is held to one never ends.
+//! Schemas without a finite text, such as `N = {n: N}` with `n` required: an output under one never
+//! ends.
 
 use std::collections::HashSet;
 
@@ -12,31 +12,31 @@ const DEFINITIONS: &str = "#/$defs/";
 /// The schema with `false` in place of parts that have no finite text.
 ///
 /// # Errors
-/// It has none itself.
+/// The whole schema has no finite text.
 pub(super) fn only(mut schema: Value) -> Result<Value, GrammarError> {
-    let endless = Endless::of(&schema);
-    if endless.references.is_empty() {
+    let check = FinitenessCheck::of(&schema);
+    if check.references.is_empty() {
         return Ok(schema);
     }
-    if !endless.ends(&schema) {
+    if !check.ends(&schema) {
         return Err(GrammarError::invalid(
             "no output matches the schema: what it requires contains itself without an end",
         ));
     }
-    let found = endless.references;
+    let found = check.references;
     cut(&mut schema, &found);
     Ok(schema)
 }
 
-/// References to schemas that have no finite text, as far as is known.
-struct Endless<'a> {
+/// A fixpoint over references: which of them lead to schemas without a finite text.
+struct FinitenessCheck<'a> {
     root: &'a Value,
     references: HashSet<String>,
 }
 
-impl<'a> Endless<'a> {
-    /// At first all of them; then less those that end, until no other does. What is referred to
-    /// comes behind what refers to it, so mostly one round from the end is enough.
+impl<'a> FinitenessCheck<'a> {
+    /// Begins with all references and removes those that end, until a round removes none. Targets
+    /// stand behind their references, so one round from the end is mostly enough.
     fn of(root: &'a Value) -> Self {
         let definitions = root.get("$defs").and_then(Value::as_object);
         let names = definitions.into_iter().flatten();
@@ -44,19 +44,19 @@ impl<'a> Endless<'a> {
             .chain(names.map(|(name, _)| format!("{DEFINITIONS}{name}")));
         let mut open: Vec<String> = all.collect();
         let references = open.iter().cloned().collect();
-        let mut endless = Self { root, references };
+        let mut check = Self { root, references };
         loop {
             let before = open.len();
             for at in (0..open.len()).rev() {
-                if endless
+                if check
                     .target(&open[at])
-                    .is_some_and(|schema| endless.ends(schema))
+                    .is_some_and(|schema| check.ends(schema))
                 {
-                    endless.references.remove(&open.remove(at));
+                    check.references.remove(&open.remove(at));
                 }
             }
             if open.len() == before {
-                return endless;
+                return check;
             }
         }
     }
@@ -178,11 +178,11 @@ impl<'a> Endless<'a> {
 }
 
 /// Puts `false` in place of references that have no finite text.
-fn cut(schema: &mut Value, endless: &HashSet<String>) {
+fn cut(schema: &mut Value, unbounded: &HashSet<String>) {
     match schema {
         Value::Object(members) => {
             let reference = members.get("$ref").and_then(Value::as_str);
-            if reference.is_some_and(|reference| endless.contains(reference)) {
+            if reference.is_some_and(|reference| unbounded.contains(reference)) {
                 *schema = Value::Bool(false);
                 return;
             }
@@ -190,13 +190,13 @@ fn cut(schema: &mut Value, endless: &HashSet<String>) {
                 match (name.as_str(), inner) {
                     ("const" | "enum" | "required" | "type", _) => {}
                     ("$defs" | "patternProperties" | "properties", Value::Object(schemas)) => {
-                        schemas.values_mut().for_each(|inner| cut(inner, endless));
+                        schemas.values_mut().for_each(|inner| cut(inner, unbounded));
                     }
-                    (_, inner) => cut(inner, endless),
+                    (_, inner) => cut(inner, unbounded),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| cut(item, endless)),
+        Value::Array(items) => items.iter_mut().for_each(|item| cut(item, unbounded)),
         _ => {}
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// `unevaluatedProperties: false` where it says what `additionalProperties` says.
+/// `unevaluatedProperties: false` where `additionalProperties: false` means the same.
 pub(super) fn closes(schema: &Map<String, Value>, keyword: &str, value: &Value) -> bool {
     let in_place = IN_PLACE.iter().any(|other| schema.contains_key(*other));
     keyword == "unevaluatedProperties" && !in_place && value == &Value::Bool(false)

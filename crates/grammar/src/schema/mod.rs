@@ -10,7 +10,7 @@ mod rewrite;
 
 use serde_json::{Map, Value, json};
 
-use crate::error::GrammarError;
+use crate::error::{GrammarError, excerpt};
 
 /// White space between the parts of a JSON text: a space, or a new line with an indentation.
 /// Without a bound a model can go on for ever.
@@ -35,16 +35,16 @@ pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
             return Err(GrammarError::Invalid(format!("{OPTIONS} is not supported")));
         }
         Value::Object(_) | Value::Bool(_) => {}
-        _ => return Err(GrammarError::invalid("a schema is an object")),
+        other => return Err(mistyped("a schema", "#", "an object or a boolean", other)),
     }
-    let rewritten = rewrite::rewritten(schema)?;
-    let mut schema = match finite::only(rewritten.schema)? {
+    let normalization = rewrite::normalized(schema)?;
+    let mut schema = match finite::only(normalization.schema)? {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),
         _ => return Err(GrammarError::invalid("no output matches the schema")),
     };
     let mut options = json!({ "whitespace_pattern": WHITESPACE });
-    if rewritten.free_names {
+    if normalization.free_names {
         options["json_allowed_escapes"] = PLAIN_ESCAPES.into();
     }
     schema.insert(OPTIONS.into(), options);
@@ -56,12 +56,104 @@ fn refused(keyword: &str, place: &str, reason: &str) -> GrammarError {
     GrammarError::Invalid(format!("{keyword:.40} at {} {reason}", shown(place)))
 }
 
-/// The end of a place, which tells more than its beginning.
+/// An error about a keyword whose value is of another kind than `expected`.
+fn mistyped(keyword: &str, place: &str, expected: &str, found: &Value) -> GrammarError {
+    let reason = format!("must be {expected}, got {}", excerpt(found));
+    refused(keyword, place, &reason)
+}
+
+/// The end of a long place, which identifies it better than the beginning.
 fn shown(place: &str) -> String {
     const MOST: usize = 120;
     let from = place.len().saturating_sub(MOST);
     match (from..place.len()).find(|&at| place.is_char_boundary(at)) {
         Some(at) if at > 0 => format!("...{}", &place[at..]),
         _ => place.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_keyword_its_place_what_must_be_and_what_is() {
+        let x = |schema: Value| json!({"properties": {"x": schema}});
+        for (schema, message) in [
+            (
+                json!(3),
+                "a schema at # must be an object or a boolean, got 3",
+            ),
+            (
+                x(json!(null)),
+                "a schema at #/properties/x must be an object or a boolean, got null",
+            ),
+            (
+                json!({"minimum": "1"}),
+                "minimum at # must be a number, got \"1\"",
+            ),
+            (
+                x(json!({"exclusiveMaximum": []})),
+                "exclusiveMaximum at #/properties/x must be a number, got []",
+            ),
+            (
+                json!({"multipleOf": -2}),
+                "multipleOf at # must be a number above 0, got -2",
+            ),
+            (
+                json!({"multipleOf": 99_999_989}),
+                "multipleOf at # must be at most 10000 units of its last decimal, got 99999989",
+            ),
+            (
+                json!({"minLength": -1}),
+                "minLength at # must be a whole number from 0, got -1",
+            ),
+            (
+                json!({"items": {"maxItems": 1.5}}),
+                "maxItems at #/items must be a whole number from 0, got 1.5",
+            ),
+            (json!({"format": 1}), "format at # must be a string, got 1"),
+            (
+                json!({"pattern": {}}),
+                "pattern at # must be a string, got {}",
+            ),
+            (
+                json!({"required": "a"}),
+                "required at # must be a list of strings, got \"a\"",
+            ),
+            (
+                json!({"required": [1]}),
+                "required at # must be a list of strings, got [1]",
+            ),
+            (json!({"anyOf": {}}), "anyOf at # must be a list, got {}"),
+            (
+                json!({"allOf": [{"oneOf": true}]}),
+                "oneOf at #/allOf/0 must be a list, got true",
+            ),
+            (
+                x(json!({"properties": []})),
+                "properties at #/properties/x must be an object, got []",
+            ),
+            (
+                json!({"properties": {"a/b": {"type": "strong"}}}),
+                "type at #/properties/a~1b must be one of array, boolean, integer, null, number, \
+                 object, string, or a list of them, got \"strong\"",
+            ),
+            (json!({"$ref": 1}), "$ref at # must be a string, got 1"),
+            (
+                json!({"$ref": "#/%+f"}),
+                "$ref at # points to nothing in the schema: #/%+f",
+            ),
+        ] {
+            let error = prepared(&schema).map_err(|error| error.to_string());
+            assert_eq!(error, Err(message.to_owned()), "{schema}");
+        }
+        let long = json!({"pattern": [("é").repeat(100)]});
+        let error = prepared(&long).map_err(|error| error.to_string());
+        let shown = format!("[\"{}...", "é".repeat(58));
+        assert_eq!(
+            error,
+            Err(format!("pattern at # must be a string, got {shown}"))
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! Bounds of numbers, as llguidance has them right. It keeps them as doubles, lets an excluded
-//! bound through where both have one integer part, and knows no integer part beyond 64 bits.
+//! Bounds of numbers in the forms that llguidance honours. It keeps bounds as doubles, lets an
+//! excluded bound through where both have one integer part, and has integer parts of 64 bits.
 
 use serde_json::{Map, Number, Value};
 
-use super::refused;
+use super::{mistyped, refused};
 use crate::error::GrammarError;
 
 /// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the
@@ -58,11 +58,10 @@ fn bound(
 ) -> Result<Option<Bound>, GrammarError> {
     let read = |name: &str, excluded| match schema.get(name) {
         None => Ok(None),
-        Some(Value::Number(number)) => match Bound::of(number, excluded) {
+        Some(value) => match value.as_number().and_then(|n| Bound::of(n, excluded)) {
             Some(bound) => Ok(Some(bound)),
-            None => Err(refused(name, place, "is not a number that can be compared")),
+            None => Err(mistyped(name, place, "a number", value)),
         },
-        Some(_) => Err(refused(name, place, "is a number")),
     };
     let plain = read(included, false)?;
     // Draft 4 has a flag.
@@ -272,7 +271,7 @@ impl Bound {
     }
 }
 
-/// A number cut behind so many decimals.
+/// A number cut after `digits` decimals.
 fn truncated(value: f64, digits: usize) -> f64 {
     let text = value.to_string();
     let end = text
@@ -314,11 +313,11 @@ pub(super) struct Multiple {
 impl Multiple {
     /// The value of a `multipleOf`.
     pub(super) fn of(value: &Value, place: &str) -> Result<Self, GrammarError> {
-        let refuse = |reason: &str| refused("multipleOf", place, reason);
+        let mistyped = |expected: &str| mistyped("multipleOf", place, expected, value);
         let number = value
             .as_f64()
             .filter(|number| number.is_finite() && *number > 0.0);
-        let number = number.ok_or_else(|| refuse("is a number above 0"))?;
+        let number = number.ok_or_else(|| mistyped("a number above 0"))?;
         let text = number.to_string();
         let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
         let coefficient = format!("{whole}{decimals}").parse::<u128>();
@@ -328,9 +327,8 @@ impl Multiple {
         };
         let (small, whole) = multiple.reduced();
         if small.coefficient > MOST_MULTIPLE || whole > MOST_MULTIPLE {
-            return Err(refuse(&format!(
-                "is more than {MOST_MULTIPLE} of its last decimal"
-            )));
+            let most = format!("at most {MOST_MULTIPLE} units of its last decimal");
+            return Err(mistyped(&most));
         }
         // llguidance finds the decimals by multiplying.
         let mut scaled = number;
@@ -339,11 +337,11 @@ impl Multiple {
         }
         match scaled == multiple.coefficient as f64 {
             true => Ok(small),
-            false => Err(refuse("has decimals that cannot be followed")),
+            false => Err(mistyped("a number whose decimals a double keeps")),
         }
     }
 
-    /// Without the zeros at its end, and what it is in whole numbers.
+    /// The step without trailing zeros, and its whole part.
     fn reduced(mut self) -> (Self, u128) {
         while self.decimals > 0 && self.coefficient.is_multiple_of(10) {
             self.coefficient /= 10;

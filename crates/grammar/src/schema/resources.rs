@@ -1,8 +1,10 @@
 //! What a `$ref` points to: places in the schema by their address, their anchor or a JSON pointer.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::keywords::Draft;
@@ -178,20 +180,41 @@ fn joined(base: &str, reference: &str) -> String {
     format!("{origin}{}", parts.join("/"))
 }
 
-/// A text without its `%XX`.
-fn decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
-        bytes.extend(&part.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
+/// A fragment without its `%XX`; `None` where a `%` has no two hex digits, or the bytes are no
+/// UTF-8.
+fn decoded(fragment: &str) -> Option<Cow<'_, str>> {
+    let escaped = |part: &str| {
+        let digits = part.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    // The decoder leaves a malformed escape as it is.
+    let whole = fragment.split('%').skip(1).all(escaped);
+    let text = percent_decode_str(fragment).decode_utf8().ok();
+    text.filter(|_| whole)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn percent_escapes_have_two_hex_digits() {
+        for (fragment, text) in [
+            ("/$defs/a%20b", Some("/$defs/a b")),
+            ("/%C3%A9%c3%a9", Some("/éé")),
+            ("%25", Some("%")),
+            ("/a+b", Some("/a+b")),
+            ("%+f", None),
+            ("%-1", None),
+            ("% f", None),
+            ("%f", None),
+            ("%", None),
+            ("%é", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(decoded(fragment).as_deref(), text, "{fragment}");
+        }
+    }
 
     /// Examples of RFC 3986, section 5.4.
     #[test]

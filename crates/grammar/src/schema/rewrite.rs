@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::keywords::{self, Draft};
 use super::numbers::{self, Multiple};
 use super::resources::{Resources, Target};
-use super::{objects, refused};
+use super::{mistyped, objects, refused};
 use crate::error::GrammarError;
 
 type Result<T> = std::result::Result<T, GrammarError>;
@@ -20,7 +20,7 @@ type Members = Map<String, Value>;
 const MOST_SCHEMAS: usize = 50_000;
 /// Counts from which on no output reaches them.
 const ENDLESS: u64 = 1_000_000_000;
-/// Formats that llguidance knows. All others are annotations, as the standard has it.
+/// Formats that llguidance honours. To the standard all formats may be annotations.
 const FORMATS: [&str; 10] = [
     "date",
     "date-time",
@@ -60,14 +60,14 @@ const ANNOTATIONS: [&str; 14] = [
     "writeOnly",
 ];
 
-pub(super) struct Rewritten {
+pub(super) struct Normalization {
     pub(super) schema: Value,
-    /// Whether an object has free names beside others.
+    /// Whether an object takes free names beside listed ones.
     pub(super) free_names: bool,
 }
 
-/// Writes a schema anew.
-pub(super) fn rewritten(root: &Value) -> Result<Rewritten> {
+/// Resolves references, drops annotations and narrows bounds.
+pub(super) fn normalized(root: &Value) -> Result<Normalization> {
     let draft = Draft::of(root);
     let mut writer = Writer {
         resources: Resources::new(root, draft),
@@ -95,7 +95,7 @@ pub(super) fn rewritten(root: &Value) -> Result<Rewritten> {
             members.insert("$defs".into(), definitions.into());
         }
     }
-    Ok(Rewritten {
+    Ok(Normalization {
         schema,
         free_names: writer.free_names,
     })
@@ -141,7 +141,7 @@ impl<'a> Writer<'a> {
         let members = match schema {
             Value::Object(members) => members,
             Value::Bool(_) => return Ok(schema.clone()),
-            _ => return Err(refused("a schema", place, "is an object or a boolean")),
+            other => return Err(mistyped("a schema", place, "an object or a boolean", other)),
         };
         let base = self.resources.base(schema, outer);
         let mut out = Members::new();
@@ -152,20 +152,19 @@ impl<'a> Writer<'a> {
         keywords::check(members, self.draft, place)?;
         self.numbers(members, place, &mut out)?;
         for (name, value) in members {
-            let at = || format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
             match name.as_str() {
                 "$ref" => self.reference(members, &base, place, &mut out)?,
                 "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
                     let copies = name == "oneOf";
-                    let list = self.list(value, name, &base, &at(), copies)?;
+                    let list = self.list(value, name, &base, place, copies)?;
                     out.insert(name.clone(), list);
                 }
                 "items" if value.is_array() => {
-                    let list = self.list(value, name, &base, &at(), false)?;
+                    let list = self.list(value, name, &base, place, false)?;
                     out.insert(name.clone(), list);
                 }
                 "items" | "additionalItems" | "additionalProperties" => {
-                    let written = self.schema(value, &base, &at())?;
+                    let written = self.schema(value, &base, &format!("{place}/{name}"))?;
                     out.insert(name.clone(), written);
                 }
                 "unevaluatedProperties" if keywords::closes(members, name, value) => {
@@ -173,7 +172,7 @@ impl<'a> Writer<'a> {
                         .or_insert(Value::Bool(false));
                 }
                 "properties" | "patternProperties" => {
-                    let map = self.map(value, name, &base, &at())?;
+                    let map = self.map(value, name, &base, place)?;
                     out.insert(name.clone(), map);
                 }
                 "const" | "enum" => {
@@ -185,7 +184,7 @@ impl<'a> Writer<'a> {
                         out.insert(name.clone(), value.clone());
                     }
                     Some(_) => {}
-                    None => return Err(refused(name, place, "is a string")),
+                    None => return Err(mistyped(name, place, "a string", value)),
                 },
                 "type" if !out.contains_key("type") => {
                     check_type(value, place)?;
@@ -195,13 +194,13 @@ impl<'a> Writer<'a> {
                 "required" => {
                     let names = value.as_array();
                     if !names.is_some_and(|names| names.iter().all(Value::is_string)) {
-                        return Err(refused(name, place, "is a list of strings"));
+                        return Err(mistyped(name, place, "a list of strings", value));
                     }
                     out.insert(name.clone(), value.clone());
                 }
                 "pattern" => {
                     if !value.is_string() {
-                        return Err(refused(name, place, "is a string"));
+                        return Err(mistyped(name, place, "a string", value));
                     }
                     out.insert(name.clone(), value.clone());
                 }
@@ -223,10 +222,10 @@ impl<'a> Writer<'a> {
     ) -> Result<Value> {
         let items = value
             .as_array()
-            .ok_or_else(|| refused(name, place, "is a list"))?;
+            .ok_or_else(|| mistyped(name, place, "a list", value))?;
         let mut out = Vec::with_capacity(items.len());
         for (i, item) in items.iter().enumerate() {
-            let place = format!("{place}/{i}");
+            let place = format!("{place}/{name}/{i}");
             out.push(match copies {
                 true => self.branch(item, base, &place)?,
                 false => self.schema(item, base, &place)?,
@@ -261,10 +260,11 @@ impl<'a> Writer<'a> {
     fn map(&mut self, value: &'a Value, name: &str, base: &Rc<str>, place: &str) -> Result<Value> {
         let members = value
             .as_object()
-            .ok_or_else(|| refused(name, place, "is an object"))?;
+            .ok_or_else(|| mistyped(name, place, "an object", value))?;
         let mut out = Members::new();
         for (key, schema) in members {
-            let place = format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"));
+            let key_token = key.replace('~', "~0").replace('/', "~1");
+            let place = format!("{place}/{name}/{key_token}");
             out.insert(key.clone(), self.schema(schema, base, &place)?);
         }
         Ok(out.into())
@@ -277,8 +277,9 @@ impl<'a> Writer<'a> {
         place: &str,
         out: &mut Members,
     ) -> Result<()> {
-        let reference = members.get("$ref").and_then(Value::as_str);
-        let reference = reference.ok_or_else(|| refused("$ref", place, "is a string"))?;
+        let value = members.get("$ref").unwrap_or(&Value::Null);
+        let reference = value.as_str();
+        let reference = reference.ok_or_else(|| mistyped("$ref", place, "a string", value))?;
         let Some(target) = self.resources.find(reference, base) else {
             let reason = format!("points to nothing in the schema: {reference:.80}");
             return Err(refused("$ref", place, &reason));
@@ -367,7 +368,7 @@ fn count(name: &str, value: &Value, place: &str, out: &mut Members) -> Result<()
     let number = value
         .as_f64()
         .filter(|number| *number >= 0.0 && number.fract() == 0.0);
-    let number = number.ok_or_else(|| refused(name, place, "is a whole number from 0 on"))?;
+    let number = number.ok_or_else(|| mistyped(name, place, "a whole number from 0", value))?;
     match number as u64 {
         ENDLESS.. if *least => Err(refused(name, place, "is more than an output can have")),
         ENDLESS.. => Ok(()),
@@ -390,11 +391,8 @@ fn check_type(value: &Value, place: &str) -> Result<()> {
     match right {
         true => Ok(()),
         false => {
-            let reason = format!(
-                "is one of {}, or a list of them: {value:.60}",
-                TYPES.join(", ")
-            );
-            Err(refused("type", place, &reason))
+            let expected = format!("one of {}, or a list of them", TYPES.join(", "));
+            Err(mistyped("type", place, &expected, value))
         }
     }
 }

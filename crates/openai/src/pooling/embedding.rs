@@ -15,7 +15,7 @@ pub struct EmbeddingRequest {
     pub pooled: Pooled,
     pub input: EmbeddingInput,
     pub encoding: Encoding,
-    /// Keep so many of a vector's first numbers, at least 1.
+    /// Leading numbers of each vector to keep, at least 1.
     pub dimensions: Option<usize>,
     /// Scale to length 1; `None` is as the model's users do.
     pub normalize: Option<bool>,

@@ -33,7 +33,7 @@ pub struct Pooled {
 /// What happens to inputs that are too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
-    /// Keep so many tokens; 0 is as many as fit, `None` refuses longer ones.
+    /// Tokens to keep of each input; 0: as many as fit; `None`: longer inputs are refused.
     pub most: Option<usize>,
     /// The last ones, in place of the first.
     pub keep_last: bool,

@@ -74,7 +74,7 @@ fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<()
 
 /// Calls that a client made of tools which are no functions (`custom_tool_call`, `local_shell_call`
 /// and what comes after them) are calls all the same, with their outputs. What a host made, and
-/// every other item, is left out: it says nothing to this model.
+/// every other item, is left out: this model cannot read it.
 fn add_of_other_tool(conversation: &mut Conversation, kind: &str, item: &Value) {
     let Some(id) = member(item, "call_id") else {
         return;

@@ -29,7 +29,7 @@ pub(crate) async fn create(
     let arrival = Arrival::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
-    let Prepared {
+    let AdmittedRequest {
         common,
         logprobs,
         style,
@@ -57,7 +57,7 @@ pub(crate) async fn create(
 }
 
 /// An admitted request.
-struct Prepared {
+struct AdmittedRequest {
     common: Common,
     logprobs: Option<u8>,
     style: Style,
@@ -67,7 +67,7 @@ struct Prepared {
     permit: AdmissionPermit,
 }
 
-fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
+fn prepare(job: &Job<'_>) -> Result<AdmittedRequest, ApiError> {
     let request = CompletionRequest::parse(job.body)?;
     job.app.check_model(request.common.model.as_deref())?;
     let permit = job
@@ -95,7 +95,7 @@ fn prepare(job: &Job<'_>) -> Result<Prepared, ApiError> {
         shown.extend(std::iter::repeat_n(prompt, request.common.n));
         prompts.push(tokens);
     }
-    Ok(Prepared {
+    Ok(AdmittedRequest {
         common: request.common,
         logprobs: request.logprobs,
         style,
@@ -113,11 +113,15 @@ fn shown_prompt(
 ) -> ShownPrompt {
     let echoed = || written.unwrap_or_else(|| job.text.tokenizer.decode(tokens, true));
     ShownPrompt {
-        text: if style.echo { echoed() } else { String::new() },
-        tokens: if style.echo || style.token_ids || style.logprobs {
-            tokens.to_vec()
+        text: if style.echo {
+            echoed().into()
         } else {
-            Vec::new()
+            Arc::default()
+        },
+        tokens: if style.echo || style.token_ids || style.logprobs {
+            tokens.into()
+        } else {
+            Arc::default()
         },
     }
 }

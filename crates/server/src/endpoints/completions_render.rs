@@ -23,11 +23,12 @@ pub(crate) struct Style {
     pub(crate) skip_special: bool,
 }
 
-/// A prompt as far as responses need it; empty where they do not.
+/// A prompt as far as responses need it; empty where they do not. The choices of a prompt share
+/// it.
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<u32>,
+    pub(crate) text: Arc<str>,
+    pub(crate) tokens: Arc<[u32]>,
 }
 
 impl ShownPrompt {
@@ -43,11 +44,11 @@ pub(crate) struct CompletionRender {
     writer: ChunkWriter,
     tokenizer: Arc<Tokenizer>,
     style: Style,
-    choices: Vec<Sent>,
+    choices: Vec<ChoiceProgress>,
 }
 
 /// What has been sent of one choice.
-struct Sent {
+struct ChoiceProgress {
     prompt: ShownPrompt,
     started: bool,
     /// Where the tokens begin whose log-probabilities are to be sent.
@@ -73,7 +74,7 @@ impl CompletionRender {
             identity.created,
             &identity.model,
         );
-        let choices = prompts.into_iter().map(|prompt| Sent {
+        let choices = prompts.into_iter().map(|prompt| ChoiceProgress {
             offsets: prompt.output_offsets(&tokenizer, style),
             prompt,
             started: false,
@@ -131,8 +132,7 @@ impl CompletionRender {
             logprobs: parts.logprobs.as_ref(),
             finish_reason: delta.finish,
             stop_reason: delta.stop_reason.as_ref(),
-            prompt_token_ids: (token_ids && first)
-                .then_some(self.choices[index].prompt.tokens.as_slice()),
+            prompt_token_ids: (token_ids && first).then_some(&*self.choices[index].prompt.tokens),
             token_ids: token_ids.then_some(delta.tokens.as_slice()),
         }
     }

@@ -43,7 +43,7 @@ pub(crate) async fn create(
 }
 
 /// An admitted request.
-struct Prepared {
+struct AdmittedRequest {
     model: Option<String>,
     inputs: Inputs,
     form: Form,
@@ -57,7 +57,7 @@ struct Form {
     normalize: bool,
 }
 
-fn prepare(job: &Job<'_>, arrival: &Arrival) -> Result<Prepared, ApiError> {
+fn prepare(job: &Job<'_>, arrival: &Arrival) -> Result<AdmittedRequest, ApiError> {
     let request = EmbeddingRequest::parse(job.body)?;
     let pooled = request.pooled;
     job.app.check_model(pooled.model.as_deref())?;
@@ -103,7 +103,7 @@ fn prepare(job: &Job<'_>, arrival: &Arrival) -> Result<Prepared, ApiError> {
             )
         }),
     }?;
-    Ok(Prepared {
+    Ok(AdmittedRequest {
         model: pooled.model,
         inputs,
         form,

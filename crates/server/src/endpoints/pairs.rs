@@ -58,7 +58,7 @@ pub(crate) async fn rerank(
     let sent = app.read_body(request).await?;
     let (scores, usage, (model, shown)) = scores(&app, &arrival, sent, |body| {
         let request = RerankRequest::parse(body)?;
-        let shown = Shown {
+        let shown = RerankStyle {
             top_n: request.top_n,
             documents: request.return_documents.then(|| request.documents.clone()),
         };
@@ -86,7 +86,7 @@ pub(crate) async fn rerank(
 }
 
 /// What results of a rerank show.
-struct Shown {
+struct RerankStyle {
     top_n: usize,
     documents: Option<Vec<String>>,
 }
@@ -102,7 +102,7 @@ struct Pairs {
 
 /// How scores are made of vectors.
 enum Rule {
-    /// So many vectors of the left side come first.
+    /// The first `left` vectors are the left side.
     Cosine { left: usize },
     /// A vector of one logit for each pair; with the activation a probability.
     Logit { activation: bool },
@@ -152,7 +152,7 @@ fn prepare(job: &Job<'_>, arrival: &Arrival, pairs: &Pairs) -> Result<(Inputs, R
         );
         return Err(ApiError::unsupported_endpoint(&reason));
     }
-    // As vLLM joins them for models whose tokenizer knows no pairs.
+    // vLLM joins them so for models whose tokenizer has no template of pairs.
     let inputs = inputs(job, arrival, pooled, right.len(), |index, limits| {
         let pair = format!("{}{}", left[index % left.len()], right[index]);
         encoded(job, pairs.fields[1], &pair, pooled, limits)

@@ -12,7 +12,7 @@ use crate::jobs::Job;
 use crate::pooling::Inputs;
 use crate::render::Identity;
 
-/// Admits a request of so many inputs, whose token ids `encode` makes one after the other.
+/// Admits a request of `count` inputs; `encode` makes the token ids of each, in order.
 pub(super) fn inputs(
     job: &Job<'_>,
     arrival: &Arrival,

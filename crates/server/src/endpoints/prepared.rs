@@ -8,7 +8,7 @@ use penstock_text::Conversation;
 use crate::admission::AdmissionPermit;
 use crate::app::App;
 use crate::arrival::Arrival;
-use crate::call_grammar::HeldCalls;
+use crate::call_grammar::CallConstraint;
 use crate::choices::ChoiceStreams;
 use crate::jobs::{ChatPrompt, Job};
 use crate::lengths::truncate;
@@ -16,20 +16,20 @@ use crate::reading::Reading;
 use crate::submit::{EndpointParams, submit};
 
 /// An admitted and tokenized request.
-pub(super) struct Prepared {
+pub(super) struct AdmittedRequest {
     pub(super) common: Common,
     pub(super) logprobs: Option<u8>,
     prompt_logprobs: Option<u8>,
     pub(super) prompt: Vec<u32>,
     pub(super) permit: AdmissionPermit,
     reading: Reading,
-    calls: Option<HeldCalls>,
+    calls: Option<CallConstraint>,
 }
 
 const RESPONSE_FORMAT: &str = "response_format";
 
 /// Admits a conversation and makes its prompt.
-pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, ApiError> {
+pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedRequest, ApiError> {
     let common = &request.common;
     job.app.check_model(common.model.as_deref())?;
     let formats = job.app.formats()?;
@@ -39,17 +39,17 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<Prepared, A
     let reading = Reading::new(formats, &request, &text);
     let mut prompt = ids;
     truncate(&mut prompt, common, permit.limits);
-    let calls = HeldCalls::of(&reading, &request);
+    let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
-    // A response format is that of content, and demanded calls leave none.
-    if calls.as_ref().is_some_and(HeldCalls::demanded)
+    // A response format shapes content, and an output of demanded calls has no content.
+    if calls.as_ref().is_some_and(CallConstraint::demanded)
         && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT
     {
         let message = format!("{} cannot be combined with demanded calls.", other.field);
         return Err(ApiError::invalid("tool_choice", message));
     }
-    Ok(Prepared {
+    Ok(AdmittedRequest {
         common,
         logprobs: request.logprobs,
         prompt_logprobs: request.prompt_logprobs,
@@ -94,9 +94,9 @@ pub(super) fn check_template(job: &Job<'_>, template: Option<&str>) -> Result<()
     Ok(())
 }
 
-impl Prepared {
-    /// Lowers the tokens asked for to those that fit, for protocols in which they are a bound and
-    /// the response tells what it ended by. Returns whether they were more.
+impl AdmittedRequest {
+    /// Lowers `max_tokens` to the room in the context, for protocols in which it is a bound and
+    /// the response names the reason of its end. Returns whether it was lowered.
     pub(super) fn fit(&mut self) -> bool {
         let window = self.permit.limits.max_model_len as usize;
         let room = window.saturating_sub(self.prompt.len());

@@ -100,7 +100,7 @@ impl Metrics {
         self.rejections[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request's prompt had so many cached tokens.
+    /// Counts the cached tokens of one prompt.
     fn cached(&self, all: u32, behind: TierTokens) {
         self.cached_tokens.fetch_add(all.into(), Ordering::Relaxed);
         let kinds = [behind.ram, behind.disk, behind.remote];

@@ -126,6 +126,49 @@ async fn one_grammar_that_many_ask_for_at_once_has_one_trial() {
     assert_eq!(runs, "run\n");
 }
 
+/// Tools `alpha` and `beta` with schemas that are not small; `beta` is strict.
+fn tools(keyword: &str) -> Value {
+    let tool = |name: &str, strict: bool, schema: Value| {
+        json!({"type": "function", "function":
+            {"name": name, "strict": strict, "parameters": schema}})
+    };
+    let large = json!({"type": "object", "properties": {"x": {"multipleOf": 7}}});
+    let mut other = large.clone();
+    other[keyword] = json!({"x": ["y"]});
+    json!([tool("alpha", true, large), tool("beta", true, other)])
+}
+
+#[tokio::test]
+async fn strict_tools_have_one_trial_together_and_none_when_they_come_again() {
+    let runs = file("tool-runs");
+    let _ = std::fs::remove_file(&runs);
+    let script = format!(
+        "cat > /dev/null; echo run >> '{}'; echo ended",
+        runs.display()
+    );
+    let door = door(&script).await;
+    let trials = || std::fs::read_to_string(&runs).expect("the runs").len() / 4;
+    let asked = async |keyword: &str| {
+        let message = json!([{"role": "user", "content": "x"}]);
+        let body = json!({"messages": message, "max_tokens": 1, "tools": tools(keyword)});
+        let reply = door.chat(&body).await;
+        match reply.status {
+            200 => Value::Null,
+            _ => reply.error().1["message"].clone(),
+        }
+    };
+    for _ in 0..2 {
+        assert_eq!(asked("default").await, Value::Null);
+        assert_eq!(trials(), 1);
+    }
+    // All together do not compile: the schemas are tried and checked to name the tool.
+    for _ in 0..2 {
+        let message = "tools: the parameters of beta: dependentRequired at # is not supported.";
+        assert_eq!(asked("dependentRequired").await, json!(message));
+        assert_eq!(trials(), 3);
+    }
+}
+
 #[tokio::test]
 async fn a_process_that_cannot_start_says_nothing_of_the_grammar() {
     let program = file("program");
