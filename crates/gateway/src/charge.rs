@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use penstock_http::Caller;
 
-use crate::events::Said;
+use crate::events::{Said, values};
 use crate::members::is_text;
 use crate::pool::{Pool, Prompt};
 use crate::scan::Fields;
@@ -30,7 +30,7 @@ pub(crate) struct CostBasis {
     /// It is to come event by event.
     is_stream: bool,
     most_tokens: Option<u64>,
-    choices: u64,
+    pub(crate) choices: u64,
 }
 
 impl CostBasis {
@@ -43,13 +43,9 @@ impl CostBasis {
                 .sum(),
             is_text: is_text(path),
             is_stream: fields.is_stream(body),
-            most_tokens: fields.most_tokens(body),
-            choices: fields.choices(body),
+            most_tokens: fields.most_tokens(path, body),
+            choices: fields.choices(path, body),
         }
-    }
-
-    pub(crate) fn choices(&self) -> u64 {
-        self.choices
     }
 }
 
@@ -127,7 +123,7 @@ impl Charge {
             return;
         }
         let tokens = match self.asked.is_text {
-            true => serde_json::from_slice(data).map_or(0, |value| tokens(&Said::of(&value))),
+            true => values(data).map(|value| tokens(&Said::of(&value))).sum(),
             false => 1,
         };
         if tokens > 0 {

@@ -89,13 +89,14 @@ impl Continued {
             words.extend_from_slice(&event);
             return;
         }
-        let value = data(&event).and_then(|data| serde_json::from_slice(data).ok());
-        match value {
+        let data = data(&event);
+        let value = data.as_deref().map(serde_json::from_slice);
+        match value.and_then(Result::ok) {
             Some(Value::Object(value)) if is_error(&value) && !self.has_finished => {
                 self.last_words = Some(event.into());
             }
             Some(Value::Object(value)) => out.extend(self.event(event, value)),
-            _ if self.is_rewritten && data(&event) != Some(DONE) => {}
+            _ if self.is_rewritten && data.as_deref() != Some(DONE) => {}
             _ => out.push(event),
         }
     }

@@ -1,4 +1,6 @@
-//! Events of a stream, and what they, or whole answers, say: the text of each choice.
+//! The events of a stream, and the text of each choice in an event or a whole answer.
+
+use std::borrow::Cow;
 
 use axum::body::Bytes;
 use bytes::BytesMut;
@@ -62,7 +64,7 @@ fn empty_line(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// The places of what the lines of an event's data say.
+/// The places of the lines of an event's data, without their field names.
 pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let ends = memchr2_iter(b'\n', b'\r', event).chain([event.len()]);
     let lines = ends.scan(0, |start, end| {
@@ -76,10 +78,22 @@ pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<u
     })
 }
 
-/// The data of an event, its first line.
-pub(crate) fn data(event: &[u8]) -> Option<&[u8]> {
-    let line = data_lines(event).next()?;
-    Some(event[line].trim_ascii())
+/// The data of an event: the text of its lines, with line ends between them.
+pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut lines = data_lines(event).map(|line| &event[line]);
+    let (first, second) = (lines.next()?, lines.next());
+    let Some(second) = second else {
+        return Some(first.trim_ascii().into());
+    };
+    let lines: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
+    Some(lines.join(&b'\n').trim_ascii().to_vec().into())
+}
+
+/// The JSON values of an event's data. The protocols have one; some servers send a value on each
+/// line.
+pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
+    let values = serde_json::Deserializer::from_slice(data).into_iter();
+    values.map_while(Result::ok)
 }
 
 /// Events of a stream in these bytes. One that is cut at its mark is missed: the count is for
@@ -208,6 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn the_lines_of_data_are_one_text() {
+        let of = |event: &str| data(event.as_bytes()).map(Cow::into_owned);
+        assert_eq!(of(": a\nevent: x\n\n"), None);
+        assert_eq!(of("data:\n\n").unwrap(), b"");
+        assert_eq!(of("id: 1\ndata: a \n\n").unwrap(), b"a");
+        assert_eq!(of("data: a\r\nid: 1\r\ndata:b\r\n\r\n").unwrap(), b"a\nb");
+        let values = |data: &str| super::values(data.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(values("{\"a\":\n1}"), [json!({"a": 1})]);
+        assert_eq!(values("{}\n[1]"), [json!({}), json!([1])]);
+        assert_eq!(values("{} {"), [json!({})]);
+        assert!(values("[DONE]").is_empty());
+    }
+
+    #[test]
     fn events_are_counted_at_line_starts() {
         assert_eq!(count(b"data: a\n\ndata: data: b\n\n"), 2);
         assert_eq!(count(b": data: x\n\n"), 0);
@@ -228,7 +256,8 @@ mod tests {
                         found.push(event);
                     }
                 }
-                let said: Vec<_> = found.iter().filter_map(|event| data(event)).collect();
+                let said = found.iter().filter_map(|event| data(event));
+                let said: Vec<_> = said.map(Cow::into_owned).collect();
                 assert_eq!(said, [b"1", b"2"], "{stream:?} {size}");
                 assert_eq!(found.concat(), stream.as_bytes());
             }

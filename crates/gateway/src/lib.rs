@@ -10,6 +10,7 @@ mod call;
 mod charge;
 mod config;
 mod continued;
+mod cursor;
 mod ending;
 mod envoy;
 mod error;

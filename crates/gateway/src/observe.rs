@@ -11,7 +11,7 @@ use memchr::memmem;
 use penstock_fleet::Outcome;
 
 use crate::charge::{Charge, Form};
-use crate::events::data_lines;
+use crate::events::{data, data_lines};
 use crate::gateway::Gateway;
 use crate::headers::{is_plain, is_stream};
 use crate::object::{Member, ObjectReader, Segment};
@@ -111,10 +111,9 @@ impl Observed {
 
     /// An event goes to the client; adds to `out` what it gets.
     pub(crate) fn event(&mut self, event: &[u8], out: &mut BytesMut) {
-        let lines: Vec<_> = data_lines(event).collect();
-        self.count(lines.len());
-        for line in &lines {
-            self.charge.event(&event[line.clone()]);
+        self.count(data_lines(event).count());
+        if let Some(data) = data(event) {
+            self.charge.event(&data);
         }
         let has = |name: &[u8]| memmem::find(event, name).is_some();
         let is_named = self.rename.is_some() && has(b"\"model\"");
@@ -122,6 +121,7 @@ impl Observed {
             return out.extend_from_slice(event);
         }
         // the lines are one text: a member may begin on one and end on another
+        let lines: Vec<_> = data_lines(event).collect();
         let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
             return out.extend_from_slice(event);
         };

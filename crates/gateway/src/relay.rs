@@ -2,7 +2,7 @@
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
 //! stops the replica's stream, too. Pieces that have come together go on together. Of a stream the
-//! client gets whole events, in this order: cut ([`Events`]), looked at for the end ([`Ending`]),
+//! client gets whole events, in this order: cut ([`Events`]), looked at for the end ([`EndDetector`]),
 //! freed of marks and held back ([`Failover`]), counted and renamed ([`Observed`]). Where the
 //! replica marks its stream, another one goes on with it when it breaks off.
 
@@ -22,7 +22,7 @@ use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
 use crate::attempt::Answer;
 use crate::charge::Charge;
-use crate::ending::Ending;
+use crate::ending::EndDetector;
 use crate::events::{Events, MOST_EVENT};
 use crate::failover::{Failover, Going, Trip};
 use crate::gateway::Place;
@@ -40,7 +40,7 @@ pub(crate) struct Relayed {
     observed: Observed,
     /// The stream's, until it breaks off for good.
     events: Events,
-    ending: Ending,
+    ending: EndDetector,
     failover: Option<Failover>,
     silence: Silence,
     stop: Stop,
@@ -72,7 +72,7 @@ impl Relayed {
         arrived: Instant,
     ) -> Self {
         let call = &trip.call;
-        let ending = Ending::new(parts.status, call.path(), call.price.choices());
+        let ending = EndDetector::new(parts.status, call.path(), call.price.choices);
         let (gateway, pool) = (trip.gateway.clone(), trip.pool.clone());
         let mut observed = Observed::new(gateway, pool, charge, routed, arrived);
         let asked = call.asked.as_deref().unwrap_or_default();

@@ -407,7 +407,7 @@ impl Reader {
         }
         self.events.push(bytes);
         let events = std::iter::from_fn(|| self.events.next());
-        let said = events.filter_map(|event| said(data(&event)?));
+        let said = events.filter_map(|event| said(&data(&event)?));
         said.collect()
     }
 

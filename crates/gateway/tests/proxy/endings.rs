@@ -72,6 +72,82 @@ async fn a_stream_that_ends_before_its_answer_says_so() {
     assert_eq!(text("/v1/audio/speech", cut).await, cut);
 }
 
+/// What a client gets of a request with this body, when its stream ends behind `events`.
+async fn ended_behind(path: &str, body: Value, events: &str) -> String {
+    let raw = Raw::stream("", events.to_owned()).await;
+    let door = door(&raw, json!({})).await;
+    door.send(path, &[], body.to_string()).await.text()
+}
+
+#[tokio::test]
+async fn completions_have_choices_for_each_prompt() {
+    let path = "/v1/completions";
+    for (prompt, prompts) in [
+        (json!("a"), 1),
+        (json!(["a"]), 1),
+        (json!(["a", "[,\"]"]), 2),
+        (json!([1, 2, 3]), 1),
+        (json!([[1, 2], [3]]), 2),
+        (json!([[1, 2], "a", [3]]), 3),
+    ] {
+        for n in [1, 2] {
+            let body = json!({"model": "m", "prompt": prompt, "n": n, "stream": true});
+            let whole = STOP.repeat(n * prompts);
+            let text = ended_behind(path, body.clone(), &whole).await;
+            assert_eq!(text, whole, "{body}");
+            let cut = STOP.repeat(n * prompts - 1) + STREAM;
+            let text = ended_behind(path, body.clone(), &cut).await;
+            assert!(text.contains("engine_failed"), "{body}: {text}");
+        }
+    }
+    // chats have one prompt, whatever else a client sends
+    let mut body = chat("x");
+    body["prompt"] = json!(["a", "b"]);
+    let text = ended_behind("/v1/chat/completions", body, STOP).await;
+    assert_eq!(text, STOP);
+}
+
+#[tokio::test]
+async fn only_the_protocol_s_own_members_end_a_stream() {
+    let chats = [
+        json!({"choices": [{"index": 0, "finish_reason": null}], "metadata": {"error": "x"}}),
+        json!({"choices": [{"index": 0, "finish_reason": null, "delta": {"error": {"a": 1}}}]}),
+        json!({"choices": [{"delta": {"finish_reason": "stop"}, "finish_reason": null}]}),
+        json!({"choices": [], "x": [{"finish_reason": "stop"}], "finish_reason": "stop"}),
+    ];
+    let messages = [
+        json!({"type": "content_block_delta", "metadata": {"type": "error"}}),
+        json!({"metadata": {"type": "message_stop"}, "type": "message_delta"}),
+        json!({"delta": {"input": {"type": "error"}}, "type": "content_block_delta"}),
+    ];
+    let responses = [
+        json!({"type": "response.in_progress", "response": {"x": {"type": "error"}}}),
+        json!({"item": {"type": "response.completed"}, "type": "response.output_item.added"}),
+    ];
+    for (path, first, events) in [
+        ("/v1/chat/completions", STREAM, &chats[..]),
+        ("/v1/completions", STREAM, &chats),
+        ("/v1/messages", "", &messages),
+        ("/v1/responses", "", &responses),
+    ] {
+        for event in events {
+            let text = text(path, &format!("{first}data: {event}\n\n")).await;
+            assert!(text.contains("broke off its answer"), "{path} {event}: {text}");
+        }
+    }
+    // an event on several lines is one text
+    let stop = "data: {\"choices\": [{\ndata: \"finish_reason\": \"stop\"}]}\n\n";
+    for (path, event) in [
+        ("/v1/chat/completions", stop),
+        (
+            "/v1/messages",
+            "data: {\ndata: \"type\":\ndata: \"message_stop\"}\n\n",
+        ),
+    ] {
+        assert_eq!(text(path, event).await, event);
+    }
+}
+
 #[tokio::test]
 async fn an_endless_event_is_broken_off() {
     let endless = [STREAM.as_bytes(), b"data: ", &[b'x'; 6 << 20]].concat();
