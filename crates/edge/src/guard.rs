@@ -10,12 +10,12 @@ use axum::http::{Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, Level, Members, RandomIds, RateLimited,
+    Bearer, Caller, Exchange, KeyPermit, Keys, Level, LogFields, RandomIds, RateLimited,
     RequestCounts, has_key, log_with, request_id, with_request_id,
 };
 use penstock_openai::ApiError;
 
-use crate::failure::{Failure, logged};
+use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
 
 /// Probes and scrapers carry no keys.
@@ -165,17 +165,7 @@ fn observed(
     // A probe asks again and again; its answer is not news.
     let refusal = response.extensions().get::<ApiError>();
     if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
-        let (status, refusal) = (error.status, logged(error));
-        log_with(
-            Level::Warning,
-            format!("refused {id}: {method} {path} {status} {refusal}"),
-            Members::default()
-                .with("request_id", id.as_str())
-                .with("method", method)
-                .with("path", path.as_str())
-                .with("status", status)
-                .with("error", error.code.unwrap_or(error.kind)),
-        );
+        log_refusal(&id, method, &path, error);
     }
     let ended = exchange.clone();
     let note = response.extensions().get::<AccessNote>().cloned();
@@ -197,7 +187,7 @@ fn observed(
                     "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
                      {seconds:.3} s{left}{said}"
                 ),
-                Members::default()
+                LogFields::default()
                     .with("request_id", id)
                     .with("client", peer)
                     .with("method", method)

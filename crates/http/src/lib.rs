@@ -44,7 +44,7 @@ pub use life::{run_process, wind_down};
 pub use limits::Limits;
 pub use listener::{Listener, Peer};
 pub use log::{
-    Level, LogFormat, LogSettings, Members, configure_log, flush_log, log, log_with, one_line,
+    Level, LogFields, LogFormat, LogSettings, configure_log, flush_log, log, log_with, one_line,
 };
 pub use notify::ServiceManager;
 pub use page::{Page, escaped};

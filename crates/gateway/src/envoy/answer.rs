@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use bytes::BytesMut;
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
-use penstock_http::{Level, Members, log_with};
+use penstock_http::{Level, LogFields, log_with};
 
 use crate::attempt::outcome_of;
 use crate::charge::Charge;
@@ -149,14 +149,20 @@ impl Answer {
                 _ => "",
             };
             let decision = format!("{pool}: {}", decision.unwrap_or_default());
+            let permit = inside.permit.as_ref();
+            let key = permit.map(|permit| permit.caller.name.as_str());
+            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
             log_with(
                 Level::Info,
-                format!("{id}: envoy {method} {path} {status}, {seconds:.3} s{left}, {decision}"),
-                Members::default()
+                format!(
+                    "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
+                ),
+                LogFields::default()
                     .with("request_id", id.as_str())
                     .with("client", "envoy")
-                    .with("method", method.to_string())
-                    .with("path", path.to_string())
+                    .with("method", method.as_str())
+                    .with("path", path)
+                    .with("key", key)
                     .with("status", status)
                     .with("seconds", seconds)
                     .with("complete", left.is_empty())
