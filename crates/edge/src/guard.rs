@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_http::{
     Bearer, Caller, Exchange, KeyPermit, Keys, Level, LogFields, RandomIds, RateLimited,
-    RequestCounts, has_key, log_with, request_id, with_request_id,
+    RequestCounts, has_key, is_below, log_with, request_id, with_request_id,
 };
 use penstock_openai::ApiError;
 
@@ -145,11 +145,7 @@ fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>
 /// Whether an engine may have to do something: what is posted, and whatever goes to what it keeps.
 /// The list of models is the server's own.
 fn may_cost(method: &Method, path: &str) -> bool {
-    let is_below = |root: &str| {
-        let rest = path.strip_prefix(root);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    *method == Method::POST || (is_below("/v1") && !is_below("/v1/models"))
+    *method == Method::POST || (is_below(path, "/v1") && !is_below(path, "/v1/models"))
 }
 
 /// Logs a refusal at once, and counts the request when its answer has ended.
@@ -225,11 +221,7 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
 
 /// Some proxies and servers take letters of either case for one.
 fn is_admin(path: &str) -> bool {
-    let (Some(start), rest) = (path.get(..ADMIN.len()), path.get(ADMIN.len()..)) else {
-        return false;
-    };
-    let rest = rest.unwrap_or_default();
-    start.eq_ignore_ascii_case(ADMIN) && (rest.is_empty() || rest.starts_with('/'))
+    is_below(&path.to_ascii_lowercase(), ADMIN)
 }
 
 /// A named key may be for some endpoints only. Probes and scrapers, who need none, are not asked.
