@@ -2,7 +2,7 @@
 //!
 //! A connection that closes in good order ends a body, not an answer: a server that was stopped
 //! does so, too. The protocol of the endpoint defines the event that ends an answer, and the member
-//! of the event that shows it. The same name elsewhere is a tool's arguments or a server's own data.
+//! of the event that shows it. The same name elsewhere is an argument of a tool or a server's own.
 
 use axum::http::StatusCode;
 use memchr::memmem;
@@ -12,7 +12,7 @@ use crate::events::{data, values};
 
 const DONE: &[u8] = b"[DONE]";
 
-/// What ends the streams of an endpoint.
+/// The rule for the end of an endpoint's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     /// A `finish_reason` of every choice, or of some and `[DONE]`; an `error`.
@@ -106,7 +106,7 @@ impl EndDetector {
         self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
     }
 
-    /// Whether what no empty line has ended is an event all the same.
+    /// Whether `rest`, which no empty line ends, is an event all the same.
     pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
         let is_whole = |data: &[u8]| {
             data == DONE || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
@@ -117,7 +117,7 @@ impl EndDetector {
         }
     }
 
-    /// Whether an event says that the answer is whole, and it is not.
+    /// Whether the event is `[DONE]` although the answer is not whole.
     pub(crate) fn belies(&self, event: &[u8]) -> bool {
         is_done(event) && !self.has_come()
     }

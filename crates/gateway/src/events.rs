@@ -103,19 +103,19 @@ pub(crate) fn count(bytes: &[u8]) -> u32 {
     first + memmem::find_iter(bytes, b"\ndata:").count() as u32
 }
 
-/// What an event, or a whole answer, adds: by the number of the choice.
+/// The content of an event or a whole answer, with the number of its choice.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct EventContent {
     pub(crate) texts: Vec<(u64, String)>,
     /// Reasons for which choices end.
     pub(crate) finishes: Vec<(u64, String)>,
-    /// It says that the answer failed.
+    /// It is an error.
     pub(crate) failed: bool,
 }
 
-impl Said {
-    /// What `value` says, in any of the APIs whose answers are text: chats and completions,
-    /// Anthropic's messages, responses. Reasoning and the arguments of tool calls are text, too.
+impl EventContent {
+    /// The content of `value` in any API whose answers are text: chats, completions, Anthropic's
+    /// messages, responses. Reasoning and the arguments of tool calls are text, too.
     pub(crate) fn of(value: &Value) -> Self {
         let mut said = Self {
             failed: !value["error"].is_null(),
@@ -279,7 +279,7 @@ mod tests {
 
     /// The texts of all events, joined, and the reasons of the end.
     fn joined(values: &[Value]) -> (String, Vec<String>) {
-        let said: Vec<Said> = values.iter().map(Said::of).collect();
+        let said: Vec<EventContent> = values.iter().map(EventContent::of).collect();
         assert!(said.iter().all(|one| !one.failed));
         let texts = said.iter().flat_map(|one| &one.texts);
         let ends = said.iter().flat_map(|one| &one.finishes);
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(ends, ["response.completed"]);
         assert_eq!(joined(&[whole]), ("a".into(), vec!["completed".into()]));
         let completion = json!({"choices": [{"index": 1, "text": "b", "finish_reason": null}]});
-        assert_eq!(Said::of(&completion).texts, [(1, "b".to_owned())]);
-        assert!(Said::of(&json!({"error": {"message": "no"}})).failed);
-        assert!(Said::of(&json!({"type": "response.failed"})).failed);
+        assert_eq!(EventContent::of(&completion).texts, [(1, "b".to_owned())]);
+        assert!(EventContent::of(&json!({"error": {"message": "no"}})).failed);
+        assert!(EventContent::of(&json!({"type": "response.failed"})).failed);
     }
 }

@@ -3,7 +3,7 @@
 //! fails.
 //!
 //! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
-//! [`pool::Pool::route`], [`relay::Relayed`].
+//! [`pool::Pool::route`], [`relay::ResponseBody`].
 
 mod attempt;
 mod call;

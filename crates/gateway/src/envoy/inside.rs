@@ -1,4 +1,4 @@
-//! What of a request lasts from its header to the end of its answer.
+//! The state of a request from its header to the end of its answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,7 +48,7 @@ impl Inside {
     }
 }
 
-/// What a request is called in the log and in errors.
+/// The name of a request in the log and in errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
