@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use memchr::memchr2;
 
-use crate::scan::ScanError;
-
 /// Bytes that are looked at one by one before `memchr2` starts.
 const NEAR: usize = 16;
 
@@ -17,6 +15,12 @@ fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let (near, far) = rest.split_at(rest.len().min(NEAR));
     let found = near.iter().position(matters);
     found.or_else(|| Some(NEAR + memchr2(b'"', b'\\', far)?))
+}
+
+/// The place of a byte that JSON does not allow.
+#[derive(Debug)]
+pub(crate) struct Malformed {
+    pub(crate) at: usize,
 }
 
 /// A place in JSON text. Its steps take whole strings, values and marks.
@@ -35,8 +39,8 @@ impl<'a> Cursor<'a> {
         self.body.get(self.at).copied()
     }
 
-    pub(crate) fn malformed(&self) -> ScanError {
-        ScanError::Malformed { at: self.at }
+    pub(crate) fn malformed(&self) -> Malformed {
+        Malformed { at: self.at }
     }
 
     pub(crate) fn space(&mut self) {
@@ -51,7 +55,7 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), Malformed> {
         match self.take(byte) {
             true => Ok(()),
             false => Err(self.malformed()),
@@ -59,7 +63,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The string that begins here.
-    pub(crate) fn string(&mut self) -> Result<Range<usize>, ScanError> {
+    pub(crate) fn string(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         self.expect(b'"')?;
         loop {
@@ -71,13 +75,13 @@ impl<'a> Cursor<'a> {
             }
             self.at += 2; // a backslash and what it escapes
             if self.at > self.body.len() {
-                return Err(ScanError::Malformed { at: start });
+                return Err(Malformed { at: start });
             }
         }
     }
 
     /// The value that begins here, of any type.
-    pub(crate) fn value(&mut self) -> Result<Range<usize>, ScanError> {
+    pub(crate) fn value(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         match self.body.get(start) {
             Some(b'"') => self.string(),
@@ -87,7 +91,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// An object or array.
-    fn nested(&mut self) -> Result<Range<usize>, ScanError> {
+    fn nested(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let mut depth = 0usize;
         while let Some(byte) = self.body.get(self.at) {
@@ -105,11 +109,11 @@ impl<'a> Cursor<'a> {
                 return Ok(start..self.at);
             }
         }
-        Err(ScanError::Malformed { at: start })
+        Err(Malformed { at: start })
     }
 
     /// A number, `true`, `false` or `null`.
-    fn word(&mut self) -> Result<Range<usize>, ScanError> {
+    fn word(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
         self.at += self.body[start..].iter().take_while(part).count();

@@ -9,7 +9,7 @@ use std::ops::Range;
 use axum::body::Bytes;
 use serde_json::Value;
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Malformed};
 use crate::form::{self, FormError};
 
 /// Places in the body of what was found; a value's place includes its quotes.
@@ -66,6 +66,12 @@ pub(crate) enum ScanError {
     Type { name: &'static str },
 }
 
+impl From<Malformed> for ScanError {
+    fn from(Malformed { at }: Malformed) -> Self {
+        Self::Malformed { at }
+    }
+}
+
 impl Fields {
     /// # Errors
     /// [`ScanError`]
@@ -96,7 +102,7 @@ impl Fields {
         at.space();
         match at.peek() {
             None => Ok(fields),
-            Some(_) => Err(at.malformed()),
+            Some(_) => Err(at.malformed().into()),
         }
     }
 
