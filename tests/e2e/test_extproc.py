@@ -8,6 +8,7 @@ doors decide alike.
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -245,6 +246,38 @@ def test_refusals_are_the_gateways_own(sim: Sim, tmp_path: Path) -> None:
             same(429, ask)
         eventually(lambda: is_empty(picker), "the end of the request")
         assert ask(client).status_code == 200
+
+
+def test_both_doors_log_with_the_same_fields(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"keys": [{"name": "team", "key": "k1"}]}')
+    flags = ("--access-log", "--log-format", "json", "--api-key-file", str(keys))
+    with ExitStack() as stack:
+        echo = stack.enter_context(Echo())
+        picker = stack.enter_context(Picker(*flags, "--backend", echo.url))
+        envoy = stack.enter_context(Envoy(tmp_path, picker.picker_url, [echo.url]))
+        for door in (picker, envoy):
+            with door.client(authorization="Bearer k1") as client:
+                assert client.post("/v1/completions", content=b"{").status_code == 400
+                assert client.post("/v1/completions", json={"model": "echo"}).status_code == 200
+
+        def lines() -> list[Config] | None:
+            found = [json.loads(line) for line in picker.log if line.startswith("{")]
+            found = [line for line in found if "request_id" in line]
+            # the proxy has a line of the access log for a refused request too
+            return found if len(found) == 5 else None
+
+        found = eventually(lines, "the lines of four requests")
+    refused = [line for line in found if line["level"] == "warning"]
+    proxied, carried = refused
+    assert proxied.keys() == carried.keys()
+    for name in ("method", "path", "status", "error"):
+        assert proxied[name] == carried[name]
+    assert carried["message"].startswith(f"refused {carried['request_id']}: POST /v1/completions")
+    proxied, carried = [line for line in found if line.get("complete") and line["status"] == 200]
+    assert proxied.keys() - carried.keys() == {"bytes"}
+    assert (carried["client"], carried["key"]) == ("envoy", "team")
+    assert 'envoy POST /v1/completions by "team" 200' in carried["message"]
 
 
 def test_without_a_replica_there_is_503_and_the_health_service_says_so(tmp_path: Path) -> None:

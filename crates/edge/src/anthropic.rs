@@ -3,14 +3,14 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use penstock_http::is_below;
 use penstock_openai::{ApiError, anthropic_error};
 
 const PATH: &str = "/v1/messages";
 
 /// Whether a path is Anthropic's.
 pub fn is_here(path: &str) -> bool {
-    path.strip_prefix(PATH)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    is_below(path, PATH)
 }
 
 /// Writes an error in Anthropic's form, and the request's id where its clients look for it.

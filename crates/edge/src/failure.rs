@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penstock_http::{BodyError, one_line};
+use penstock_http::{BodyError, Level, LogFields, log_with, one_line};
 use penstock_openai::ApiError;
 
 /// The error of a handler.
@@ -53,8 +53,23 @@ impl IntoResponse for Failure {
 /// Messages may quote a value that the client sent, so only their beginning is logged.
 const MOST_LOGGED: usize = 200;
 
-/// What the log says of a refused request.
-pub fn logged(error: &ApiError) -> String {
+/// Logs a refusal, its parts as fields of the JSON form too.
+pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
+    let (status, text) = (error.status, summary(error));
+    log_with(
+        Level::Warning,
+        format!("refused {id}: {method} {path} {status} {text}"),
+        LogFields::default()
+            .with("request_id", id)
+            .with("method", method)
+            .with("path", path)
+            .with("status", status)
+            .with("error", error.code.unwrap_or(error.kind)),
+    );
+}
+
+/// Code, parameter and the beginning of the message.
+fn summary(error: &ApiError) -> String {
     let param = error.param.as_ref();
     let param = param.map_or(String::new(), |param| format!(" ({param})"));
     let message: String = error.message.chars().take(MOST_LOGGED).collect();

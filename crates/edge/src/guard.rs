@@ -10,12 +10,12 @@ use axum::http::{Method, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use penstock_http::{
-    Bearer, Caller, Exchange, KeyPermit, Keys, Level, Members, RandomIds, RateLimited,
-    RequestCounts, has_key, log_with, request_id, with_request_id,
+    Bearer, Caller, Exchange, KeyPermit, Keys, Level, LogFields, RandomIds, RateLimited,
+    RequestCounts, has_key, is_below, log_with, request_id, with_request_id,
 };
 use penstock_openai::ApiError;
 
-use crate::failure::{Failure, logged};
+use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
 
 /// Probes and scrapers carry no keys.
@@ -145,11 +145,7 @@ fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>
 /// Whether an engine may have to do something: what is posted, and whatever goes to what it keeps.
 /// The list of models is the server's own.
 fn may_cost(method: &Method, path: &str) -> bool {
-    let is_below = |root: &str| {
-        let rest = path.strip_prefix(root);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    *method == Method::POST || (is_below("/v1") && !is_below("/v1/models"))
+    *method == Method::POST || (is_below(path, "/v1") && !is_below(path, "/v1/models"))
 }
 
 /// Logs a refusal at once, and counts the request when its answer has ended.
@@ -165,17 +161,7 @@ fn observed(
     // A probe asks again and again; its answer is not news.
     let refusal = response.extensions().get::<ApiError>();
     if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
-        let (status, refusal) = (error.status, logged(error));
-        log_with(
-            Level::Warning,
-            format!("refused {id}: {method} {path} {status} {refusal}"),
-            Members::default()
-                .with("request_id", id.as_str())
-                .with("method", method)
-                .with("path", path.as_str())
-                .with("status", status)
-                .with("error", error.code.unwrap_or(error.kind)),
-        );
+        log_refusal(&id, method, &path, error);
     }
     let ended = exchange.clone();
     let note = response.extensions().get::<AccessNote>().cloned();
@@ -197,7 +183,7 @@ fn observed(
                     "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
                      {seconds:.3} s{left}{said}"
                 ),
-                Members::default()
+                LogFields::default()
                     .with("request_id", id)
                     .with("client", peer)
                     .with("method", method)
@@ -235,11 +221,7 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
 
 /// Some proxies and servers take letters of either case for one.
 fn is_admin(path: &str) -> bool {
-    let (Some(start), rest) = (path.get(..ADMIN.len()), path.get(ADMIN.len()..)) else {
-        return false;
-    };
-    let rest = rest.unwrap_or_default();
-    start.eq_ignore_ascii_case(ADMIN) && (rest.is_empty() || rest.starts_with('/'))
+    is_below(&path.to_ascii_lowercase(), ADMIN)
 }
 
 /// A named key may be for some endpoints only. Probes and scrapers, who need none, are not asked.

@@ -9,6 +9,6 @@ mod guard;
 mod unrouted;
 
 pub use anthropic::is_here as is_anthropic;
-pub use failure::{Failure, json, logged};
+pub use failure::{Failure, json, log_refusal};
 pub use guard::{AccessNote, CallerPermit, Guard, guarded};
 pub use unrouted::{method_not_allowed, no_route};

@@ -1,5 +1,5 @@
-//! What is asked of one replica again and again: health, metrics, models. Each has a rhythm of its
-//! own, so one that hangs delays no other.
+//! The polls of one replica: health, metrics, models. Each has a rhythm of its own, so one that
+//! hangs delays no other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ impl Poller {
         }
     }
 
-    /// Asks the paths in turn until one of them exists.
+    /// Tries the paths in turn until one of them exists.
     async fn check_once(&self) -> Check {
         let settings = &self.shared.settings.health;
         let named = settings.path.as_deref();
@@ -206,45 +206,47 @@ impl Poller {
         Ok(stream)
     }
 
-    /// Says once that a server that answers does not list its models.
-    fn say_unlisted(&self, answer: &Listed, said: &mut bool) {
-        let Ok((status, body)) = answer else {
-            return;
+    /// Logs that a server lists no models: once, until it lists them.
+    fn warn_unlisted(&self, status: u16) {
+        let remedy = match status {
+            401 | 403 => "; does it want a key? --backend-api-key is sent to it",
+            _ => "",
         };
-        let unlisted = models(*status, body).is_none();
-        if unlisted && !std::mem::replace(said, unlisted) {
-            let remedy = match status {
-                401 | 403 => "; does it want a key? --backend-api-key is sent to it",
-                _ => "",
-            };
-            let base = &self.member.base;
-            log(
-                Level::Warning,
-                format!(
-                    "{base} lists no models (/v1/models has status {status}), so it gets only \
-                     requests for models that no other replica lists{remedy}"
-                ),
-            );
-        }
-        *said = unlisted;
+        let base = &self.member.base;
+        log(
+            Level::Warning,
+            format!(
+                "{base} lists no models (/v1/models has status {status}), so it gets only \
+                 requests for models that no other replica lists{remedy}"
+            ),
+        );
     }
 
     async fn look_at_models(&self) {
         let settings = &self.shared.settings;
         let period = Duration::from_secs_f64(settings.models_period_s);
-        let mut said = false;
+        let mut warned = false;
         loop {
             let seconds = settings.health.timeout_s;
             let answer = self.get("/v1/models", seconds, MAX_MODELS_BYTES).await;
-            self.say_unlisted(&answer, &mut said);
-            let wait = match answer.ok().and_then(|(status, body)| models(status, &body)) {
-                Some(models) => {
+            let listed = answer.ok();
+            let listed = listed.map(|(status, body)| (status, models(status, &body)));
+            let wait = match listed {
+                Some((_, Some(models))) => {
                     self.shared
                         .change_entry(self.id, |entry| entry.models = Some(models));
                     self.shared.checked.notify_waiters();
+                    warned = false;
                     period
                 }
-                None => period.min(Duration::from_secs_f64(settings.health.period_s)),
+                other => {
+                    if let Some((status, _)) = other
+                        && !std::mem::replace(&mut warned, true)
+                    {
+                        self.warn_unlisted(status);
+                    }
+                    period.min(Duration::from_secs_f64(settings.health.period_s))
+                }
             };
             self.member.asked.store(true, Ordering::Relaxed);
             self.shared.checked.notify_waiters();
@@ -255,8 +257,6 @@ impl Poller {
         }
     }
 }
-
-type Listed = Result<(u16, Vec<u8>), String>;
 
 /// Names from `/v1/models`.
 fn models(status: u16, body: &[u8]) -> Option<Arc<[Arc<str>]>> {

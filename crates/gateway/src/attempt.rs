@@ -22,13 +22,13 @@ pub(crate) struct Answer {
     pub(crate) routed: Routed,
 }
 
-/// A replica that did not do it, and what the client gets when no other does.
-pub(crate) struct Lost {
+/// A failed attempt, and the client's answer when no other attempt succeeds.
+pub(crate) struct AttemptError {
     /// Nothing listens there: trying it took no time and is no retry.
     pub(crate) absent: bool,
     /// It has no room.
     pub(crate) refused: bool,
-    /// It has done nothing of it: another replica may do what must not happen twice.
+    /// The replica did no part of the request: another one may get even what must not run twice.
     pub(crate) untouched: bool,
     /// Replicas that answered 500, until it is known whose fault that is.
     faults: Vec<Blame>,
@@ -37,7 +37,7 @@ pub(crate) struct Lost {
     response: Option<HttpResponse<Incoming>>,
 }
 
-impl Lost {
+impl AttemptError {
     fn new(error: ApiError) -> Self {
         Self {
             absent: false,
@@ -66,8 +66,8 @@ impl Lost {
         }
     }
 
-    /// What is known when a later one did not do it either. A client learns of a fault before it
-    /// learns that others have no room.
+    /// This attempt and a later failed one as a single failure. The client learns of a fault before
+    /// it learns of a lack of room. The pair is refused where nothing but room was missing.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
         let may_wait = |one: &Self| one.refused || one.absent;
         let (refused, is_later) = (
@@ -108,8 +108,8 @@ pub(crate) async fn attempt(
     body: &Bytes,
     pool: &Pool,
     routed: Routed,
-) -> Result<Answer, Lost> {
-    let request = call.head.to(&routed.url, body).map_err(Lost::new)?;
+) -> Result<Answer, AttemptError> {
+    let request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
     let address = routed.decision.first().address.clone();
     let sending = async {
         match call.is_repeatable {
@@ -139,11 +139,11 @@ pub(crate) async fn attempt(
             }
             note(call, &address, &format!("answered {status}"));
             let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
-            let lost = Lost {
+            let lost = AttemptError {
                 refused: outcome == Outcome::Refused,
                 untouched: outcome == Outcome::Refused,
                 response: Some(response),
-                ..Lost::new(error)
+                ..AttemptError::new(error)
             };
             (outcome, lost)
         }
@@ -153,10 +153,10 @@ pub(crate) async fn attempt(
                 ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
                 ClientError::Broken(_) => Outcome::Failed,
             };
-            let lost = Lost {
+            let lost = AttemptError {
                 absent: matches!(failed, ClientError::Refused(_)),
                 untouched: outcome == Outcome::ConnectFailed,
-                ..Lost::new(ApiError::unavailable(
+                ..AttemptError::new(ApiError::unavailable(
                     "The replica is not there.",
                     RETRY_AFTER,
                 ))
@@ -166,7 +166,7 @@ pub(crate) async fn attempt(
     };
     gateway.metrics.lost();
     match outcome {
-        Outcome::Unclear => Err(Lost {
+        Outcome::Unclear => Err(AttemptError {
             faults: vec![routed.in_flight.end_unclear()],
             ..lost
         }),
@@ -177,8 +177,8 @@ pub(crate) async fn attempt(
     }
 }
 
-/// What the status of an answer says of its replica. Where it is not served, another one may do
-/// what this one does not.
+/// The outcome for a replica by the status of its answer. Another replica may still serve a request
+/// whose outcome here is not `Served`.
 pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
@@ -199,12 +199,12 @@ mod tests {
     /// Absent, refused, untouched.
     type Flags = [bool; 3];
 
-    fn lost([absent, refused, untouched]: Flags) -> Lost {
-        Lost {
+    fn lost([absent, refused, untouched]: Flags) -> AttemptError {
+        AttemptError {
             absent,
             refused,
             untouched,
-            ..Lost::new(ApiError::bad_request("x"))
+            ..AttemptError::new(ApiError::bad_request("x"))
         }
     }
 
@@ -223,6 +223,23 @@ mod tests {
             for (one, other) in [(first, second), (second, first)] {
                 let both = lost(one).and(lost(other));
                 assert_eq!([both.absent, both.refused, both.untouched], wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_may_wait_where_nothing_but_room_is_missing() {
+        const KINDS: [Flags; 3] = [[true, false, true], [false, true, true], [false; 3]];
+        for first in KINDS {
+            for second in KINDS {
+                for third in KINDS {
+                    let all = [first, second, third];
+                    let merged = all.map(lost).into_iter().reduce(AttemptError::and).unwrap();
+                    let is_missing = |one: &Flags| one[0] || one[1];
+                    let refused = all.iter().any(|one| one[1]) && all.iter().all(is_missing);
+                    assert_eq!(merged.refused, refused, "{all:?}");
+                    assert_eq!(merged.absent, all.iter().all(|one| one[0]), "{all:?}");
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use memchr::memchr;
-use penstock_edge::Failure;
+use penstock_edge::{Failure, is_anthropic};
 use penstock_http::{BodyShare, Caller, Peer, request_id};
 use penstock_openai::{ApiError, RESUMABLE};
 use penstock_prefix::{text_chain, text_seed};
@@ -34,7 +34,7 @@ const SLO_TPOT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-llm-d-slo-tpot-ms"),
 ];
 
-/// What a replica gets of a request, but for the body.
+/// The head of the request to a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     method: Method,
@@ -57,7 +57,7 @@ pub(crate) struct Call {
     pub(crate) caller: Option<Arc<Caller>>,
     /// What its answer costs.
     pub(crate) price: CostBasis,
-    /// That it happens twice does no harm.
+    /// Running it twice does no harm.
     pub(crate) is_repeatable: bool,
     /// Until the body has been sent.
     share: Option<BodyShare>,
@@ -78,7 +78,8 @@ impl Call {
         let mut headers = request.headers().clone();
         let body = gateway.read_body(request).await?;
         let (body, share) = body.split();
-        let (fields, body) = read(method.as_str(), &bare, &headers, body, caller.as_deref())?;
+        let read = read(method.as_str(), &bare, &headers, body, caller.as_deref())?;
+        let ReadBody { fields, body, .. } = read;
         let asked = fields.model(&body);
         let prompt = prompt_of(&fields, &body, &headers);
         to_replica(&mut headers, peer, &id, &gateway.backend_key);
@@ -90,7 +91,7 @@ impl Call {
             id,
             asked,
             prompt,
-            price: CostBasis::of(&bare, &fields, &body),
+            price: CostBasis::of(&bare, &fields, &body, caller.is_some()),
             is_repeatable: is_repeatable(&method, &bare, &body),
             caller,
             fields,
@@ -112,7 +113,7 @@ impl Call {
 
     /// Asks for another model from now on: the name in the body is replaced in its place.
     pub(crate) fn rename(&mut self, model: &str) {
-        if let Some(renamed) = renamed(&self.body, &self.fields, model) {
+        if let Some(renamed) = self.fields.renamed(&self.body, model) {
             self.body = renamed;
         }
     }
@@ -149,7 +150,7 @@ impl Call {
 
     /// Whether errors have to be in Anthropic's form.
     pub(crate) fn is_anthropic(&self) -> bool {
-        self.head.path.starts_with("/v1/messages")
+        is_anthropic(self.path())
     }
 
     /// Without its query.
@@ -178,7 +179,16 @@ impl Head {
 /// Endpoints that know no caches.
 const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
 
-/// What routing reads of the body, and the body with the salt of its key. `path` has no query.
+/// A body and the places of its fields.
+#[derive(Debug, Default)]
+pub(crate) struct ReadBody {
+    pub(crate) fields: Fields,
+    pub(crate) body: Bytes,
+    /// The body has got the salt of its key.
+    pub(crate) is_salted: bool,
+}
+
+/// Reads the fields that routing needs, and adds the salt of the key. `path` has no query.
 ///
 /// # Errors
 /// The body is neither a JSON object nor a form.
@@ -188,7 +198,7 @@ pub(crate) fn read(
     headers: &HeaderMap,
     body: Bytes,
     caller: Option<&Caller>,
-) -> Result<(Fields, Bytes), ApiError> {
+) -> Result<ReadBody, ApiError> {
     let scan = |body: &[u8]| {
         let fields = fields_of(method, path, headers, body);
         fields.map_err(|error| ApiError::bad_request(error.to_string()))
@@ -198,13 +208,19 @@ pub(crate) fn read(
     let has_cache = is_json && !WITHOUT_CACHE.iter().any(|one| path.ends_with(one));
     let own = caller.filter(|_| has_cache);
     let salt = own.and_then(|own| own.cache_salt(&fields.salt(&body).unwrap_or_default()));
-    match salt {
-        None => Ok((fields, body)),
-        Some(salt) => {
-            let body = salted(&body, &fields, &salt);
-            Ok((scan(&body)?, body))
-        }
-    }
+    let Some(salt) = salt else {
+        return Ok(ReadBody {
+            fields,
+            body,
+            is_salted: false,
+        });
+    };
+    let body = salted(&body, &fields, &salt);
+    Ok(ReadBody {
+        fields: scan(&body)?,
+        body,
+        is_salted: true,
+    })
 }
 
 /// The body with another salt of the prefix cache.
@@ -229,11 +245,6 @@ fn path_of(uri: &Uri) -> String {
     uri.path_and_query()
         .map_or("/", |path| path.as_str())
         .to_owned()
-}
-
-/// A body with another name of the model; `None` where it names none.
-pub(crate) fn renamed(body: &[u8], fields: &Fields, model: &str) -> Option<Bytes> {
-    fields.renamed(body, model)
 }
 
 /// What routing reads of a body. Only requests for text have to have one; of those without, and of
@@ -273,7 +284,7 @@ fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     (milliseconds > 0.0 && milliseconds.is_finite()).then_some(milliseconds / 1e3)
 }
 
-/// What routing looks at. Prompts with other models or salts share nothing.
+/// The prompt as routing reads it. Prompts with other models or salts share nothing.
 pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
     let bytes = |range: &Option<std::ops::Range<usize>>| {

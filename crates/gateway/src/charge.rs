@@ -1,16 +1,15 @@
-//! What a key pays for a request: by estimate while its answer comes, by the answer's own counts
-//! when it has said them.
+//! The tokens that a key pays for a request: an estimate while the answer comes, then the answer's
+//! own usage where it has one.
 //!
-//! Whatever the client asks for, and whenever it leaves, something is paid: for the prompt when the
-//! request is sent, for a stream with each text that comes, and for an answer that was to come
-//! whole by the time that it took so far.
+//! Every request costs something, whenever its client leaves: the prompt when it is sent, a stream
+//! with each text, an answer in one piece by the time it took so far.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use penstock_http::Caller;
 
-use crate::events::Said;
+use crate::events::{EventContent, values};
 use crate::members::is_text;
 use crate::pool::{Pool, Prompt};
 use crate::scan::Fields;
@@ -23,39 +22,34 @@ const TOKEN_BYTES: u64 = 4;
 /// The properties of a request that set its price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CostBasis {
-    /// Bytes of the prompt that are text.
+    /// Bytes of the prompt that are text; 0 where no key pays for them.
     prompt_bytes: usize,
     /// The answer is the text of a model.
     is_text: bool,
     /// It is to come event by event.
     is_stream: bool,
     most_tokens: Option<u64>,
-    choices: u64,
+    pub(crate) choices: u64,
 }
 
 impl CostBasis {
-    pub(crate) fn of(path: &str, fields: &Fields, body: &[u8]) -> Self {
+    /// `has_caller`: a key pays for the request.
+    pub(crate) fn of(path: &str, fields: &Fields, body: &[u8], has_caller: bool) -> Self {
+        let texts = fields.prompt(body);
+        let texts = texts.iter().filter(|_| has_caller);
         Self {
-            prompt_bytes: fields
-                .prompt(body)
-                .iter()
-                .map(|text| text_bytes(text))
-                .sum(),
+            prompt_bytes: texts.map(|text| text_bytes(text)).sum(),
             is_text: is_text(path),
             is_stream: fields.is_stream(body),
-            most_tokens: fields.most_tokens(body),
-            choices: fields.choices(body),
+            most_tokens: fields.most_tokens(path, body),
+            choices: fields.choices(path, body),
         }
-    }
-
-    pub(crate) fn choices(&self) -> u64 {
-        self.choices
     }
 }
 
 /// How an answer comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum Delivery {
     /// Event by event.
     Events,
     /// One body; the number of bytes received so far.
@@ -70,13 +64,13 @@ pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
     pool: Arc<Pool>,
     asked: CostBasis,
-    /// Estimate of those of the prompt.
+    /// Estimated tokens of the prompt.
     prompt_tokens: u64,
     /// Bytes that routing takes for the prompt.
     prompt_bytes: usize,
     began: Instant,
     /// `None` before the answer's header.
-    form: Option<Form>,
+    delivery: Option<Delivery>,
     usage: Usage,
     /// Tokens of the output, by the texts that came.
     said: u64,
@@ -105,7 +99,7 @@ impl Charge {
             prompt_tokens,
             prompt_bytes: prompt.bytes,
             began: Instant::now(),
-            form: None,
+            delivery: None,
             usage: Usage::default(),
             said: 0,
             is_counted: false,
@@ -117,8 +111,8 @@ impl Charge {
     }
 
     /// The answer has begun.
-    pub(crate) fn answered(&mut self, form: Form) {
-        self.form = Some(form);
+    pub(crate) fn answered(&mut self, delivery: Delivery) {
+        self.delivery = Some(delivery);
     }
 
     /// An event has come, and this is its data.
@@ -127,7 +121,9 @@ impl Charge {
             return;
         }
         let tokens = match self.asked.is_text {
-            true => serde_json::from_slice(data).map_or(0, |value| tokens(&Said::of(&value))),
+            true => values(data)
+                .map(|value| tokens(&EventContent::of(&value)))
+                .sum(),
             false => 1,
         };
         if tokens > 0 {
@@ -137,14 +133,14 @@ impl Charge {
         }
     }
 
-    /// So many bytes of an answer that comes whole have come.
+    /// `more` bytes of an answer in one piece have come.
     pub(crate) fn bytes(&mut self, more: usize) {
-        if let Some(Form::Whole(bytes)) = &mut self.form {
+        if let Some(Delivery::Whole(bytes)) = &mut self.delivery {
             *bytes += more as u64;
         }
     }
 
-    /// The answer says what it has cost so far.
+    /// The answer has a `usage`.
     pub(crate) fn usage(&mut self, json: &[u8]) {
         if self.ended {
             return;
@@ -154,8 +150,8 @@ impl Charge {
         self.pay(self.so_far());
     }
 
-    /// The request costs nothing, whatever its answer still says: that is an error, there is none,
-    /// or its replica has broken off one that was to come whole.
+    /// The request costs nothing, whatever follows: its answer is an error, never comes, or is one
+    /// piece that broke off.
     pub(crate) fn refund(&mut self) {
         self.ended = true;
         self.pay(0);
@@ -173,19 +169,19 @@ impl Charge {
             self.pool.learn_rate(output, self.began.elapsed());
         }
         let is_known = self.is_counted || !self.asked.is_text;
-        let unsaid = match self.form {
+        let unsaid = match self.delivery {
             _ if is_known => 0,
             // the header of a stream comes with its first token
             None if self.asked.is_stream => 0,
-            Some(Form::Events) => 0,
-            Some(Form::Whole(bytes)) if is_whole => bytes / TOKEN_BYTES,
+            Some(Delivery::Events) => 0,
+            Some(Delivery::Whole(bytes)) if is_whole => bytes / TOKEN_BYTES,
             _ => self.pool.tokens_in(self.began.elapsed()),
         };
         let most = self.asked.most_tokens.unwrap_or(u64::MAX);
         self.pay(self.so_far() + unsaid.min(most));
     }
 
-    /// What is owed by what has come.
+    /// The tokens so far: of the prompt and of the output that has come.
     fn so_far(&self) -> u64 {
         let prompt = self.usage.prompt_tokens.map(u64::from);
         let counted = self.usage.completion_tokens.map_or(0, u64::from);
@@ -196,7 +192,7 @@ impl Charge {
         prompt.unwrap_or(self.prompt_tokens) + output
     }
 
-    /// Makes what was paid so much.
+    /// Sets the payment to `tokens`.
     fn pay(&mut self, tokens: u64) {
         let before = std::mem::replace(&mut self.paid, tokens);
         let Some(caller) = &self.caller else {
@@ -216,9 +212,9 @@ impl Drop for Charge {
     }
 }
 
-/// Tokens of what an event says. Engines send a text for each token; those that are longer than
-/// tokens are, are several.
-fn tokens(said: &Said) -> u64 {
+/// Tokens in the texts of an event. Engines send one text for each token; a longer text counts as
+/// several tokens.
+fn tokens(said: &EventContent) -> u64 {
     let texts = said.texts.iter().map(|(_, text)| text.len());
     let tokens = texts.map(|bytes| match bytes {
         0..=ONE_TOKEN => 1,

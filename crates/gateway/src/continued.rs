@@ -1,8 +1,8 @@
-//! A stream that goes on by its text: for servers that do not mark theirs.
+//! Failover by text, for servers that do not mark their streams.
 //!
-//! The next replica gets the text so far as the end of the prompt. Its events become those of the
-//! first stream: id, time and model are the first ones, the role is said once, usage is that of
-//! both. Where tokens begin and end in the text is not known, so this is not exact
+//! The text so far becomes the end of the prompt for the next replica. Its events continue the
+//! first stream: they keep the first id, time and model, repeat no role, and count the usage of
+//! both replicas. The bounds of tokens in the text are unknown, so this is not exact
 //! (docs/gateway.md).
 
 use axum::body::Bytes;
@@ -58,16 +58,18 @@ pub(crate) struct Continued {
     has_role: bool,
     /// Another replica goes on: its events are rewritten.
     is_rewritten: bool,
-    has_finished: bool,
+    /// Choices of the answer, and those that have ended.
+    choices: u64,
+    finished: u64,
     /// The replica says that it cannot go on, and how.
     last_words: Option<Vec<u8>>,
-    /// It has said what a text cannot say.
+    /// The answer holds more than a text: tool calls, log probabilities, several choices.
     is_unfit: bool,
 }
 
 impl Continued {
-    /// For an answer to a request at `path`, where it may go on.
-    pub(crate) fn of(path: &str) -> Option<Self> {
+    /// For an answer of `choices` to a request at `path`, where it may be continued.
+    pub(crate) fn of(path: &str, choices: u64) -> Option<Self> {
         [CHATS, COMPLETIONS].contains(&path).then(|| Self {
             is_chat: path == CHATS,
             text: String::new(),
@@ -77,10 +79,16 @@ impl Continued {
             same: Map::new(),
             has_role: false,
             is_rewritten: false,
-            has_finished: false,
+            choices,
+            finished: 0,
             last_words: None,
             is_unfit: false,
         })
+    }
+
+    /// Whether every choice has ended.
+    fn has_finished(&self) -> bool {
+        self.finished >= self.choices
     }
 
     /// Takes a whole event of the replica; adds to `out` what the client gets of it.
@@ -89,13 +97,14 @@ impl Continued {
             words.extend_from_slice(&event);
             return;
         }
-        let value = data(&event).and_then(|data| serde_json::from_slice(data).ok());
-        match value {
-            Some(Value::Object(value)) if is_error(&value) && !self.has_finished => {
+        let data = data(&event);
+        let value = data.as_deref().map(serde_json::from_slice);
+        match value.and_then(Result::ok) {
+            Some(Value::Object(value)) if is_error(&value) && !self.has_finished() => {
                 self.last_words = Some(event.into());
             }
             Some(Value::Object(value)) => out.extend(self.event(event, value)),
-            _ if self.is_rewritten && data(&event) != Some(DONE) => {}
+            _ if self.is_rewritten && data.as_deref() != Some(DONE) => {}
             _ => out.push(event),
         }
     }
@@ -118,7 +127,7 @@ impl Continued {
     /// what the client gets if there is no other.
     pub(crate) fn broken(&mut self, body: &[u8]) -> (Option<Bytes>, Bytes) {
         let words = self.last_words.take().unwrap_or_default();
-        if self.has_finished {
+        if self.has_finished() {
             return (None, Bytes::from_static(b"data: [DONE]\n\n"));
         }
         let Some(mut request) = self.fit(body) else {
@@ -166,7 +175,7 @@ impl Continued {
         Some(format!("data: {}\n\n", Value::Object(value)).into())
     }
 
-    /// Whether choices say anything that the client does not have.
+    /// Whether the choices hold anything new for the client.
     fn note_choices(&mut self, value: &mut Map<String, Value>) -> bool {
         let mut said = false;
         let choices = value.get_mut("choices").and_then(Value::as_array_mut);
@@ -174,7 +183,7 @@ impl Continued {
             self.is_unfit |= choice["index"].as_u64().is_some_and(|index| index > 0);
             self.is_unfit |= !choice["logprobs"].is_null();
             if !choice["finish_reason"].is_null() {
-                self.has_finished = true;
+                self.finished += 1;
                 said = true;
             }
             if let Some(delta) = choice.get_mut("delta") {
@@ -312,7 +321,7 @@ fn is_false(request: &Map<String, Value>) -> bool {
     request.get("add_generation_prompt") == Some(&Value::Bool(false))
 }
 
-/// Whether a member of a delta says something.
+/// Whether a member of a delta has content.
 fn says(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -322,7 +331,7 @@ fn says(value: &Value) -> bool {
     }
 }
 
-/// Whether a member of a request asks for something.
+/// Whether a member of a request has an effect.
 fn demands(value: &Value) -> bool {
     match value {
         Value::Bool(asked) => *asked,

@@ -1,21 +1,23 @@
-//! Whether a stream has said its last.
+//! The end of an answer that comes as a stream.
 //!
 //! A connection that closes in good order ends a body, not an answer: a server that was stopped
-//! does so, too. What an answer ends with is its protocol's.
+//! does so, too. The protocol of the endpoint defines the event that ends an answer, and the member
+//! of the event that shows it. The same name elsewhere is an argument of a tool or a server's own.
 
 use axum::http::StatusCode;
 use memchr::memmem;
+use serde_json::Value;
 
-use crate::events::data;
+use crate::events::{data, values};
 
 const DONE: &[u8] = b"[DONE]";
 
-/// What ends the streams of an endpoint.
+/// The rule for the end of an endpoint's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// The reasons for which all choices end, or some and `[DONE]`.
+    /// A `finish_reason` of every choice, or of some and `[DONE]`; an `error`.
     Choices,
-    /// An event of one of these types.
+    /// An event whose `type` is one of these.
     Types(&'static [&'static str]),
     /// The end of the body.
     Other,
@@ -30,9 +32,9 @@ const RESPONSES: Protocol = Protocol::Types(&[
     "error",
 ]);
 
-/// How far a stream is from its end.
+/// Finds the end of one answer in its events.
 #[derive(Debug)]
-pub(crate) struct Ending {
+pub(crate) struct EndDetector {
     protocol: Protocol,
     choices: u64,
     /// Choices that have ended.
@@ -43,8 +45,8 @@ pub(crate) struct Ending {
     is_final: bool,
 }
 
-impl Ending {
-    /// For an answer at `path` of so many choices.
+impl EndDetector {
+    /// For an answer at `path` with this number of choices.
     pub(crate) fn new(status: StatusCode, path: &str, choices: u64) -> Self {
         let protocol = match path {
             _ if status != StatusCode::OK => Protocol::Other,
@@ -72,23 +74,30 @@ impl Ending {
     pub(crate) fn see(&mut self, event: &[u8]) {
         match self.protocol {
             _ if self.is_final => {}
-            Protocol::Choices => {
-                for reason in values(event, "finish_reason") {
-                    self.has_reasons = true;
-                    self.finished += u64::from(is_said(reason));
-                }
-                let done = is_done(event) && (self.finished > 0 || !self.has_reasons);
-                self.is_final = done || values(event, "error").any(is_said);
+            Protocol::Choices => self.see_choices(event),
+            Protocol::Types(types) if types.iter().any(|one| contains(event, one.as_bytes())) => {
+                let last = |value: Value| types.iter().any(|one| value["type"] == **one);
+                self.is_final = data(event).is_some_and(|data| values(&data).any(last));
             }
-            Protocol::Types(types) => {
-                let last = |value: &[u8]| {
-                    let value = value.strip_prefix(b"\"");
-                    let named = |one: &str| value.is_some_and(|value| begins(value, one));
-                    types.iter().any(|one| named(one))
-                };
-                self.is_final = values(event, "type").any(last);
+            Protocol::Types(_) | Protocol::Other => {}
+        }
+    }
+
+    fn see_choices(&mut self, event: &[u8]) {
+        if is_done(event) {
+            self.is_final = self.finished > 0 || !self.has_reasons;
+            return;
+        }
+        if self.has_reasons && !may_end(event) {
+            return;
+        }
+        for value in data(event).iter().flat_map(|data| values(data)) {
+            let choices = value["choices"].as_array().into_iter().flatten();
+            for reason in choices.filter_map(|choice| choice.get("finish_reason")) {
+                self.has_reasons = true;
+                self.finished += u64::from(!reason.is_null());
             }
-            Protocol::Other => {}
+            self.is_final |= !value["error"].is_null();
         }
     }
 
@@ -97,18 +106,18 @@ impl Ending {
         self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
     }
 
-    /// Whether what no empty line has ended is an event all the same.
+    /// Whether `rest`, which no empty line ends, is an event all the same.
     pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
         let is_whole = |data: &[u8]| {
             data == DONE || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
         };
         match self.protocol {
             Protocol::Other => !rest.trim_ascii().is_empty(),
-            _ => data(rest).is_some_and(is_whole),
+            _ => data(rest).is_some_and(|data| is_whole(&data)),
         }
     }
 
-    /// Whether an event says that the answer is whole, and it is not.
+    /// Whether the event is `[DONE]` although the answer is not whole.
     pub(crate) fn belies(&self, event: &[u8]) -> bool {
         is_done(event) && !self.has_come()
     }
@@ -119,27 +128,24 @@ impl Ending {
     }
 }
 
-/// Whether a string begins with exactly this.
-fn begins(text: &[u8], word: &str) -> bool {
-    text.strip_prefix(word.as_bytes())
-        .is_some_and(|rest| rest.first() == Some(&b'"'))
+/// Whether an event may end a choice or the answer. Most events have a reason that is null, and
+/// need no parser.
+fn may_end(event: &[u8]) -> bool {
+    const REASON: &[u8] = b"\"finish_reason\"";
+    let is_null = |at: usize| {
+        let value = event[at + REASON.len()..].trim_ascii_start();
+        let value = value.strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+        value.is_some_and(|value| value.starts_with(b"null"))
+    };
+    contains(event, b"\"error\"") || !memmem::find_iter(event, REASON).all(is_null)
 }
 
-/// What follows the members of this name. Inside a string the quotes of a name would be escaped.
-fn values<'a>(event: &'a [u8], name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    let member = format!("\"{name}\":").into_bytes();
-    let found: Vec<usize> = memmem::find_iter(event, &member).collect();
-    let length = member.len();
-    let values = found.into_iter().map(move |at| &event[at + length..]);
-    values.map(<[u8]>::trim_ascii_start)
+fn contains(event: &[u8], word: &[u8]) -> bool {
+    memmem::find(event, word).is_some()
 }
 
 fn is_done(event: &[u8]) -> bool {
-    data(event) == Some(DONE)
-}
-
-fn is_said(value: &[u8]) -> bool {
-    !b"null".starts_with(&value[..value.len().min(4)])
+    data(event).is_some_and(|data| *data == *DONE)
 }
 
 #[cfg(test)]
@@ -147,7 +153,7 @@ mod tests {
     use super::*;
 
     fn ended(path: &str, choices: u64, events: &[&str]) -> bool {
-        let mut ending = Ending::new(StatusCode::OK, path, choices);
+        let mut ending = EndDetector::new(StatusCode::OK, path, choices);
         events.iter().for_each(|event| ending.see(event.as_bytes()));
         ending.has_come()
     }
@@ -169,6 +175,19 @@ mod tests {
             "as the server has none"
         );
         assert!(chat(1, &[open, r#"data: {"error":{"message":"no"}}"#]));
+        let other = |value: &str| chat(1, &[open, &format!("data: {value}")]);
+        assert!(!other(
+            r#"{"choices":[{"delta":{"finish_reason":"stop"}}]}"#
+        ));
+        assert!(!other(
+            r#"{"finish_reason":"stop","metadata":{"error":"x"}}"#
+        ));
+        assert!(!other(
+            r#"{"x":"y","choices":[{"error":"x","finish_reason" : null}]}"#
+        ));
+        assert!(other(
+            "{\"choices\":[{\ndata: \"finish_reason\" :\r\ndata: \"stop\"}]}"
+        ));
         assert!(!ended("/v1/completions", 1, &[open]));
         assert!(!ended("/base/v1/completions", 1, &[open]));
     }
@@ -183,8 +202,15 @@ mod tests {
             "event: message_stop\ndata: {\"type\":\"message_stop\"}"
         ]));
         assert!(messages(&[r#"data: {"type": "error"}"#]));
+        assert!(!messages(&[
+            r#"data: {"type":"x","metadata":{"type":"error"}}"#
+        ]));
+        assert!(messages(&["data: {\"type\":\ndata: \"error\"}"]));
         let responses = |events: &[&str]| ended("/v1/responses", 1, events);
         assert!(!responses(&[r#"data: {"type":"response.completed.not"}"#]));
+        assert!(!responses(&[
+            r#"data: {"type":"x","item":{"type":"response.failed"}}"#
+        ]));
         assert!(responses(&[r#"data: {"type":"response.incomplete"}"#]));
         assert!(ended("/v1/audio/speech", 1, &[]));
     }

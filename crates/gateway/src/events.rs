@@ -1,4 +1,6 @@
-//! Events of a stream, and what they, or whole answers, say: the text of each choice.
+//! The events of a stream, and the text of each choice in an event or a whole answer.
+
+use std::borrow::Cow;
 
 use axum::body::Bytes;
 use bytes::BytesMut;
@@ -62,7 +64,7 @@ fn empty_line(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// The places of what the lines of an event's data say.
+/// The places of the lines of an event's data, without their field names.
 pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let ends = memchr2_iter(b'\n', b'\r', event).chain([event.len()]);
     let lines = ends.scan(0, |start, end| {
@@ -76,10 +78,22 @@ pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<u
     })
 }
 
-/// The data of an event, its first line.
-pub(crate) fn data(event: &[u8]) -> Option<&[u8]> {
-    let line = data_lines(event).next()?;
-    Some(event[line].trim_ascii())
+/// The data of an event: the text of its lines, with line ends between them.
+pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut lines = data_lines(event).map(|line| &event[line]);
+    let (first, second) = (lines.next()?, lines.next());
+    let Some(second) = second else {
+        return Some(first.trim_ascii().into());
+    };
+    let lines: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
+    Some(lines.join(&b'\n').trim_ascii().to_vec().into())
+}
+
+/// The JSON values of an event's data. The protocols have one; some servers send a value on each
+/// line.
+pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
+    let values = serde_json::Deserializer::from_slice(data).into_iter();
+    values.map_while(Result::ok)
 }
 
 /// Events of a stream in these bytes. One that is cut at its mark is missed: the count is for
@@ -89,19 +103,19 @@ pub(crate) fn count(bytes: &[u8]) -> u32 {
     first + memmem::find_iter(bytes, b"\ndata:").count() as u32
 }
 
-/// What an event, or a whole answer, adds: by the number of the choice.
+/// The content of an event or a whole answer, with the number of its choice.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct EventContent {
     pub(crate) texts: Vec<(u64, String)>,
     /// Reasons for which choices end.
     pub(crate) finishes: Vec<(u64, String)>,
-    /// It says that the answer failed.
+    /// It is an error.
     pub(crate) failed: bool,
 }
 
-impl Said {
-    /// What `value` says, in any of the APIs whose answers are text: chats and completions,
-    /// Anthropic's messages, responses. Reasoning and the arguments of tool calls are text, too.
+impl EventContent {
+    /// The content of `value` in any API whose answers are text: chats, completions, Anthropic's
+    /// messages, responses. Reasoning and the arguments of tool calls are text, too.
     pub(crate) fn of(value: &Value) -> Self {
         let mut said = Self {
             failed: !value["error"].is_null(),
@@ -208,6 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn the_lines_of_data_are_one_text() {
+        let of = |event: &str| data(event.as_bytes()).map(Cow::into_owned);
+        assert_eq!(of(": a\nevent: x\n\n"), None);
+        assert_eq!(of("data:\n\n").unwrap(), b"");
+        assert_eq!(of("id: 1\ndata: a \n\n").unwrap(), b"a");
+        assert_eq!(of("data: a\r\nid: 1\r\ndata:b\r\n\r\n").unwrap(), b"a\nb");
+        let values = |data: &str| super::values(data.as_bytes()).collect::<Vec<_>>();
+        assert_eq!(values("{\"a\":\n1}"), [json!({"a": 1})]);
+        assert_eq!(values("{}\n[1]"), [json!({}), json!([1])]);
+        assert_eq!(values("{} {"), [json!({})]);
+        assert!(values("[DONE]").is_empty());
+    }
+
+    #[test]
     fn events_are_counted_at_line_starts() {
         assert_eq!(count(b"data: a\n\ndata: data: b\n\n"), 2);
         assert_eq!(count(b": data: x\n\n"), 0);
@@ -228,7 +256,8 @@ mod tests {
                         found.push(event);
                     }
                 }
-                let said: Vec<_> = found.iter().filter_map(|event| data(event)).collect();
+                let said = found.iter().filter_map(|event| data(event));
+                let said: Vec<_> = said.map(Cow::into_owned).collect();
                 assert_eq!(said, [b"1", b"2"], "{stream:?} {size}");
                 assert_eq!(found.concat(), stream.as_bytes());
             }
@@ -250,7 +279,7 @@ mod tests {
 
     /// The texts of all events, joined, and the reasons of the end.
     fn joined(values: &[Value]) -> (String, Vec<String>) {
-        let said: Vec<Said> = values.iter().map(Said::of).collect();
+        let said: Vec<EventContent> = values.iter().map(EventContent::of).collect();
         assert!(said.iter().all(|one| !one.failed));
         let texts = said.iter().flat_map(|one| &one.texts);
         let ends = said.iter().flat_map(|one| &one.finishes);
@@ -303,8 +332,8 @@ mod tests {
         assert_eq!(ends, ["response.completed"]);
         assert_eq!(joined(&[whole]), ("a".into(), vec!["completed".into()]));
         let completion = json!({"choices": [{"index": 1, "text": "b", "finish_reason": null}]});
-        assert_eq!(Said::of(&completion).texts, [(1, "b".to_owned())]);
-        assert!(Said::of(&json!({"error": {"message": "no"}})).failed);
-        assert!(Said::of(&json!({"type": "response.failed"})).failed);
+        assert_eq!(EventContent::of(&completion).texts, [(1, "b".to_owned())]);
+        assert!(EventContent::of(&json!({"error": {"message": "no"}})).failed);
+        assert!(EventContent::of(&json!({"type": "response.failed"})).failed);
     }
 }

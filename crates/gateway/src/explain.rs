@@ -14,7 +14,7 @@ use serde_json::{Value, json as value};
 use crate::call::Call;
 use crate::exact::Held;
 use crate::gateway::Gateway;
-use crate::pool::Look;
+use crate::pool::RoutingTrace;
 
 /// The decision for the body, with the scores of every replica. Nothing is sent or reserved; of a
 /// rule with several targets one is drawn. 404 unless the gateway explains its decisions.
@@ -49,7 +49,7 @@ pub(crate) async fn explain(
 }
 
 /// Candidates in their order, then the others.
-fn replicas(look: &Look) -> Vec<Value> {
+fn replicas(look: &RoutingTrace) -> Vec<Value> {
     let all = &look.view.replicas;
     let Ok(decision) = &look.decision else {
         return all
@@ -80,7 +80,7 @@ fn scores(ranked: &Ranked) -> Value {
         .collect()
 }
 
-fn described(look: &Look, place: usize, replica: &Replica) -> Value {
+fn described(look: &RoutingTrace, place: usize, replica: &Replica) -> Value {
     let cache = look.caches.get(place).copied().unwrap_or_default();
     value!({
         "address": *replica.address,

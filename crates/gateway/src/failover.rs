@@ -1,4 +1,4 @@
-//! A stream whose replica dies goes on on another one.
+//! Failover of a stream: when its replica dies, another replica continues the answer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::headers::is_read;
 use crate::marks::Marked;
 use crate::pool::Pool;
 
-/// How often one answer may go on elsewhere: a request that kills replicas is given up.
+/// Most replicas that may continue one answer: a request that kills replicas is given up.
 const MOST: usize = 5;
 /// Between attempts when all replicas have been tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What an answer comes from, and would come from again.
+/// The request of an answer, kept to be sent to another replica.
 #[derive(Debug)]
 pub(crate) struct Trip {
     pub(crate) gateway: Arc<Gateway>,
@@ -35,7 +35,7 @@ pub(crate) struct Trip {
 }
 
 /// The search for another replica.
-pub(crate) type Going = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
+pub(crate) type ResumeFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
 /// How another replica learns where it goes on.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ enum Way {
     Text(Box<Continued>),
 }
 
-/// What an answer needs to go on.
+/// The state from which another replica can continue an answer.
 #[derive(Debug)]
 pub(crate) struct Failover {
     way: Way,
@@ -57,8 +57,8 @@ pub(crate) struct Failover {
 }
 
 impl Failover {
-    /// For an answer with marks, or one whose text is enough. Where no room is left to keep the
-    /// request, the answer cannot go on, and is only freed of its marks.
+    /// For an answer with marks, or one that can be continued by its text. Where no room is left to
+    /// keep the request, failover is off and the marks are only taken out.
     pub(crate) fn of(trip: &Trip, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
@@ -115,7 +115,7 @@ impl Failover {
 
     /// Begins to look for another replica than the one that broke off; `None` where the answer
     /// cannot go on.
-    pub(crate) fn go_on(&mut self, trip: &Arc<Trip>, lost: ReplicaId) -> Option<Going> {
+    pub(crate) fn go_on(&mut self, trip: &Arc<Trip>, lost: ReplicaId) -> Option<ResumeFuture> {
         let call = &trip.call;
         let (body, last_words, fits): (_, _, Fits) = match &mut self.way {
             Way::Marks(marked) => {
@@ -163,13 +163,15 @@ fn is_marked(headers: &HeaderMap) -> bool {
 fn by_text(trip: &Trip, headers: &HeaderMap) -> Option<Continued> {
     let config = &trip.gateway.config;
     let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && is_read(headers);
-    wanted.then(|| Continued::of(trip.call.path())).flatten()
+    wanted
+        .then(|| Continued::of(trip.call.path(), trip.call.price.choices))
+        .flatten()
 }
 
-/// Whether an answer with these headers is one that goes on.
+/// Whether an answer with these headers can continue another one.
 type Fits = fn(&HeaderMap) -> bool;
 
-/// Another replica that goes on, asked with `body`.
+/// Sends `body` to other replicas until one continues the answer.
 async fn elsewhere(trip: Arc<Trip>, body: Bytes, lost: ReplicaId, fits: Fits) -> Option<Answer> {
     let patience = Duration::from_secs_f64(trip.gateway.config.resume_timeout_s);
     let goes_on = |answer: &HttpResponse<Incoming>| {

@@ -9,9 +9,8 @@ use axum::http::{HeaderValue, Request};
 use axum::response::Response;
 use penstock_edge::{AccessNote, Failure};
 use penstock_openai::ApiError;
-use penstock_routing::Unroutable;
 
-use crate::attempt::{Answer, Lost};
+use crate::attempt::{Answer, AttemptError};
 use crate::call::Call;
 use crate::charge::Charge;
 use crate::failover::Trip;
@@ -20,11 +19,11 @@ use crate::gateway::{Gateway, Place};
 use crate::headers::to_client;
 use crate::hedge::attempt_hedged;
 use crate::models::Destination;
-use crate::relay::Relayed;
+use crate::relay::ResponseBody;
 
 pub(crate) const DECISION: &str = "x-penstock-decision";
 
-/// Any request with a body: admit, read, pick a replica, send, and go on with the next replica
+/// Any request: admits it, reads it, picks a replica and sends it, to one replica after the other
 /// until one answers.
 pub(crate) async fn forward(
     State(gateway): State<Arc<Gateway>>,
@@ -72,28 +71,24 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
     }
 }
 
-/// Asks one replica after the other, until one answers or as many have been asked as may be. One
-/// more is asked about a request that a replica answers with 500: where that one serves it, the
-/// fault was the first one's. What must not happen twice ends at the first replica that may have
-/// done it.
+/// Tries one replica after the other until one answers or the retries are used up. After a 500 one
+/// more replica is tried: if it serves the request, the fault was the first replica's. A request
+/// that must not run twice ends at the first replica that may have run it.
 async fn round(
     gateway: &Gateway,
     call: &Call,
     (destination, model): (&Destination, &str),
     turn: Turn,
     arrived: Instant,
-) -> Result<Answer, Lost> {
+) -> Result<Answer, AttemptError> {
     let (pool, mut turn) = (&*destination.pool, Some(turn));
     let (mut tried, mut attempts) = (Vec::new(), 0);
-    let (mut last, mut fault): (Option<Lost>, Option<Lost>) = (None, None);
-    let (mut refused, mut other) = (false, false);
-    while attempts <= gateway.config.retries {
+    let mut lost: Option<AttemptError> = None;
+    loop {
         let routed = match pool.route(model, &call.prompt, &tried) {
             Ok(routed) => routed,
-            Err(Unroutable::Tried) => break,
             Err(none) => {
-                last = last.or(Some(Lost::unroutable(destination, none)));
-                break;
+                return Err(lost.unwrap_or_else(|| AttemptError::unroutable(destination, none)));
             }
         };
         drop(turn.take());
@@ -101,39 +96,25 @@ async fn round(
         tried.push(routed.decision.first().replica);
         match attempt_hedged(gateway, call, (pool, model), routed, &mut tried).await {
             Ok(answer) => {
-                if let Some(fault) = fault {
-                    fault.contradicted(answer.response.status());
+                if let Some(lost) = lost {
+                    lost.contradicted(answer.response.status());
                 }
                 return Ok(answer);
             }
-            Err(lost) if !call.is_repeatable && !lost.untouched => return Err(lost),
-            Err(lost) if lost.faults() > 0 => {
-                let all = match fault.take() {
-                    Some(before) => before.and(lost),
-                    None => lost,
+            Err(now) if !call.is_repeatable && !now.untouched => return Err(now),
+            Err(now) => {
+                attempts += usize::from(!now.absent);
+                let all = match lost {
+                    Some(before) => before.and(now),
+                    None => now,
                 };
-                let enough = all.faults() > 1;
-                fault = Some(all);
-                if enough {
-                    break;
+                if all.faults() > 1 || attempts > gateway.config.retries {
+                    return Err(all);
                 }
-                attempts += 1;
-            }
-            Err(lost) => {
-                attempts += usize::from(!lost.absent);
-                refused |= lost.refused;
-                other |= !lost.refused && !lost.absent;
-                last = Some(lost);
+                lost = Some(all);
             }
         }
     }
-    let is_fault = fault.is_some();
-    let mut lost = fault
-        .or(last)
-        .unwrap_or_else(|| Lost::unroutable(destination, Unroutable::Tried));
-    // waiting helps where nothing but room is missing
-    lost.refused = refused && !other && !is_fault;
-    Err(lost)
 }
 
 /// The client's answer: the replica's, as it comes.
@@ -164,7 +145,7 @@ fn relayed(
         pool: destination.pool.clone(),
         call,
     };
-    let body = Relayed::new(
+    let body = ResponseBody::new(
         trip,
         renamed,
         (charge, routed),

@@ -3,13 +3,14 @@
 //! fails.
 //!
 //! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
-//! [`pool::Pool::route`], [`relay::Relayed`].
+//! [`pool::Pool::route`], [`relay::ResponseBody`].
 
 mod attempt;
 mod call;
 mod charge;
 mod config;
 mod continued;
+mod cursor;
 mod ending;
 mod envoy;
 mod error;

@@ -1,7 +1,7 @@
 //! The marks in a replica's stream, taken out as it passes (`crates/server/src/marks.rs`).
 //!
-//! Events go to the client when the mark behind them has come, with which another replica can go
-//! on. What is behind the last mark is held back: it is the end of the answer, or is made again.
+//! Events go to the client when the mark behind them has come, because another replica can continue
+//! from that mark. Events behind the last mark are held back: they end the answer or are remade.
 
 use axum::body::Bytes;
 use penstock_openai::{FAILED_MARK, MARK};

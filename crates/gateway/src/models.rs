@@ -124,11 +124,10 @@ impl Known {
         if let Some(rule) = rule(name) {
             return rule.draw(only);
         }
-        let pools = || self.pools.iter().filter(|pool| is_in(pool, only));
-        let by = |serves| pools().find(|pool| pool.serves(name) == serves);
+        let mut pools = self.pools.iter().filter(|pool| is_in(pool, only));
         let found = match name {
-            "" => pools().next(),
-            _ => by(Some(true)).or_else(|| by(None)),
+            "" => pools.next(),
+            _ => serving(pools, name),
         };
         match found {
             Some(pool) => Some(Destination {
@@ -156,6 +155,19 @@ impl Known {
         names.dedup();
         names
     }
+}
+
+/// The first pool with a replica that lists `model`, else the first with one that lists no models.
+fn serving<'a>(pools: impl Iterator<Item = &'a Arc<Pool>>, model: &str) -> Option<&'a Arc<Pool>> {
+    let mut unsure = None;
+    for pool in pools {
+        match pool.serves(model) {
+            Some(true) => return Some(pool),
+            Some(false) => {}
+            None => unsure = unsure.or(Some(pool)),
+        }
+    }
+    unsure
 }
 
 impl Rule {

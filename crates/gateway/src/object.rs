@@ -84,6 +84,9 @@ impl ObjectReader {
                 text = at;
                 continue;
             }
+            if matches!(byte, b',' | b'}' | b']') {
+                self.wanted = None; // its value is missing
+            }
             if self.wanted.is_some() && !byte.is_ascii_whitespace() {
                 put(&bytes[text..at], &mut each);
                 text = at;
@@ -284,6 +287,13 @@ mod tests {
     fn what_is_no_object_passes_and_objects_may_follow_one_another() {
         for text in ["[{\"model\":1}]", "audio {\"model\":1}", "\"model\":1", ""] {
             assert_eq!(found(false, text.as_bytes(), 3), (vec![], text.to_owned()));
+        }
+        for text in [
+            "{\"model\":][\"model\"",
+            "{\"usage\":},{",
+            "{\"model\":,\"a\":1}",
+        ] {
+            assert_eq!(found(false, text.as_bytes(), 1), (vec![], text.to_owned()));
         }
         let (wanted, _) = found(false, b"{\"model\":1}\n{\"a\":{},\"model\":2}\n", 4);
         assert_eq!(

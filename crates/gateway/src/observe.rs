@@ -10,8 +10,8 @@ use bytes::BytesMut;
 use memchr::memmem;
 use penstock_fleet::Outcome;
 
-use crate::charge::{Charge, Form};
-use crate::events::data_lines;
+use crate::charge::{Charge, Delivery};
+use crate::events::{data, data_lines};
 use crate::gateway::Gateway;
 use crate::headers::{is_plain, is_stream};
 use crate::object::{Member, ObjectReader, Segment};
@@ -20,21 +20,21 @@ use crate::rename::Rename;
 
 /// An answer under way, whichever door it leaves by. It ends once.
 #[derive(Debug)]
-pub(crate) struct Observed {
+pub(crate) struct ResponseObserver {
     gateway: Arc<Gateway>,
     pool: Arc<Pool>,
     charge: Charge,
     /// The replica, until it has ended its part.
     routed: Option<Routed>,
     arrived: Instant,
-    form: Form,
+    delivery: Delivery,
     first: bool,
     reader: ObjectReader,
     rename: Option<Rename>,
     ended: bool,
 }
 
-impl Observed {
+impl ResponseObserver {
     /// The answer to a request that `arrived` then, from the replica that was picked.
     pub(crate) fn new(
         gateway: Arc<Gateway>,
@@ -49,7 +49,7 @@ impl Observed {
             charge,
             routed: Some(routed),
             arrived,
-            form: Form::Unread,
+            delivery: Delivery::Unread,
             first: true,
             reader: ObjectReader::default(),
             rename: None,
@@ -64,22 +64,22 @@ impl Observed {
         headers: &HeaderMap,
         rename: Option<Rename>,
     ) {
-        self.form = match (is_plain(headers), is_stream(headers)) {
-            (true, true) => Form::Events,
-            (true, false) => Form::Whole(0),
-            (false, _) => Form::Unread,
+        self.delivery = match (is_plain(headers), is_stream(headers)) {
+            (true, true) => Delivery::Events,
+            (true, false) => Delivery::Whole(0),
+            (false, _) => Delivery::Unread,
         };
-        self.reader = ObjectReader::new(self.form == Form::Events);
-        self.rename = rename.filter(|_| self.form != Form::Unread);
+        self.reader = ObjectReader::new(self.delivery == Delivery::Events);
+        self.rename = rename.filter(|_| self.delivery != Delivery::Unread);
         match status.is_client_error() || status.is_server_error() {
             true => self.charge.refund(),
-            false => self.charge.answered(self.form),
+            false => self.charge.answered(self.delivery),
         }
     }
 
     /// Whether the answer comes event by event.
     pub(crate) fn is_stream(&self) -> bool {
-        self.form == Form::Events
+        self.delivery == Delivery::Events
     }
 
     /// Whether a name in it is another one for the client.
@@ -111,10 +111,9 @@ impl Observed {
 
     /// An event goes to the client; adds to `out` what it gets.
     pub(crate) fn event(&mut self, event: &[u8], out: &mut BytesMut) {
-        let lines: Vec<_> = data_lines(event).collect();
-        self.count(lines.len());
-        for line in &lines {
-            self.charge.event(&event[line.clone()]);
+        self.count(data_lines(event).count());
+        if let Some(data) = data(event) {
+            self.charge.event(&data);
         }
         let has = |name: &[u8]| memmem::find(event, name).is_some();
         let is_named = self.rename.is_some() && has(b"\"model\"");
@@ -122,6 +121,7 @@ impl Observed {
             return out.extend_from_slice(event);
         }
         // the lines are one text: a member may begin on one and end on another
+        let lines: Vec<_> = data_lines(event).collect();
         let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
             return out.extend_from_slice(event);
         };
@@ -143,7 +143,7 @@ impl Observed {
 
     /// Bytes of an answer that comes whole, or cannot be read, go to the client.
     pub(crate) fn part(&mut self, bytes: Bytes) -> Bytes {
-        if self.form == Form::Unread {
+        if self.delivery == Delivery::Unread {
             return bytes;
         }
         self.charge.bytes(bytes.len());
@@ -190,8 +190,8 @@ impl Observed {
         if std::mem::replace(&mut self.ended, true) {
             return false;
         }
-        match (self.form, outcome) {
-            (Form::Whole(_), Outcome::Failed) => self.charge.refund(),
+        match (self.delivery, outcome) {
+            (Delivery::Whole(_), Outcome::Failed) => self.charge.refund(),
             _ => self.charge.end(outcome == Outcome::Served),
         }
         self.gateway.metrics.ended(&self.pool.name, outcome);

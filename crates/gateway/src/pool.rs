@@ -104,10 +104,10 @@ struct Index {
     replicas: Vec<(ReplicaId, u32)>,
 }
 
-/// What a gateway believes of caches, of each replica by its place.
+/// Estimates of the replicas' caches, by place.
 #[derive(Debug, Default)]
-struct Believed {
-    /// Tokens of the prompt that it has computed already.
+struct PrefixEstimate {
+    /// Cached tokens of the prompt.
     cached: Vec<f32>,
     caches: Vec<CacheState>,
     /// The first link of the prompt's chain that none has.
@@ -142,16 +142,16 @@ impl fmt::Display for Routed {
     }
 }
 
-/// A decision and what it was made from.
+/// A decision and its inputs.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct RoutingTrace {
     pub(crate) view: View,
-    /// Tokens of the prompt, and of it those that each replica is believed to hold; replicas beyond
-    /// the end hold none.
+    /// Tokens of the prompt, and the estimated cached ones by replica; replicas beyond the end have
+    /// none.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
     pub(crate) caches: Vec<CacheState>,
-    /// What each replica said that it holds; empty where none was asked for.
+    /// The cached tokens that each replica has published; empty without exact prefixes.
     pub(crate) held: Vec<Option<Held>>,
     /// Tokens of a link of the prompt's chain.
     unit_tokens: f32,
@@ -200,7 +200,7 @@ impl Pool {
     /// Picks a replica that serves `model` and has not been tried, and reserves its place.
     ///
     /// # Errors
-    /// There is none.
+    /// No replica can take the request.
     pub(crate) fn route(
         &self,
         model: &str,
@@ -230,11 +230,11 @@ impl Pool {
     }
 
     /// What would become of a request now. Nothing is reserved or noted.
-    pub(crate) fn explain(&self, model: &str, prompt: &Prompt) -> Look {
+    pub(crate) fn explain(&self, model: &str, prompt: &Prompt) -> RoutingTrace {
         self.look(model, prompt, &[], self.tickets.load(Ordering::Relaxed))
     }
 
-    fn look(&self, model: &str, prompt: &Prompt, tried: &[ReplicaId], ticket: u64) -> Look {
+    fn look(&self, model: &str, prompt: &Prompt, tried: &[ReplicaId], ticket: u64) -> RoutingTrace {
         let view = self.fleet.view();
         let allowed = within(&view, serving(&view, model), prompt.subset.as_deref());
         let bytes_per_token = match prompt.tokens.len() {
@@ -267,7 +267,7 @@ impl Pool {
             ticket,
         };
         let decision = pick(&self.profile.load(), &request, &view.replicas);
-        Look {
+        RoutingTrace {
             prompt_tokens,
             view,
             cached,
@@ -278,10 +278,10 @@ impl Pool {
         }
     }
 
-    /// What this gateway believes of the replicas' caches.
-    fn believed(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> Believed {
+    /// Estimates the replicas' caches from the requests that this gateway has sent.
+    fn believed(&self, view: &View, prompt: &Prompt, unit_tokens: f32) -> PrefixEstimate {
         if prompt.chain.is_empty() || !self.profile.load().needs_prefixes() {
-            return Believed::default();
+            return PrefixEstimate::default();
         }
         let ids = view.replicas.iter().map(|replica| replica.id);
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,7 +298,7 @@ impl Pool {
                 regret: index.prefixes.regret(*holder),
             }
         };
-        Believed {
+        PrefixEstimate {
             caches: holders.iter().enumerate().map(cache).collect(),
             unknown: prompt.chain.get(known).copied(),
             cached: units.into_iter().map(tokens).collect(),
@@ -415,20 +415,17 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
 /// Replicas that serve `model`: those that list it, or where none does those that list no models.
 /// `None` is all of them; requests without a model go anywhere.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
-    let places = 0..view.replicas.len();
     if model.is_empty() {
         return None;
     }
-    let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
-    let wanted = match places.clone().any(|place| lists(place) == Some(true)) {
-        true => Some(true),
-        false => None,
-    };
-    if places.clone().all(|place| lists(place) == wanted) {
-        return None;
-    }
-    let serving = places.filter(|place| lists(*place) == wanted);
-    Some(serving.map(|place| view.replicas[place].id).collect())
+    let places = 0..view.replicas.len();
+    let lists = |place| Some(view.models(place)?.iter().any(|one| **one == *model));
+    let lists: Vec<Option<bool>> = places.map(lists).collect();
+    let wanted = lists.contains(&Some(true)).then_some(true);
+    let all = view.replicas.iter().zip(&lists);
+    let serving = all.filter(|(_, lists)| **lists == wanted);
+    let serving: Vec<ReplicaId> = serving.map(|(replica, _)| replica.id).collect();
+    (serving.len() < lists.len()).then_some(serving)
 }
 
 /// Those of `allowed` with an address in `subset`; without a subset all of them.

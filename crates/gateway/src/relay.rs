@@ -1,10 +1,11 @@
 //! The body of an answer on its way from the replica to the client.
 //!
 //! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. Pieces that have come together go on together. Of a stream the
-//! client gets whole events, in this order: cut ([`Events`]), looked at for the end ([`Ending`]),
-//! freed of marks and held back ([`Failover`]), counted and renamed ([`Observed`]). Where the
-//! replica marks its stream, another one goes on with it when it breaks off.
+//! stops the replica's stream, too. Pieces that have come together are sent together. Of a stream
+//! the client gets whole events, in this order: cut ([`Events`]), checked for the end
+//! ([`EndDetector`]), freed of marks and held back ([`Failover`]), counted and renamed
+//! ([`ResponseObserver`]). Where the replica marks its stream, another one continues it when it
+//! breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,32 +23,30 @@ use penstock_openai::{ApiError, RESUMABLE, anthropic_error};
 
 use crate::attempt::Answer;
 use crate::charge::Charge;
-use crate::ending::Ending;
+use crate::ending::EndDetector;
 use crate::events::{Events, MOST_EVENT};
-use crate::failover::{Failover, Going, Trip};
+use crate::failover::{Failover, ResumeFuture, Trip};
 use crate::gateway::Place;
 use crate::mirror::{self, Tap};
-use crate::observe::Observed;
+use crate::observe::ResponseObserver;
 use crate::pool::Routed;
 use crate::rename::Rename;
-use crate::silence::Silence;
+use crate::silence::StallTimer;
 use crate::stop::ShutdownWait;
 
 /// An answer.
-pub(crate) struct Relayed {
+pub(crate) struct ResponseBody {
     source: Source,
     trip: Arc<Trip>,
-    observed: Observed,
+    observer: ResponseObserver,
     /// The stream's, until it breaks off for good.
     events: Events,
-    ending: Ending,
+    ending: EndDetector,
     failover: Option<Failover>,
-    silence: Silence,
+    stall: StallTimer,
     stop: ShutdownWait,
     /// Another pool gets the request, too, and both answers are compared.
     mirror: Option<Tap>,
-    /// Why nothing more is taken from the replica.
-    fault: Option<String>,
     _place: Place,
 }
 
@@ -55,12 +54,12 @@ pub(crate) struct Relayed {
 enum Source {
     Replica(Gathered<Incoming>),
     /// A replica that is to be found.
-    Going(Going),
+    Resuming(ResumeFuture),
 }
 
 type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
 
-impl Relayed {
+impl ResponseBody {
     /// `renamed` is the model's name at the replica, if it is another than was asked for.
     pub(crate) fn new(
         mut trip: Trip,
@@ -72,32 +71,31 @@ impl Relayed {
         arrived: Instant,
     ) -> Self {
         let call = &trip.call;
-        let ending = Ending::new(parts.status, call.path(), call.price.choices());
+        let ending = EndDetector::new(parts.status, call.path(), call.price.choices);
         let (gateway, pool) = (trip.gateway.clone(), trip.pool.clone());
-        let mut observed = Observed::new(gateway, pool, charge, routed, arrived);
+        let mut observer = ResponseObserver::new(gateway, pool, charge, routed, arrived);
         let asked = call.asked.as_deref().unwrap_or_default();
         let rename = renamed.map(|renamed| Rename::new(renamed, asked));
-        observed.began(parts.status, &parts.headers, rename);
+        observer.began(parts.status, &parts.headers, rename);
         let at = (&*trip.pool, trip.model.as_str());
         let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
         let failover = Failover::of(&trip, &parts.headers);
         let may_go_on = failover.as_ref().is_some_and(Failover::may_go_on);
         trip.call.sent(may_go_on);
         parts.headers.remove(RESUMABLE);
-        if observed.renames() || observed.is_stream() {
+        if observer.renames() || observer.is_stream() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         Self {
             source: Source::Replica(Gathered::new(body)),
-            silence: Silence::new(may_go_on),
+            stall: StallTimer::new(may_go_on),
             stop: trip.gateway.stopper.wait(),
             trip: Arc::new(trip),
-            observed,
+            observer,
             events: Events::default(),
             ending,
             failover,
             mirror,
-            fault: None,
             _place: place,
         }
     }
@@ -108,22 +106,19 @@ impl Relayed {
         {
             mirror.end();
         }
-        self.observed.end(outcome);
+        self.observer.end(outcome);
     }
 
-    /// What the client gets of bytes of the replica.
+    /// Takes bytes of the replica; returns the client's.
     fn passed(&mut self, bytes: Bytes) -> Bytes {
-        if !self.observed.is_stream() {
+        if !self.observer.is_stream() {
             self.mirrored(&bytes);
-            return self.observed.part(bytes);
+            return self.observer.part(bytes);
         }
         self.events.push(&bytes);
         let mut out = BytesMut::new();
         while let Some(event) = self.events.next() {
             self.event(event, &mut out);
-        }
-        if self.events.is_too_large() {
-            self.fault = Some(format!("an event is larger than {MOST_EVENT} bytes"));
         }
         out.freeze()
     }
@@ -147,7 +142,7 @@ impl Relayed {
     /// An event that the client may have.
     fn give(&mut self, event: &Bytes, out: &mut BytesMut) {
         self.mirrored(event);
-        self.observed.event(event, out);
+        self.observer.event(event, out);
     }
 
     fn mirrored(&mut self, bytes: &Bytes) {
@@ -158,16 +153,16 @@ impl Relayed {
 
     /// Whether the replica does nothing, and its health checks fail.
     fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(routed) = self.observed.routed() else {
+        let Some(routed) = self.observer.routed() else {
             return false;
         };
         let (pool, replica) = (&self.trip.pool, routed.decision.first().replica);
-        self.silence.poll(cx, || pool.is_unhealthy(replica))
+        self.stall.poll(cx, || pool.is_unhealthy(replica))
     }
 
-    /// Looks for another replica; false where the answer cannot go on.
+    /// Starts the search for another replica; false where failover is impossible.
     fn goes_on(&mut self, why: &str) -> bool {
-        let Some(routed) = self.observed.routed() else {
+        let Some(routed) = self.observer.routed() else {
             return false;
         };
         let first = routed.decision.first();
@@ -175,13 +170,13 @@ impl Relayed {
         let text = format!("{id}: {address} broke off its answer: {why}");
         log(Level::Warning, text);
         let failover = self.failover.as_mut();
-        let Some(going) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
+        let Some(resuming) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
             return false;
         };
-        self.source = Source::Going(going);
+        self.source = Source::Resuming(resuming);
         self.events = Events::default();
         self.ending.begin_again();
-        self.observed.lost(Outcome::Failed);
+        self.observer.lost(Outcome::Failed);
         true
     }
 
@@ -189,11 +184,11 @@ impl Relayed {
         if let Some(failover) = &mut self.failover {
             failover.gone_on(&self.trip, &answer.routed.decision.first().address);
         }
-        self.observed.moved_to(answer.routed);
+        self.observer.moved_to(answer.routed);
         self.source = Source::Replica(Gathered::new(answer.response.into_body()));
     }
 
-    /// The replica does not finish its answer: another one goes on (`None`), or it ends here.
+    /// The replica does not finish its answer. `None`: another replica is searched for.
     fn breaks_off(&mut self, why: &str) -> Option<Polled> {
         match self.goes_on(why) {
             true => None,
@@ -201,10 +196,10 @@ impl Relayed {
         }
     }
 
-    /// What a client gets of an answer that breaks off: an error, and the end.
+    /// Ends an answer that broke off, in a stream with an error event.
     fn broken_off(&mut self, error: &ApiError) -> Polled {
         self.end(Outcome::Failed);
-        if !self.observed.is_stream() {
+        if !self.observer.is_stream() {
             return Some(Err(axum::Error::new(error.message.clone())));
         }
         if let Some(failover) = &mut self.failover {
@@ -224,16 +219,16 @@ impl Relayed {
         )))
     }
 
-    /// The end of the replica's bytes; `None` where another one goes on.
+    /// The replica's bytes have ended. `None`: another replica is searched for.
     fn ended(&mut self) -> Option<Polled> {
         let mut out = BytesMut::new();
-        match self.observed.is_stream() {
+        match self.observer.is_stream() {
             true => {
                 if let Some(why) = self.stream_ended(&mut out) {
                     return self.breaks_off(why);
                 }
             }
-            false => out.extend_from_slice(&self.observed.rest()),
+            false => out.extend_from_slice(&self.observer.rest()),
         }
         let held = self.failover.as_mut().map(Failover::rest);
         held.iter()
@@ -243,7 +238,7 @@ impl Relayed {
         Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
     }
 
-    /// The last of a stream that has said all; why it has not.
+    /// Adds the last event of a whole stream to `out`; returns why a stream is not whole.
     fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
         let rest = self.events.rest();
         let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
@@ -266,7 +261,7 @@ impl Relayed {
     /// The connection to the replica broke.
     fn broke(&mut self, why: &str) -> Option<Polled> {
         let may_go_on = self.failover.as_ref().is_some_and(Failover::may_go_on);
-        match !may_go_on && self.observed.is_stream() && self.ending.is_final() {
+        match !may_go_on && self.observer.is_stream() && self.ending.is_final() {
             true => self.ended(),
             false => self.breaks_off(why),
         }
@@ -274,11 +269,12 @@ impl Relayed {
 
     /// The next frame, or that the source is another one now.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
-        if let Some(fault) = self.fault.take() {
-            return Poll::Ready(self.breaks_off(&fault));
+        if self.events.is_too_large() {
+            let why = format!("an event is larger than {MOST_EVENT} bytes");
+            return Poll::Ready(self.breaks_off(&why));
         }
         let polled = match &mut self.source {
-            Source::Going(going) => going.as_mut().poll(cx).map(|answer| match answer {
+            Source::Resuming(resuming) => resuming.as_mut().poll(cx).map(|answer| match answer {
                 Some(answer) => {
                     self.goes_on_at(answer);
                     None
@@ -295,7 +291,7 @@ impl Relayed {
                 Poll::Pending => Poll::Pending,
             },
         };
-        if polled.is_pending() && self.observed.is_stream() && self.stop.poll(cx) {
+        if polled.is_pending() && self.observer.is_stream() && self.stop.poll(cx) {
             let error = ApiError::unavailable("The gateway is shutting down.", 5);
             return Poll::Ready(Some(self.broken_off(&error)));
         }
@@ -303,7 +299,7 @@ impl Relayed {
     }
 
     fn frame(&mut self, frame: Frame<Bytes>) -> Option<Polled> {
-        self.silence.broken();
+        self.stall.restart();
         let frame = match frame.into_data() {
             Ok(bytes) => Frame::data(self.passed(bytes)),
             Err(trailers) => trailers,
@@ -317,12 +313,12 @@ fn broken() -> ApiError {
     ApiError::engine_failed("the replica broke off its answer.")
 }
 
-impl Body for Relayed {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
-        while !self.observed.has_ended() {
+        while !self.observer.has_ended() {
             if let Some(polled) = std::task::ready!(self.poll_once(cx)) {
                 return Poll::Ready(polled);
             }
@@ -332,7 +328,7 @@ impl Body for Relayed {
 
     /// True at the end of an announced length, too: nothing is asked for after it.
     fn is_end_stream(&self) -> bool {
-        self.observed.has_ended() || (self.goes_straight() && self.source.is_end())
+        self.observer.has_ended() || (self.goes_straight() && self.source.is_end())
     }
 
     /// The length of an answer that has one: it keeps its header.
@@ -344,10 +340,10 @@ impl Body for Relayed {
     }
 }
 
-impl Relayed {
+impl ResponseBody {
     /// Whether the client gets what the replica sends, byte for byte.
     fn goes_straight(&self) -> bool {
-        !self.observed.renames() && !self.observed.is_stream()
+        !self.observer.renames() && !self.observer.is_stream()
     }
 }
 
@@ -357,10 +353,10 @@ impl Source {
     }
 }
 
-impl Drop for Relayed {
+impl Drop for ResponseBody {
     /// The client has left, or has all that was announced.
     fn drop(&mut self) {
-        let is_whole = !self.observed.is_stream() || self.ending.has_come();
+        let is_whole = !self.observer.is_stream() || self.ending.has_come();
         let outcome = match self.source.is_end() && is_whole {
             true => Outcome::Served,
             false => Outcome::ClientGone,

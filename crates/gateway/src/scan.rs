@@ -7,8 +7,9 @@
 use std::ops::Range;
 
 use axum::body::Bytes;
-use memchr::memchr2;
+use serde_json::Value;
 
+use crate::cursor::{Cursor, Malformed};
 use crate::form::{self, FormError};
 
 /// Places in the body of what was found; a value's place includes its quotes.
@@ -23,8 +24,9 @@ pub(crate) struct Fields {
     /// Strings that name a conversation, the most specific first.
     session: [Option<Range<usize>>; SESSION.len()],
     pub(crate) cache_salt: Option<Range<usize>>,
-    /// Numbers: choices, and bounds of the output in tokens.
+    /// Numbers: `n`, `best_of`, and bounds of the output in tokens.
     choices: Option<Range<usize>>,
+    computed: Option<Range<usize>>,
     most_tokens: [Option<Range<usize>>; MOST_TOKENS.len()],
     stream: Option<Range<usize>>,
 }
@@ -49,8 +51,6 @@ const MOST_TOKENS: [&[u8]; 3] = [
     b"max_output_tokens",
 ];
 
-const NEAR: usize = 16;
-
 /// Why a body is no request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScanError {
@@ -66,12 +66,18 @@ pub(crate) enum ScanError {
     Type { name: &'static str },
 }
 
+impl From<Malformed> for ScanError {
+    fn from(Malformed { at }: Malformed) -> Self {
+        Self::Malformed { at }
+    }
+}
+
 impl Fields {
     /// # Errors
     /// [`ScanError`]
     pub(crate) fn of(body: &[u8]) -> Result<Self, ScanError> {
         let mut fields = Self::default();
-        let mut at = Cursor { body, at: 0 };
+        let mut at = Cursor::new(body);
         at.space();
         if !at.take(b'{') {
             return Err(ScanError::NoObject);
@@ -94,9 +100,9 @@ impl Fields {
             }
         }
         at.space();
-        match at.at == body.len() {
-            true => Ok(fields),
-            false => Err(at.malformed()),
+        match at.peek() {
+            None => Ok(fields),
+            Some(_) => Err(at.malformed().into()),
         }
     }
 
@@ -158,6 +164,7 @@ impl Fields {
             b"model" => return Some(&mut self.model),
             b"cache_salt" => return Some(&mut self.cache_salt),
             b"n" => return Some(&mut self.choices),
+            b"best_of" => return Some(&mut self.computed),
             b"stream" => return Some(&mut self.stream),
             _ => {}
         }
@@ -183,9 +190,22 @@ impl Fields {
         found.map(|range| &body[range.clone()])
     }
 
-    /// Choices that are asked for.
-    pub(crate) fn choices(&self, body: &[u8]) -> u64 {
-        number(body, &self.choices).unwrap_or(1).max(1)
+    /// Choices of the answer to a request at `path`: `n` for each prompt.
+    pub(crate) fn choices(&self, path: &str, body: &[u8]) -> u64 {
+        let each = number(body, &self.choices).unwrap_or(1).max(1);
+        each.saturating_mul(self.prompts(path, body))
+    }
+
+    /// Prompts of a request at `path`. Completions alone may have several.
+    fn prompts(&self, path: &str, body: &[u8]) -> u64 {
+        let named = PROMPT.iter().zip(&self.prompt);
+        let mut list = named.filter(|(name, _)| **name == b"prompt");
+        match list.next() {
+            Some((_, Some(list))) if path.ends_with("/v1/completions") => {
+                prompts(&body[list.clone()])
+            }
+            _ => 1,
+        }
     }
 
     /// Whether the answer is to come event by event.
@@ -194,11 +214,14 @@ impl Fields {
         value == Some(b"true")
     }
 
-    /// Tokens that the output may have, over all choices; `None`: as many as the replica lets it.
-    pub(crate) fn most_tokens(&self, body: &[u8]) -> Option<u64> {
+    /// Tokens that the output of a request at `path` may have, over all choices that are computed:
+    /// `best_of` for each prompt, where that is more than `n`. `None`: the replica sets the bound.
+    pub(crate) fn most_tokens(&self, path: &str, body: &[u8]) -> Option<u64> {
         let bounds = self.most_tokens.iter();
         let bound = bounds.filter_map(|range| number(body, range)).min()?;
-        Some(bound.saturating_mul(self.choices(body)))
+        let computed = number(body, &self.computed).unwrap_or(1);
+        let computed = computed.saturating_mul(self.prompts(path, body));
+        Some(bound.saturating_mul(computed.max(self.choices(path, body))))
     }
 
     /// The salt of the prefix cache.
@@ -221,116 +244,45 @@ fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
 }
 
+/// A whole number. Some encoders write 2.0, and some servers take "2".
 fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
-    serde_json::from_slice(&body[range.clone()?]).ok()
+    let value: Value = serde_json::from_slice(&body[range.clone()?]).ok()?;
+    let whole = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
+    match value {
+        Value::String(text) => text.trim().parse().ok(),
+        value => value
+            .as_u64()
+            .or_else(|| Some(value.as_f64().filter(whole)? as u64)),
+    }
 }
 
-/// Where the next of the two bytes that matter in a string is. Text with many escapes has them so
-/// close together that starting `memchr2` would cost more than looking.
-fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
-    let matters = |byte: &u8| matches!(byte, b'"' | b'\\');
-    let (near, far) = rest.split_at(rest.len().min(NEAR));
-    let found = near.iter().position(matters);
-    found.or_else(|| Some(NEAR + memchr2(b'"', b'\\', far)?))
-}
-
-struct Cursor<'a> {
-    body: &'a [u8],
-    at: usize,
-}
-
-impl Cursor<'_> {
-    fn malformed(&self) -> ScanError {
-        ScanError::Malformed { at: self.at }
-    }
-
-    fn space(&mut self) {
-        let rest = &self.body[self.at..];
-        let space = |byte: &&u8| matches!(**byte, b' ' | b'\t' | b'\n' | b'\r');
-        self.at += rest.iter().take_while(space).count();
-    }
-
-    fn take(&mut self, byte: u8) -> bool {
-        let found = self.body.get(self.at) == Some(&byte);
-        self.at += usize::from(found);
-        found
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), ScanError> {
-        match self.take(byte) {
-            true => Ok(()),
-            false => Err(self.malformed()),
+/// The number of prompts in the JSON `value`: a text, a list of tokens, or a list of either. A list
+/// with a token in it is one prompt, whatever else it has.
+fn prompts(value: &[u8]) -> u64 {
+    let mut at = Cursor::new(value);
+    let (mut count, mut more) = (0, at.take(b'['));
+    while more {
+        at.space();
+        let is_prompt = matches!(at.peek(), Some(b'"' | b'[' | b'{'));
+        if !is_prompt || at.value().is_err() {
+            return 1;
         }
+        count += 1;
+        at.space();
+        more = at.take(b',');
     }
-
-    /// The string that begins here.
-    fn string(&mut self) -> Result<Range<usize>, ScanError> {
-        let start = self.at;
-        self.expect(b'"')?;
-        loop {
-            let found = quote_or_backslash(&self.body[self.at..]);
-            self.at += found.ok_or_else(|| self.malformed())?;
-            if self.body[self.at] == b'"' {
-                self.at += 1;
-                return Ok(start..self.at);
-            }
-            self.at += 2; // a backslash and what it escapes
-            if self.at > self.body.len() {
-                return Err(ScanError::Malformed { at: start });
-            }
-        }
-    }
-
-    /// The value that begins here, of any type.
-    fn value(&mut self) -> Result<Range<usize>, ScanError> {
-        let start = self.at;
-        match self.body.get(start) {
-            Some(b'"') => self.string(),
-            Some(b'{' | b'[') => self.nested(),
-            _ => self.word(),
-        }
-    }
-
-    /// An object or array.
-    fn nested(&mut self) -> Result<Range<usize>, ScanError> {
-        let start = self.at;
-        let mut depth = 0usize;
-        while let Some(byte) = self.body.get(self.at) {
-            match byte {
-                b'"' => {
-                    self.string()?;
-                    continue;
-                }
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth -= 1,
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Ok(start..self.at);
-            }
-        }
-        Err(ScanError::Malformed { at: start })
-    }
-
-    /// A number, `true`, `false` or `null`.
-    fn word(&mut self) -> Result<Range<usize>, ScanError> {
-        let start = self.at;
-        let part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
-        self.at += self.body[start..].iter().take_while(part).count();
-        match self.at > start {
-            true => Ok(start..self.at),
-            false => Err(self.malformed()),
-        }
-    }
+    count.max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
+
+    const CHATS: &str = "/v1/chat/completions";
+    const COMPLETIONS: &str = "/v1/completions";
 
     fn found(body: &str) -> Fields {
         Fields::of(body.as_bytes()).unwrap()
@@ -356,12 +308,52 @@ mod tests {
     fn numbers_bound_the_output() {
         let body = r#"{"max_tokens":70,"n":2,"max_output_tokens":null}"#;
         let fields = found(body);
-        assert_eq!(fields.choices(body.as_bytes()), 2);
-        assert_eq!(fields.most_tokens(body.as_bytes()), Some(140));
+        assert_eq!(fields.choices(CHATS, body.as_bytes()), 2);
+        assert_eq!(fields.most_tokens(CHATS, body.as_bytes()), Some(140));
         for body in [r#"{"max_tokens":"x","n":-1}"#, "{}"] {
             let fields = found(body);
-            assert_eq!(fields.choices(body.as_bytes()), 1);
-            assert_eq!(fields.most_tokens(body.as_bytes()), None);
+            assert_eq!(fields.choices(CHATS, body.as_bytes()), 1);
+            assert_eq!(fields.most_tokens(CHATS, body.as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn choices_are_counted_for_each_prompt() {
+        for (prompt, prompts) in [
+            (json!("a, [b]"), 1),
+            (json!(["a, [b], \"", "]"]), 2),
+            (json!([1, 2, 3]), 1),
+            (json!([[1, 2], [], [3, 4]]), 3),
+            (json!([[1], "a", {"prompt_string": "b"}]), 3),
+            (json!(["a", 1, "b"]), 1),
+            (json!([]), 1),
+            (json!(null), 1),
+        ] {
+            for (more, choices, computed) in [
+                (json!({}), 1, 1),
+                (json!({"n": 3}), 3, 3),
+                (json!({"n": 2.0, "best_of": 4}), 2, 4),
+                (json!({"n": "2", "best_of": 1}), 2, 2),
+                (json!({"n": null, "best_of": 5}), 1, 5),
+                (json!({"n": u64::MAX}), u64::MAX, u64::MAX),
+            ] {
+                let mut body = json!({"prompt": prompt, "max_tokens": 10});
+                body.as_object_mut()
+                    .unwrap()
+                    .extend(more.as_object().unwrap().clone());
+                let text = serde_json::to_vec_pretty(&body).unwrap();
+                let fields = Fields::of(&text).unwrap();
+                let all = |each: u64, prompts: u64| each.saturating_mul(prompts);
+                assert_eq!(
+                    fields.choices(COMPLETIONS, &text),
+                    all(choices, prompts),
+                    "{body}"
+                );
+                assert_eq!(fields.choices(CHATS, &text), choices, "{body}");
+                let most = all(all(computed, prompts), 10);
+                assert_eq!(fields.most_tokens(COMPLETIONS, &text), Some(most), "{body}");
+                assert_eq!(fields.most_tokens(CHATS, &text), Some(all(computed, 10)));
+            }
         }
     }
 

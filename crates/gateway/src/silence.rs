@@ -7,42 +7,42 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 const TICK: Duration = Duration::from_secs(1);
-/// How long an answer is silent, while the health checks of its replica fail, before it leaves it:
-/// one that can go on elsewhere does so soon, one that would end here waits for better times.
+/// Ticks of silence, with a replica whose health checks fail, before an answer leaves it: few where
+/// another replica can continue the answer, many where leaving would end it.
 const SHORT: u32 = 1;
 const LONG: u32 = 10;
 
-/// How long nothing of an answer has come.
+/// Measures how long an answer has stalled.
 #[derive(Debug)]
-pub(crate) struct Silence {
+pub(crate) struct StallTimer {
     tick: Pin<Box<Sleep>>,
     patience: u32,
     /// Something has come since the last tick.
-    is_broken: bool,
+    is_restarted: bool,
     /// Ticks without anything, while the replica is not healthy.
     ticks: u32,
 }
 
-impl Silence {
+impl StallTimer {
     pub(crate) fn new(may_go_on: bool) -> Self {
         Self {
             tick: Box::pin(sleep(TICK)),
             patience: if may_go_on { SHORT } else { LONG },
-            is_broken: false,
+            is_restarted: false,
             ticks: 0,
         }
     }
 
     /// Something has come.
-    pub(crate) fn broken(&mut self) {
-        self.is_broken = true;
+    pub(crate) fn restart(&mut self) {
+        self.is_restarted = true;
     }
 
-    /// Whether it has lasted for too long.
+    /// Whether the stall has lasted too long.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, is_unhealthy: impl Fn() -> bool) -> bool {
         while let Poll::Ready(()) = self.tick.as_mut().poll(cx) {
             self.tick.as_mut().reset(Instant::now() + TICK);
-            self.ticks = match std::mem::take(&mut self.is_broken) {
+            self.ticks = match std::mem::take(&mut self.is_restarted) {
                 false if is_unhealthy() => self.ticks + 1,
                 _ => 0,
             };

@@ -1,8 +1,8 @@
-//! What an answer says of its tokens.
+//! The token counts in an answer's `usage`.
 
 use serde_json::Value;
 
-/// The counts of an answer, as far as it has said them.
+/// The counts of an answer so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u32>,
@@ -10,8 +10,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Notes a later `usage`, under OpenAI's names or Anthropic's; null, and what is not there, say
-    /// nothing. Whether it says anything of the output.
+    /// Takes over the counts of a later `usage`, with OpenAI's names or Anthropic's. Absent counts
+    /// and null leave the earlier ones. Returns whether it counts the output.
     pub(crate) fn note(&mut self, json: &[u8]) -> bool {
         let Ok(usage) = serde_json::from_slice::<Value>(json) else {
             return false;

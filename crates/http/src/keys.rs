@@ -11,8 +11,8 @@ use axum::http::{HeaderName, Request, header};
 use serde::Deserialize;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::Reloaded;
 use crate::rate::{KeyUse, RateLimits};
+use crate::{Reloaded, is_below};
 
 /// Where Anthropic's clients put a key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -62,10 +62,7 @@ impl Caller {
 
     /// Whether the key is for the endpoint at `path`.
     pub fn may_reach(&self, path: &str) -> bool {
-        let below = |root: &String| {
-            let rest = path.strip_prefix(root.trim_end_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
+        let below = |root: &String| is_below(path, root);
         let listed = self.endpoints.as_ref();
         listed.is_none_or(|endpoints| endpoints.iter().any(below))
     }

@@ -2,6 +2,7 @@
 //! response bodies, request ids, API keys, the metrics page, signals and the log. No OpenAI types,
 //! no engine.
 
+mod below;
 mod body;
 mod client;
 mod connections;
@@ -32,6 +33,7 @@ mod signals;
 mod timed;
 mod tls;
 
+pub use below::is_below;
 pub use body::{BodyBudget, BodyError, BodyShare, HeldBody, read_body};
 pub use client::{Client, ClientError, Identity, Trust};
 pub use connections::Connections;
@@ -44,7 +46,7 @@ pub use life::{run_process, wind_down};
 pub use limits::Limits;
 pub use listener::{Listener, Peer};
 pub use log::{
-    Level, LogFormat, LogSettings, Members, configure_log, flush_log, log, log_with, one_line,
+    Level, LogFields, LogFormat, LogSettings, configure_log, flush_log, log, log_with, one_line,
 };
 pub use notify::ServiceManager;
 pub use page::{Page, escaped};

@@ -60,7 +60,7 @@ pub fn log(level: Level, message: impl Into<String>) {
 }
 
 /// Logs a line whose parts are members of its JSON form, too. Never waits.
-pub fn log_with(level: Level, message: impl Into<String>, members: Members) {
+pub fn log_with(level: Level, message: impl Into<String>, members: LogFields) {
     let default = || Log::start(std::io::stderr(), LogSettings::default());
     LOG.get_or_init(default)
         .line_with(level, message.into(), members);
@@ -88,9 +88,9 @@ pub fn flush_log(patience: Duration) {
 
 /// Names and values of a line's parts.
 #[derive(Debug, Clone, Default)]
-pub struct Members(Vec<(&'static str, serde_json::Value)>);
+pub struct LogFields(Vec<(&'static str, serde_json::Value)>);
 
-impl Members {
+impl LogFields {
     /// These with one more, if it has a value.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
@@ -106,17 +106,17 @@ struct Line {
     at: SystemTime,
     level: Level,
     message: String,
-    members: Members,
+    members: LogFields,
 }
 
 struct Log {
     settings: LogSettings,
     lines: SyncSender<Line>,
-    counts: Arc<Counts>,
+    counts: Arc<QueueCounts>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct QueueCounts {
     /// Lines that got into the queue.
     queued: AtomicU64,
     /// Those of them that left it, written or not.
@@ -128,7 +128,7 @@ struct Counts {
 impl Log {
     fn start(out: impl Write + Send + 'static, settings: LogSettings) -> Self {
         let (lines, waiting) = sync_channel(QUEUE);
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(QueueCounts::default());
         let writer = Writer {
             out,
             format: settings.format,
@@ -146,10 +146,10 @@ impl Log {
     }
 
     fn line(&self, level: Level, message: String) {
-        self.line_with(level, message, Members::default());
+        self.line_with(level, message, LogFields::default());
     }
 
-    fn line_with(&self, level: Level, message: String, members: Members) {
+    fn line_with(&self, level: Level, message: String, members: LogFields) {
         if level > self.settings.level {
             return;
         }
@@ -180,7 +180,7 @@ impl Log {
 struct Writer<W> {
     out: W,
     format: LogFormat,
-    counts: Arc<Counts>,
+    counts: Arc<QueueCounts>,
 }
 
 impl<W: Write> Writer<W> {
@@ -200,7 +200,7 @@ impl<W: Write> Writer<W> {
             at,
             level: Level::Warning,
             message: format!("{dropped} lines of the log could not be written"),
-            members: Members::default(),
+            members: LogFields::default(),
         };
         if dropped > 0 && self.write(&said).is_ok() {
             self.counts.dropped.fetch_sub(dropped, Ordering::AcqRel);
@@ -368,7 +368,7 @@ mod tests {
             let level = Level::Info;
             let (log, permit, lines) = gated(LogSettings { level, format });
             permit.send(true).unwrap();
-            let members = Members::default().with("status", 200);
+            let members = LogFields::default().with("status", 200);
             let members = members.with("path", "/v1/\"x\"").with("key", None::<u8>);
             log.line_with(Level::Info, "a line".to_owned(), members);
             log.flush(Duration::from_secs(10));

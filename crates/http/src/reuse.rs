@@ -17,10 +17,10 @@ use tower_service::Service;
 
 /// What is known of a connection, as an extra of [`Connected`].
 #[derive(Debug, Clone, Default)]
-struct ConnectionUse(Arc<Counts>);
+struct ConnectionUse(Arc<UseCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct UseCounts {
     /// Requests that were begun on it.
     requests: AtomicU32,
     /// Something was read since the last of them began.

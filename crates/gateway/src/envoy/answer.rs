@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use bytes::BytesMut;
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
-use penstock_http::{Level, Members, log_with};
+use penstock_http::{Level, LogFields, log_with};
 
 use crate::attempt::outcome_of;
 use crate::charge::Charge;
@@ -15,7 +15,7 @@ use crate::envoy::inside::{Inside, Name};
 use crate::events::Events;
 use crate::forward::DECISION;
 use crate::models::Destination;
-use crate::observe::Observed;
+use crate::observe::ResponseObserver;
 use crate::pool::{Prompt, Routed};
 use crate::rename::Rename;
 
@@ -26,7 +26,7 @@ const BY_REPLICA: HeaderName = HeaderName::from_static("x-envoy-upstream-service
 pub(crate) struct Answer {
     inside: Arc<Inside>,
     destination: Destination,
-    observed: Observed,
+    observer: ResponseObserver,
     prompt: Prompt,
     /// The model that the client asked for.
     asked: String,
@@ -45,7 +45,7 @@ impl Answer {
         prompt: Prompt,
         (asked, charge): (Option<String>, Charge),
     ) -> Self {
-        let observed = Observed::new(
+        let observer = ResponseObserver::new(
             inside.gateway.clone(),
             destination.pool.clone(),
             charge,
@@ -55,7 +55,7 @@ impl Answer {
         Self {
             inside,
             destination,
-            observed,
+            observer,
             prompt,
             asked: asked.unwrap_or_default(),
             events: Events::default(),
@@ -71,11 +71,11 @@ impl Answer {
         }
         let renamed = self.destination.renamed.as_deref();
         let rename = renamed.map(|renamed| Rename::new(renamed, &self.asked));
-        self.observed.began(status_of(head), &head.headers, rename);
+        self.observer.began(status_of(head), &head.headers, rename);
         self.status = head.status;
         self.outcome = outcome(head);
         let mut change = Change::default();
-        if self.observed.renames() {
+        if self.observer.renames() {
             change.remove.push(header::CONTENT_LENGTH);
         }
         if self.inside.gateway.config.explain
@@ -90,32 +90,32 @@ impl Answer {
     /// Another endpoint than the first served: Envoy has tried the first one in vain, and does not
     /// say why. The reservation goes along.
     fn served_by(&mut self, served: &str) {
-        let routed = self.observed.routed();
+        let routed = self.observer.routed();
         if routed.is_none_or(|one| *one.decision.first().address == *served) {
             return;
         }
-        self.observed.lost(Outcome::Refused);
+        self.observer.lost(Outcome::Refused);
         self.prompt.subset = Some(vec![served.to_owned()]);
         let model = self.destination.renamed.as_deref().unwrap_or(&self.asked);
         if let Ok(routed) = self.destination.pool.route(model, &self.prompt, &[]) {
-            self.observed.moved_to(routed);
+            self.observer.moved_to(routed);
         }
     }
 
     /// Bytes have come; those that the client gets.
     pub(crate) fn pass(&mut self, bytes: Bytes) -> Bytes {
-        if !self.observed.is_stream() {
-            return self.observed.part(bytes);
+        if !self.observer.is_stream() {
+            return self.observer.part(bytes);
         }
         self.events.push(&bytes);
         let mut out = BytesMut::new();
         while let Some(event) = self.events.next() {
-            self.observed.event(&event, &mut out);
+            self.observer.event(&event, &mut out);
         }
         if self.events.is_too_large() {
             out.extend_from_slice(&self.events.rest());
         }
-        match self.observed.renames() {
+        match self.observer.renames() {
             true => out.freeze(),
             false => bytes,
         }
@@ -123,12 +123,12 @@ impl Answer {
 
     /// The answer is complete; what was held back of it.
     pub(crate) fn end(&mut self) -> Bytes {
-        let rest = match self.observed.is_stream() {
+        let rest = match self.observer.is_stream() {
             true => self.events.rest(),
-            false => self.observed.rest(),
+            false => self.observer.rest(),
         };
         self.finish(self.outcome);
-        match self.observed.renames() {
+        match self.observer.renames() {
             true => rest,
             false => Bytes::new(),
         }
@@ -136,7 +136,7 @@ impl Answer {
 
     fn finish(&mut self, outcome: Outcome) {
         let decision = self.decision();
-        if !self.observed.end(outcome) {
+        if !self.observer.end(outcome) {
             return;
         }
         let (inside, pool) = (&self.inside, &self.destination.pool.name);
@@ -149,14 +149,20 @@ impl Answer {
                 _ => "",
             };
             let decision = format!("{pool}: {}", decision.unwrap_or_default());
+            let permit = inside.permit.as_ref();
+            let key = permit.map(|permit| permit.caller.name.as_str());
+            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
             log_with(
                 Level::Info,
-                format!("{id}: envoy {method} {path} {status}, {seconds:.3} s{left}, {decision}"),
-                Members::default()
+                format!(
+                    "{id}: envoy {method} {path}{by} {status}, {seconds:.3} s{left}, {decision}"
+                ),
+                LogFields::default()
                     .with("request_id", id.as_str())
                     .with("client", "envoy")
-                    .with("method", method.to_string())
-                    .with("path", path.to_string())
+                    .with("method", method.as_str())
+                    .with("path", path)
+                    .with("key", key)
                     .with("status", status)
                     .with("seconds", seconds)
                     .with("complete", left.is_empty())
@@ -166,7 +172,7 @@ impl Answer {
     }
 
     fn decision(&self) -> Option<String> {
-        let routed = self.observed.routed();
+        let routed = self.observer.routed();
         routed.map(ToString::to_string)
     }
 }

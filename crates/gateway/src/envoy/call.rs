@@ -9,13 +9,12 @@ use penstock_extproc::{AnswerHead, Call, Change, Excess, Head, Picked, Refusal, 
 use penstock_http::{BodyError, HeldBody};
 use penstock_openai::ApiError;
 
-use crate::call::{prompt_of, read, renamed};
+use crate::call::{ReadBody, prompt_of, read};
 use crate::charge::{Charge, CostBasis};
 use crate::envoy::answer::Answer;
 use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
 use crate::headers::{BackendKey, X_API_KEY};
-use crate::scan::Fields;
 
 /// The request; the answer once a replica was picked.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ impl EnvoyCall {
 
     /// What routing reads of the body, and the body with the salt of its key. A request that has
     /// none, or whose body Envoy does not show, names no model.
-    fn fields(&self, body: Bytes, seen: Seen) -> Result<(Fields, Bytes), ApiError> {
+    fn read(&self, body: Bytes, seen: Seen) -> Result<ReadBody, ApiError> {
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
         if seen == Seen::Part && caller.is_some_and(|caller| caller.cache_salt("").is_some()) {
@@ -61,26 +60,27 @@ impl EnvoyCall {
             ));
         }
         if none || seen == Seen::Part {
-            return Ok((Fields::default(), body));
+            return Ok(ReadBody {
+                body,
+                ..ReadBody::default()
+            });
         }
         let name = &self.inside.name;
-        let path = name.path.split('?').next().unwrap_or_default();
-        read(&name.method, path, &self.headers, body, caller)
+        read(&name.method, &name.path, &self.headers, body, caller)
     }
 
     async fn choose(&mut self, seen: Seen) -> Result<Picked, ApiError> {
         let gateway = &self.inside.gateway;
         let (body, _share) = std::mem::replace(&mut self.body, gateway.hold_body()).split();
-        let came = body.as_ptr();
-        let (fields, body) = self.fields(body, seen)?;
-        let is_salted = body.as_ptr() != came;
+        let read = self.read(body, seen)?;
+        let (fields, body) = (read.fields, read.body);
         let asked = fields.model(&body);
-        let price = CostBasis::of(&self.inside.name.path, &fields, &body);
+        let path = &self.inside.name.path;
+        let price = CostBasis::of(path, &fields, &body, self.inside.permit.is_some());
         let mut prompt = prompt_of(&fields, &body, &self.headers);
         prompt.subset = self.subset.take();
         let only = self.only.as_deref();
         let destination = gateway.destination(asked.as_deref(), only)?;
-        let path = &self.inside.name.path;
         destination.pool.tokenize(&mut prompt, path, &body).await;
         let caller = self.inside.permit.as_ref().map(|permit| &permit.caller);
         let class = gateway.class(&self.headers, caller.map(|one| &**one), &destination);
@@ -95,12 +95,12 @@ impl EnvoyCall {
         drop(turn);
         gateway.metrics.decided(self.inside.arrived.elapsed(), 0);
         let other = destination.renamed.as_deref();
-        let other = other.and_then(|model| renamed(&body, &fields, model));
+        let other = other.and_then(|model| fields.renamed(&body, model));
         let ranked = routed.decision.ranked.iter();
         let endpoints = ranked.take(1 + gateway.config.retries);
         let picked = Picked {
             endpoints: endpoints.map(|one| one.address.to_string()).collect(),
-            is_rewritten: is_salted || other.is_some(),
+            is_rewritten: read.is_salted || other.is_some(),
             body: other.unwrap_or(body),
             change: self.change(),
         };

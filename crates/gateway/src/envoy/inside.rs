@@ -1,4 +1,4 @@
-//! What of a request lasts from its header to the end of its answer.
+//! The state of a request from its header to the end of its answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,9 +6,9 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
 use axum::response::IntoResponse;
-use penstock_edge::{CallerPermit, Failure, is_anthropic, logged};
+use penstock_edge::{CallerPermit, Failure, is_anthropic, log_refusal};
 use penstock_extproc::{Head, Refusal};
-use penstock_http::{BodyError, Level, id_of, log};
+use penstock_http::{BodyError, id_of};
 use penstock_openai::{ApiError, anthropic_error};
 
 use crate::gateway::{Gateway, Place};
@@ -48,7 +48,7 @@ impl Inside {
     }
 }
 
-/// What a request is called in the log and in errors.
+/// The name of a request in the log and in errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
@@ -76,17 +76,12 @@ impl Name {
 
     /// The answer to a request that goes to no replica, in the form of its protocol.
     pub(crate) fn refusal(&self, error: ApiError) -> Refusal {
-        let (id, method, path) = (&self.id, &self.method, self.logged_path());
-        let (status, text) = (error.status, logged(&error));
-        log(
-            Level::Warning,
-            format!("refused {id}: {method} {path} {status} {text}"),
-        );
+        log_refusal(&self.id, &self.method, &self.logged_path(), &error);
         let body = match is_anthropic(&self.path) {
-            true => anthropic_error(&error, id),
+            true => anthropic_error(&error, &self.id),
             false => error.to_json(),
         };
-        let reason = error.code.unwrap_or(error.kind);
+        let (status, reason) = (error.status, error.code.unwrap_or(error.kind));
         let (parts, _) = Failure(error).into_response().into_parts();
         let pairs = parts.headers.iter();
         let pairs = pairs.filter(|(name, _)| **name != header::CONTENT_LENGTH);

@@ -1,5 +1,5 @@
-//! The second door: Envoy carries the requests and asks where they go. What is decided, counted and
-//! learned is what the proxy decides, counts and learns.
+//! The second door: Envoy carries the requests and gets their destinations from here. Decisions,
+//! counts and learning are those of the proxy.
 
 mod answer;
 mod call;

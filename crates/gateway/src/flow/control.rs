@@ -140,7 +140,7 @@ impl Visit {
             return Err(flow.refusal(Reason::Sheddable));
         }
         match self.enter(&settings) {
-            Some(turn) => self.wait(turn, &settings).await,
+            Some((ticket, turn)) => self.wait(ticket, turn, &settings).await,
             None => Err(flow.refusal(Reason::Full)),
         }
     }
@@ -162,8 +162,8 @@ impl Visit {
         if asked >= deadline {
             return Err(self.flow.refusal(Reason::Timeout));
         }
-        let turn = self.enter_again();
-        let turn = self.wait(turn, &settings).await;
+        let (ticket, turn) = self.enter_again();
+        let turn = self.wait(ticket, turn, &settings).await;
         self.pause = match asked.elapsed() < AT_ONCE {
             true => PAUSE.1.min(self.pause * 2),
             false => PAUSE.0,
@@ -172,7 +172,7 @@ impl Visit {
     }
 
     /// `None` where the queue is full.
-    fn enter(&mut self, settings: &FlowSettings) -> Option<oneshot::Receiver<Turn>> {
+    fn enter(&mut self, settings: &FlowSettings) -> Option<(Ticket, oneshot::Receiver<Turn>)> {
         let (sender, turn) = oneshot::channel();
         let bounds = Bounds {
             requests: settings.max_waiting,
@@ -183,19 +183,19 @@ impl Visit {
         let item = self.item(sender);
         let ticket = state.queue.push(priority, tenant, item, bounds).ok()?;
         self.flow.entered(state);
-        self.ticket = Some(ticket);
-        Some(turn)
+        self.ticket = Some(ticket.clone());
+        Some((ticket, turn))
     }
 
-    fn enter_again(&mut self) -> oneshot::Receiver<Turn> {
+    fn enter_again(&mut self) -> (Ticket, oneshot::Receiver<Turn>) {
         let (sender, turn) = oneshot::channel();
         let (priority, tenant) = (self.class.priority, &self.class.tenant);
         let mut state = self.flow.state();
         let (before, item) = (self.ticket.take(), self.item(sender));
         let ticket = state.queue.put_back(before, priority, tenant, item);
         self.flow.entered(state);
-        self.ticket = Some(ticket);
-        turn
+        self.ticket = Some(ticket.clone());
+        (ticket, turn)
     }
 
     fn item(&self, sender: oneshot::Sender<Turn>) -> Item<oneshot::Sender<Turn>> {
@@ -208,19 +208,20 @@ impl Visit {
 
     async fn wait(
         &self,
+        ticket: Ticket,
         turn: oneshot::Receiver<Turn>,
         settings: &FlowSettings,
     ) -> Result<Turn, ApiError> {
         let (flow, began) = (&self.flow, Instant::now());
-        let mut waiting = self.ticket.clone().map(|ticket| Waiting {
+        let mut waiting = Waiting {
             flow,
             ticket,
             ended: false,
-        });
+        };
         flow.release();
         let patience = Duration::from_secs_f64(settings.max_wait_s);
         let turn = timeout_at(self.began + patience, turn).await;
-        waiting.iter_mut().for_each(|one| one.ended = true);
+        waiting.ended = true;
         drop(waiting);
         match turn {
             Ok(Ok(turn)) => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use penstock_routing::ReplicaId;
 
-use crate::attempt::{Answer, Lost, attempt};
+use crate::attempt::{Answer, AttemptError, attempt};
 use crate::call::Call;
 use crate::gateway::Gateway;
 use crate::headers::is_stream;
@@ -23,7 +23,7 @@ pub(crate) async fn attempt_hedged(
     (pool, model): (&Pool, &str),
     routed: Routed,
     tried: &mut Vec<ReplicaId>,
-) -> Result<Answer, Lost> {
+) -> Result<Answer, AttemptError> {
     let first = attempt(gateway, call, &call.body, pool, routed);
     let hedging = &pool.hedging;
     let Some(settings) = hedging.settings() else {
@@ -90,10 +90,10 @@ async fn either<F, S>(
     pool: &Pool,
     mut first: std::pin::Pin<&mut F>,
     mut second: std::pin::Pin<&mut S>,
-) -> Result<Answer, Lost>
+) -> Result<Answer, AttemptError>
 where
-    F: Future<Output = Result<Answer, Lost>>,
-    S: Future<Output = Result<Answer, Lost>>,
+    F: Future<Output = Result<Answer, AttemptError>>,
+    S: Future<Output = Result<Answer, AttemptError>>,
 {
     let (answer, won) = tokio::select! {
         biased;
@@ -117,9 +117,9 @@ where
 
 /// What the other replica does, with what is known of the one that did not do it.
 async fn instead_of(
-    lost: Lost,
-    other: impl Future<Output = Result<Answer, Lost>>,
-) -> Result<Answer, Lost> {
+    lost: AttemptError,
+    other: impl Future<Output = Result<Answer, AttemptError>>,
+) -> Result<Answer, AttemptError> {
     match other.await {
         Ok(answer) => {
             lost.contradicted(answer.response.status());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::events::Said;
+use crate::events::EventContent;
 use crate::mirror::counts::{Difference, Side};
 
 /// The comparison of one request.
@@ -25,7 +25,7 @@ struct Choice {
 
 impl Comparison {
     /// One answer goes on; where they part now.
-    pub(crate) fn add(&mut self, side: Side, said: Said) -> Option<Difference> {
+    pub(crate) fn add(&mut self, side: Side, said: EventContent) -> Option<Difference> {
         for (choice, reason) in said.finishes {
             let choice = self.choices.entry(choice).or_default();
             choice.finishes[side as usize] = Some(reason);
@@ -100,10 +100,10 @@ mod tests {
 
     use super::*;
 
-    fn said(choice: u64, text: &str) -> Said {
-        Said {
+    fn said(choice: u64, text: &str) -> EventContent {
+        EventContent {
             texts: vec![(choice, text.to_owned())],
-            ..Said::default()
+            ..EventContent::default()
         }
     }
 
@@ -165,9 +165,9 @@ mod tests {
         assert_eq!(comparison.add(Side::Primary, said(1, "b")), None);
         assert_eq!(comparison.add(Side::Mirror, said(0, "a")), None);
         assert_eq!(comparison.end(), None);
-        let finish = |reason: &str| Said {
+        let finish = |reason: &str| EventContent {
             finishes: vec![(1, reason.to_owned())],
-            ..Said::default()
+            ..EventContent::default()
         };
         comparison.add(Side::Primary, finish("stop"));
         comparison.add(Side::Mirror, finish("length"));

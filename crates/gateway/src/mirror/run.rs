@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::response::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
@@ -16,10 +16,10 @@ use penstock_openai::RESUMABLE;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::attempt::outcome_of;
-use crate::call::{Call, Head, renamed};
-use crate::events::{Events, Said, count, data};
+use crate::call::{Call, Head};
+use crate::events::{EventContent, Events, count, data};
 use crate::gateway::Gateway;
-use crate::headers::{REQUEST_ID, is_stream};
+use crate::headers::{REQUEST_ID, is_plain, is_stream};
 use crate::members::{Members, is_text};
 use crate::mirror::MirrorSettings;
 use crate::mirror::budget::Ticket;
@@ -76,8 +76,7 @@ pub(crate) fn begin(
     arrived: Instant,
 ) -> Option<Tap> {
     let settings = pool.mirror.settings()?;
-    let readable = !parts.headers.contains_key(header::CONTENT_ENCODING);
-    let is_answer = parts.status == StatusCode::OK && readable;
+    let is_answer = parts.status == StatusCode::OK && is_plain(&parts.headers);
     if !is_answer || !is_text(call.path()) || !pool.mirror.draws(settings.share) {
         return None;
     }
@@ -238,7 +237,7 @@ impl Copy {
 
     fn send(&self) -> Result<Source, Outcome> {
         let fields = Fields::of(&self.body).unwrap_or_default();
-        let body = renamed(&self.body, &fields, &self.model);
+        let body = fields.renamed(&self.body, &self.model);
         let routed = self.target.route(&self.model, &self.prompt, &[]);
         let routed = routed.map_err(|none| Outcome::Failed(none.to_string()))?;
         let Routed { url, in_flight, .. } = routed;
@@ -275,7 +274,7 @@ impl Copy {
 }
 
 /// An answer that says that it failed is not compared.
-fn fault(side: Side, said: &Said) -> Result<(), Outcome> {
+fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     match (said.failed, side) {
         (false, _) => Ok(()),
         (true, Side::Primary) => Err(Outcome::Dropped(Reason::Primary)),
@@ -399,7 +398,7 @@ impl Reader {
         }
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Vec<Said> {
+    fn read(&mut self, bytes: &[u8]) -> Vec<EventContent> {
         self.seen += 1;
         if !self.is_stream {
             self.whole.extend_from_slice(bytes);
@@ -407,11 +406,11 @@ impl Reader {
         }
         self.events.push(bytes);
         let events = std::iter::from_fn(|| self.events.next());
-        let said = events.filter_map(|event| said(data(&event)?));
+        let said = events.filter_map(|event| said(&data(&event)?));
         said.collect()
     }
 
-    fn end(&mut self) -> Vec<Said> {
+    fn end(&mut self) -> Vec<EventContent> {
         self.seen += 1;
         said(&std::mem::take(&mut self.whole)).into_iter().collect()
     }
@@ -426,7 +425,7 @@ impl Reader {
     }
 }
 
-fn said(json: &[u8]) -> Option<Said> {
+fn said(json: &[u8]) -> Option<EventContent> {
     let value = serde_json::from_slice(json).ok()?;
-    Some(Said::of(&value))
+    Some(EventContent::of(&value))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::raw::Raw;
+use crate::raw::RawReplica;
 use crate::replica::{Answers, Fate, Replica};
 use crate::{Answer, Door, chat, until};
 
@@ -14,7 +14,7 @@ const STREAM: &str = "data: {\"choices\":[{\"index\":0,\"finish_reason\":null}]}
 const STOP: &str = "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
-async fn door(raw: &Raw, more: Value) -> Door {
+async fn door(raw: &RawReplica, more: Value) -> Door {
     let pool = json!({"name": "p", "source": {"static": [{"url": raw.url}]},
                       "fleet": {"slow_start_s": 0}});
     let mut config = json!({"pools": [pool]});
@@ -24,7 +24,7 @@ async fn door(raw: &Raw, more: Value) -> Door {
 
 /// The answer of a replica that sends this stream.
 async fn relayed(path: &str, head: &str, body: impl Into<Vec<u8>>) -> Answer {
-    let raw = Raw::stream(head, body).await;
+    let raw = RawReplica::stream(head, body).await;
     let door = door(&raw, json!({})).await;
     let answer = door.send(path, &[], chat("x").to_string()).await;
     until("it is over", || door.gateway().open_requests() == 0).await;
@@ -72,6 +72,85 @@ async fn a_stream_that_ends_before_its_answer_says_so() {
     assert_eq!(text("/v1/audio/speech", cut).await, cut);
 }
 
+/// What a client gets of a request with this body, when its stream ends behind `events`.
+async fn ended_behind(path: &str, body: &Value, events: &str, by_text: bool) -> String {
+    let raw = RawReplica::stream("", events.to_owned()).await;
+    let door = door(&raw, json!({"resume_by_text": by_text})).await;
+    door.send(path, &[], body.to_string()).await.text()
+}
+
+#[tokio::test]
+async fn completions_have_choices_for_each_prompt() {
+    let path = "/v1/completions";
+    for (prompt, prompts) in [
+        (json!("a"), 1),
+        (json!(["a"]), 1),
+        (json!(["a", "[,\"]"]), 2),
+        (json!([1, 2, 3]), 1),
+        (json!([[1, 2], [3]]), 2),
+        (json!([[1, 2], "a", [3]]), 3),
+    ] {
+        for (n, by_text) in [(1, false), (2, false), (1, true), (2, true)] {
+            let body = json!({"model": "m", "prompt": prompt, "n": n, "stream": true});
+            let whole = STOP.repeat(n * prompts);
+            let text = ended_behind(path, &body, &whole, by_text).await;
+            assert_eq!(text, whole, "{body}");
+            let cut = STOP.repeat(n * prompts - 1) + STREAM;
+            let text = ended_behind(path, &body, &cut, by_text).await;
+            assert!(text.contains("engine_failed"), "{body}: {text}");
+        }
+    }
+    // chats have one prompt, whatever else a client sends
+    let mut body = chat("x");
+    body["prompt"] = json!(["a", "b"]);
+    let text = ended_behind("/v1/chat/completions", &body, STOP, false).await;
+    assert_eq!(text, STOP);
+}
+
+#[tokio::test]
+async fn only_the_protocol_s_own_members_end_a_stream() {
+    let chats = [
+        json!({"choices": [{"index": 0, "finish_reason": null}], "metadata": {"error": "x"}}),
+        json!({"choices": [{"index": 0, "finish_reason": null, "delta": {"error": {"a": 1}}}]}),
+        json!({"choices": [{"delta": {"finish_reason": "stop"}, "finish_reason": null}]}),
+        json!({"choices": [], "x": [{"finish_reason": "stop"}], "finish_reason": "stop"}),
+    ];
+    let messages = [
+        json!({"type": "content_block_delta", "metadata": {"type": "error"}}),
+        json!({"metadata": {"type": "message_stop"}, "type": "message_delta"}),
+        json!({"delta": {"input": {"type": "error"}}, "type": "content_block_delta"}),
+    ];
+    let responses = [
+        json!({"type": "response.in_progress", "response": {"x": {"type": "error"}}}),
+        json!({"item": {"type": "response.completed"}, "type": "response.output_item.added"}),
+    ];
+    for (path, first, events) in [
+        ("/v1/chat/completions", STREAM, &chats[..]),
+        ("/v1/completions", STREAM, &chats),
+        ("/v1/messages", "", &messages),
+        ("/v1/responses", "", &responses),
+    ] {
+        for event in events {
+            let text = text(path, &format!("{first}data: {event}\n\n")).await;
+            assert!(
+                text.contains("broke off its answer"),
+                "{path} {event}: {text}"
+            );
+        }
+    }
+    // an event on several lines is one text
+    let stop = "data: {\"choices\": [{\ndata: \"finish_reason\": \"stop\"}]}\n\n";
+    for (path, event) in [
+        ("/v1/chat/completions", stop),
+        (
+            "/v1/messages",
+            "data: {\ndata: \"type\":\ndata: \"message_stop\"}\n\n",
+        ),
+    ] {
+        assert_eq!(text(path, event).await, event);
+    }
+}
+
 #[tokio::test]
 async fn an_endless_event_is_broken_off() {
     let endless = [STREAM.as_bytes(), b"data: ", &[b'x'; 6 << 20]].concat();
@@ -91,7 +170,7 @@ async fn an_endless_event_is_broken_off() {
 async fn the_head_of_an_answer_is_the_gateway_s_own() {
     let chats = "/v1/chat/completions";
     let json = "content-type: application/json\r\n";
-    let old = Raw::start(vec![
+    let old = RawReplica::start(vec![
         format!("HTTP/1.0 200 OK\r\n{json}\r\n{{\"a\":1}}").into(),
     ])
     .await;
@@ -105,7 +184,7 @@ async fn the_head_of_an_answer_is_the_gateway_s_own() {
 
     let both = "content-length: 3\r\ntransfer-encoding: chunked\r\n";
     let body = "7\r\n{\"a\":1}\r\n0\r\n\r\n";
-    let both = Raw::start(vec![
+    let both = RawReplica::start(vec![
         format!("HTTP/1.1 200 OK\r\n{json}{both}\r\n{body}").into(),
     ])
     .await;
@@ -116,7 +195,7 @@ async fn the_head_of_an_answer_is_the_gateway_s_own() {
     }
 
     let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n";
-    let switch = Raw::start(vec![switch.into()]).await;
+    let switch = RawReplica::start(vec![switch.into()]).await;
     let gate = door(&switch, json!({})).await;
     let answer = gate.post(&chat("x")).await;
     assert_eq!(answer.status, 503);
@@ -167,7 +246,7 @@ async fn only_the_protocol_s_own_model_is_renamed() {
             format!("{}{DONE}", sse(&[&alias(&whole, "/model")])),
         ),
     ] {
-        let raw = Raw::stream("", sent).await;
+        let raw = RawReplica::stream("", sent).await;
         let gate = door(&raw, json!({"models": rule})).await;
         let mut asked = chat("x");
         asked["model"] = "alias".into();
@@ -175,7 +254,7 @@ async fn only_the_protocol_s_own_model_is_renamed() {
         assert_eq!(answer.text(), wanted, "{path}");
     }
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
-    let raw = Raw::start(vec![head.into(), whole.to_string().into()]).await;
+    let raw = RawReplica::start(vec![head.into(), whole.to_string().into()]).await;
     let gate = door(&raw, json!({"models": rule})).await;
     let mut asked = chat("x");
     asked["model"] = "alias".into();
@@ -262,7 +341,7 @@ async fn a_stream_that_cannot_go_on_is_whole_at_its_last_event() {
     let body = format!("{STREAM}:resume [1]\n\n{STOP}{DONE}");
     let chunk = format!("{:x}\r\n{body}\r\n", body.len());
     let head = "transfer-encoding: chunked\r\nx-penstock-resumable: 1\r\n";
-    let raw = Raw::stream(head, chunk).await;
+    let raw = RawReplica::stream(head, chunk).await;
     let fates = Arc::new(Mutex::new([Fate::Hangs(90)].into()));
     let other = Replica::start(Answers::Marked(fates), &["other"]).await;
     let pools = [("p", &raw.url), ("o", &other.url)].map(|(name, url)| {

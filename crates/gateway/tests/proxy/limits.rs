@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
-use crate::raw::Raw;
+use crate::raw::RawReplica;
 use crate::replica::{Answers, Replica};
 use crate::{Answer, Door, chat, until};
 
@@ -205,7 +205,7 @@ async fn an_error_costs_nothing() {
     assert_eq!(statuses, [400; 3]);
     // a replica that breaks off what was to come whole is at fault
     let part = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{";
-    let raw = Raw::start(vec![part.into()]).await;
+    let raw = RawReplica::start(vec![part.into()]).await;
     let keys = json!([{"name": "a", "key": "ka", "tokens_per_minute": 20}]);
     let keys = KeyFile::new("broken", keys);
     let pool = json!({"name": "p", "source": {"static": [{"url": raw.url}]},

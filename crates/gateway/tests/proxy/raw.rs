@@ -4,18 +4,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// It listens until it is dropped.
-pub(crate) struct Raw {
+pub(crate) struct RawReplica {
     pub(crate) url: String,
     server: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Raw {
+impl Drop for RawReplica {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-impl Raw {
+impl RawReplica {
     /// Posts get these bytes, in parts; then the connection closes.
     pub(crate) async fn start(parts: Vec<Vec<u8>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
