@@ -90,7 +90,7 @@ class Envoy:
         self._admin.unlink(missing_ok=True)
         file = directory / "envoy.yaml"
         file.write_text(yaml.safe_dump(config))
-        options = ["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]
+        options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
         with (directory / "envoy.log").open("w") as log:
             self.process = subprocess.Popen(
                 [binary(), "-c", file, "--admin-address-path", self._admin, *options],

@@ -28,8 +28,10 @@ SHORT = ("Once upon a time", 8)
 
 
 def memory_files() -> set[str]:
-    """Shared memory of ranks, and semaphores of compiled graphs."""
-    names = ("penstock-*", "sem.*")
+    """Shared memory of ranks, and semaphores of Ray's compiled graphs. Suites that run beside this
+    one have others.
+    """
+    names = ("penstock-*", "sem.hdr*", "sem.obj*")
     return {path.name for name in names for path in shared_memory_directory().glob(name)}
 
 
