@@ -1,4 +1,4 @@
-"""Measurements of an engine to the timing of a modelled one (`crates/sim`, `Timing`).
+"""Measurements of an engine to the timing of a modelled one (`crates/lab/sim`, `Timing`).
 
 The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
 plus d for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt

@@ -108,7 +108,7 @@ class KvMover:
         """Finishes stores in flight, within `seconds`; the others are answered as not done."""
 
 def kv_inventory(path: str, /) -> str:
-    """Content of a disk tier as JSON (crates/kvstore, `disk::admin`). ValueError: the reason."""
+    """Content of a disk tier as JSON (crates/kv/kvstore, `disk::admin`). ValueError: the reason."""
 
 def kv_verify(path: str, put_aside: bool, watch: Callable[[int, int], None], /) -> str:
     """Reads every file; damaged ones as JSON (`Verified`). `watch` gets bytes done and in all."""
@@ -335,10 +335,10 @@ class FrameReader(Generic[F]):
         """
 
 def run_template(job: str, /) -> str:
-    """The outcome of a job of `crates/text`, as JSON. ValueError for what is no job."""
+    """The outcome of a job of `crates/base/tokenizer`, as JSON. ValueError for what is no job."""
 
 def try_grammar(job: str, /) -> str:
-    """The outcome of a job of `crates/grammar`, which compiles. ValueError for what is no job."""
+    """The outcome of a job of `crates/base/structured-output`, which compiles. ValueError for what is no job."""
 
 def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
     """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""
@@ -388,7 +388,7 @@ def transfer_bytes(blocks: int, /) -> int:
     """Bytes of the largest transfer over a pool of so many blocks."""
 
 def encode_sampling(**fields: object) -> bytes:
-    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/wire`; greedy where
+    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/base/wire`; greedy where
     nothing is given. CodecError names a value out of range.
     """
 
@@ -399,7 +399,7 @@ def needs_history(data: bytes, /) -> bool:
     """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
 
 class PromptBudget:
-    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/pacing`)."""
+    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/base/pacing`)."""
 
     def observe(self, decodes: int, prompts: int, seconds: float) -> None:
         """A step of `decodes` and `prompts` tokens took `seconds`; 0 where nothing is measured."""

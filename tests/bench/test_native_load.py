@@ -1,4 +1,4 @@
-"""The native load generator as Python sees it. What it records is tested in `crates/loadgen`."""
+"""The native load generator as Python sees it. What it records is tested in `crates/lab/loadgen`."""
 
 from __future__ import annotations
 

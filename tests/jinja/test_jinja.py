@@ -77,7 +77,7 @@ def test_random_expressions(seed: int) -> None:
     assert compared > 300
 
 
-GOLDEN = HERE.parent.parent / "crates/text/tests/golden/templates"
+GOLDEN = HERE.parent.parent / "crates/base/tokenizer/tests/golden/templates"
 TEMPLATES = sorted([*HERE.glob("templates/*.jinja"), *GOLDEN.glob("*.jinja")])
 
 

@@ -93,7 +93,7 @@ def test_every_part_is_there_once_and_none_is_empty(
 
 
 def test_units_are_those_of_packed_weights(repository: Path) -> None:
-    source = (repository / "crates/kernels/src/packed.rs").read_text()
+    source = (repository / "crates/compute/kernels/src/packed.rs").read_text()
     assert f"pub const GROUP: usize = {COLUMN_UNIT};" in source
     assert f"pub const PANEL: usize = {VOCAB_UNIT};" in source
 

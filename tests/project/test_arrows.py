@@ -42,7 +42,7 @@ def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def test_every_crate_has_an_entry_and_keeps_to_it() -> None:
-    crates = {path.parent.name: path for path in (tree.REPOSITORY / "crates").glob("*/Cargo.toml")}
+    crates = {path.parent.name: path for path in tree.manifests()}
     assert set(crates) == set(arrows.RUST), (
         "tests/project/arrows.py and crates/ name different rooms"
     )
@@ -50,10 +50,22 @@ def test_every_crate_has_an_entry_and_keeps_to_it() -> None:
     assert not {name: extra for name, extra in foreign.items() if extra}
 
 
+def test_every_product_links_only_those_below_it() -> None:
+    products = {path.parent.name: tree.product(path) for path in tree.manifests()}
+    assert set(products.values()) == set(arrows.PRODUCTS)
+    upward = {
+        (products[name], products[below])
+        for name, allowed in arrows.RUST.items()
+        for below in allowed
+        if products[below] not in arrows.PRODUCTS[products[name]] | {products[name]}
+    }
+    assert not upward
+
+
 def test_architecture_has_the_same_table() -> None:
     """Rooms with too many arrows for a table have words there instead of names."""
     text = (tree.REPOSITORY / "ARCHITECTURE.md").read_text()
-    rows = re.findall(r"^\| `(crates/|penstock\.)([\w-]+)` \|.*\| ([^|]*)\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(crates/|penstock\.)(?:\w+/)?([\w-]+)` \|.*\| ([^|]*)\|$", text, re.MULTILINE)
     tables = {"crates/": arrows.RUST, "penstock.": arrows.PYTHON}
     documented: dict[str, dict[str, set[str]]] = {"crates/": {}, "penstock.": {}}
     for kind, room, names in rows:
@@ -70,7 +82,7 @@ def test_architecture_has_the_same_table() -> None:
 
 
 def test_the_table_has_no_cycle() -> None:
-    for table in (arrows.RUST, arrows.PYTHON):
+    for table in (arrows.PRODUCTS, arrows.RUST, arrows.PYTHON):
         settled: set[str] = set()
         while len(settled) < len(table):
             ready = {name for name, below in table.items() if below <= settled} - settled
@@ -82,9 +94,9 @@ def test_the_table_has_no_cycle() -> None:
 
 def test_files_of_a_crate_use_each_other_in_no_circle() -> None:
     found = {
-        (source.parent.name, *sorted("::".join(module) for module in circle))
-        for source in (tree.REPOSITORY / "crates").glob("*/src")
-        for circle in rust_modules.circles(rust_modules.Crate(source).uses())
+        (manifest.parent.name, *sorted("::".join(module) for module in circle))
+        for manifest in tree.manifests()
+        for circle in rust_modules.circles(rust_modules.Crate(manifest.parent / "src").uses())
     }
     assert not found
 

@@ -24,9 +24,9 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 # Files and directories whose lines are data, each with its reason.
 LONG_LINES = {
     "benchmarks/results/": "as the tools wrote them",
-    "crates/text/src/gguf/pre.rs": "patterns of the models' own files",
-    "crates/formats/tests/hostile.rs": "headers byte for byte",
-    "crates/formats/tests/safetensors.rs": "headers byte for byte",
+    "crates/base/tokenizer/src/gguf/pre.rs": "patterns of the models' own files",
+    "crates/base/checkpoint/tests/hostile.rs": "headers byte for byte",
+    "crates/base/checkpoint/tests/safetensors.rs": "headers byte for byte",
 }
 
 

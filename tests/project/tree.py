@@ -56,6 +56,23 @@ def package_sources() -> Iterator[Path]:
     return (path for path in sources(".py") if path.is_relative_to(PACKAGE))
 
 
+def manifests() -> Iterator[Path]:
+    """Cargo.toml of each crate."""
+    crates = REPOSITORY / "crates"
+    return (path for path in sources(".toml") if path.is_relative_to(crates))
+
+
+def product(manifest: Path) -> str:
+    """Product of a crate: the directory under crates/ in which it is."""
+    return manifest.relative_to(REPOSITORY / "crates").parts[0]
+
+
+def crate(path: Path) -> str:
+    """Crate of a Rust file."""
+    product, name, *_ = path.relative_to(REPOSITORY / "crates").parts
+    return product if name == "src" else name
+
+
 def room(path: Path) -> str:
     """Room of a file of the package: its first directory, or its own name at the top."""
     parts = path.relative_to(PACKAGE).parts

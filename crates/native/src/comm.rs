@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_comm::{
+use penstock_collectives::{
     CommError, Fence as NativeFence, Group, Key, Reader, Star as NativeStar,
     Stream as NativeStream, StreamFence, StreamListener as NativeListener, Writer,
 };

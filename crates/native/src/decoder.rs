@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use penstock_checkpoint::ReadCount as Count;
 use penstock_decoder::{
     Alone, Carried, Collectives, Decoder as Native, DecoderError, DecoderSpec, Options, Shard,
     Wiring, join,
 };
-use penstock_formats::ReadCount as Count;
 use penstock_kernels::Seen;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use penstock_formats::{Array, Checkpoint, Value};
-use penstock_text::TextModel;
+use penstock_checkpoint::{Array, Checkpoint, Value};
+use penstock_tokenizer::TextModel;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

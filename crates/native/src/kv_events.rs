@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use penstock_events::{BatchWriter, Chunks, Endpoint, Medium, Publisher, PublisherSettings};
+use penstock_kv_events::{BatchWriter, Chunks, Endpoint, Medium, Publisher, PublisherSettings};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_grammar::{Constraint, Grammars, RowMask};
+use penstock_structured_output::{Constraint, Grammars, RowMask};
 use penstock_wire::{Grammar, LATE_MASK, NO_TOKEN};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use penstock_grammar::{Compiled, Compiler, GrammarError, MatchError, Vocabulary, run_trial};
-use penstock_text::{Conversation, Detokenizer, TextError, TextModel, run_template_job};
+use penstock_structured_output::{
+    Compiled, Compiler, GrammarError, MatchError, Vocabulary, run_trial,
+};
+use penstock_tokenizer::{Conversation, Detokenizer, TextError, TextModel, run_template_job};
 use penstock_wire::GrammarKind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,6 +1,6 @@
 //! Vectors of pooled requests: bytes in Python, f32 and little-endian.
 
-use penstock_text::shortened;
+use penstock_tokenizer::shortened;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -28,7 +28,7 @@ pub(crate) fn trimmed_vector<'py>(
     dimensions: Option<usize>,
     normalize: bool,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let vector = penstock_openai::trimmed(read_vector(vector)?, dimensions, normalize);
+    let vector = penstock_api_types::trimmed(read_vector(vector)?, dimensions, normalize);
     Ok(write_vector(py, &vector))
 }
 
@@ -36,7 +36,10 @@ pub(crate) fn trimmed_vector<'py>(
 #[pyfunction]
 #[pyo3(signature = (a, b, /))]
 pub(crate) fn cosine(a: &[u8], b: &[u8]) -> PyResult<f32> {
-    Ok(penstock_openai::cosine(&read_vector(a)?, &read_vector(b)?))
+    Ok(penstock_api_types::cosine(
+        &read_vector(a)?,
+        &read_vector(b)?,
+    ))
 }
 
 /// At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it.

@@ -21,7 +21,7 @@ class WrongSettingError(InvalidValueError):
 
 
 def pods_of(value: object, place: str, reach: Callable[[], ClusterAccess]) -> dict[str, object]:
-    """The source (`Pods` in crates/fleet/src/backend.rs) of what a pool has as `kubernetes`: the
+    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) of what a pool has as `kubernetes`: the
     name of an InferencePool, with a namespace or without, or a mapping.
     """
     given = dict(value) if isinstance(value, dict) else _named(value, place)

@@ -101,7 +101,7 @@ def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, object]:
-    """The configuration of `crates/gateway` before replicas of this host."""
+    """The configuration of `crates/gateway/gateway` before replicas of this host."""
     server = config.server
     return {
         "host": server.host,

@@ -102,7 +102,7 @@ class WrongSettingError(InvalidValueError):
 
 
 def server(parsed: argparse.Namespace) -> dict[str, object]:
-    """The configuration of `crates/sim`'s HTTP side."""
+    """The configuration of `crates/lab/sim`'s HTTP side."""
     for name, most in [("replicas", 1024), ("threads", 64), ("port", 65535)]:
         value = getattr(parsed, name)
         least = 0 if name == "port" else 1

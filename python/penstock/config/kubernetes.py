@@ -32,7 +32,7 @@ Kubeconfig = Sequence[tuple[Path, Mapping[str, object]]]
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
     cluster: Mapping[str, object]
-    """As `Cluster` in crates/kube/src/cluster.rs."""
+    """As `Cluster` in crates/gateway/kube/src/cluster.rs."""
     namespace: str
     """The one that is meant where none is named."""
 
@@ -162,7 +162,7 @@ def _plugin(
     cluster: Mapping[str, object],
     environ: Mapping[str, str],
 ) -> dict[str, object]:
-    """A command that prints credentials, as `Plugin` in crates/kube/src/plugin.rs."""
+    """A command that prints credentials, as `Plugin` in crates/gateway/kube/src/plugin.rs."""
     plugin = given if isinstance(given, dict) else {}
     version, command = plugin.get("apiVersion"), str(plugin.get("command") or "")
     if version not in EXEC_VERSIONS:

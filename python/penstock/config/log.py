@@ -1,4 +1,4 @@
-"""The log of a Python process, in the form of the front door's (`crates/http/src/log.rs`), and like
+"""The log of a Python process, in the form of the front door's (`crates/server/http/src/log.rs`), and like
 it: lines go through a bounded queue to a thread, so that a standard error that is full or closed
 holds up no step.
 """
@@ -16,7 +16,7 @@ from penstock.config.sections import LogConfig
 
 LOG_LEVELS = ("error", "warning", "info")
 LOG_FORMATS = ("text", "json")
-"""The words of `crates/http/src/log.rs`."""
+"""The words of `crates/server/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0

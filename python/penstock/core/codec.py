@@ -1,4 +1,4 @@
-"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/wire`)."""
+"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/base/wire`)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RAM = 0
 """`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
 KEY_BYTES = 32
 GROUP_BYTES = 4
-"""First bytes of a digest: its salt group (`crates/prefix`)."""
+"""First bytes of a digest: its salt group (`crates/kv/prefix`)."""
 
 
 class TransferKind(IntEnum):

@@ -11,7 +11,7 @@ from penstock.kinds.schema import CRITICALITIES
 
 Labels = Mapping[str, str]
 Rule = dict[str, object]
-"""A rule for a model, or an objective, as `crates/gateway` reads it."""
+"""A rule for a model, or an objective, as `crates/gateway/gateway` reads it."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from penstock.core import InvalidValueError
 from penstock.core.transfer import GROUP_BYTES
 
 UNIT = 16
-"""Tokens under one digest of the hash rule (`crates/prefix`)."""
+"""Tokens under one digest of the hash rule (`crates/kv/prefix`)."""
 
 
 class HashChain(Protocol):

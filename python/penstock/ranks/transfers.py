@@ -1,4 +1,4 @@
-"""Transfers and their results as bytes (`crates/wire`), and the messages that open and close the
+"""Transfers and their results as bytes (`crates/base/wire`), and the messages that open and close the
 tiers of a rank.
 
 The first byte of a message to a rank is its kind (`penstock.ranks.messages`).

@@ -1,6 +1,6 @@
 """Checks of a plan before anything is computed: a wrong plan is a ValueError, never a wrong read.
 
-The rules are those of `crates/decoder/src/step.rs`.
+The rules are those of `crates/compute/decoder/src/step.rs`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Grammars of sequences: the masks of a step's rows, and logits within them.
 
-The native threads (`crates/grammar`) compute a mask after each drawn token, while the forward pass
+The native threads (`crates/base/structured-output`) compute a mask after each drawn token, while the forward pass
 of the next step runs. A row whose mask is late is not drawn: no other row waits for a grammar.
 """
 

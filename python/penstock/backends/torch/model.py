@@ -1,6 +1,6 @@
 """The forward pass of one step, read downward.
 
-The order of the operations is that of `crates/decoder/src/forward.rs`.
+The order of the operations is that of `crates/compute/decoder/src/forward.rs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules that change logits before the draw, as `crates/decoder/src/sampler.rs`.
+"""Rules that change logits before the draw, as `crates/compute/decoder/src/sampler.rs`.
 
 The rules of a sequence keep the columns that the device reads. Those of all rows go to it in one
 copy, and change all logits at once: operations do not grow with the number of rows.

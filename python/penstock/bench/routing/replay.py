@@ -1,4 +1,4 @@
-"""Replay of a workload on modelled replicas: setups for `crates/sim`, and what came of them."""
+"""Replay of a workload on modelled replicas: setups for `crates/lab/sim`, and what came of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.config import read_document
 from penstock.core import PenstockError
 
 Spec = Mapping[str, object] | str
-"""A policy as `crates/sim` reads it."""
+"""A policy as `crates/lab/sim` reads it."""
 
 
 def _weighted(**weights: float) -> Spec:
@@ -34,7 +34,7 @@ POLICIES: Mapping[str, Spec] = {
     "oracle": "oracle",
 }
 """Policies by name: Penstock's default, baselines, the defaults of llm-d and of SMG's command line,
-and an oracle that knows queues, caches and answers (crates/sim/src/fleet).
+and an oracle that knows queues, caches and answers (crates/lab/sim/src/fleet).
 """
 
 
@@ -133,7 +133,7 @@ def setup(workload: Workload, chosen: Policy, fleet: Fleet) -> str:
 
 
 def summary(name: str, report: Mapping[str, Any]) -> Summary:
-    """Numbers of a report of `crates/sim/src/fleet/report.rs`."""
+    """Numbers of a report of `crates/lab/sim/src/fleet/report.rs`."""
     ttft = summarise(_known(report["ttft"]), (99,))
     tpot = summarise(_known(report["tpot"]), (99,))
     ends = _known(report["end"])

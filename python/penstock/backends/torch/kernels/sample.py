@@ -1,5 +1,5 @@
 """From logits to tokens: greedy, temperature, top-k, top-p, min-p, with the random numbers of
-`crates/kernels/src/sample.rs`, so that a request draws the same numbers on every device.
+`crates/compute/kernels/src/sample.rs`, so that a request draws the same numbers on every device.
 """
 
 from __future__ import annotations

@@ -1,0 +1,225 @@
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+use penstock_checkpoint::{Checkpoint, Metadata};
+use serde_json::{Map, Value};
+
+use crate::chat::TemplateSources;
+use crate::guard::{Guard, Rendered};
+use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
+use crate::{ChatTemplate, Elsewhere, SpecialTokens, TextError, gguf, hf};
+
+/// Chat template for made-up words: roles and contents.
+const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} \
+    {% endfor %}{% if add_generation_prompt %}assistant{% endif %}";
+
+/// What becomes a prompt, and how the template is to print it.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    pub messages: &'a Value,
+    pub add_generation_prompt: bool,
+    pub tools: Option<&'a Value>,
+    /// The prompt ends where the last message does.
+    pub continue_final: bool,
+    /// The text of a template in place of the model's own.
+    pub template: Option<&'a str>,
+    /// Further variables of the template.
+    pub template_kwargs: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages that the model answers, and nothing else.
+    pub fn of(messages: &'a Value) -> Self {
+        Self {
+            messages,
+            add_generation_prompt: true,
+            tools: None,
+            continue_final: false,
+            template: None,
+            template_kwargs: None,
+        }
+    }
+}
+
+/// Everything about one model that concerns text.
+#[derive(Debug)]
+pub struct TextModel {
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<ChatTemplate>,
+    pub special_tokens: SpecialTokens,
+    /// Runs templates of requests; `None`: they are run here.
+    pub elsewhere: Option<Elsewhere>,
+    guard: Guard,
+}
+
+impl TextModel {
+    /// Opens a GGUF file, or a Hugging Face directory with tokenizer.json. `chat_template_override`
+    /// is a file whose template replaces the model's own.
+    ///
+    /// # Errors
+    /// A file that is missing or malformed, a tokenizer kind that is not known, a template that
+    /// does not parse.
+    pub fn open(path: &Path, chat_template_override: Option<&Path>) -> Result<Self, TextError> {
+        if path.is_dir() {
+            let directory = hf::open(path)?;
+            let sources = chosen_sources(directory.templates, chat_template_override)?;
+            return Self::join(directory.tokenizer, sources, directory.special_tokens);
+        }
+        let checkpoint =
+            Checkpoint::open(path).map_err(|error| TextError::bad_file(path, error))?;
+        let header = checkpoint.gguf().ok_or_else(|| TextError::NoTokenizer {
+            path: path.to_owned(),
+        })?;
+        Self::from_gguf(&header.metadata, chat_template_override)
+    }
+
+    /// The same from metadata of a GGUF file that is already open.
+    pub fn from_gguf(
+        metadata: &Metadata,
+        chat_template_override: Option<&Path>,
+    ) -> Result<Self, TextError> {
+        let tokenizer = gguf::tokenizer(metadata)?;
+        let sources = chosen_sources(gguf::templates(metadata)?, chat_template_override)?;
+        Self::join(tokenizer, sources, gguf::special_tokens(metadata)?)
+    }
+
+    /// The tokens of GGUF metadata that end an answer by their names, such as `<end_of_turn>`: many
+    /// files name none of them in a key.
+    pub fn end_tokens(metadata: &Metadata) -> Vec<u32> {
+        gguf::end_tokens(metadata)
+    }
+
+    /// Text without a model: a vocabulary of `size` made-up words between spaces, at least 2. `t17`
+    /// is token 17, any other word is hashed to an id above 0; token 0 ends a text.
+    ///
+    /// # Errors
+    /// None that depends on the input: the template is a constant.
+    pub fn of_words(size: u32) -> Result<Self, TextError> {
+        let entries = (0..size as usize).map(|id| Entry {
+            text: Cow::Owned(format!(" t{id}")),
+            added: true,
+            special: id == 0,
+        });
+        let roles = Roles {
+            eos: Some(0),
+            ..Roles::default()
+        };
+        let tokenizer = Tokenizer::assemble(Encoder::Words, Surface::ByteLevel, entries, roles);
+        let sources = TemplateSources {
+            default: WORDS_TEMPLATE.to_owned(),
+            with_tools: None,
+        };
+        Self::join(tokenizer, Some(sources), SpecialTokens::new())
+    }
+
+    fn join(
+        tokenizer: Tokenizer,
+        sources: Option<TemplateSources>,
+        special_tokens: SpecialTokens,
+    ) -> Result<Self, TextError> {
+        let template = sources
+            .map(|sources| ChatTemplate::new(sources, special_tokens.clone()))
+            .transpose()?;
+        Ok(Self {
+            guard: Guard::new(&tokenizer)?,
+            tokenizer: Arc::new(tokenizer),
+            template,
+            special_tokens,
+            elsewhere: None,
+        })
+    }
+
+    /// The same model with the chat template `source`.
+    ///
+    /// # Errors
+    /// A template that does not parse.
+    pub fn with_template(&self, source: &str) -> Result<Self, TextError> {
+        Ok(Self {
+            tokenizer: self.tokenizer.clone(),
+            template: Some(ChatTemplate::parse(source, self.special_tokens.clone())?),
+            special_tokens: self.special_tokens.clone(),
+            elsewhere: self.elsewhere.clone(),
+            guard: Guard::new(&self.tokenizer)?,
+        })
+    }
+
+    /// Bytes of the longest text that can be so many tokens, normal forms and unknown characters
+    /// aside; `None` where a token may stand for any text.
+    pub fn longest_text(&self, tokens: u32) -> Option<usize> {
+        let longest = self.tokenizer.longest_token()?;
+        Some(longest.saturating_mul(tokens as usize))
+    }
+
+    /// The prompt of a conversation. Guarded, which messages of strangers should be, what spells a
+    /// special token in its values is text when the prompt is encoded, and no control token.
+    ///
+    /// # Errors
+    /// No template, or one that does not parse; those of [`ChatTemplate::render`], for which other
+    /// forms of the conversation have been tried; a last message without text to go on with;
+    /// [`TextError::TemplateStart`].
+    pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
+        let remote = chat.template.zip(self.elsewhere.as_ref());
+        let parse = |source| ChatTemplate::parse(source, self.special_tokens.clone());
+        let given = chat.template.filter(|_| remote.is_none());
+        let given = given.map(parse).transpose()?;
+        let template = given.as_ref().or(self.template.as_ref());
+        let marked = match chat.continue_final {
+            true => Some(Rendered::mark_end(chat.messages)?),
+            false => None,
+        };
+        let messages = marked.as_ref().unwrap_or(chat.messages);
+        let print = |messages: &Value, tools: Option<&Value>, kwargs: &Map<String, Value>| {
+            let add = chat.add_generation_prompt;
+            match remote {
+                Some((source, elsewhere)) => {
+                    let tokens = &self.special_tokens;
+                    elsewhere.render(source, tokens, messages, add, tools, kwargs)
+                }
+                None => {
+                    let template = template.ok_or(TextError::NoChatTemplate)?;
+                    template.render_adapted(messages, add, tools, kwargs)
+                }
+            }
+        };
+        let (none, mut hidden) = (Map::new(), Vec::new());
+        let kwargs = chat.template_kwargs.unwrap_or(&none);
+        let text = if guarded {
+            let messages = self.guard.hide(messages, &mut hidden);
+            let tools = chat.tools.map(|tools| self.guard.hide(tools, &mut hidden));
+            let kwargs = self.guard.hide_map(kwargs, &mut hidden);
+            print(&messages, tools.as_deref(), &kwargs)?
+        } else {
+            print(messages, chat.tools, kwargs)?
+        };
+        let prompt = Rendered::new(text, hidden);
+        match chat.continue_final {
+            true => prompt.cut(),
+            false => Ok(prompt),
+        }
+    }
+
+    /// The prompt ids of a rendered conversation. No special tokens are added: the template writes
+    /// them.
+    pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, TextError> {
+        self.guard.encode_prompt(&self.tokenizer, prompt)
+    }
+}
+
+fn chosen_sources(
+    own: Option<TemplateSources>,
+    replacement: Option<&Path>,
+) -> Result<Option<TemplateSources>, TextError> {
+    let Some(path) = replacement else {
+        return Ok(own);
+    };
+    let read = std::fs::read_to_string(path);
+    let default = read.map_err(|source| TextError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Some(TemplateSources {
+        default,
+        with_tools: None,
+    }))
+}

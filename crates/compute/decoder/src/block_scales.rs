@@ -1,0 +1,56 @@
+//! Scales of matrices stored as 8-bit floats: one for each block of 128 x 128, in a tensor beside.
+
+use penstock_checkpoint::{DType, ReadAhead, TensorView};
+
+use crate::error::{DecoderError, not_finite, shape};
+
+/// Rows and columns of a matrix of 8-bit floats that share a scale.
+const BLOCK: usize = 128;
+
+/// One scale for each block of a matrix of 8-bit floats, which its numbers are multiplied by.
+pub(crate) struct BlockScales {
+    scales: Vec<f32>,
+    per_row: usize,
+}
+
+impl BlockScales {
+    /// The scales of `view` in the tensor `name`.
+    pub(crate) fn read(
+        tensors: &ReadAhead<'_>,
+        view: &TensorView<'_>,
+        name: &str,
+    ) -> Result<Self, DecoderError> {
+        let (stored, size) = (tensors.tensor(name)?, |n: usize| n.div_ceil(BLOCK));
+        let expected: Vec<usize> = view.shape.iter().map(|&n| size(n)).collect();
+        if stored.dtype != DType::F32 || view.shape.len() != 2 || stored.shape != expected {
+            return Err(shape(&stored, expected));
+        }
+        let mut scales = vec![0.0; stored.rows() * stored.cols()];
+        let each = scales.chunks_exact_mut(stored.cols()).enumerate();
+        each.for_each(|(row, out)| stored.dequantize_row(row, out));
+        let per_row = stored.cols();
+        if let Some(row) = scales.chunks(per_row).position(|row| !finite(row)) {
+            return Err(not_finite(&stored, row));
+        }
+        Ok(Self { scales, per_row })
+    }
+
+    /// Scales a whole row.
+    pub(crate) fn apply(&self, row: usize, numbers: &mut [f32]) {
+        let scales = &self.scales[row / BLOCK * self.per_row..];
+        for (numbers, scale) in numbers.chunks_mut(BLOCK).zip(scales) {
+            numbers.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+}
+
+/// Whether all are finite: no exponent is all ones, so that none carries into the sign. Without a
+/// branch for each, so that it costs little beside the reading.
+pub(crate) fn finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    const LAST: u32 = 0x0080_0000;
+    let carried = values
+        .iter()
+        .fold(0, |all, v| all | ((v.to_bits() & EXPONENT) + LAST));
+    carried >> 31 == 0
+}

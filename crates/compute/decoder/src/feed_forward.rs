@@ -1,0 +1,187 @@
+//! Feed-forwards, dense or mixtures of experts: their weights and one layer's pass.
+
+use penstock_collectives::Lost;
+use penstock_kernels::{
+    ActivationFn, ActivationFormat, Activations, Aligned, Beside, Choice, Columns, Cpu,
+    ExpertBuffers, Experts, Linear, Mode, Norm, Packed, Routing,
+};
+
+use crate::collectives::Collectives;
+use crate::shard::Inputs;
+
+/// What works on one position.
+pub(crate) enum FeedForward {
+    Dense(Mlp),
+    Mixture(Box<Mixture>),
+}
+
+/// A dense feed-forward.
+pub(crate) struct Mlp {
+    /// Gate and up projections side by side, or up alone.
+    pub(crate) inner: Linear,
+    pub(crate) activation: ActivationFn,
+    pub(crate) down: Linear,
+    /// What the down projection reads.
+    pub(crate) inputs: Inputs,
+}
+
+/// A mixture of experts.
+pub(crate) struct Mixture {
+    /// Logits of all experts, and of the shared expert's factor if it has one; in f32, because a
+    /// small error would choose another expert.
+    pub(crate) router: Linear,
+    pub(crate) routing: Routing,
+    pub(crate) experts: Experts,
+    pub(crate) shared: Option<Mlp>,
+}
+
+/// Buffers of the feed-forwards; they grow to the largest step seen.
+pub(crate) struct InnerBuffers {
+    acts: Activations,
+    inner: Aligned<f32>,
+    router_acts: Activations,
+    logits: Aligned<f32>,
+    choices: Vec<Choice>,
+    shared: Aligned<f32>,
+    experts: ExpertBuffers,
+}
+
+impl Default for InnerBuffers {
+    fn default() -> Self {
+        let empty = || Aligned::zeroed(0);
+        Self {
+            acts: Activations::default(),
+            inner: empty(),
+            router_acts: Activations::default(),
+            logits: empty(),
+            choices: Vec::new(),
+            shared: empty(),
+            experts: ExpertBuffers::default(),
+        }
+    }
+}
+
+impl InnerBuffers {
+    /// Experts whose weights were read, one for each layer and time.
+    pub(crate) fn experts_read(&self) -> u64 {
+        self.experts.read()
+    }
+}
+
+impl FeedForward {
+    /// Its packed matrices, without the router.
+    pub(crate) fn linears(&self) -> Vec<&Linear> {
+        match self {
+            Self::Dense(mlp) => vec![&mlp.inner, &mlp.down],
+            Self::Mixture(mixture) => {
+                let experts = mixture.experts.experts.iter();
+                let shared = mixture.shared.iter();
+                let experts = experts.flat_map(|expert| [&expert.inner, &expert.down]);
+                experts
+                    .chain(shared.flat_map(|mlp| [&mlp.inner, &mlp.down]))
+                    .collect()
+            }
+        }
+    }
+
+    /// The matrices of its router; none of a dense one.
+    pub(crate) fn router(&self) -> &[Packed] {
+        match self {
+            Self::Dense(_) => &[],
+            Self::Mixture(mixture) => &mixture.router.parts,
+        }
+    }
+
+    /// Computes all that comes before the sum over the ranks, from `norm(x)`.
+    pub(crate) fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
+        match self {
+            Self::Dense(mlp) => {
+                let form = mlp.inner.activation_format();
+                quantize(cpu, norm, x, form, &mut b.acts);
+                mlp.activate(cpu, &mut b.acts, &mut b.inner);
+            }
+            Self::Mixture(mixture) => mixture.prepare(cpu, norm, x, b),
+        }
+    }
+
+    /// `x += ` the output of what was prepared, summed over the ranks.
+    ///
+    /// # Errors
+    /// A rank is gone.
+    pub(crate) fn reduce(
+        &self,
+        cpu: &Cpu,
+        b: &mut InnerBuffers,
+        collectives: &mut dyn Collectives,
+        x: &mut [f32],
+    ) -> Result<(), Lost> {
+        match self {
+            Self::Dense(mlp) => collectives.matmul_reduce(cpu, &mlp.down, &b.acts, x),
+            Self::Mixture(mixture) => mixture.reduce(cpu, b, collectives, x),
+        }
+    }
+}
+
+/// `acts = norm(x)`.
+fn quantize(cpu: &Cpu, norm: &Norm, x: &[f32], form: ActivationFormat, acts: &mut Activations) {
+    let hidden = norm.weight.len();
+    cpu.norm_quantize(x, x.len() / hidden, hidden, Some(norm), form, acts);
+}
+
+impl Mlp {
+    /// `acts = activation(inner(acts))`.
+    fn activate(&self, cpu: &Cpu, acts: &mut Activations, inner: &mut Aligned<f32>) {
+        let (rows, k) = (acts.rows(), self.inputs.len());
+        inner.ensure(rows * k);
+        let out = Columns {
+            rows: inner,
+            ld: k,
+            first: self.inputs.lead,
+        };
+        cpu.activate(&self.inner, self.activation, acts, out);
+        let form = self.down.activation_format();
+        cpu.norm_quantize(inner, rows, k, None, form, acts);
+    }
+}
+
+impl Mixture {
+    /// Chooses the experts, computes the shared one, and quantises the rows of the others.
+    fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
+        let rows = x.len() / norm.weight.len();
+        quantize(cpu, norm, x, ActivationFormat::F32, &mut b.router_acts);
+        let stride = self.router.n();
+        b.logits.ensure(rows * stride);
+        cpu.matmul(&self.router, &b.router_acts, &mut b.logits, Mode::Store);
+        let chosen = rows * self.routing.chosen;
+        b.choices.resize(chosen, Choice::default());
+        cpu.choose(&self.routing, &mut b.logits, stride, &mut b.choices);
+        if let Some(mlp) = &self.shared {
+            let form = mlp.inner.activation_format();
+            quantize(cpu, norm, x, form, &mut b.acts);
+            mlp.activate(cpu, &mut b.acts, &mut b.inner);
+            b.shared.ensure(x.len());
+            cpu.matmul(&mlp.down, &b.acts, &mut b.shared, Mode::Store);
+        }
+        quantize(cpu, norm, x, self.experts.form(), &mut b.acts);
+    }
+
+    fn reduce(
+        &self,
+        cpu: &Cpu,
+        b: &mut InnerBuffers,
+        collectives: &mut dyn Collectives,
+        x: &mut [f32],
+    ) -> Result<(), Lost> {
+        let (stride, experts) = (self.router.n(), self.routing.experts);
+        let (shared, logits) = (&b.shared, &b.logits);
+        let beside = self.shared.as_ref().map(|_| Beside {
+            rows: shared,
+            gates: (stride > experts).then(|| (&logits[experts..], stride)),
+        });
+        let (choices, acts, buffers) = (&b.choices, &b.acts, &mut b.experts);
+        collectives.reduce(cpu, x, &mut |out, mode| {
+            let beside = beside.as_ref();
+            cpu.mix(&self.experts, choices, acts, beside, buffers, out, mode);
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! The forward pass of one step, read downward.
+
+use penstock_collectives::Lost;
+use penstock_kernels::{
+    Aligned, Angles, AttentionPlan, Cpu, HeadColumns, Mode, Norm, Place, Rotation, StepLease,
+};
+use penstock_wire::StepPlan;
+
+use crate::buffers::Buffers;
+use crate::collectives::Collectives;
+use crate::latent::LatentPass;
+use crate::model::{Attention, HeadProjections, Layer, Model, Projected};
+use crate::rows;
+
+/// What all layers of a step share.
+struct Step<'a> {
+    cpu: &'a Cpu,
+    model: &'a Model,
+    rows: usize,
+    /// The position of each row.
+    positions: Vec<usize>,
+    /// Where each row's key and value go, by KV group.
+    places: Vec<Vec<Place>>,
+}
+
+/// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
+/// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
+/// that is not the last sends on what it has. `kv` has the leased blocks of every KV group.
+///
+/// # Errors
+/// A rank is gone.
+pub(crate) fn forward(
+    cpu: &Cpu,
+    model: &Model,
+    kv: &mut [StepLease<'_>],
+    plan: &StepPlan,
+    buffers: &mut Buffers,
+    collectives: &mut dyn Collectives,
+) -> Result<(), Lost> {
+    let (tokens, rows) = (&plan.tokens, plan.tokens.len());
+    buffers.ensure(model, rows);
+    let x = rows * model.spec.hidden;
+    let sequences = rows::sequences(plan);
+    let positions = rows::positions(&sequences);
+    if embed(model, tokens, &positions, &mut buffers.x) {
+        collectives.all_reduce(cpu, &mut buffers.x[..x])?;
+    } else {
+        collectives.receive(&mut buffers.x[..x])?;
+    }
+    for (rope, cos_sin) in model.ropes.iter().zip(&mut buffers.cos_sin) {
+        rows::angles(&positions, rope, cos_sin);
+    }
+    let places = |group: &StepLease<'_>| rows::places(&sequences, group);
+    let places = kv.iter().map(places).collect();
+    let mut attention = AttentionPlan::new(sequences, model.heads, cpu.threads().count());
+    let step = Step {
+        cpu,
+        model,
+        rows,
+        positions,
+        places,
+    };
+    for layer in &model.layers {
+        let kv = &mut kv[layer.attention.kv_group];
+        step.attend(layer, kv, &mut attention, buffers, collectives)?;
+        step.feed_forward(layer, buffers, collectives)?;
+    }
+    match model.head() {
+        Some(_) => Ok(()),
+        None => collectives.send(&buffers.x[..x]),
+    }
+}
+
+/// Writes the embedding of every token; `false` where another stage embeds.
+fn embed(model: &Model, tokens: &[i32], positions: &[usize], x: &mut [f32]) -> bool {
+    let rows = x.chunks_exact_mut(model.spec.hidden);
+    let mut tokens = tokens.iter().zip(positions).zip(rows);
+    tokens.all(|((&token, &position), out)| model.embed(token as usize, position, out))
+}
+
+impl Step<'_> {
+    /// `x += o(attention(norm(x)))`.
+    fn attend(
+        &self,
+        layer: &Layer,
+        kv: &mut StepLease<'_>,
+        attention: &mut AttentionPlan,
+        b: &mut Buffers,
+        collectives: &mut dyn Collectives,
+    ) -> Result<(), Lost> {
+        let (cpu, model, a) = (self.cpu, self.model, &layer.attention);
+        let (norm, form) = (Some(&layer.attention_norm), a.activation_format());
+        cpu.norm_quantize(&b.x, self.rows, model.spec.hidden, norm, form, &mut b.acts);
+        let angles = a.rope.map(|rope| Angles {
+            cos_sin: &b.cos_sin[rope],
+            dims: model.ropes[rope].dims(),
+        });
+        let out = HeadColumns {
+            rows: &mut b.attended,
+            row: model.attended.len(),
+            head: model.spec.heads().value_dim,
+            first: model.attended.lead,
+        };
+        match &a.projected {
+            Projected::Heads(heads) => {
+                cpu.matmul(&heads.qkv, &b.acts, &mut b.qkv, Mode::Store);
+                self.attend_heads(a, heads, angles, kv, attention, &mut b.qkv, out);
+            }
+            Projected::Latent(own) => {
+                let (places, layer) = (&self.places[a.kv_group], (a.kv_index, a.scoring()));
+                let pass = LatentPass {
+                    cpu,
+                    own,
+                    angles,
+                    places,
+                    layer,
+                };
+                pass.attend(kv, attention, &mut b.acts, &mut b.latent, out);
+            }
+        }
+        let (k, form) = (model.attended.len(), a.o.activation_format());
+        cpu.norm_quantize(&b.attended, self.rows, k, None, form, &mut b.acts);
+        let (norm, acts) = (layer.attention_after.as_ref(), &b.acts);
+        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
+            collectives.matmul_reduce(cpu, &a.o, acts, x)
+        })
+    }
+
+    /// `out = attention(qkv)`, grouped-query.
+    #[allow(clippy::too_many_arguments)]
+    fn attend_heads(
+        &self,
+        a: &Attention,
+        heads: &HeadProjections,
+        angles: Option<Angles<'_>>,
+        kv: &mut StepLease<'_>,
+        attention: &mut AttentionPlan,
+        qkv: &mut [f32],
+        out: HeadColumns<'_>,
+    ) {
+        let (cpu, queries, stride) = (self.cpu, self.model.heads.heads, heads.qkv.n());
+        let factors = a.temperature.map(|t| {
+            let positions = self.positions.iter();
+            positions.map(|&p| t.factor(p)).collect::<Vec<f32>>()
+        });
+        let rotation = Rotation {
+            norms: heads.norms(),
+            angles,
+            query_factors: factors.as_deref(),
+        };
+        let places = &self.places[a.kv_group];
+        cpu.rotate_and_store(qkv, queries, &rotation, places, a.kv_index, kv);
+        attention.run(cpu, kv, a.kv_index, a.scoring(), qkv, stride, out);
+    }
+
+    /// `x += norm(what reduce adds to zeroes)`, or without a norm what it adds to `x`.
+    fn add(
+        &self,
+        norm: Option<&Norm>,
+        x: &mut [f32],
+        branch: &mut Aligned<f32>,
+        reduce: &mut dyn FnMut(&mut [f32]) -> Result<(), Lost>,
+    ) -> Result<(), Lost> {
+        let x = self.stream(x);
+        let Some(norm) = norm else {
+            return reduce(x);
+        };
+        branch.ensure(x.len());
+        let branch = self.stream(branch);
+        branch.fill(0.0);
+        reduce(branch)?;
+        self.cpu.add_normed(branch, norm, x);
+        Ok(())
+    }
+
+    /// `x += feed_forward(norm(x))`.
+    fn feed_forward(
+        &self,
+        layer: &Layer,
+        b: &mut Buffers,
+        collectives: &mut dyn Collectives,
+    ) -> Result<(), Lost> {
+        let (cpu, form, inner) = (self.cpu, &layer.feed_forward, &mut b.inner);
+        form.prepare(cpu, &layer.feed_forward_norm, self.stream(&mut b.x), inner);
+        let norm = layer.feed_forward_after.as_ref();
+        self.add(norm, &mut b.x, &mut b.branch, &mut |x| {
+            form.reduce(cpu, inner, collectives, x)
+        })
+    }
+
+    /// The rows of this step.
+    fn stream<'x>(&self, x: &'x mut [f32]) -> &'x mut [f32] {
+        &mut x[..self.rows * self.model.spec.hidden]
+    }
+}

@@ -1,0 +1,209 @@
+//! Loading: a checkpoint's weights packed, and what is known of them before there is any KV.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use penstock_checkpoint::{Checkpoint, ReadAhead, ReadCount};
+use penstock_kernels::{Cpu, Isa, KvLayout, KvType, Packed, Seen};
+
+use crate::collectives::Collectives;
+use crate::error::DecoderError;
+use crate::load::{add_in_order, kv_groups};
+use crate::model::{KvGroup, Model};
+use crate::options::Options;
+use crate::recipe::WeightRecipes;
+use crate::shard::Shard;
+use crate::spec::DecoderSpec;
+
+/// Threads that pack about as fast as one thread reads from the page cache.
+const THREADS_OF_A_READER: usize = 16;
+
+/// Facts about a loaded decoder.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the
+    /// cache identity.
+    pub numerics: String,
+    /// Instruction set in use.
+    pub isa: Isa,
+    /// Compute threads.
+    pub threads: usize,
+    /// Fingerprint of the checkpoint.
+    pub fingerprint: [u8; 32],
+    /// Bytes of the packed weights.
+    pub weights_bytes: usize,
+    /// This rank's part of the model's keys and values.
+    pub kv: KvShare,
+}
+
+/// A stage of the start-up: name, seconds, detail.
+pub type Stage = (String, f64, String);
+
+/// The part of the model's keys and values that a rank's pools hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvShare {
+    /// Layers of each KV group, counted over the whole model, group after group.
+    pub layers: Vec<Range<usize>>,
+    /// KV heads, counted over the whole model, in the order of their extents in a block.
+    pub heads: Range<usize>,
+    /// Layers of the whole model.
+    pub all_layers: usize,
+    /// KV heads of the whole model.
+    pub all_heads: usize,
+}
+
+/// What KV blocks hold on this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSpec {
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// The same list on every rank, but for layers and bytes.
+    pub groups: Vec<KvGroupSpec>,
+}
+
+/// One KV group: layers that share block tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroupSpec {
+    /// This rank's layers in the group, counted over the whole model; may be empty.
+    pub layers: Vec<usize>,
+    /// Bytes of one block of the group on this rank.
+    pub block_bytes: usize,
+    /// Which tokens a token sees.
+    pub seen: Seen,
+}
+
+/// A model that can compute once it has KV blocks.
+pub(crate) struct Loaded {
+    pub(crate) cpu: Cpu,
+    pub(crate) model: Model,
+    pub(crate) options: Options,
+    pub(crate) collectives: Box<dyn Collectives>,
+    /// Where the tokenizer is, for grammars.
+    pub(crate) path: PathBuf,
+}
+
+impl Loaded {
+    /// Opens the checkpoint at `path` and packs this rank's part of its weights.
+    pub(crate) fn open(
+        spec: DecoderSpec,
+        weights: &WeightRecipes,
+        path: &Path,
+        options: &Options,
+        shard: Shard,
+        collectives: Box<dyn Collectives>,
+        count: &ReadCount,
+    ) -> Result<(Self, Info, Vec<Stage>), DecoderError> {
+        let options = *options;
+        let cpu = Cpu::new(options.isa, options.threads)?;
+        let began = Instant::now();
+        let checkpoint = Checkpoint::open(path)?;
+        let tensors = format!("{} tensors", checkpoint.names().count());
+        let read = stage("model read", began, tensors);
+        let began = Instant::now();
+        let mut tensors = ReadAhead::new(&checkpoint, count);
+        add_in_order(&mut tensors, &spec, weights, &shard);
+        let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
+        let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
+        let model = tensors.run(readers, load)?;
+        // Now its samples are in the page cache; before, a disk would go from one to the next.
+        let fingerprint = checkpoint.fingerprint()?;
+        drop(checkpoint);
+        let matrices = model.matrices().chain(model.routers());
+        let weights_bytes = matrices.map(Packed::bytes).sum();
+        let forms = forms(&model);
+        let (isa, threads) = (options.isa, options.threads);
+        let packed = format!(
+            "{} as {forms}, {isa} on {threads} threads",
+            mib(weights_bytes)
+        );
+        let packed = stage("weights packed", began, packed);
+        let info = Info {
+            numerics: format!("{forms}/kv-{}", kv_name(options.kv)),
+            isa,
+            threads,
+            fingerprint,
+            weights_bytes,
+            kv: share(&model),
+        };
+        let loaded = Self {
+            cpu,
+            model,
+            options,
+            collectives,
+            path: path.to_owned(),
+        };
+        Ok((loaded, info, vec![read, packed]))
+    }
+
+    /// The shape of a KV group's pool.
+    pub(crate) fn layout(&self, group: &KvGroup) -> KvLayout {
+        KvLayout {
+            layers: group.layers.len(),
+            kv_heads: self.model.heads.kv_heads(),
+            head_dim: self.model.heads.head_dim,
+            latent: self.model.spec.heads().latent,
+            block_size: self.options.block_size,
+            dtype: self.options.kv,
+        }
+    }
+
+    pub(crate) fn kv_spec(&self) -> KvSpec {
+        let group = |group: &KvGroup| KvGroupSpec {
+            layers: group.layers.clone(),
+            block_bytes: self.layout(group).block_bytes(),
+            seen: group.seen,
+        };
+        KvSpec {
+            block_size: self.options.block_size,
+            groups: self.model.kv_groups().iter().map(group).collect(),
+        }
+    }
+}
+
+pub(crate) fn stage(name: &str, began: Instant, detail: String) -> Stage {
+    (name.to_owned(), began.elapsed().as_secs_f64(), detail)
+}
+
+pub(crate) fn mib(bytes: usize) -> String {
+    format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+pub(crate) fn kv_name(kv: KvType) -> &'static str {
+    match kv {
+        KvType::F32 => "f32",
+        KvType::Bf16 => "bf16",
+    }
+}
+
+fn share(model: &Model) -> KvShare {
+    let Model { spec, shard, .. } = model;
+    let (own, mut before) = (shard.layers(), 0);
+    let layers = kv_groups(spec, 0..spec.depth()).into_iter().map(|group| {
+        let at = |layer| before + group.layers.partition_point(|&other| other < layer);
+        let share = at(own.start)..at(own.end);
+        before += group.layers.len();
+        share
+    });
+    KvShare {
+        layers: layers.collect(),
+        heads: shard.kv_heads(spec),
+        all_layers: spec.depth(),
+        all_heads: spec.heads().kv_heads,
+    }
+}
+
+/// The weight forms in use with their activation form: `w4+w8/int8`.
+fn forms(model: &Model) -> String {
+    let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let rounded = names.iter().any(|&name| name != "f32" && name != "bf16");
+    let activations = if rounded {
+        "int8"
+    } else {
+        // A stage without layers between the first and the last has no weights.
+        names.first().copied().unwrap_or("none")
+    };
+    format!("{}/{activations}", names.join("+"))
+}

@@ -1,0 +1,136 @@
+//! From the residual stream to tokens: the head, then the draw or the score of each row.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use penstock_collectives::Lost;
+use penstock_kernels::{ActivationFormat, Cpu, logprob};
+use penstock_structured_output::RowMask;
+use penstock_wire::{NO_TOKEN, StepPlan, StepResult};
+
+use crate::buffers::{Buffers, HeadBuffers};
+use crate::collectives::Collectives;
+use crate::head_rows::{Row, Task, wanted};
+use crate::model::Model;
+use crate::results::{Found, Results};
+use crate::slots::{Slot, Slots};
+
+/// Rows that go through the head at once: bounds the logits' memory.
+pub const HEAD_ROWS: usize = 32;
+/// Longest that the rows of a step wait for the masks of grammars. An ordinary one is there.
+const MASK_WAIT: Duration = Duration::from_millis(5);
+
+/// Samples and scores what the plan asks for. Every row of a sequence with drafts is drawn as it
+/// would be without; drafts count as long as they equal the drawn tokens. Only one rank of the last
+/// stage has the logits; the results of the others are empty.
+///
+/// # Errors
+/// A rank is gone.
+pub(crate) fn sample_and_score(
+    cpu: &Cpu,
+    model: &Model,
+    plan: &StepPlan,
+    slots: &Slots,
+    buffers: &mut Buffers,
+    head: &mut HeadBuffers,
+    collectives: &mut dyn Collectives,
+) -> Result<StepResult, Lost> {
+    let (mut results, mut until) = (Results::new(plan.slots.len()), None);
+    let (vocab, hidden) = (model.spec.vocab, model.spec.hidden);
+    for rows in wanted(plan, slots).chunks(HEAD_ROWS) {
+        if !compute(cpu, model, rows, buffers, head, collectives)? {
+            continue;
+        }
+        let until = *until.get_or_insert_with(|| Instant::now() + MASK_WAIT);
+        let found: Vec<OnceLock<Found>> = rows.iter().map(|_| OnceLock::new()).collect();
+        cpu.threads().run(rows.len(), &|i| {
+            let logits = &head.logits[i * vocab..(i + 1) * vocab];
+            let states = &head.rows[i * hidden..(i + 1) * hidden];
+            let finite = states.iter().all(|x| x.is_finite());
+            let slot = slots.get(plan.slots[rows[i].index]);
+            let read = slot.map(|slot| match rows[i].task {
+                Task::Sample { .. } if slot.undrawn => Found::Late,
+                _ if !finite => Found::NotFinite,
+                Task::Sample {
+                    position, first, ..
+                } => {
+                    let drafts = &plan.tokens[first..=rows[i].row];
+                    draw(cpu, logits, position, drafts, slot, until)
+                }
+                Task::Score {
+                    token,
+                    alternatives,
+                } => Found::Score(logprob(cpu.isa(), logits, token, alternatives)),
+            });
+            if let Some(read) = read {
+                // A row has one task, so the cell is empty.
+                let _ = found[i].set(read);
+            }
+        });
+        for (row, found) in rows.iter().zip(found) {
+            if let Some(found) = found.into_inner() {
+                results.take(row, found);
+            }
+        }
+    }
+    Ok(results.finish())
+}
+
+/// Final norm and head of the chosen rows; whether this rank has their logits.
+fn compute(
+    cpu: &Cpu,
+    model: &Model,
+    rows: &[Row],
+    buffers: &mut Buffers,
+    head: &mut HeadBuffers,
+    collectives: &mut dyn Collectives,
+) -> Result<bool, Lost> {
+    let Some(linear) = model.head() else {
+        return Ok(false);
+    };
+    let hidden = model.spec.hidden;
+    head.rows.ensure(rows.len() * hidden);
+    head.logits.ensure(rows.len() * model.spec.vocab);
+    for (i, row) in rows.iter().enumerate() {
+        head.rows[i * hidden..(i + 1) * hidden]
+            .copy_from_slice(&buffers.x[row.row * hidden..(row.row + 1) * hidden]);
+    }
+    let norm = Some(&model.final_norm);
+    let form: ActivationFormat = linear.activation_format();
+    cpu.norm_quantize(
+        &head.rows,
+        rows.len(),
+        hidden,
+        norm,
+        form,
+        &mut buffers.acts,
+    );
+    let cuts = &model.shard.vocab;
+    let has = collectives.gather_logits(cpu, linear, &buffers.acts, cuts, &mut head.logits)?;
+    if let (Some(cap), true) = (model.spec.final_softcap, has) {
+        cpu.softcap(&mut head.logits[..rows.len() * model.spec.vocab], cap);
+    }
+    Ok(has)
+}
+
+/// Draws the token of `position`, which follows `drafts`.
+fn draw(
+    cpu: &Cpu,
+    logits: &[f32],
+    position: u64,
+    drafts: &[i32],
+    slot: &Slot,
+    until: Instant,
+) -> Found {
+    let isa = cpu.isa();
+    let scored = |token| slot.logprobs.map(|k| logprob(isa, logits, token, k));
+    match slot.mask(drafts.len(), until) {
+        RowMask::Mask(mask) => {
+            let sampler = &slot.sampler;
+            let token = sampler.draw(isa, logits, position, drafts, mask.as_ref());
+            Found::Token(token as i32, scored(token))
+        }
+        RowMask::Late => Found::Late,
+        RowMask::Failed => Found::Token(NO_TOKEN, scored(0)),
+    }
+}

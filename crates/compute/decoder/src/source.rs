@@ -1,0 +1,484 @@
+//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file
+//! has blocks of 32, f32 otherwise.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use half::f16;
+use penstock_checkpoint::{
+    Arrival, DType, IQ4_NL, ReadAhead, TensorView, dequantize, five_bits, k_scale_min,
+};
+use penstock_kernels::{GROUP, GroupRow, RowSource, WeightFormat, microscale};
+
+use crate::block_scales::{BlockScales, finite};
+use crate::error::{DecoderError, not_finite, shape};
+use crate::interleaved::{Interleaved, stored_row};
+use crate::recipe::Recipe;
+
+/// Some rows and columns of a matrix in a checkpoint.
+pub(crate) struct TensorRows<'a> {
+    view: TensorView<'a>,
+    arrival: Arrival<'a>,
+    /// Scales of MXFP4 codes that are in `view` alone, whose shape counts numbers.
+    scales: Option<TensorView<'a>>,
+    /// Scales of 8-bit floats.
+    blocks: Option<BlockScales>,
+    /// Blocks of rows in interleaved order.
+    interleaved: Option<Interleaved>,
+    transposed: bool,
+    /// Row of the stored tensor where the matrix begins: after other experts.
+    base: usize,
+    /// The first row to read, counted in the order of half-split rotation.
+    first: usize,
+    /// Columns of the stored matrix to read.
+    columns: Range<usize>,
+    /// The lowest row read with a value that is not finite; [`FINITE`] without one.
+    not_finite: AtomicUsize,
+}
+
+const FINITE: usize = usize::MAX;
+
+/// The vector of `n` numbers that `recipe` describes.
+///
+/// # Errors
+/// The tensor is missing or of another shape.
+pub(crate) fn vector(
+    tensors: &ReadAhead<'_>,
+    recipe: &Recipe,
+    n: usize,
+) -> Result<Vec<f32>, DecoderError> {
+    let view = tensors.tensor(&recipe.tensor)?;
+    if view.dtype == DType::U8 {
+        let problem = format!("tensor {:?}, stored as bytes,", view.name);
+        return Err(DecoderError::Unsupported(problem));
+    }
+    let [from, to] = recipe.rows.unwrap_or([0, n]);
+    let whole = view.cols();
+    let fits = to <= whole && to.checked_sub(from) == Some(n);
+    let dims = 1 + usize::from(recipe.expert.is_some());
+    let row = recipe.expert.unwrap_or(0);
+    if !fits
+        || recipe.rows.is_none() && whole != n
+        || view.shape.len() != dims
+        || row >= view.rows()
+    {
+        let experts = recipe.expert.map(|e| (e + 1).max(view.rows()));
+        return Err(shape(&view, experts.into_iter().chain([to]).collect()));
+    }
+    let mut stored = vec![0.0; whole];
+    view.dequantize_row(row, &mut stored);
+    if !finite(&stored) {
+        return Err(not_finite(&view, row));
+    }
+    let item = |i| stored[stored_row(from + i, Interleaved::of(recipe))];
+    Ok((0..n).map(item).collect())
+}
+
+/// The tensor of a matrix, and its scales where they are a tensor of their own.
+fn stored<'a>(
+    tensors: &'a ReadAhead<'a>,
+    recipe: &Recipe,
+) -> Result<(TensorView<'a>, Option<TensorView<'a>>), DecoderError> {
+    let mut view = tensors.checkpoint().tensor(&recipe.tensor)?;
+    let Some(name) = &recipe.scales else {
+        let alone = match view.dtype {
+            DType::U8 => "bytes",
+            DType::F8E4M3 => "8-bit floats without scales",
+            _ => return Ok((view, None)),
+        };
+        let problem = format!("tensor {:?}, stored as {alone},", view.name);
+        return Err(DecoderError::Unsupported(problem));
+    };
+    // 8-bit floats have scales of another kind; what was not converted to them has none.
+    if view.dtype != DType::U8 {
+        return Ok((view, None));
+    }
+    let scales = tensors.tensor(name)?;
+    let block = DType::Mxfp4.block_bytes() - 1;
+    if scales.dtype != DType::U8 {
+        let problem = format!(
+            "tensor {:?} with scales of type {}",
+            view.name, scales.dtype
+        );
+        return Err(DecoderError::Unsupported(problem));
+    }
+    if view.shape.last() != Some(&block) || view.shape.len() < 3 {
+        let expected = scales.shape.iter().copied().chain([block]).collect();
+        return Err(shape(&view, expected));
+    }
+    view.shape.pop();
+    if view.shape != scales.shape {
+        return Err(shape(&scales, view.shape));
+    }
+    let groups = view.shape.pop().unwrap_or(0);
+    view.shape.push(groups * GROUP);
+    view.dtype = DType::Mxfp4;
+    Ok((view, Some(scales)))
+}
+
+impl<'a> TensorRows<'a> {
+    /// The matrix of `n` x `k` that `recipe` describes.
+    ///
+    /// # Errors
+    /// The tensor is missing, of another shape, or quantised and transposed.
+    pub(crate) fn open(
+        tensors: &'a ReadAhead<'a>,
+        recipe: &Recipe,
+        n: usize,
+        k: usize,
+    ) -> Result<Self, DecoderError> {
+        let (view, scales) = stored(tensors, recipe)?;
+        let blocks = match &recipe.scales {
+            Some(name) if view.dtype == DType::F8E4M3 => {
+                Some(BlockScales::read(tensors, &view, name)?)
+            }
+            _ => None,
+        };
+        let (rows, cols) = (recipe.rows.unwrap_or([0, n]), recipe.cols.unwrap_or([0, k]));
+        let mut expected = vec![rows[1], cols[1]];
+        if recipe.transposed {
+            expected.reverse();
+        }
+        let outermost = view.shape.first().copied().unwrap_or(0);
+        let experts = recipe.expert.map(|e| (e + 1).max(outermost));
+        expected.splice(0..0, experts);
+        // A slice may leave the rest of its tensor to other recipes.
+        let sliced = |at: usize| match (at == 0) != recipe.transposed {
+            true => recipe.rows.is_some(),
+            false => recipe.cols.is_some(),
+        };
+        let lead = expected.len() - 2;
+        let fits = view.shape.len() == expected.len()
+            && (0..expected.len()).all(|at| {
+                let (found, needed) = (view.shape[at], expected[at]);
+                found == needed || at >= lead && sliced(at - lead) && found > needed
+            });
+        let sizes = [(rows, n), (cols, k)];
+        if !fits
+            || sizes
+                .iter()
+                .any(|([from, to], size)| to.checked_sub(*from) != Some(*size))
+        {
+            return Err(shape(&view, expected));
+        }
+        let float = matches!(view.dtype, DType::F32 | DType::F16 | DType::BF16);
+        if recipe.transposed && !float {
+            let (name, dtype) = (view.name, view.dtype);
+            return Err(DecoderError::Unsupported(format!(
+                "tensor {name:?}, transposed and stored as {dtype:?},"
+            )));
+        }
+        let base = recipe.expert.unwrap_or(0) * view.shape[lead];
+        Ok(Self {
+            interleaved: Interleaved::of(recipe),
+            transposed: recipe.transposed,
+            base,
+            first: rows[0],
+            columns: cols[0]..cols[1],
+            not_finite: AtomicUsize::new(FINITE),
+            arrival: tensors.arrival(&recipe.tensor, recipe.expert),
+            view,
+            scales,
+            blocks,
+        })
+    }
+
+    /// The type that the file holds.
+    pub(crate) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    /// Skips the rows before `first`.
+    pub(crate) fn skip_rows(mut self, first: usize) -> Self {
+        self.first += first;
+        self
+    }
+
+    /// Restricts to `columns` of these columns; they begin with a block of 32, and end with one or
+    /// with the row.
+    pub(crate) fn columns(mut self, columns: &Range<usize>) -> Self {
+        let start = self.columns.start;
+        self.columns = start + columns.start..start + columns.end;
+        self
+    }
+
+    /// Checks the rows read so far.
+    ///
+    /// # Errors
+    /// One of them could not be read, has a value, or a block's scale, that is not finite.
+    pub(crate) fn check(&self) -> Result<(), DecoderError> {
+        self.arrival.check()?;
+        match self.not_finite.load(Ordering::Relaxed) {
+            FINITE => Ok(()),
+            // All codes of MXFP4 are numbers.
+            row => {
+                let view = self.scales.as_ref().unwrap_or(&self.view);
+                Err(not_finite(view, self.damaged(row)))
+            }
+        }
+    }
+
+    fn note(&self, row: usize, finite: bool) {
+        if !finite {
+            self.not_finite.fetch_min(row, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until a row is read; false when it cannot be, and must not be touched.
+    fn arrived(&self, row: usize) -> bool {
+        let end = if self.transposed {
+            usize::MAX
+        } else {
+            let each = self.view.data.len() / self.view.rows().max(1);
+            self.view.offset + (self.stored(row) + 1) * each
+        };
+        self.arrival.until(end)
+    }
+
+    fn stored(&self, row: usize) -> usize {
+        self.base + stored_row(self.first + row, self.interleaved)
+    }
+
+    /// The stored row that makes row `row` not finite.
+    fn damaged(&self, row: usize) -> usize {
+        if !self.transposed {
+            return self.stored(row);
+        }
+        let mut values = vec![0.0; self.columns.len()];
+        self.read_f32(row, &mut values);
+        let first = values.iter().position(|value| !value.is_finite());
+        self.base + self.columns.start + first.unwrap_or(0)
+    }
+}
+
+impl RowSource for TensorRows<'_> {
+    fn fill_f32(&self, row: usize, out: &mut [f32]) {
+        if self.arrived(row) {
+            self.read_f32(row, out);
+            self.note(row, finite(out));
+        }
+    }
+
+    fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+        if !self.arrived(row) {
+            return false;
+        }
+        let filled = self.read_groups(form, row, out);
+        self.note(row, !filled || finite(&out.scales) && finite(&out.mins));
+        filled
+    }
+}
+
+impl TensorRows<'_> {
+    /// The blocks of a row. Codes beside their scales are put together as GGUF has them: bytes
+    /// of neighbours become bytes of numbers that are 16 apart.
+    fn row_bytes(&self, row: usize) -> Cow<'_, [u8]> {
+        let row = self.stored(row);
+        let Some(scales) = &self.scales else {
+            return Cow::Borrowed(self.view.row_bytes(row));
+        };
+        let (groups, half) = (scales.cols(), GROUP / 2);
+        let codes = &self.view.data[row * groups * half..(row + 1) * groups * half];
+        let mut blocks = Vec::with_capacity(groups * (1 + half));
+        for (scale, codes) in scales.row_bytes(row).iter().zip(codes.chunks_exact(half)) {
+            let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 15;
+            blocks.push(*scale);
+            blocks.extend((0..half).map(|i| code(i) | code(i + half) << 4));
+        }
+        Cow::Owned(blocks)
+    }
+
+    fn read_f32(&self, row: usize, out: &mut [f32]) {
+        if self.transposed {
+            let item = stored_row(self.first + row, self.interleaved);
+            let size = self.view.dtype.block_bytes();
+            for (out, column) in out.chunks_exact_mut(1).zip(self.columns.clone()) {
+                let bytes = self.view.row_bytes(self.base + column);
+                dequantize(self.view.dtype, &bytes[item * size..(item + 1) * size], out);
+            }
+            return;
+        }
+        if self.columns.len() == self.view.cols() {
+            return self.whole_f32(row, out);
+        }
+        let mut whole = vec![0.0; self.view.cols()];
+        self.whole_f32(row, &mut whole);
+        out.copy_from_slice(&whole[self.columns.clone()]);
+    }
+
+    fn whole_f32(&self, row: usize, out: &mut [f32]) {
+        dequantize(self.view.dtype, &self.row_bytes(row), out);
+        if let Some(blocks) = &self.blocks {
+            blocks.apply(self.stored(row), out);
+        }
+    }
+
+    fn read_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+        let Range { start, end } = self.columns;
+        let whole = end.is_multiple_of(GROUP) || end == self.view.cols();
+        if self.transposed || !start.is_multiple_of(GROUP) || !whole {
+            return false;
+        }
+        if self.columns.len() == self.view.cols() {
+            return self.whole_groups(form, row, out);
+        }
+        let mut whole = GroupRow::new(self.view.cols().next_multiple_of(GROUP));
+        let filled = self.whole_groups(form, row, &mut whole);
+        if filled {
+            let first = self.columns.start / GROUP;
+            let groups = first..first + out.scales.len();
+            out.codes
+                .copy_from_slice(&whole.codes[groups.start * GROUP..groups.end * GROUP]);
+            out.scales.copy_from_slice(&whole.scales[groups.clone()]);
+            out.mins.copy_from_slice(&whole.mins[groups]);
+        }
+        filled
+    }
+
+    /// A whole row's codes, when the file has groups of 32 of this form.
+    fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
+        let bytes = self.row_bytes(row);
+        match (form, self.view.dtype) {
+            (WeightFormat::Mx4, DType::Mxfp4) => bytes
+                .chunks_exact(17)
+                .enumerate()
+                .for_each(|(g, b)| mxfp4(b, g, out)),
+            (WeightFormat::W8, DType::Q8_0) => bytes
+                .chunks_exact(34)
+                .enumerate()
+                .for_each(|(g, b)| q8_0(b, g, out)),
+            (WeightFormat::W8, DType::Q5_0) => bytes
+                .chunks_exact(22)
+                .enumerate()
+                .for_each(|(g, b)| q5_0(b, g, out)),
+            (WeightFormat::W8, DType::Iq4Nl) => bytes
+                .chunks_exact(18)
+                .enumerate()
+                .for_each(|(g, b)| iq4_nl(b, g, out)),
+            (WeightFormat::S4, DType::Q4_0) => bytes
+                .chunks_exact(18)
+                .enumerate()
+                .for_each(|(g, b)| q4_0(b, g, out)),
+            (WeightFormat::W4, DType::Q4_1) => bytes
+                .chunks_exact(20)
+                .enumerate()
+                .for_each(|(g, b)| q4_1(b, g, out)),
+            (WeightFormat::W4, DType::Q4K) => bytes
+                .chunks_exact(144)
+                .enumerate()
+                .for_each(|(s, b)| q4_k(b, s, out)),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn half_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// Low nibbles are the first half of the codes, high ones the second.
+fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for ((b, l), h) in bytes.iter().zip(low).zip(high) {
+        (*l, *h) = (b & 15, b >> 4);
+    }
+}
+
+fn q8_0(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    for (code, &q) in out.codes[g * GROUP..(g + 1) * GROUP]
+        .iter_mut()
+        .zip(&block[2..])
+    {
+        *code = q ^ 0x80;
+    }
+}
+
+fn q5_0(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    let mut packed = [0; 20];
+    packed.copy_from_slice(&block[2..]);
+    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
+    for (code, q) in codes.iter_mut().zip(five_bits(&packed)) {
+        *code = q + (128 - 16);
+    }
+}
+
+fn iq4_nl(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    let codes = &mut out.codes[g * GROUP..(g + 1) * GROUP];
+    nibbles(&block[2..], codes);
+    codes
+        .iter_mut()
+        .for_each(|code| *code = (IQ4_NL[usize::from(*code)] as u8) ^ 0x80);
+}
+
+fn mxfp4(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = microscale(i32::from(block[0]) - 127);
+    nibbles(&block[1..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
+}
+
+fn q4_0(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    nibbles(&block[2..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
+}
+
+fn q4_1(block: &[u8], g: usize, out: &mut GroupRow) {
+    out.scales[g] = half_at(block, 0);
+    out.mins[g] = half_at(block, 2);
+    nibbles(&block[4..], &mut out.codes[g * GROUP..(g + 1) * GROUP]);
+}
+
+fn q4_k(block: &[u8], s: usize, out: &mut GroupRow) {
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    let mut packed = [0u8; 12];
+    packed.copy_from_slice(&block[4..16]);
+    for j in 0..8 {
+        let (scale, min) = k_scale_min(&packed, j);
+        out.scales[s * 8 + j] = d * f32::from(scale);
+        out.mins[s * 8 + j] = -dmin * f32::from(min);
+    }
+    for (c, bytes) in block[16..].chunks_exact(32).enumerate() {
+        let at = s * 256 + c * 64;
+        nibbles(bytes, &mut out.codes[at..at + 64]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes of 8 bits, and of 4 less 8, stand for the numbers that the block holds, without
+    /// another rounding.
+    #[test]
+    fn blocks_become_codes_of_the_same_numbers() {
+        let unpack = [
+            (DType::Q8_0, q8_0 as fn(&[u8], usize, &mut GroupRow), 128.0),
+            (DType::Q5_0, q5_0, 128.0),
+            (DType::Iq4Nl, iq4_nl, 128.0),
+            (DType::Q4_0, q4_0, 8.0),
+        ];
+        for (dtype, unpack, zero) in unpack {
+            let bytes = 2 * dtype.block_bytes();
+            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 89 + i / 7) as u8).collect();
+            for block in blocks.chunks_exact_mut(dtype.block_bytes()) {
+                block[..2].copy_from_slice(&f16::from_f32(-0.37).to_le_bytes());
+            }
+            let mut want = vec![0.0; 2 * GROUP];
+            dequantize(dtype, &blocks, &mut want);
+            let mut row = GroupRow {
+                codes: vec![0; 2 * GROUP],
+                scales: vec![0.0; 2],
+                mins: vec![0.0; 2],
+            };
+            let each = blocks.chunks_exact(dtype.block_bytes()).enumerate();
+            each.for_each(|(g, block)| unpack(block, g, &mut row));
+            for (i, want) in want.into_iter().enumerate() {
+                let code = f32::from(row.codes[i]) - zero;
+                assert_eq!(row.scales[i / GROUP] * code, want, "{dtype} item {i}");
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! How a rank is joined to the others: what the executor says, opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use penstock_collectives::{
+    CommError, Group, Key, Lost, Reader, Star, Stream, StreamListener, Writer,
+};
+use serde::Deserialize;
+
+use crate::collectives::{After, Before, Joined};
+use crate::le_bytes::{copy_in, copy_out};
+use crate::peers::{Distant, Peers};
+
+/// Where a rank finds the others.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wiring {
+    /// The tensor-parallel group; null where the stage is one rank.
+    pub group: Option<GroupWiring>,
+    /// From the same rank of the stage before; null in the first stage.
+    pub before: Option<Pipe>,
+    /// To the same rank of the stage after; null in the last stage.
+    pub after: Option<Pipe>,
+    /// Seconds that a wait for another rank may take.
+    pub patience_s: f64,
+}
+
+/// A group of ranks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+#[allow(missing_docs)]
+pub enum GroupWiring {
+    /// Shared memory, on one host.
+    Memory {
+        path: PathBuf,
+        rank: usize,
+        ranks: usize,
+        /// Numbers of a part at most.
+        capacity: usize,
+    },
+    /// Streams, on several hosts; the other ranks call rank 0.
+    Stream {
+        /// Where rank 0 listens.
+        address: SocketAddr,
+        /// The shared key, 64 hexadecimal digits.
+        key: String,
+        rank: usize,
+        ranks: usize,
+        /// Numbers of a part at most.
+        capacity: usize,
+    },
+}
+
+/// A way between two stages.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Pipe {
+    /// A ring in shared memory, with one reader.
+    Ring {
+        /// The file.
+        path: PathBuf,
+        /// Messages under way at most.
+        slots: usize,
+        /// Bytes of a message at most.
+        capacity: usize,
+    },
+    /// A stream to another host; the stage after calls the stage before.
+    Stream {
+        /// Where the stage before listens.
+        address: SocketAddr,
+        /// The shared key, 64 hexadecimal digits.
+        key: String,
+        /// Bytes of a message at most.
+        capacity: usize,
+    },
+    /// The caller carries it: [`Carried`].
+    Carried,
+}
+
+/// The ends that a caller holds who carries the residual stream between stages: a step takes one
+/// message from `before` and leaves one in `after`.
+#[derive(Default)]
+pub struct Carried {
+    /// For the stage's own `before`.
+    pub before: Option<Sender<Vec<f32>>>,
+    /// From the stage's own `after`.
+    pub after: Option<Receiver<Vec<f32>>>,
+}
+
+/// A rank's ends of everything, and those that its caller holds.
+///
+/// # Errors
+/// A file is missing or was made for another shape, a stream could not be opened, or its key is not
+/// one.
+pub fn join(wiring: &Wiring) -> Result<(Joined, Carried), CommError> {
+    let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
+    let group = |group: &GroupWiring| open_group(group, patience);
+    let mut carried = Carried::default();
+    // The listening end first: the calling end waits for it.
+    let after = wiring
+        .after
+        .as_ref()
+        .map(|pipe| open_after(pipe, patience, &mut carried))
+        .transpose()?;
+    let before = wiring
+        .before
+        .as_ref()
+        .map(|pipe| open_before(pipe, patience, &mut carried))
+        .transpose()?;
+    let group = wiring.group.as_ref().map(group).transpose()?;
+    let joined = Joined {
+        group,
+        before,
+        after,
+    };
+    Ok((joined, carried))
+}
+
+fn open_group(group: &GroupWiring, patience: Duration) -> Result<Box<dyn Peers>, CommError> {
+    Ok(match group {
+        GroupWiring::Memory {
+            path,
+            rank,
+            ranks,
+            capacity,
+        } => Box::new(Group::join(path, *rank, *ranks, *capacity, patience)?),
+        GroupWiring::Stream {
+            address,
+            key,
+            rank,
+            ranks,
+            capacity,
+        } => {
+            let (key, bytes) = (parse_key(key)?, *capacity * 4);
+            let star = Star::new(*address, key, *rank, *ranks, bytes, patience)?;
+            Box::new(Distant::new(star))
+        }
+    })
+}
+
+fn open_before(
+    pipe: &Pipe,
+    patience: Duration,
+    carried: &mut Carried,
+) -> Result<Box<dyn Before>, CommError> {
+    Ok(match pipe {
+        Pipe::Ring {
+            path,
+            slots,
+            capacity,
+        } => Box::new(RingBefore {
+            ring: Reader::open(path, 0, 1, *slots, *capacity)?,
+            patience,
+        }),
+        Pipe::Stream {
+            address,
+            key,
+            capacity,
+        } => Box::new(StreamBefore {
+            address: *address,
+            key: parse_key(key)?,
+            stream: None,
+            patience,
+            capacity: *capacity,
+        }),
+        Pipe::Carried => {
+            let (sender, receiver) = channel();
+            carried.before = Some(sender);
+            Box::new(CarriedBefore { receiver, patience })
+        }
+    })
+}
+
+fn open_after(
+    pipe: &Pipe,
+    patience: Duration,
+    carried: &mut Carried,
+) -> Result<Box<dyn After>, CommError> {
+    Ok(match pipe {
+        Pipe::Ring {
+            path,
+            slots,
+            capacity,
+        } => Box::new(Writer::open(path, 1, *slots, *capacity, patience)?),
+        Pipe::Stream { address, key, .. } => Box::new(StreamAfter {
+            listener: StreamListener::bind(*address, parse_key(key)?)?,
+            stream: None,
+            patience,
+        }),
+        Pipe::Carried => {
+            let (sender, receiver) = channel();
+            carried.after = Some(receiver);
+            Box::new(sender)
+        }
+    })
+}
+
+fn parse_key(text: &str) -> Result<[u8; 32], CommError> {
+    let digits = text.as_bytes();
+    let mut key = [0; 32];
+    let valid = digits.len() == 64
+        && key
+            .iter_mut()
+            .zip(digits.chunks_exact(2))
+            .all(|(byte, pair)| {
+                let pair = std::str::from_utf8(pair).unwrap_or_default();
+                u8::from_str_radix(pair, 16)
+                    .map(|value| *byte = value)
+                    .is_ok()
+            });
+    valid.then_some(key).ok_or(CommError::Key)
+}
+
+struct RingBefore {
+    ring: Reader,
+    patience: Duration,
+}
+
+impl Before for RingBefore {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+        let copied = self
+            .ring
+            .receive_with(self.patience, |bytes| copy_in(bytes, x))?;
+        match copied {
+            Some(fits) => fits.ok_or_else(other_step),
+            None => Err(silent(self.patience)),
+        }
+    }
+
+    fn end(&mut self, reason: &str) {
+        self.ring.end(reason);
+    }
+}
+
+impl After for Writer {
+    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+        self.send_with(|slot| {
+            copy_out(x, slot);
+            x.len() * 4
+        })
+    }
+
+    fn end(&mut self, reason: &str) {
+        Writer::end(self, reason);
+    }
+}
+
+/// Calls when it first waits for something: by then the stage before has been told to compute.
+struct StreamBefore {
+    address: SocketAddr,
+    key: Key,
+    stream: Option<Stream>,
+    patience: Duration,
+    capacity: usize,
+}
+
+impl Before for StreamBefore {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            empty => {
+                let stream = Stream::connect(self.address, &self.key, self.patience);
+                empty.insert(stream.map_err(|e| Lost::Cut(e.to_string()))?)
+            }
+        };
+        match stream.receive(self.patience, self.capacity)? {
+            Some(bytes) => copy_in(&bytes, x).ok_or_else(other_step),
+            None => Err(silent(self.patience)),
+        }
+    }
+
+    fn end(&mut self, _: &str) {
+        self.stream = None;
+    }
+}
+
+/// Accepts its caller when it first has something to send.
+struct StreamAfter {
+    listener: StreamListener,
+    stream: Option<Stream>,
+    patience: Duration,
+}
+
+impl After for StreamAfter {
+    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            empty => empty.insert(self.listener.accept(self.patience)?),
+        };
+        let mut bytes = vec![0; x.len() * 4];
+        copy_out(x, &mut bytes);
+        stream.send(&bytes)
+    }
+
+    fn end(&mut self, _: &str) {
+        self.stream = None;
+    }
+}
+
+struct CarriedBefore {
+    receiver: Receiver<Vec<f32>>,
+    patience: Duration,
+}
+
+impl Before for CarriedBefore {
+    fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost> {
+        match self.receiver.recv_timeout(self.patience) {
+            Ok(carried) if carried.len() == x.len() => {
+                x.copy_from_slice(&carried);
+                Ok(())
+            }
+            Ok(_) => Err(other_step()),
+            Err(_) => Err(silent(self.patience)),
+        }
+    }
+
+    fn end(&mut self, _: &str) {}
+}
+
+impl After for Sender<Vec<f32>> {
+    fn send(&mut self, x: &[f32]) -> Result<(), Lost> {
+        let gone = |_| Lost::Ended("the caller dropped its end to the stage after".into());
+        Sender::send(self, x.to_vec()).map_err(gone)
+    }
+
+    fn end(&mut self, _: &str) {}
+}
+
+fn other_step() -> Lost {
+    Lost::Ended("the stage before computed another step".into())
+}
+
+fn silent(patience: Duration) -> Lost {
+    let seconds = patience.as_secs();
+    Lost::Ended(format!("the stage before said nothing for {seconds} s"))
+}

@@ -1,0 +1,246 @@
+//! One attempt: the request is sent to one replica.
+
+use axum::body::{Body, Bytes};
+use axum::http::{Response as HttpResponse, StatusCode};
+use axum::response::Response;
+use hyper::body::Incoming;
+use penstock_api_http::Failure;
+use penstock_api_types::ApiError;
+use penstock_fleet::{Blame, Outcome};
+use penstock_http::{ClientError, Level, log};
+use penstock_routing::Unroutable;
+
+use crate::call::Call;
+use crate::gateway::Gateway;
+use crate::headers::to_client;
+use crate::models::{Destination, RETRY_AFTER};
+use crate::pool::{Pool, Routed};
+
+/// A replica's answer that goes to the client.
+pub(crate) struct Answer {
+    pub(crate) response: HttpResponse<Incoming>,
+    pub(crate) routed: Routed,
+}
+
+/// A failed attempt, and the client's answer when no other attempt succeeds.
+pub(crate) struct AttemptError {
+    /// Nothing listens there: trying it took no time and is no retry.
+    pub(crate) absent: bool,
+    /// It has no room.
+    pub(crate) refused: bool,
+    /// The replica did no part of the request: another one may get even what must not run twice.
+    pub(crate) untouched: bool,
+    /// Replicas that answered 500, until it is known whose fault that is.
+    faults: Vec<Blame>,
+    error: ApiError,
+    /// Its own answer.
+    response: Option<HttpResponse<Incoming>>,
+}
+
+impl AttemptError {
+    fn new(error: ApiError) -> Self {
+        Self {
+            absent: false,
+            refused: false,
+            untouched: false,
+            faults: Vec::new(),
+            error,
+            response: None,
+        }
+    }
+
+    pub(crate) fn unroutable(destination: &Destination, none: Unroutable) -> Self {
+        Self::new(destination.unroutable(none))
+    }
+
+    /// Replicas that failed, where it may be the request's own fault.
+    pub(crate) fn faults(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// Another replica has answered with `status`: where that is no error, the fault was this
+    /// replica's.
+    pub(crate) fn contradicted(self, status: StatusCode) {
+        if status.is_success() {
+            self.faults.into_iter().for_each(Blame::failed);
+        }
+    }
+
+    /// This attempt and a later failed one as a single failure. The client learns of a fault before
+    /// it learns of a lack of room. The pair is refused where nothing but room was missing.
+    pub(crate) fn and(mut self, mut later: Self) -> Self {
+        let may_wait = |one: &Self| one.refused || one.absent;
+        let (refused, is_later) = (
+            (self.refused || later.refused) && may_wait(&self) && may_wait(&later),
+            self.faults.is_empty() || !later.faults.is_empty(),
+        );
+        let (absent, untouched) = (
+            self.absent && later.absent,
+            self.untouched && later.untouched,
+        );
+        self.faults.append(&mut later.faults);
+        let faults = std::mem::take(&mut self.faults);
+        let shown = if is_later { later } else { self };
+        Self {
+            absent,
+            refused,
+            untouched,
+            faults,
+            ..shown
+        }
+    }
+
+    pub(crate) fn into_answer(self) -> Result<Response, Failure> {
+        let Some(response) = self.response else {
+            return Err(self.error.into());
+        };
+        let (mut parts, body) = response.into_parts();
+        to_client(&mut parts);
+        Ok(Response::from_parts(parts, Body::new(body)))
+    }
+}
+
+/// Sends the request with `body` to one replica and waits for the header of its answer, for as
+/// long as the replica is healthy. A request that is not repeatable is sent once.
+pub(crate) async fn attempt(
+    gateway: &Gateway,
+    call: &Call,
+    body: &Bytes,
+    pool: &Pool,
+    routed: Routed,
+) -> Result<Answer, AttemptError> {
+    let request = call.head.to(&routed.url, body).map_err(AttemptError::new)?;
+    let address = routed.decision.first().address.clone();
+    let sending = async {
+        match call.is_repeatable {
+            true => gateway.client.send(request).await,
+            false => gateway.client.send_once(request).await,
+        }
+    };
+    let sent = tokio::select! {
+        sent = sending => sent,
+        () = pool.unhealthy(routed.decision.first().replica) => {
+            Err(ClientError::Broken("its health checks fail".to_owned()))
+        }
+    };
+    let sent = sent.and_then(|response| match response.status().is_informational() {
+        true => Err(ClientError::Broken(format!(
+            "{} is no answer",
+            response.status()
+        ))),
+        false => Ok(response),
+    });
+    let (outcome, lost) = match sent {
+        Ok(response) => {
+            let status = response.status();
+            let outcome = outcome_of(status);
+            if outcome == Outcome::Served {
+                return Ok(Answer { response, routed });
+            }
+            note(call, &address, &format!("answered {status}"));
+            let error = ApiError::unavailable("All replicas refused.", RETRY_AFTER);
+            let lost = AttemptError {
+                refused: outcome == Outcome::Refused,
+                untouched: outcome == Outcome::Refused,
+                response: Some(response),
+                ..AttemptError::new(error)
+            };
+            (outcome, lost)
+        }
+        Err(failed) => {
+            note(call, &address, &failed.to_string());
+            let outcome = match failed {
+                ClientError::Connect(_) | ClientError::Refused(_) => Outcome::ConnectFailed,
+                ClientError::Broken(_) => Outcome::Failed,
+            };
+            let lost = AttemptError {
+                absent: matches!(failed, ClientError::Refused(_)),
+                untouched: outcome == Outcome::ConnectFailed,
+                ..AttemptError::new(ApiError::unavailable(
+                    "The replica is not there.",
+                    RETRY_AFTER,
+                ))
+            };
+            (outcome, lost)
+        }
+    };
+    gateway.metrics.lost();
+    match outcome {
+        Outcome::Unclear => Err(AttemptError {
+            faults: vec![routed.in_flight.end_unclear()],
+            ..lost
+        }),
+        _ => {
+            routed.in_flight.end(outcome);
+            Err(lost)
+        }
+    }
+}
+
+/// The outcome for a replica by the status of its answer. Another replica may still serve a request
+/// whose outcome here is not `Served`.
+pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => Outcome::Failed,
+        status if status.is_server_error() => Outcome::Unclear,
+        _ => Outcome::Served,
+    }
+}
+
+fn note(call: &Call, address: &str, what: &str) {
+    log(Level::Warning, format!("{}: {address} {what}", call.id));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Absent, refused, untouched.
+    type Flags = [bool; 3];
+
+    fn lost([absent, refused, untouched]: Flags) -> AttemptError {
+        AttemptError {
+            absent,
+            refused,
+            untouched,
+            ..AttemptError::new(ApiError::bad_request("x"))
+        }
+    }
+
+    #[test]
+    fn two_that_did_not_do_it_are_as_one() {
+        const ABSENT: Flags = [true, false, true];
+        const REFUSED: Flags = [false, true, true];
+        const BROKEN: Flags = [false; 3];
+        for (first, second, wanted) in [
+            (ABSENT, ABSENT, ABSENT),
+            (ABSENT, REFUSED, REFUSED),
+            (REFUSED, REFUSED, REFUSED),
+            (REFUSED, BROKEN, BROKEN),
+            (ABSENT, BROKEN, BROKEN),
+        ] {
+            for (one, other) in [(first, second), (second, first)] {
+                let both = lost(one).and(lost(other));
+                assert_eq!([both.absent, both.refused, both.untouched], wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_may_wait_where_nothing_but_room_is_missing() {
+        const KINDS: [Flags; 3] = [[true, false, true], [false, true, true], [false; 3]];
+        for first in KINDS {
+            for second in KINDS {
+                for third in KINDS {
+                    let all = [first, second, third];
+                    let merged = all.map(lost).into_iter().reduce(AttemptError::and).unwrap();
+                    let is_missing = |one: &Flags| one[0] || one[1];
+                    let refused = all.iter().any(|one| one[1]) && all.iter().all(is_missing);
+                    assert_eq!(merged.refused, refused, "{all:?}");
+                    assert_eq!(merged.absent, all.iter().all(|one| one[0]), "{all:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The state of a request from its header to the end of its answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::http::{Request, header};
+use axum::response::IntoResponse;
+use penstock_api_http::{CallerPermit, Failure, is_anthropic, log_refusal};
+use penstock_api_types::{ApiError, anthropic_error};
+use penstock_extproc::{Head, Refusal};
+use penstock_http::{BodyError, id_of};
+
+use crate::gateway::{Gateway, Place};
+use crate::paths::check_path;
+
+/// A request that is inside.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) name: Name,
+    pub(crate) arrived: Instant,
+    /// The permit of a named key.
+    pub(crate) permit: Option<CallerPermit>,
+    _place: Place,
+}
+
+impl Inside {
+    /// The checks of the proxy, before the body.
+    ///
+    /// # Errors
+    /// The request goes no further.
+    pub(crate) fn admit(gateway: &Arc<Gateway>, head: &Head, name: Name) -> Result<Self, ApiError> {
+        let permit = gateway.guard.admit(&as_request(head)?)?;
+        check_path(&name.path)?;
+        let place = gateway.admit()?;
+        let encoding = head.headers.get(header::CONTENT_ENCODING);
+        if encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            return Err(Failure::from(BodyError::Encoded).0);
+        }
+        Ok(Self {
+            gateway: gateway.clone(),
+            name,
+            arrived: Instant::now(),
+            permit,
+            _place: place,
+        })
+    }
+}
+
+/// The name of a request in the log and in errors.
+#[derive(Debug, Clone)]
+pub(crate) struct Name {
+    pub(crate) id: String,
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+}
+
+/// Characters of a path in the log.
+const MOST_LOGGED: usize = 200;
+
+impl Name {
+    pub(crate) fn of(head: &Head, gateway: &Gateway) -> Self {
+        let path = head.path.split('?').next().unwrap_or_default();
+        Self {
+            id: id_of(&head.headers, &gateway.guard.ids),
+            method: head.method.clone(),
+            path: path.to_owned(),
+        }
+    }
+
+    pub(crate) fn logged_path(&self) -> String {
+        self.path.chars().take(MOST_LOGGED).collect()
+    }
+
+    /// The answer to a request that goes to no replica, in the form of its protocol.
+    pub(crate) fn refusal(&self, error: ApiError) -> Refusal {
+        log_refusal(&self.id, &self.method, &self.logged_path(), &error);
+        let body = match is_anthropic(&self.path) {
+            true => anthropic_error(&error, &self.id),
+            false => error.to_json(),
+        };
+        let (status, reason) = (error.status, error.code.unwrap_or(error.kind));
+        let (parts, _) = Failure(error).into_response().into_parts();
+        let pairs = parts.headers.iter();
+        let pairs = pairs.filter(|(name, _)| **name != header::CONTENT_LENGTH);
+        let headers = pairs.map(|(name, value)| (name.clone(), value.clone()));
+        Refusal {
+            status,
+            headers: headers.collect(),
+            body: Bytes::from(body),
+            reason,
+        }
+    }
+}
+
+/// The header as the checks of the proxy read it.
+fn as_request(head: &Head) -> Result<Request<Body>, ApiError> {
+    let mut request = Request::new(Body::empty());
+    let wrong = || ApiError::bad_request("The request's header is malformed.");
+    *request.method_mut() = head.method.parse().map_err(|_| wrong())?;
+    *request.uri_mut() = head.path.parse().map_err(|_| wrong())?;
+    *request.headers_mut() = head.headers.clone();
+    Ok(request)
+}

@@ -1,0 +1,110 @@
+//! `POST /route/explain`: what would become of a request now, and why.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::Response;
+use penstock_api_http::{Failure, json};
+use penstock_api_types::ApiError;
+use penstock_routing::{Condition, Ranked, Replica};
+use serde_json::{Value, json as value};
+
+use crate::call::Call;
+use crate::exact::Held;
+use crate::gateway::Gateway;
+use crate::pool::RoutingTrace;
+
+/// The decision for the body, with the scores of every replica. Nothing is sent or reserved; of a
+/// rule with several targets one is drawn. 404 unless the gateway explains its decisions.
+pub(crate) async fn explain(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    if !gateway.config.explain {
+        return Err(ApiError::no_route(request.uri().path()).into());
+    }
+    let mut call = Call::read(&gateway, request).await?;
+    let destination = gateway.destination(call.asked.as_deref(), None)?;
+    call.tokenize(&destination.pool).await;
+    let pool = &destination.pool;
+    let renamed = destination.renamed.as_deref();
+    let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
+    let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);
+    call.prompt.priority = class.priority;
+    let look = pool.explain(model, &call.prompt);
+    let answer = value!({
+        "asked": call.asked,
+        "pool": *pool.name,
+        "model": model,
+        "priority": class.priority,
+        "tenant": *class.tenant,
+        "saturated": pool.flow.counts().saturated,
+        "prompt_tokens": look.prompt_tokens,
+        "unroutable": look.decision.as_ref().err().map(ToString::to_string),
+        "replicas": replicas(&look),
+    });
+    Ok(json(answer.to_string().into_bytes()))
+}
+
+/// Candidates in their order, then the others.
+fn replicas(look: &RoutingTrace) -> Vec<Value> {
+    let all = &look.view.replicas;
+    let Ok(decision) = &look.decision else {
+        return all
+            .iter()
+            .enumerate()
+            .map(|(place, one)| described(look, place, one))
+            .collect();
+    };
+    let ranked = decision.ranked.iter().map(|ranked| {
+        let mut found = described(look, ranked.place, &all[ranked.place]);
+        found["total"] = ranked.total.into();
+        found["scores"] = scores(ranked);
+        found
+    });
+    let removed = decision.removed.iter().filter_map(|(id, filter)| {
+        let place = all.iter().position(|one| one.id == *id)?;
+        let mut found = described(look, place, &all[place]);
+        found["removed_by"] = (*filter).into();
+        Some(found)
+    });
+    ranked.chain(removed).collect()
+}
+
+fn scores(ranked: &Ranked) -> Value {
+    let parts = ranked.parts.iter();
+    parts
+        .map(|(name, score, weight)| value!({"name": name, "score": score, "weight": weight}))
+        .collect()
+}
+
+fn described(look: &RoutingTrace, place: usize, replica: &Replica) -> Value {
+    let cache = look.caches.get(place).copied().unwrap_or_default();
+    value!({
+        "address": *replica.address,
+        "condition": condition(replica.condition),
+        "waiting": replica.waiting,
+        "running": replica.running,
+        "kv_use": replica.kv_use,
+        "backlog_tokens": replica.backlog_tokens,
+        "cache_fill": cache.fill,
+        "cache_regret": cache.regret,
+        "cached_tokens": look.cached.get(place).copied().unwrap_or(0.0),
+        "held_tokens": look.held.get(place).copied().flatten().map(Held::json),
+        "total": null,
+        "scores": [],
+        "removed_by": null,
+    })
+}
+
+fn condition(condition: Condition) -> String {
+    match condition {
+        Condition::Ready => "ready".to_owned(),
+        Condition::Warming(share) => format!("warming, {:.0}%", share * 100.0),
+        Condition::Draining => "draining".to_owned(),
+        Condition::Ejected => "ejected".to_owned(),
+        Condition::Unhealthy => "unhealthy".to_owned(),
+    }
+}

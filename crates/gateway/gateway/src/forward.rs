@@ -1,0 +1,158 @@
+//! The path of a request.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, Request};
+use axum::response::Response;
+use penstock_api_http::{AccessNote, Failure};
+use penstock_api_types::ApiError;
+
+use crate::attempt::{Answer, AttemptError};
+use crate::call::Call;
+use crate::charge::Charge;
+use crate::failover::Trip;
+use crate::flow::Turn;
+use crate::gateway::{Gateway, Place};
+use crate::headers::to_client;
+use crate::hedge::attempt_hedged;
+use crate::models::Destination;
+use crate::relay::ResponseBody;
+
+pub(crate) const DECISION: &str = "x-penstock-decision";
+
+/// Any request: admits it, reads it, picks a replica and sends it, to one replica after the other
+/// until one answers.
+pub(crate) async fn forward(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    tokio::select! {
+        answer = answered(&gateway, request) => answer,
+        () = gateway.stopper.wait().come() => {
+            Err(ApiError::unavailable("The gateway is shutting down.", 5).into())
+        }
+    }
+}
+
+async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Response, Failure> {
+    let arrived = Instant::now();
+    let place = gateway.admit()?;
+    let mut call = Call::read(gateway, request).await?;
+    let destination = gateway.destination(call.asked.as_deref(), None)?;
+    if let Some(renamed) = &destination.renamed {
+        call.rename(renamed);
+    }
+    call.tokenize(&destination.pool).await;
+    let model = destination.renamed.as_deref().or(call.asked.as_deref());
+    let model = model.unwrap_or_default();
+    let class = gateway.class(call.headers(), call.caller.as_deref(), &destination);
+    call.prompt.priority = class.priority;
+    let flow = &destination.pool.flow;
+    let mut visit = flow.visit(class, call.body_bytes(), call.prompt.bytes);
+    let mut turn = visit.pass().await?;
+    loop {
+        let (pool, caller) = (destination.pool.clone(), call.caller.clone());
+        let mut charge = Charge::begin(pool, caller, call.price, &call.prompt);
+        let lost = match round(gateway, &call, (&destination, model), turn, arrived).await {
+            Ok(answer) => {
+                let (answer, inside) = ((charge, answer), (place, arrived));
+                return Ok(relayed(gateway, call, &destination, answer, inside));
+            }
+            Err(lost) => lost,
+        };
+        charge.refund();
+        match lost.refused && visit.may_wait() {
+            true => turn = visit.pass_again().await?,
+            false => return lost.into_answer(),
+        }
+    }
+}
+
+/// Tries one replica after the other until one answers or the retries are used up. After a 500 one
+/// more replica is tried: if it serves the request, the fault was the first replica's. A request
+/// that must not run twice ends at the first replica that may have run it.
+async fn round(
+    gateway: &Gateway,
+    call: &Call,
+    (destination, model): (&Destination, &str),
+    turn: Turn,
+    arrived: Instant,
+) -> Result<Answer, AttemptError> {
+    let (pool, mut turn) = (&*destination.pool, Some(turn));
+    let (mut tried, mut attempts) = (Vec::new(), 0);
+    let mut lost: Option<AttemptError> = None;
+    loop {
+        let routed = match pool.route(model, &call.prompt, &tried) {
+            Ok(routed) => routed,
+            Err(none) => {
+                return Err(lost.unwrap_or_else(|| AttemptError::unroutable(destination, none)));
+            }
+        };
+        drop(turn.take());
+        gateway.metrics.decided(arrived.elapsed(), tried.len());
+        tried.push(routed.decision.first().replica);
+        match attempt_hedged(gateway, call, (pool, model), routed, &mut tried).await {
+            Ok(answer) => {
+                if let Some(lost) = lost {
+                    lost.contradicted(answer.response.status());
+                }
+                return Ok(answer);
+            }
+            Err(now) if !call.is_repeatable && !now.untouched => return Err(now),
+            Err(now) => {
+                attempts += usize::from(!now.absent);
+                let all = match lost {
+                    Some(before) => before.and(now),
+                    None => now,
+                };
+                if all.faults() > 1 || attempts > gateway.config.retries {
+                    return Err(all);
+                }
+                lost = Some(all);
+            }
+        }
+    }
+}
+
+/// The client's answer: the replica's, as it comes.
+fn relayed(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    destination: &Destination,
+    (charge, answer): (Charge, Answer),
+    (place, arrived): (Place, Instant),
+) -> Response {
+    let Answer { response, routed } = answer;
+    let (mut parts, body) = response.into_parts();
+    to_client(&mut parts);
+    if gateway.config.explain
+        && let Ok(value) = HeaderValue::from_str(&routed.to_string())
+    {
+        parts.headers.insert(DECISION, value);
+    }
+    if gateway.config.access_log {
+        let note = format!("{}: {routed}", destination.pool.name);
+        parts.extensions.insert(AccessNote(note));
+    }
+    let renamed = destination.renamed.as_deref();
+    let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
+    let trip = Trip {
+        model: model.to_owned(),
+        gateway: gateway.clone(),
+        pool: destination.pool.clone(),
+        call,
+    };
+    let body = ResponseBody::new(
+        trip,
+        renamed,
+        (charge, routed),
+        body,
+        &mut parts,
+        place,
+        arrived,
+    );
+    Response::from_parts(parts, Body::new(body))
+}

@@ -1,0 +1,231 @@
+//! State that all requests share.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Request};
+use penstock_api_http::{Failure, Guard};
+use penstock_api_types::ApiError;
+use penstock_http::{BodyBudget, Caller, Client, HeldBody, Keys, Level, RandomIds, log, read_body};
+
+use crate::config::{Config, PoolConfig};
+use crate::error::StartError;
+use crate::flow::{Class, Classes};
+use crate::headers::BackendKey;
+use crate::metrics::Metrics;
+use crate::models::{Destination, Models};
+use crate::pool::Pool;
+use crate::stop::ShutdownSignal;
+
+/// A body where nothing else is said: images as text are the largest.
+const MAX_BODY_BYTES: usize = 20 << 20;
+
+/// The gateway: pools, rules, keys, counts.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) config: Config,
+    pub(crate) client: Client,
+    /// For what is asked of replicas unasked, with their key.
+    pub(crate) poller: Client,
+    pub(crate) models: Models,
+    pub(crate) classes: Classes,
+    pub(crate) metrics: Metrics,
+    pub(crate) backend_key: BackendKey,
+    /// Unix time, in seconds.
+    pub(crate) started: u64,
+    pub(crate) guard: Arc<Guard>,
+    /// Pools as they were configured last; held while they change.
+    pub(crate) pools: Mutex<Vec<PoolConfig>>,
+    /// Warnings of the configuration that the log has already.
+    warned: Mutex<Vec<String>>,
+    bodies: BodyBudget,
+    /// Bodies of requests whose streams may go on elsewhere.
+    pub(crate) kept_bodies: BodyBudget,
+    /// Ends what a drain has waited for in vain.
+    pub(crate) stopper: ShutdownSignal,
+    open: Arc<AtomicUsize>,
+    draining: AtomicBool,
+}
+
+/// A request inside; dropped when its answer has ended.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Gateway {
+    /// Starts the fleets, on the current tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn new(config: Config) -> Result<Self, StartError> {
+        let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
+        let keys = keys.map_err(StartError::Config)?;
+        let client = Client::new(Duration::from_secs_f64(config.connect_timeout_s))?;
+        let backend_key = backend_key(&config)?;
+        let poller = client.authorized(backend_key.own());
+        let start = |pool| Ok(Arc::new(Pool::start(pool, poller.clone())?));
+        let pools = config.pools.iter().map(start);
+        let pools = pools.collect::<Result<Vec<_>, StartError>>()?;
+        let metrics = Metrics::new();
+        let guard = Guard {
+            keys,
+            admin_key: None,
+            allowed_origins: config.allowed_origins.clone(),
+            access_log: config.access_log,
+            counts: metrics.http.clone(),
+            ids: RandomIds::default(),
+        };
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        Ok(Self {
+            models: Models::new(&config.models, pools),
+            classes: Classes::new(&config.objectives),
+            backend_key,
+            bodies: BodyBudget::new(&config.limits),
+            kept_bodies: BodyBudget::of(config.resume_bytes, 0),
+            stopper: ShutdownSignal::new(),
+            started: since_epoch.unwrap_or_default().as_secs(),
+            guard: Arc::new(guard),
+            open: Arc::default(),
+            draining: AtomicBool::new(false),
+            pools: Mutex::new(config.pools.clone()),
+            warned: Mutex::default(),
+            client,
+            poller,
+            metrics,
+            config,
+        })
+    }
+
+    /// Logs the warnings of a configuration that are new.
+    pub(crate) fn warn(&self, warnings: &[String]) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        for warning in warnings.iter().filter(|one| !warned.contains(one)) {
+            log(Level::Warning, warning.clone());
+        }
+        *warned = warnings.to_vec();
+    }
+
+    /// Leave for one more request.
+    ///
+    /// # Errors
+    /// 503 while draining, 429 when as many as may be are inside.
+    pub(crate) fn admit(&self) -> Result<Place, ApiError> {
+        if self.draining() {
+            return Err(ApiError::unavailable("The gateway is shutting down.", 5));
+        }
+        let place = Place(self.open.clone());
+        if self.open.fetch_add(1, Ordering::AcqRel) >= self.config.max_requests {
+            self.metrics.refused();
+            drop(place);
+            return Err(ApiError::saturated(1));
+        }
+        Ok(place)
+    }
+
+    pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
+        let (limit, limits) = (self.most_bytes(), &self.config.limits);
+        Ok(read_body(request, limit, limits, &self.bodies).await?)
+    }
+
+    /// A body that arrives in pieces.
+    pub(crate) fn hold_body(&self) -> HeldBody {
+        self.bodies.hold()
+    }
+
+    /// What bodies that are read take of.
+    pub(crate) fn bodies(&self) -> &BodyBudget {
+        &self.bodies
+    }
+
+    /// Bytes that a body may have.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
+    }
+
+    /// Where requests for a model go; to the pool `only`, if one is named.
+    ///
+    /// # Errors
+    /// 404: no such model there.
+    pub(crate) fn destination(
+        &self,
+        asked: Option<&str>,
+        only: Option<&str>,
+    ) -> Result<Destination, ApiError> {
+        let found = self.models.destination(asked, only);
+        found.ok_or_else(|| {
+            ApiError::model_not_found(asked.unwrap_or_default(), &self.models.names(only))
+        })
+    }
+
+    /// Which requests go before it while its pool is saturated.
+    pub(crate) fn class(
+        &self,
+        headers: &HeaderMap,
+        caller: Option<&Caller>,
+        destination: &Destination,
+    ) -> Class {
+        let (pool, usual) = (&destination.pool.name, destination.priority);
+        self.classes.class(headers, caller, pool, usual)
+    }
+
+    /// From now on new requests are refused.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether so many requests are inside that what is not for a client is given up.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.open_requests() > self.config.max_requests / 2
+    }
+
+    /// Requests inside.
+    pub fn open_requests(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_replica(&self) -> bool {
+        self.models.pools().iter().any(|pool| pool.has_replica())
+    }
+
+    pub(crate) fn metrics_page(&self) -> String {
+        let pools = self.models.pools();
+        let counts = (self.open_requests(), self.client.sent_again());
+        self.metrics.page(&self.config.version, &pools, counts)
+    }
+
+    /// Waits until the replicas of every pool have been looked at once, for at most `patience`.
+    /// Whether one takes requests.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        for pool in self.models.pools().iter() {
+            pool.fleet.ready(patience).await;
+        }
+        self.has_replica()
+    }
+}
+
+fn backend_key(config: &Config) -> Result<BackendKey, StartError> {
+    let Some(key) = &config.backend_api_key else {
+        let own = !config.api_keys.is_empty() || config.api_key_file.is_some();
+        return Ok(match own {
+            true => BackendKey::None,
+            false => BackendKey::Clients,
+        });
+    };
+    let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut bearer = bearer.map_err(|_| {
+        StartError::Config("the backends' key has characters that no header can have".to_owned())
+    })?;
+    bearer.set_sensitive(true);
+    Ok(BackendKey::Own(bearer))
+}

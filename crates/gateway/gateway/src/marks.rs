@@ -1,0 +1,189 @@
+//! The marks in a replica's stream, taken out as it passes (`crates/server/server/src/marks.rs`).
+//!
+//! Events go to the client when the mark behind them has come, because another replica can continue
+//! from that mark. Events behind the last mark are held back: they end the answer or are remade.
+
+use axum::body::Bytes;
+use penstock_api_types::{FAILED_MARK, MARK};
+
+/// Most bytes of marks, and of events that are held back: beyond that the stream goes through as
+/// it comes, and cannot go on elsewhere. Some 40,000 tokens.
+const MOST_MARKS: usize = 256 << 10;
+const MOST_HELD: usize = 4 << 20;
+
+/// The marks of one answer, from one replica or several.
+#[derive(Debug, Default)]
+pub(crate) struct Marked {
+    /// Events behind the last mark, and their bytes.
+    held: Vec<Bytes>,
+    held_bytes: usize,
+    /// The marks so far, with commas between.
+    marks: Vec<u8>,
+    /// More than is kept: nothing is held back.
+    flows: bool,
+    /// The replica says that it cannot go on.
+    failed: bool,
+}
+
+impl Marked {
+    /// A stream that cannot go on elsewhere: marks are taken out, and that is all.
+    pub(crate) fn flowing() -> Self {
+        Self {
+            flows: true,
+            ..Self::default()
+        }
+    }
+
+    /// Takes a whole event of the replica; adds to `out` those that the client may have.
+    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
+        match event.strip_prefix(MARK).map(<[u8]>::trim_ascii_end) {
+            // what comes now is an error, for a client that has nowhere else to go
+            Some(FAILED_MARK) => self.failed = !self.flows,
+            Some(mark) => {
+                self.note(mark);
+                self.give(out);
+            }
+            None => {
+                self.held_bytes += event.len();
+                self.held.push(event);
+            }
+        }
+        self.flows |= self.held_bytes > MOST_HELD;
+        if self.flows {
+            self.give(out);
+        }
+    }
+
+    fn give(&mut self, out: &mut Vec<Bytes>) {
+        self.held_bytes = 0;
+        out.append(&mut self.held);
+    }
+
+    fn note(&mut self, mark: &[u8]) {
+        if self.marks.len() + mark.len() >= MOST_MARKS {
+            self.flows = true;
+        }
+        if self.flows {
+            return;
+        }
+        if !self.marks.is_empty() {
+            self.marks.push(b',');
+        }
+        self.marks.extend_from_slice(mark);
+    }
+
+    /// What was held back, when the answer has ended.
+    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
+        self.held_bytes = 0;
+        std::mem::take(&mut self.held)
+    }
+
+    /// The members of the array `resume`, for another replica, `None` where the answer cannot go
+    /// on; and what the client gets if there is no other. The rest that was held back is dropped.
+    pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
+        let last = self.rest();
+        let last = match std::mem::take(&mut self.failed) {
+            true => last.concat().into(),
+            false => Bytes::new(),
+        };
+        ((!self.flows).then(|| self.marks.clone()), last)
+    }
+
+    /// Whether the replica itself says that it cannot go on.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::events::Events;
+
+    const STREAM: &[u8] = b"data: {\"a\":\":resume \"}\n\n:resume {\"seed\":1}\n\n:resume [1]\n\n\
+        :resume [2]\n\ndata: 3\n\ndata: 4\n\n:resume [3,4]\n\ndata: end\n\n";
+
+    /// What came out of whole events.
+    fn passed(marked: &mut Marked, stream: &[u8]) -> Vec<u8> {
+        let (mut events, mut out) = (Events::default(), Vec::new());
+        events.push(stream);
+        while let Some(event) = events.next() {
+            marked.pass(event, &mut out);
+        }
+        out.concat()
+    }
+
+    proptest! {
+        #[test]
+        fn marks_are_taken_out_and_what_has_none_is_held_back(length in 0..=STREAM.len()) {
+            let mut marked = Marked::default();
+            let out = passed(&mut marked, &STREAM[..length]);
+            // by hand: everything up to the last whole mark
+            let text = std::str::from_utf8(&STREAM[..length]).unwrap();
+            let mut wanted = String::new();
+            let mut marks: Vec<&str> = Vec::new();
+            let mut held = String::new();
+            for block in text.split_inclusive("\n\n") {
+                match block.strip_prefix(":resume ").and_then(|mark| mark.strip_suffix("\n\n")) {
+                    Some(mark) => {
+                        wanted.push_str(&std::mem::take(&mut held));
+                        marks.push(mark);
+                    }
+                    None => held.push_str(block),
+                }
+            }
+            prop_assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            prop_assert!(!marked.failed());
+            let (known, last) = marked.broken();
+            prop_assert_eq!(String::from_utf8(known.unwrap()).unwrap(), marks.join(","));
+            prop_assert!(last.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_failure_keeps_its_error_for_a_client_without_another_replica() {
+        let stream = b"data: a\n\n:resume {}\n\n:resume [1]\n\ndata: b\n\n\
+            :resume \"failed\"\n\ndata: why\n\n";
+        let mut marked = Marked::default();
+        assert_eq!(passed(&mut marked, stream), b"data: a\n\n");
+        assert!(marked.failed());
+        let (known, last) = marked.broken();
+        assert_eq!(known.unwrap(), b"{},[1]");
+        assert_eq!(last, "data: b\n\ndata: why\n\n");
+        assert!(!marked.failed());
+        // where nothing is held back, the error has gone through
+        let mut marked = Marked::flowing();
+        let out = passed(&mut marked, stream);
+        assert_eq!(out, b"data: a\n\ndata: b\n\ndata: why\n\n");
+        assert!(!marked.failed() && marked.broken().0.is_none());
+    }
+
+    #[test]
+    fn a_stream_with_more_marks_than_are_kept_flows() {
+        let (mut stream, mut wanted) = (Vec::new(), Vec::new());
+        for at in 0..MOST_MARKS / 5 {
+            let event = format!("data: {at}\n\n");
+            wanted.extend_from_slice(event.as_bytes());
+            stream.extend_from_slice(event.as_bytes());
+            stream.extend_from_slice(b":resume [100]\n\n");
+        }
+        stream.extend_from_slice(b"data: end\n\n");
+        wanted.extend_from_slice(b"data: end\n\n");
+        let mut marked = Marked::default();
+        let mut out = passed(&mut marked, &stream);
+        out.extend_from_slice(&marked.rest().concat());
+        assert!(out == wanted);
+        assert!(marked.broken().0.is_none());
+    }
+
+    #[test]
+    fn a_stream_with_more_events_than_are_held_flows() {
+        let event = format!("data: {}\n\n", "x".repeat(MOST_HELD / 3));
+        let mut marked = Marked::default();
+        let pass = |_| !passed(&mut marked, event.as_bytes()).is_empty();
+        let outs: Vec<bool> = (0..4).map(pass).collect();
+        assert_eq!(outs, [false, false, true, true]);
+    }
+}

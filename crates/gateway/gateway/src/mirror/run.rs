@@ -1,0 +1,431 @@
+//! The task of one mirrored request, and the tap in the client's answer that feeds it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::response::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use http_body_util::BodyExt;
+use hyper::Response;
+use hyper::body::Incoming;
+use penstock_api_types::RESUMABLE;
+use penstock_fleet::{InFlight, Outcome as Ended};
+use penstock_http::{ClientError, Level, log};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::attempt::outcome_of;
+use crate::call::{Call, Head};
+use crate::events::{EventContent, Events, count, data};
+use crate::gateway::Gateway;
+use crate::headers::{REQUEST_ID, is_plain, is_stream};
+use crate::members::{Members, is_text};
+use crate::mirror::MirrorSettings;
+use crate::mirror::budget::Ticket;
+use crate::mirror::compare::Comparison;
+use crate::mirror::counts::{Outcome, Reason, Side};
+use crate::pool::{Pool, Prompt, Routed};
+use crate::scan::Fields;
+
+/// How often a task looks whether there is too much load for it.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The place in a client's answer from which the task learns it. Nothing here waits or fails.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    /// Until there is too much for the budget.
+    sender: Option<UnboundedSender<Heard>>,
+    ticket: Arc<Ticket>,
+}
+
+#[derive(Debug)]
+enum Heard {
+    Bytes(Bytes),
+    End,
+}
+
+impl Tap {
+    /// Bytes of the answer, as the client gets them.
+    pub(crate) fn see(&mut self, bytes: &Bytes) {
+        if bytes.is_empty() || self.sender.is_none() {
+            return;
+        }
+        if !self.ticket.hold(bytes.len()) {
+            self.sender = None;
+        } else if let Some(sender) = &self.sender {
+            let _ = sender.send(Heard::Bytes(bytes.clone()));
+        }
+    }
+
+    /// The answer is whole. Dropped without it, it is not.
+    pub(crate) fn end(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.send(Heard::End);
+        }
+    }
+}
+
+/// Begins to mirror a request whose answer begins with `parts`, if it is in the sample and within
+/// the budget.
+pub(crate) fn begin(
+    gateway: &Arc<Gateway>,
+    call: &Call,
+    (pool, model): (&Pool, &str),
+    parts: &Parts,
+    arrived: Instant,
+) -> Option<Tap> {
+    let settings = pool.mirror.settings()?;
+    let is_answer = parts.status == StatusCode::OK && is_plain(&parts.headers);
+    if !is_answer || !is_text(call.path()) || !pool.mirror.draws(settings.share) {
+        return None;
+    }
+    let pools = gateway.models.pools();
+    let target = pools.iter().find(|pool| *pool.name == *settings.pool)?;
+    let room = may_go_on(gateway, target);
+    let admitted = room.and_then(|()| pool.mirror.admit(&settings, call.body.len()));
+    let ticket = match admitted {
+        Ok(ticket) => ticket,
+        Err(reason) => {
+            pool.mirror.counts.ended(&Outcome::Dropped(reason));
+            return None;
+        }
+    };
+    let (sender, primary) = unbounded_channel();
+    let model = settings.model.as_deref().unwrap_or(model).to_owned();
+    let copy = Copy {
+        gateway: gateway.clone(),
+        target: target.clone(),
+        head: mirrored(&call.head, &call.id),
+        path: call.path().to_owned(),
+        id: call.id.clone(),
+        body: call.body.clone(),
+        prompt: Prompt {
+            tokens: Vec::new(),
+            ..call.prompt.clone()
+        },
+        model,
+        is_stream: is_stream(&parts.headers),
+        settings,
+        ticket: ticket.clone(),
+        arrived,
+    };
+    tokio::spawn(copy.run(primary));
+    let sender = Some(sender);
+    Some(Tap { sender, ticket })
+}
+
+/// Whether there is room for requests without which clients do as well.
+fn may_go_on(gateway: &Gateway, target: &Pool) -> Result<(), Reason> {
+    if gateway.draining() || gateway.is_busy() {
+        return Err(Reason::Load);
+    }
+    match target.flow.is_saturated() {
+        true => Err(Reason::Saturated),
+        false => Ok(()),
+    }
+}
+
+fn mirrored(head: &Head, id: &str) -> Head {
+    let mut head = head.clone();
+    head.headers.remove(RESUMABLE);
+    if let Ok(id) = HeaderValue::from_str(&format!("{id}-mirror")) {
+        head.headers.insert(REQUEST_ID, id);
+    }
+    head
+}
+
+/// A request to be mirrored.
+struct Copy {
+    gateway: Arc<Gateway>,
+    target: Arc<Pool>,
+    head: Head,
+    path: String,
+    id: String,
+    body: Bytes,
+    prompt: Prompt,
+    /// The model's name in the other pool.
+    model: String,
+    is_stream: bool,
+    settings: Arc<MirrorSettings>,
+    ticket: Arc<Ticket>,
+    arrived: Instant,
+}
+
+impl Copy {
+    async fn run(self, primary: UnboundedReceiver<Heard>) {
+        let patience = Duration::from_secs_f64(self.settings.timeout_s);
+        let outcome = tokio::select! {
+            compared = self.compare(primary) => compared.unwrap_or_else(|outcome| outcome),
+            reason = self.too_much_load() => Outcome::Dropped(reason),
+            () = tokio::time::sleep(patience) => Outcome::Failed("it took too long".to_owned()),
+        };
+        self.ticket.counts().ended(&outcome);
+        self.note(&outcome);
+    }
+
+    async fn too_much_load(&self) -> Reason {
+        loop {
+            tokio::time::sleep(TICK).await;
+            if let Err(reason) = may_go_on(&self.gateway, &self.target) {
+                return reason;
+            }
+        }
+    }
+
+    /// Sends the request and compares the answers. What ends it early is an error.
+    async fn compare(&self, mut primary: UnboundedReceiver<Heard>) -> Result<Outcome, Outcome> {
+        let members = Members::of(&self.body).unwrap_or_default();
+        if !members.are_repeatable(&self.path) {
+            return Err(Outcome::Dropped(Reason::Stored));
+        }
+        let counts = self.ticket.counts();
+        let mut comparison = members.are_deterministic().then(Comparison::default);
+        let mut mirror = self.send()?;
+        let mut readers = [Reader::new(self.is_stream), Reader::new(self.is_stream)];
+        let began = [self.arrived, Instant::now()];
+        let mut kept = Kept::new(&self.ticket);
+        let mut ended = [false; 2];
+        while ended != [true; 2] {
+            let (side, bytes) = tokio::select! {
+                heard = primary.recv(), if !ended[0] => (Side::Primary, self.heard(heard)?),
+                bytes = mirror.next(), if !ended[1] => (Side::Mirror, bytes?),
+            };
+            let reader = &mut readers[side as usize];
+            let said = match &bytes {
+                Some(bytes) => reader.read(bytes),
+                None => reader.end(),
+            };
+            if reader.has_begun() && self.is_stream {
+                counts.first(side, began[side as usize].elapsed());
+            }
+            if bytes.is_none() {
+                ended[side as usize] = true;
+                counts.whole(side, began[side as usize].elapsed());
+            }
+            for said in said {
+                fault(side, &said)?;
+                let parts = comparison.as_mut().and_then(|both| both.add(side, said));
+                if let Some(at) = parts {
+                    return Ok(Outcome::Different(at));
+                }
+            }
+            let ahead = comparison.as_ref().map_or(0, Comparison::held);
+            if !kept.is(ahead + readers.iter().map(Reader::held).sum::<usize>()) {
+                return Err(Outcome::Dropped(Reason::HeldBytes));
+            }
+        }
+        Ok(match comparison.map(|both| both.end()) {
+            None => Outcome::Uncompared,
+            Some(None) => Outcome::Equal,
+            Some(Some(at)) => Outcome::Different(at),
+        })
+    }
+
+    /// What the tap says; `None` at the end of the answer.
+    fn heard(&self, heard: Option<Heard>) -> Result<Option<Bytes>, Outcome> {
+        match heard {
+            Some(Heard::Bytes(bytes)) => {
+                self.ticket.release(bytes.len());
+                Ok(Some(bytes))
+            }
+            Some(Heard::End) => Ok(None),
+            None if self.ticket.is_over() => Err(Outcome::Dropped(Reason::HeldBytes)),
+            None => Err(Outcome::Dropped(Reason::Primary)),
+        }
+    }
+
+    fn send(&self) -> Result<Source, Outcome> {
+        let fields = Fields::of(&self.body).unwrap_or_default();
+        let body = fields.renamed(&self.body, &self.model);
+        let routed = self.target.route(&self.model, &self.prompt, &[]);
+        let routed = routed.map_err(|none| Outcome::Failed(none.to_string()))?;
+        let Routed { url, in_flight, .. } = routed;
+        let request = self
+            .head
+            .to(&url, &body.unwrap_or_else(|| self.body.clone()));
+        let request = request.map_err(|error| Outcome::Failed(error.message))?;
+        let client = self.gateway.client.clone();
+        Ok(Source {
+            state: State::Sent(Box::pin(async move { client.send(request).await })),
+            in_flight: Some(in_flight),
+            is_stream: self.is_stream,
+        })
+    }
+
+    /// A line without text of the request or the answers, one in a second at most.
+    fn note(&self, outcome: &Outcome) {
+        let text = match outcome {
+            Outcome::Different(at) => {
+                let (characters, tokens) = (at.characters, at.tokens);
+                format!("differs behind {characters} characters, {tokens} events")
+            }
+            Outcome::Failed(why) => format!("failed: {why}"),
+            _ => return,
+        };
+        if self.ticket.counts().may_log() {
+            let (id, pool) = (&self.id, &self.target.name);
+            log(
+                Level::Info,
+                format!("{id}: its mirror in pool {pool} {text}"),
+            );
+        }
+    }
+}
+
+/// An answer that says that it failed is not compared.
+fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
+    match (said.failed, side) {
+        (false, _) => Ok(()),
+        (true, Side::Primary) => Err(Outcome::Dropped(Reason::Primary)),
+        (true, Side::Mirror) => Err(Outcome::Failed("an error in its answer".to_owned())),
+    }
+}
+
+/// What a task keeps of the answers, in the budget.
+struct Kept<'a> {
+    ticket: &'a Ticket,
+    bytes: usize,
+}
+
+impl<'a> Kept<'a> {
+    fn new(ticket: &'a Ticket) -> Self {
+        Self { ticket, bytes: 0 }
+    }
+
+    /// So many bytes are kept now; whether that may be.
+    fn is(&mut self, bytes: usize) -> bool {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        if bytes <= before {
+            self.ticket.release(before - bytes);
+            return true;
+        }
+        self.ticket.hold(bytes - before)
+    }
+}
+
+/// The mirror's answer.
+struct Source {
+    state: State,
+    /// The reservation; dropped, the request was given up.
+    in_flight: Option<InFlight>,
+    is_stream: bool,
+}
+
+type Sent = Pin<Box<dyn Future<Output = Result<Response<Incoming>, ClientError>> + Send>>;
+
+enum State {
+    Sent(Sent),
+    Body(Incoming),
+}
+
+impl Source {
+    /// More bytes; `None` at the end. Dropped meanwhile, nothing is lost.
+    async fn next(&mut self) -> Result<Option<Bytes>, Outcome> {
+        loop {
+            match &mut self.state {
+                State::Sent(sent) => {
+                    let response = sent.await.map_err(|error| self.broke(&error))?;
+                    self.state = State::Body(self.began(response)?);
+                }
+                State::Body(body) => match body.frame().await {
+                    Some(Ok(frame)) => {
+                        if let Ok(bytes) = frame.into_data() {
+                            self.saw(&bytes);
+                            return Ok(Some(bytes));
+                        }
+                    }
+                    Some(Err(error)) => return Err(self.failed(Ended::Failed, error.to_string())),
+                    None => {
+                        self.end(Ended::Served);
+                        return Ok(None);
+                    }
+                },
+            }
+        }
+    }
+
+    fn began(&mut self, response: Response<Incoming>) -> Result<Incoming, Outcome> {
+        let status = response.status();
+        if status == StatusCode::OK && is_stream(response.headers()) == self.is_stream {
+            return Ok(response.into_body());
+        }
+        Err(self.failed(outcome_of(status), format!("it answered {status}")))
+    }
+
+    fn broke(&mut self, error: &ClientError) -> Outcome {
+        let ended = match error {
+            ClientError::Connect(_) | ClientError::Refused(_) => Ended::ConnectFailed,
+            ClientError::Broken(_) => Ended::Failed,
+        };
+        self.failed(ended, error.to_string())
+    }
+
+    fn failed(&mut self, ended: Ended, why: String) -> Outcome {
+        self.end(ended);
+        Outcome::Failed(why)
+    }
+
+    fn saw(&mut self, bytes: &[u8]) {
+        if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_stream) {
+            in_flight.first_token();
+            in_flight.tokens(count(bytes));
+        }
+    }
+
+    fn end(&mut self, ended: Ended) {
+        if let Some(in_flight) = self.in_flight.take() {
+            in_flight.end(ended);
+        }
+    }
+}
+
+/// An answer's bytes as what they say.
+struct Reader {
+    is_stream: bool,
+    events: Events,
+    whole: Vec<u8>,
+    seen: usize,
+}
+
+impl Reader {
+    fn new(is_stream: bool) -> Self {
+        Self {
+            is_stream,
+            events: Events::default(),
+            whole: Vec::new(),
+            seen: 0,
+        }
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Vec<EventContent> {
+        self.seen += 1;
+        if !self.is_stream {
+            self.whole.extend_from_slice(bytes);
+            return Vec::new();
+        }
+        self.events.push(bytes);
+        let events = std::iter::from_fn(|| self.events.next());
+        let said = events.filter_map(|event| said(&data(&event)?));
+        said.collect()
+    }
+
+    fn end(&mut self) -> Vec<EventContent> {
+        self.seen += 1;
+        said(&std::mem::take(&mut self.whole)).into_iter().collect()
+    }
+
+    /// Whether what was read last was the first.
+    fn has_begun(&self) -> bool {
+        self.seen == 1
+    }
+
+    fn held(&self) -> usize {
+        self.whole.len() + self.events.held()
+    }
+}
+
+fn said(json: &[u8]) -> Option<EventContent> {
+    let value = serde_json::from_slice(json).ok()?;
+    Some(EventContent::of(&value))
+}

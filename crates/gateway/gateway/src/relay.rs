@@ -1,0 +1,366 @@
+//! The body of an answer on its way from the replica to the client.
+//!
+//! Bytes go through as they come, pulled by the client's connection: a client that does not read
+//! stops the replica's stream, too. Pieces that have come together are sent together. Of a stream
+//! the client gets whole events, in this order: cut ([`Events`]), checked for the end
+//! ([`EndDetector`]), freed of marks and held back ([`Failover`]), counted and renamed
+//! ([`ResponseObserver`]). Where the replica marks its stream, another one continues it when it
+//! breaks off.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::Bytes;
+use axum::http::header;
+use axum::http::response::Parts;
+use bytes::BytesMut;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use penstock_api_types::{ApiError, RESUMABLE, anthropic_error};
+use penstock_fleet::Outcome;
+use penstock_http::{Gathered, Level, log};
+
+use crate::attempt::Answer;
+use crate::charge::Charge;
+use crate::ending::EndDetector;
+use crate::events::{Events, MOST_EVENT};
+use crate::failover::{Failover, ResumeFuture, Trip};
+use crate::gateway::Place;
+use crate::mirror::{self, Tap};
+use crate::observe::ResponseObserver;
+use crate::pool::Routed;
+use crate::rename::Rename;
+use crate::silence::StallTimer;
+use crate::stop::ShutdownWait;
+
+/// An answer.
+pub(crate) struct ResponseBody {
+    source: Source,
+    trip: Arc<Trip>,
+    observer: ResponseObserver,
+    /// The stream's, until it breaks off for good.
+    events: Events,
+    ending: EndDetector,
+    failover: Option<Failover>,
+    stall: StallTimer,
+    stop: ShutdownWait,
+    /// Another pool gets the request, too, and both answers are compared.
+    mirror: Option<Tap>,
+    _place: Place,
+}
+
+/// What the next bytes come from.
+enum Source {
+    Replica(Gathered<Incoming>),
+    /// A replica that is to be found.
+    Resuming(ResumeFuture),
+}
+
+type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
+
+impl ResponseBody {
+    /// `renamed` is the model's name at the replica, if it is another than was asked for.
+    pub(crate) fn new(
+        mut trip: Trip,
+        renamed: Option<&str>,
+        (charge, routed): (Charge, Routed),
+        body: Incoming,
+        parts: &mut Parts,
+        place: Place,
+        arrived: Instant,
+    ) -> Self {
+        let call = &trip.call;
+        let ending = EndDetector::new(parts.status, call.path(), call.price.choices);
+        let (gateway, pool) = (trip.gateway.clone(), trip.pool.clone());
+        let mut observer = ResponseObserver::new(gateway, pool, charge, routed, arrived);
+        let asked = call.asked.as_deref().unwrap_or_default();
+        let rename = renamed.map(|renamed| Rename::new(renamed, asked));
+        observer.began(parts.status, &parts.headers, rename);
+        let at = (&*trip.pool, trip.model.as_str());
+        let mirror = mirror::begin(&trip.gateway, call, at, parts, arrived);
+        let failover = Failover::of(&trip, &parts.headers);
+        let may_go_on = failover.as_ref().is_some_and(Failover::may_go_on);
+        trip.call.sent(may_go_on);
+        parts.headers.remove(RESUMABLE);
+        if observer.renames() || observer.is_stream() {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        Self {
+            source: Source::Replica(Gathered::new(body)),
+            stall: StallTimer::new(may_go_on),
+            stop: trip.gateway.stopper.wait(),
+            trip: Arc::new(trip),
+            observer,
+            events: Events::default(),
+            ending,
+            failover,
+            mirror,
+            _place: place,
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(mut mirror) = self.mirror.take()
+            && outcome == Outcome::Served
+        {
+            mirror.end();
+        }
+        self.observer.end(outcome);
+    }
+
+    /// Takes bytes of the replica; returns the client's.
+    fn passed(&mut self, bytes: Bytes) -> Bytes {
+        if !self.observer.is_stream() {
+            self.mirrored(&bytes);
+            return self.observer.part(bytes);
+        }
+        self.events.push(&bytes);
+        let mut out = BytesMut::new();
+        while let Some(event) = self.events.next() {
+            self.event(event, &mut out);
+        }
+        out.freeze()
+    }
+
+    /// A whole event of the replica.
+    fn event(&mut self, event: Bytes, out: &mut BytesMut) {
+        self.ending.see(&event);
+        if self.ending.belies(&event) {
+            return;
+        }
+        match &mut self.failover {
+            Some(failover) => {
+                let mut passed = Vec::new();
+                failover.pass(event, &mut passed);
+                passed.iter().for_each(|event| self.give(event, out));
+            }
+            None => self.give(&event, out),
+        }
+    }
+
+    /// An event that the client may have.
+    fn give(&mut self, event: &Bytes, out: &mut BytesMut) {
+        self.mirrored(event);
+        self.observer.event(event, out);
+    }
+
+    fn mirrored(&mut self, bytes: &Bytes) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.see(bytes);
+        }
+    }
+
+    /// Whether the replica does nothing, and its health checks fail.
+    fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(routed) = self.observer.routed() else {
+            return false;
+        };
+        let (pool, replica) = (&self.trip.pool, routed.decision.first().replica);
+        self.stall.poll(cx, || pool.is_unhealthy(replica))
+    }
+
+    /// Starts the search for another replica; false where failover is impossible.
+    fn goes_on(&mut self, why: &str) -> bool {
+        let Some(routed) = self.observer.routed() else {
+            return false;
+        };
+        let first = routed.decision.first();
+        let (id, address) = (&self.trip.call.id, &first.address);
+        let text = format!("{id}: {address} broke off its answer: {why}");
+        log(Level::Warning, text);
+        let failover = self.failover.as_mut();
+        let Some(resuming) = failover.and_then(|one| one.go_on(&self.trip, first.replica)) else {
+            return false;
+        };
+        self.source = Source::Resuming(resuming);
+        self.events = Events::default();
+        self.ending.begin_again();
+        self.observer.lost(Outcome::Failed);
+        true
+    }
+
+    fn goes_on_at(&mut self, answer: Answer) {
+        if let Some(failover) = &mut self.failover {
+            failover.gone_on(&self.trip, &answer.routed.decision.first().address);
+        }
+        self.observer.moved_to(answer.routed);
+        self.source = Source::Replica(Gathered::new(answer.response.into_body()));
+    }
+
+    /// The replica does not finish its answer. `None`: another replica is searched for.
+    fn breaks_off(&mut self, why: &str) -> Option<Polled> {
+        match self.goes_on(why) {
+            true => None,
+            false => Some(self.broken_off(&broken())),
+        }
+    }
+
+    /// Ends an answer that broke off, in a stream with an error event.
+    fn broken_off(&mut self, error: &ApiError) -> Polled {
+        self.end(Outcome::Failed);
+        if !self.observer.is_stream() {
+            return Some(Err(axum::Error::new(error.message.clone())));
+        }
+        if let Some(failover) = &mut self.failover {
+            self.trip.gateway.metrics.failover(None);
+            if !failover.last_words.is_empty() {
+                return Some(Ok(Frame::data(std::mem::take(&mut failover.last_words))));
+            }
+        }
+        let call = &self.trip.call;
+        let (before, json, after) = match call.is_anthropic() {
+            true => ("event: error\n", anthropic_error(error, &call.id), ""),
+            false => ("", error.to_json(), "data: [DONE]\n\n"),
+        };
+        let json = String::from_utf8_lossy(&json);
+        Some(Ok(Frame::data(
+            format!("{before}data: {json}\n\n{after}").into(),
+        )))
+    }
+
+    /// The replica's bytes have ended. `None`: another replica is searched for.
+    fn ended(&mut self) -> Option<Polled> {
+        let mut out = BytesMut::new();
+        match self.observer.is_stream() {
+            true => {
+                if let Some(why) = self.stream_ended(&mut out) {
+                    return self.breaks_off(why);
+                }
+            }
+            false => out.extend_from_slice(&self.observer.rest()),
+        }
+        let held = self.failover.as_mut().map(Failover::rest);
+        held.iter()
+            .flatten()
+            .for_each(|event| self.give(event, &mut out));
+        self.end(Outcome::Served);
+        Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
+    }
+
+    /// Adds the last event of a whole stream to `out`; returns why a stream is not whole.
+    fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
+        let rest = self.events.rest();
+        let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
+        if let Some(rest) = &rest {
+            self.ending.see(rest);
+        }
+        if self.failover.as_ref().is_some_and(Failover::failed) {
+            return Some("its engine failed");
+        }
+        if !self.ending.has_come() {
+            return Some("it ended before its answer");
+        }
+        if let Some(rest) = rest {
+            let event = [rest.trim_ascii_end(), b"\n\n"].concat();
+            self.event(event.into(), out);
+        }
+        None
+    }
+
+    /// The connection to the replica broke.
+    fn broke(&mut self, why: &str) -> Option<Polled> {
+        let may_go_on = self.failover.as_ref().is_some_and(Failover::may_go_on);
+        match !may_go_on && self.observer.is_stream() && self.ending.is_final() {
+            true => self.ended(),
+            false => self.breaks_off(why),
+        }
+    }
+
+    /// The next frame, or that the source is another one now.
+    fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        if self.events.is_too_large() {
+            let why = format!("an event is larger than {MOST_EVENT} bytes");
+            return Poll::Ready(self.breaks_off(&why));
+        }
+        let polled = match &mut self.source {
+            Source::Resuming(resuming) => resuming.as_mut().poll(cx).map(|answer| match answer {
+                Some(answer) => {
+                    self.goes_on_at(answer);
+                    None
+                }
+                None => Some(self.broken_off(&broken())),
+            }),
+            Source::Replica(body) => match Pin::new(body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => Poll::Ready(self.frame(frame)),
+                Poll::Ready(Some(Err(error))) => Poll::Ready(self.broke(&error.to_string())),
+                Poll::Ready(None) => Poll::Ready(self.ended()),
+                Poll::Pending if self.hangs(cx) => {
+                    Poll::Ready(self.breaks_off("its health checks fail"))
+                }
+                Poll::Pending => Poll::Pending,
+            },
+        };
+        if polled.is_pending() && self.observer.is_stream() && self.stop.poll(cx) {
+            let error = ApiError::unavailable("The gateway is shutting down.", 5);
+            return Poll::Ready(Some(self.broken_off(&error)));
+        }
+        polled
+    }
+
+    fn frame(&mut self, frame: Frame<Bytes>) -> Option<Polled> {
+        self.stall.restart();
+        let frame = match frame.into_data() {
+            Ok(bytes) => Frame::data(self.passed(bytes)),
+            Err(trailers) => trailers,
+        };
+        let is_empty = frame.data_ref().is_some_and(Bytes::is_empty);
+        (!is_empty).then_some(Some(Ok(frame)))
+    }
+}
+
+fn broken() -> ApiError {
+    ApiError::engine_failed("the replica broke off its answer.")
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Polled> {
+        while !self.observer.has_ended() {
+            if let Some(polled) = std::task::ready!(self.poll_once(cx)) {
+                return Poll::Ready(polled);
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    /// True at the end of an announced length, too: nothing is asked for after it.
+    fn is_end_stream(&self) -> bool {
+        self.observer.has_ended() || (self.goes_straight() && self.source.is_end())
+    }
+
+    /// The length of an answer that has one: it keeps its header.
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Replica(body) if self.goes_straight() => body.size_hint(),
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl ResponseBody {
+    /// Whether the client gets what the replica sends, byte for byte.
+    fn goes_straight(&self) -> bool {
+        !self.observer.renames() && !self.observer.is_stream()
+    }
+}
+
+impl Source {
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Replica(body) if body.is_end_stream())
+    }
+}
+
+impl Drop for ResponseBody {
+    /// The client has left, or has all that was announced.
+    fn drop(&mut self) {
+        let is_whole = !self.observer.is_stream() || self.ending.has_come();
+        let outcome = match self.source.is_end() && is_whole {
+            true => Outcome::Served,
+            false => Outcome::ClientGone,
+        };
+        self.end(outcome);
+    }
+}

@@ -1,0 +1,54 @@
+//! The routes.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, any, get, on, post};
+use penstock_api_http::{guarded, method_not_allowed, no_route};
+
+use crate::exact::EXPLAIN;
+use crate::explain::explain;
+use crate::forward::forward;
+use crate::gateway::Gateway;
+use crate::info;
+use crate::paths::TEXT;
+
+/// Audio, images, files, batches and what else replicas have.
+const REST: &str = "/v1/{*path}";
+
+/// All endpoints, also below the configured root.
+pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
+    let root = gateway.config.root_path.clone();
+    let router = endpoints(gateway);
+    match root {
+        Some(root) => router.clone().nest(&root, router),
+        None => router,
+    }
+}
+
+fn endpoints(gateway: Arc<Gateway>) -> Router {
+    let mut router = Router::new()
+        .route("/v1/models", get(info::models))
+        .route("/v1/models/{*id}", get(info::model))
+        .route("/", get(info::index))
+        .route("/health", get(info::health))
+        .route("/ping", any(info::health))
+        .route("/ready", get(info::ready))
+        .route("/version", get(info::version))
+        .route(EXPLAIN, post(explain))
+        .route("/metrics", get(info::metrics));
+    for path in TEXT {
+        router = router.route(path, post(forward));
+    }
+    let reads = MethodFilter::GET.or(MethodFilter::DELETE);
+    let writes = MethodFilter::POST
+        .or(MethodFilter::PUT)
+        .or(MethodFilter::PATCH);
+    router = router.route(REST, on(reads.or(writes), forward));
+    router
+        .fallback(no_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(gateway.guard.clone(), guarded))
+        .with_state(gateway)
+}

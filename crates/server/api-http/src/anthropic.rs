@@ -1,0 +1,26 @@
+//! Errors of `/v1/messages` in Anthropic's form.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use penstock_api_types::{ApiError, anthropic_error};
+use penstock_http::is_below;
+
+const PATH: &str = "/v1/messages";
+
+/// Whether a path is Anthropic's.
+pub fn is_here(path: &str) -> bool {
+    is_below(path, PATH)
+}
+
+/// Writes an error in Anthropic's form, and the request's id where its clients look for it.
+pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        let body = Body::from(anthropic_error(error, request_id));
+        *response.body_mut() = body;
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        response.headers_mut().insert("request-id", id);
+    }
+}

@@ -1,0 +1,83 @@
+//! Errors as HTTP responses.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use penstock_api_types::ApiError;
+use penstock_http::{BodyError, Level, LogFields, log_with, one_line};
+
+/// The error of a handler.
+#[derive(Debug)]
+pub struct Failure(pub ApiError);
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<BodyError> for Failure {
+    fn from(error: BodyError) -> Self {
+        Self(match error {
+            BodyError::TooLarge { limit } => ApiError::body_too_large(limit),
+            BodyError::Timeout { seconds } => ApiError::request_timeout(seconds),
+            BodyError::Busy => ApiError::bodies_full(1),
+            BodyError::Encoded => ApiError::encoded_body(),
+            BodyError::EndedEarly => ApiError::bad_request("The request body ended early."),
+        })
+    }
+}
+
+/// The error goes along with its response, so that it can be logged, and written in the form of
+/// another protocol.
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = json(self.0.to_json());
+        *response.status_mut() = status;
+        if let Some(seconds) = self.0.retry_after_s {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(self.0);
+        response
+    }
+}
+
+/// Messages may quote a value that the client sent, so only their beginning is logged.
+const MOST_LOGGED: usize = 200;
+
+/// Logs a refusal, its parts as fields of the JSON form too.
+pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
+    let (status, text) = (error.status, summary(error));
+    log_with(
+        Level::Warning,
+        format!("refused {id}: {method} {path} {status} {text}"),
+        LogFields::default()
+            .with("request_id", id)
+            .with("method", method)
+            .with("path", path)
+            .with("status", status)
+            .with("error", error.code.unwrap_or(error.kind)),
+    );
+}
+
+/// Code, parameter and the beginning of the message.
+fn summary(error: &ApiError) -> String {
+    let param = error.param.as_ref();
+    let param = param.map_or(String::new(), |param| format!(" ({param})"));
+    let message: String = error.message.chars().take(MOST_LOGGED).collect();
+    let (code, message) = (error.code.unwrap_or(error.kind), one_line(&message));
+    format!("{code}{param}: {message}")
+}
+
+/// A 200 with a JSON body that is already rendered.
+pub fn json(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}

@@ -1,0 +1,260 @@
+//! What happens to every request around its endpoint: an id, the checks of its key and origin, and
+//! afterwards a count and a line in the log.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, Request};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use penstock_api_types::ApiError;
+use penstock_http::{
+    Bearer, Caller, Exchange, KeyPermit, Keys, Level, LogFields, RandomIds, RateLimited,
+    RequestCounts, has_key, is_below, log_with, request_id, with_request_id,
+};
+
+use crate::failure::{Failure, log_refusal};
+use crate::{anthropic, cors};
+
+/// Probes and scrapers carry no keys.
+const OPEN: [&str; 5] = ["/health", "/metrics", "/metrics/stream", "/ping", "/ready"];
+
+/// At and below this path the admin key is required instead of the others.
+const ADMIN: &str = "/v1/kv";
+
+/// Characters of a path.
+const MOST_LOGGED: usize = 200;
+
+/// What the checks need.
+#[derive(Debug)]
+pub struct Guard {
+    pub keys: Keys,
+    /// The key of `/v1/kv`. `None` disables these endpoints.
+    pub admin_key: Option<String>,
+    /// Origins whose pages may use the server from a browser; `*` is all.
+    pub allowed_origins: Vec<String>,
+    /// A line in the log for every request that has ended.
+    pub access_log: bool,
+    /// By handler, whatever became of them.
+    pub counts: Arc<RequestCounts>,
+    pub ids: RandomIds,
+}
+
+/// What the endpoint adds to the line of the access log; an extension of its response.
+#[derive(Debug, Clone)]
+pub struct AccessNote(pub String);
+
+/// Layer around the endpoints, for [`axum::middleware::from_fn_with_state`].
+/// Gives the request an id, rejects it without a valid key, and observes its end.
+pub async fn guarded(
+    State(guard): State<Arc<Guard>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let exchange = Exchange::begin(&request);
+    let ids = guard.clone();
+    with_request_id(&ids.ids, request, |request| async move {
+        let id = request_id(&request);
+        let path: String = request.uri().path().chars().take(MOST_LOGGED).collect();
+        let (response, permit) = checked(&guard, request, next).await;
+        observed(guard, exchange, response, id, path, permit)
+    })
+    .await
+}
+
+/// The endpoint's answer, or why it is not asked; and a permit for as long as the answer lasts.
+async fn checked(
+    guard: &Guard,
+    mut request: Request<Body>,
+    next: Next,
+) -> (Response, Option<CallerPermit>) {
+    let origins = &guard.allowed_origins;
+    if let Some(response) = cors::preflight(origins, &request) {
+        return (response, None);
+    }
+    let origin = cors::allowed_origin(origins, request.headers());
+    let anthropic = anthropic::is_here(request.uri().path()).then(|| request_id(&request));
+    let admitted = guard.admit(&request);
+    let (mut response, permit) = match admitted {
+        Ok(permit) => {
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.caller.clone());
+            }
+            (next.run(request).await, permit)
+        }
+        Err(error) => (Failure(error).into_response(), None),
+    };
+    if let Some(request_id) = anthropic {
+        anthropic::in_own_form(&mut response, &request_id);
+    }
+    if let Some(origin) = origin {
+        cors::allow(response.headers_mut(), origin);
+    }
+    (response, permit)
+}
+
+impl Guard {
+    /// Checks key, origin and, where the request may cost something, the limits of the key. A named
+    /// key's permit is kept until the answer has ended.
+    ///
+    /// # Errors
+    /// One of the checks fails.
+    pub fn admit(&self, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
+        let bearer = check_key(self, request)?;
+        check_endpoint(&bearer, request.uri().path())?;
+        cors::check_origin(&self.allowed_origins, request)?;
+        admit(bearer, request)
+    }
+}
+
+/// A request of a named key, within its limits.
+#[derive(Debug)]
+pub struct CallerPermit {
+    pub caller: Arc<Caller>,
+    /// It may cost something, and counts against the key.
+    _running: Option<KeyPermit>,
+}
+
+/// Counts a request that may cost something against its key.
+fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
+    let Bearer::Named(caller) = bearer else {
+        return Ok(None);
+    };
+    if !may_cost(request.method(), request.uri().path()) {
+        return Ok(Some(CallerPermit {
+            caller,
+            _running: None,
+        }));
+    }
+    let admitted = caller.usage.admit(&caller.limits, Instant::now());
+    let running = admitted.map_err(
+        |RateLimited {
+             limit,
+             most,
+             retry_after_s,
+         }| { ApiError::rate_limited(limit, most, retry_after_s) },
+    )?;
+    Ok(Some(CallerPermit {
+        caller,
+        _running: Some(running),
+    }))
+}
+
+/// Whether an engine may have to do something: what is posted, and whatever goes to what it keeps.
+/// The list of models is the server's own.
+fn may_cost(method: &Method, path: &str) -> bool {
+    *method == Method::POST || (is_below(path, "/v1") && !is_below(path, "/v1/models"))
+}
+
+/// Logs a refusal at once, and counts the request when its answer has ended.
+fn observed(
+    guard: Arc<Guard>,
+    exchange: Exchange,
+    response: Response,
+    id: String,
+    path: String,
+    permit: Option<CallerPermit>,
+) -> Response {
+    let (method, peer) = (exchange.method, exchange.peer);
+    // A probe asks again and again; its answer is not news.
+    let refusal = response.extensions().get::<ApiError>();
+    if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
+        log_refusal(&id, method, &path, error);
+    }
+    let ended = exchange.clone();
+    let note = response.extensions().get::<AccessNote>().cloned();
+    exchange.observe(response, move |end| {
+        guard.counts.count(ended, &end);
+        if guard.access_log {
+            let (status, bytes) = (end.status, end.bytes);
+            let peer = peer.map_or("unix".to_owned(), |peer| peer.to_string());
+            let seconds = end.duration.as_secs_f64();
+            let left = if end.complete { "" } else { ", client left" };
+            let decision = note.map(|note| note.0);
+            let said = decision.as_deref();
+            let said = said.map_or(String::new(), |said| format!(", {said}"));
+            let key = permit.as_ref().map(|permit| permit.caller.name.as_str());
+            let by = key.map_or(String::new(), |name| format!(" by {name:?}"));
+            log_with(
+                Level::Info,
+                format!(
+                    "{id}: {peer} {method} {path}{by} {status}, {bytes} bytes, \
+                     {seconds:.3} s{left}{said}"
+                ),
+                LogFields::default()
+                    .with("request_id", id)
+                    .with("client", peer)
+                    .with("method", method)
+                    .with("path", path)
+                    .with("key", key)
+                    .with("status", status)
+                    .with("bytes", bytes)
+                    .with("seconds", seconds)
+                    .with("complete", end.complete)
+                    .with("decision", decision),
+            );
+        }
+        drop(permit);
+    })
+}
+
+fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError> {
+    let path = request.uri().path();
+    if is_admin(path) {
+        let key = guard.admin_key.as_ref();
+        let key = key.ok_or_else(ApiError::admin_disabled)?;
+        let known = has_key(std::slice::from_ref(key), request);
+        return known
+            .then_some(Bearer::Anyone)
+            .ok_or_else(ApiError::admin_unauthorized);
+    }
+    if OPEN.contains(&path) {
+        return Ok(Bearer::Anyone);
+    }
+    guard
+        .keys
+        .bearer(request)
+        .ok_or_else(ApiError::unauthorized)
+}
+
+/// Some proxies and servers take letters of either case for one.
+fn is_admin(path: &str) -> bool {
+    is_below(&path.to_ascii_lowercase(), ADMIN)
+}
+
+/// A named key may be for some endpoints only. Probes and scrapers, who need none, are not asked.
+fn check_endpoint(bearer: &Bearer, path: &str) -> Result<(), ApiError> {
+    match bearer {
+        Bearer::Named(caller) if !caller.may_reach(path) => {
+            Err(ApiError::endpoint_forbidden(&caller.name, path))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_to_an_engine_may_cost_whatever_its_method() {
+        for (method, path, wanted) in [
+            ("POST", "/tokenize", true),
+            ("POST", "/v1/models/m", true),
+            ("GET", "/v1/files/f", true),
+            ("HEAD", "/v1/files/f", true),
+            ("PUT", "/v1/uploads/u", true),
+            ("PATCH", "/v1/x", true),
+            ("DELETE", "/v1/responses/r", true),
+            ("GET", "/v1/models", false),
+            ("GET", "/v1/models/org/m", false),
+            ("GET", "/v1/models_of_others", true),
+            ("GET", "/version", false),
+        ] {
+            let method: Method = method.parse().unwrap();
+            assert_eq!(may_cost(&method, path), wanted, "{method} {path}");
+        }
+    }
+}

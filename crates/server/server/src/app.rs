@@ -1,0 +1,245 @@
+//! State that all requests share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use penstock_api_http::{Failure, Guard};
+use penstock_api_types::ApiError;
+use penstock_engine_client::Engine;
+use penstock_http::{BodyBudget, HeldBody, Keys, RandomIds, read_body};
+use penstock_tokenizer::TextModel;
+use penstock_wire::Ready;
+
+use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
+use crate::arrival::unix_now;
+use crate::config::Config;
+use crate::grammar::Grammars;
+use crate::lanes::Lanes;
+use crate::load::LoadStreams;
+use crate::metrics::{EngineView, Metrics, Rejection};
+use crate::reading::Formats;
+use crate::render::Identity;
+
+/// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
+/// takes longer.
+const RETRY_QUEUE: u32 = 1;
+const MAX_RETRY_QUEUE: u32 = 60;
+const RETRY_ENGINE: u32 = 2;
+const RETRY_DRAIN: u32 = 5;
+
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) engine: Engine,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) lanes: Lanes,
+    pub(crate) grammars: Grammars,
+    pub(crate) load_streams: LoadStreams,
+    bodies: BodyBudget,
+    limiter: AdmissionLimiter,
+    /// Empty until the model's text files have been read.
+    text: OnceLock<(Arc<TextModel>, Formats)>,
+    draining: AtomicBool,
+    started: u64,
+}
+
+impl App {
+    pub(crate) fn new(config: Config, keys: Keys, engine: Engine, metrics: Arc<Metrics>) -> Self {
+        let guard = Guard {
+            keys,
+            admin_key: config.admin_api_key.clone(),
+            allowed_origins: config.allowed_origins.clone(),
+            access_log: config.access_log,
+            counts: metrics.http.clone(),
+            ids: RandomIds::default(),
+        };
+        Self {
+            lanes: Lanes::new(&config.limits),
+            grammars: Grammars::new(&config.job_command),
+            load_streams: LoadStreams::default(),
+            bodies: BodyBudget::new(&config.limits),
+            config,
+            guard: Arc::new(guard),
+            engine,
+            metrics,
+            limiter: AdmissionLimiter::default(),
+            text: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            started: unix_now(),
+        }
+    }
+
+    /// Makes the model's text side available. Only the first call counts.
+    pub(crate) fn set_text(&self, text: Arc<TextModel>) {
+        let formats = Formats::of(&text, &self.config);
+        let _ = self.text.set((text, formats));
+    }
+
+    /// The text side; 503 until it has been read.
+    pub(crate) fn text(&self) -> Result<&TextModel, ApiError> {
+        self.text_and_formats().map(|(text, _)| text.as_ref())
+    }
+
+    /// How the model writes tool calls and reasoning; 503 until its text side has been read.
+    pub(crate) fn formats(&self) -> Result<&Formats, ApiError> {
+        self.text_and_formats().map(|(_, formats)| formats)
+    }
+
+    fn text_and_formats(&self) -> Result<&(Arc<TextModel>, Formats), ApiError> {
+        self.text.get().ok_or_else(|| {
+            ApiError::unavailable("The server is starting: no tokenizer yet.", RETRY_ENGINE)
+        })
+    }
+
+    /// The whole body of a request, within the limits.
+    pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
+        let limit = self.body_limit();
+        Ok(read_body(request, limit, &self.config.limits, &self.bodies).await?)
+    }
+
+    /// The largest body: by default the longest text that fits the context, and room for the rest.
+    fn body_limit(&self) -> usize {
+        let limits = &self.config.limits;
+        limits.max_body_bytes.unwrap_or_else(|| {
+            let text = self.text.get().zip(self.max_model_len());
+            let text = text.and_then(|((text, _), tokens)| text.longest_text(tokens));
+            text.unwrap_or(0).saturating_add(limits.json_bytes)
+        })
+    }
+
+    /// The context in tokens; `None` while no engine is ready and no limit is set.
+    pub(crate) fn max_model_len(&self) -> Option<u32> {
+        let ready = self.limits().map(|limits| limits.max_model_len);
+        ready.or(self.config.max_model_len)
+    }
+
+    /// From now on new generation requests are refused.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Requests inside that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.limiter.taken()
+    }
+
+    /// 404 unless `asked` is absent or served.
+    pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        let names = &self.config.served_model_names;
+        match asked {
+            Some(name) if !names.iter().any(|served| served == name) => {
+                Err(ApiError::model_not_found(name, names))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The name responses carry: what was asked for, or the first one served.
+    pub(crate) fn identity(
+        &self,
+        prefix: &str,
+        request_id: &str,
+        asked: Option<String>,
+        created: u64,
+    ) -> Identity {
+        Identity {
+            id: format!("{prefix}-{request_id}"),
+            created,
+            model: asked.unwrap_or_else(|| self.config.served_model_names[0].clone()),
+        }
+    }
+
+    /// Leave for `count` engine requests to be inside.
+    ///
+    /// # Errors
+    /// 503 while draining, without an engine that makes progress, or at capacity; 400 when `count`
+    /// is over capacity.
+    pub(crate) fn admit(&self, count: usize) -> Result<AdmissionPermit, ApiError> {
+        if self.draining() {
+            self.metrics.rejected(Rejection::Draining);
+            return Err(ApiError::unavailable(
+                "The server is shutting down.",
+                RETRY_DRAIN,
+            ));
+        }
+        let limits = self.limits().filter(|_| self.engine.healthy().is_ok());
+        let limits = limits.ok_or_else(|| self.engine_down())?;
+        if count > limits.capacity {
+            let message = format!(
+                "prompt holds {count} prompts, more than the {} this server takes.",
+                limits.capacity
+            );
+            return Err(ApiError::invalid("prompt", message));
+        }
+        self.limiter.acquire(count, limits).map_err(|wait| {
+            self.metrics.rejected(Rejection::QueueFull);
+            ApiError::queue_full((wait.as_secs() as u32).clamp(RETRY_QUEUE, MAX_RETRY_QUEUE))
+        })
+    }
+
+    /// Leave for the inputs of a pooled request, of which as many are inside at once as the engine
+    /// runs.
+    ///
+    /// # Errors
+    /// Those of [`Self::admit`].
+    pub(crate) fn admit_pooled(&self, inputs: usize) -> Result<AdmissionPermit, ApiError> {
+        let running = self.limits().map_or(1, |limits| limits.running.max(1));
+        self.admit(inputs.min(running))
+    }
+
+    /// The error of requests while no engine is ready, or while it is stuck.
+    pub(crate) fn engine_down(&self) -> ApiError {
+        self.metrics.rejected(Rejection::EngineUnavailable);
+        let reason = self.engine.healthy().err();
+        let reason = reason.unwrap_or_else(|| self.engine.state().to_string());
+        ApiError::unavailable(format!("No engine: {reason}."), RETRY_ENGINE)
+    }
+
+    /// `None` while no engine is ready.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        self.engine
+            .state()
+            .ready()
+            .map(|ready| self.limits_of(ready))
+    }
+
+    fn limits_of(&self, ready: &Ready) -> Limits {
+        let own = self.config.max_model_len.unwrap_or(u32::MAX);
+        Limits {
+            max_model_len: ready.max_model_len.min(own),
+            vocab_size: ready.vocab_size,
+            capacity: self
+                .config
+                .max_queue
+                .saturating_add(ready.max_num_seqs as usize),
+            running: ready.max_num_seqs as usize,
+            max_wait: self.config.max_queue_wait_s.map(Duration::from_secs_f64),
+            kv_tiers: ready.kv_tiers,
+            pooler: ready.pooler,
+        }
+    }
+
+    /// The page of `GET /metrics`.
+    pub(crate) fn metrics_page(&self) -> String {
+        let state = self.engine.state();
+        let ready = state.ready();
+        self.metrics.render(&EngineView {
+            stats: self.engine.stats(),
+            ready: ready.map(Arc::as_ref),
+            tiers: self.engine.tiers(),
+            in_flight: self.in_flight(),
+        })
+    }
+
+    /// When the server started, in Unix seconds.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
+    }
+}

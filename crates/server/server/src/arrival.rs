@@ -1,0 +1,53 @@
+//! The arrival of a request.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::http::Request;
+use penstock_api_types::{Common, RESUMABLE};
+use penstock_http::Caller;
+
+/// When a client's request came in, and whose key it carried, where that has a name.
+#[derive(Clone)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    /// Unix time, in seconds.
+    pub(crate) unix: u64,
+    /// The answer is to have marks, if it is a stream that can have them.
+    pub(crate) marked: bool,
+    pub(crate) caller: Option<Arc<Caller>>,
+}
+
+impl Arrival {
+    pub(crate) fn of(request: &Request<Body>) -> Self {
+        Self {
+            at: Instant::now(),
+            unix: unix_now(),
+            marked: request.headers().contains_key(RESUMABLE),
+            caller: request.extensions().get::<Arc<Caller>>().cloned(),
+        }
+    }
+
+    /// What the answer names as its time, in Unix seconds.
+    pub(crate) fn created(&self, common: &Common) -> u64 {
+        let resume = common.resume.as_ref();
+        resume.map_or(self.unix, |resume| resume.origin.created)
+    }
+
+    /// The salt of the request; another one where its key has a cache of its own.
+    pub(crate) fn salt(&self, asked: Option<&str>) -> Vec<u8> {
+        let asked = asked.unwrap_or_default();
+        let own = self.caller.as_ref();
+        let own = own.and_then(|caller| caller.cache_salt(asked));
+        own.unwrap_or_else(|| asked.to_owned()).into_bytes()
+    }
+}
+
+/// In seconds.
+pub(crate) fn unix_now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}

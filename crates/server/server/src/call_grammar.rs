@@ -1,0 +1,160 @@
+//! The grammar of an output that may or must hold calls. The arguments of a tool that is not strict
+//! are any object where no grammar honours its schema.
+
+use std::sync::Arc;
+
+use penstock_api_types::{ApiError, ChatRequest, OutputGrammar, ToolChoice};
+use penstock_output_parsers::ToolSchema;
+use penstock_structured_output::GrammarError;
+use penstock_wire::{Grammar, GrammarKind};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+use crate::grammar::{Verdict, api_error};
+use crate::grammar_trial::{self, Screening};
+use crate::reading::Reading;
+
+const TOOLS: &str = "tools";
+
+/// The constraint on an output's calls: which tools, and how closely.
+pub(crate) struct CallConstraint {
+    reading: Reading,
+    /// The tools that may be called.
+    tools: Vec<ToolSchema>,
+    several: bool,
+    /// The output is calls alone.
+    demanded: bool,
+    /// The grammar with the schemas as they came.
+    whole: OutputGrammar,
+}
+
+/// Whether calls of a tool follow its schema.
+fn is_followed(tool: &ToolSchema, demanded: bool) -> bool {
+    tool.strict || demanded
+}
+
+fn schema(tool: &ToolSchema) -> Grammar {
+    let schema = tool.parameters.clone().unwrap_or_default();
+    Grammar::new(GrammarKind::JsonSchema, Value::Object(schema).to_string())
+}
+
+/// The grammar of calls of `tools`.
+fn tag(
+    reading: &Reading,
+    tools: &[ToolSchema],
+    several: bool,
+    demanded: bool,
+) -> Result<OutputGrammar, ApiError> {
+    let grammar = match demanded {
+        true => reading.demand(tools, several),
+        false => reading.allow(tools, several),
+    };
+    grammar.ok_or_else(|| ApiError::internal("Calls of this model have no mark."))
+}
+
+impl CallConstraint {
+    /// `None` where the request leaves its calls free.
+    ///
+    /// # Errors
+    /// 500 where the model's format cannot tell calls from text, which requests for them presume.
+    pub(crate) fn of(reading: &Reading, request: &ChatRequest) -> Result<Option<Self>, ApiError> {
+        let tools = &request.tools;
+        let (demanded, named) = match &tools.choice {
+            ToolChoice::Required => (true, None),
+            ToolChoice::Named(name) => (true, Some(name)),
+            _ => (false, None),
+        };
+        if !demanded && !reading.is_strict(request) {
+            return Ok(None);
+        }
+        let Some(callable) = reading.tools() else {
+            return Ok(None);
+        };
+        let wanted = |tool: &&ToolSchema| named.is_none_or(|name| tool.name == *name);
+        let tools: Vec<ToolSchema> = callable.iter().filter(wanted).cloned().collect();
+        let several = request.tools.parallel && named.is_none();
+        Ok(Some(Self {
+            whole: tag(reading, &tools, several, demanded)?,
+            reading: reading.clone(),
+            tools,
+            several,
+            demanded,
+        }))
+    }
+
+    pub(crate) fn demanded(&self) -> bool {
+        self.demanded
+    }
+
+    /// The grammar, which compiles where its tools' schemas do. The schemas are checked one by one
+    /// only where all together do not compile: to name the tool, or to let its arguments be any
+    /// object.
+    ///
+    /// # Errors
+    /// 400 with the name of a strict tool whose schema no grammar honours; 503.
+    pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
+        let busy = |error| api_error(TOOLS, TOOLS, &error);
+        match self.whole_compiles(app).await {
+            Ok(()) => return Ok(self.whole),
+            Err(GrammarError::Busy) => return Err(busy(GrammarError::Busy)),
+            Err(_) => {}
+        }
+        let followed = self
+            .tools
+            .iter()
+            .filter(|tool| is_followed(tool, self.demanded));
+        let schemas = Screening::of(followed.map(schema).collect());
+        let trial = schemas.trial(app).await;
+        let turn = schemas.turn(app).await.map_err(busy)?;
+        let app = Arc::clone(app);
+        let grammar = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            self.of_honoured(&app, &schemas, &trial)
+        });
+        grammar
+            .await
+            .unwrap_or_else(|_| Err(ApiError::internal("Reading the tools failed.")))
+    }
+
+    async fn whole_compiles(&self, app: &Arc<App>) -> Verdict {
+        let verdicts = &app.grammars.verdicts;
+        let key = verdicts.key(&("calls", &self.whole.grammar));
+        if let Some(verdict) = verdicts.known(key) {
+            return verdict;
+        }
+        let verdict = grammar_trial::compiled(app, &self.whole.grammar, drop).await;
+        verdicts.keep(key, &verdict);
+        verdict
+    }
+
+    /// The grammar with any object in place of schemas that no grammar honours. `trial` is the
+    /// verdict on the large ones.
+    fn of_honoured(
+        mut self,
+        app: &App,
+        schemas: &Screening,
+        trial: &Verdict,
+    ) -> Result<OutputGrammar, ApiError> {
+        let tokenizer = &app.text()?.tokenizer;
+        let verdicts = app.grammars.check_schemas(tokenizer, schemas.iter(), trial);
+        let demanded = self.demanded;
+        let followed = self
+            .tools
+            .iter_mut()
+            .filter(|tool| is_followed(tool, demanded));
+        for (tool, verdict) in followed.zip(verdicts) {
+            match verdict {
+                Ok(()) => {}
+                Err(error) if tool.strict || error == GrammarError::Busy => {
+                    let what = format!("tools: the parameters of {}", tool.name);
+                    return Err(api_error(TOOLS, &what, &error));
+                }
+                Err(_) => {
+                    let any = Map::from_iter([("type".to_owned(), "object".into())]);
+                    tool.parameters = Some(any);
+                }
+            }
+        }
+        tag(&self.reading, &self.tools, self.several, self.demanded)
+    }
+}

@@ -1,0 +1,38 @@
+//! What a choice gains.
+
+use penstock_api_types::{FinishReason, StopReason};
+use penstock_output_parsers::OutputEvent;
+use penstock_wire::LogprobRow;
+
+/// What one or more engine steps added to a choice.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct OutputDelta {
+    /// Whole characters, with nothing that may still become a stop string. Empty where the text is
+    /// read.
+    pub(crate) text: String,
+    /// What has been read in the text, where it is.
+    pub(crate) events: Vec<OutputEvent>,
+    /// All tokens, also one that stopped the request and has no text.
+    pub(crate) tokens: Vec<u32>,
+    /// One row for each of `tokens`, or none.
+    pub(crate) logprobs: Vec<LogprobRow>,
+    /// Row i belongs to prompt token i + 1. Comes with the first delta.
+    pub(crate) prompt_logprobs: Vec<LogprobRow>,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) stop_reason: Option<StopReason>,
+}
+
+impl OutputDelta {
+    /// Appends a later delta of the same choice.
+    pub(crate) fn merge(&mut self, later: Self) {
+        self.text.push_str(&later.text);
+        for event in later.events {
+            OutputEvent::append(&mut self.events, event);
+        }
+        self.tokens.extend(later.tokens);
+        self.logprobs.extend(later.logprobs);
+        self.prompt_logprobs.extend(later.prompt_logprobs);
+        self.finish = later.finish;
+        self.stop_reason = later.stop_reason;
+    }
+}

@@ -1,0 +1,127 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::Response;
+use penstock_api_types::{ApiError, Common, CompletionRequest, Prompt};
+use penstock_http::request_id;
+
+use super::completions_render::{CompletionRender, ShownPrompt, Style};
+use crate::admission::AdmissionPermit;
+use crate::app::App;
+use crate::arrival::Arrival;
+use crate::jobs::{Job, work_on};
+use crate::lengths::truncate;
+use crate::stream;
+use crate::submit::{EndpointParams, submit};
+use penstock_api_http::Failure;
+
+/// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
+const DEFAULT_MAX_TOKENS: u32 = 16;
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Failure> {
+    let arrival = Arrival::of(&request);
+    let request_id = request_id(&request);
+    let body = app.read_body(request).await?;
+    let AdmittedRequest {
+        common,
+        logprobs,
+        style,
+        prompts,
+        shown,
+        permit,
+    } = work_on(&app, body, prepare).await?;
+    let created = arrival.created(&common);
+    let params = EndpointParams {
+        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+        logprobs,
+        reading: None,
+        prompt_logprobs: logprobs.filter(|_| style.echo),
+        arrival,
+    };
+    let choices = submit(&app, &common, &params, prompts, permit).await?;
+    let identity = app.identity("cmpl", &request_id, common.model, created);
+    let render = CompletionRender::new(identity, app.text()?.tokenizer.clone(), style, shown);
+    Ok(stream::answer(
+        choices,
+        render,
+        common.stream.then_some(common.stream_options),
+    )
+    .await?)
+}
+
+/// An admitted request.
+struct AdmittedRequest {
+    common: Common,
+    logprobs: Option<u8>,
+    style: Style,
+    prompts: Vec<Vec<u32>>,
+    /// What the responses show of the prompt of each choice.
+    shown: Vec<ShownPrompt>,
+    permit: AdmissionPermit,
+}
+
+fn prepare(job: &Job<'_>) -> Result<AdmittedRequest, ApiError> {
+    let request = CompletionRequest::parse(job.body)?;
+    job.app.check_model(request.common.model.as_deref())?;
+    let permit = job
+        .app
+        .admit(request.prompts.len().saturating_mul(request.common.n))?;
+    let style = Style {
+        echo: request.echo,
+        logprobs: request.logprobs.is_some(),
+        token_ids: request.common.return_token_ids,
+        skip_special: request.common.skip_special_tokens,
+    };
+    let (mut prompts, mut shown) = (Vec::new(), Vec::new());
+    for prompt in request.prompts {
+        let (mut tokens, written) = match prompt {
+            Prompt::Tokens(tokens) => (tokens, None),
+            Prompt::Text(written) => {
+                let add_special = request.add_special_tokens;
+                let length = request.common.prompt_limit(permit.limits.max_model_len);
+                let tokens = job.encode("prompt", &written, add_special, length)?;
+                (tokens, Some(written))
+            }
+        };
+        truncate(&mut tokens, &request.common, permit.limits);
+        let prompt = shown_prompt(job, style, &tokens, written);
+        shown.extend(std::iter::repeat_n(prompt, request.common.n));
+        prompts.push(tokens);
+    }
+    Ok(AdmittedRequest {
+        common: request.common,
+        logprobs: request.logprobs,
+        style,
+        prompts,
+        shown,
+        permit,
+    })
+}
+
+fn shown_prompt(
+    job: &Job<'_>,
+    style: Style,
+    tokens: &[u32],
+    written: Option<String>,
+) -> ShownPrompt {
+    let echoed = || written.unwrap_or_else(|| job.text.tokenizer.decode(tokens, true));
+    ShownPrompt {
+        text: if style.echo {
+            echoed().into()
+        } else {
+            Arc::default()
+        },
+        tokens: if style.echo || style.token_ids || style.logprobs {
+            tokens.into()
+        } else {
+            Arc::default()
+        },
+    }
+}

@@ -1,0 +1,59 @@
+//! Requests at the engine, whose errors become API errors.
+
+use std::task::{Context, Poll};
+
+use penstock_api_types::ApiError;
+use penstock_engine_client::{Event, RequestStream, SubmitError};
+use penstock_wire::{Finish, Output, TokenRequest};
+
+use crate::app::App;
+
+/// Sends a request; `hold` is dropped when the engine has ended it.
+pub(crate) fn submit(
+    app: &App,
+    request: TokenRequest,
+    hold: impl Send + 'static,
+) -> Result<RequestStream, ApiError> {
+    let submitted = app.engine.submit_holding(request, hold);
+    submitted.map_err(|error| match error {
+        SubmitError::NotReady { .. } => app.engine_down(),
+        SubmitError::Invalid(error) => {
+            ApiError::bad_request(format!("The request does not fit the wire: {error}."))
+        }
+    })
+}
+
+/// The next output of a request, or the error of an unwanted end.
+pub(crate) fn poll_output(
+    events: &mut RequestStream,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Output, ApiError>> {
+    events.poll_next(cx).map(|event| match event {
+        Some(Event::Output(mut output)) => refusal(&mut output).map(|()| output),
+        Some(Event::Failed { reason }) => Err(ApiError::engine_failed(&reason)),
+        None => Err(ApiError::internal(
+            "The engine ended the request without a finish.",
+        )),
+    })
+}
+
+/// The error of an end that is neither a stop nor the length.
+fn refusal(output: &mut Output) -> Result<(), ApiError> {
+    match output.finish {
+        Finish::None | Finish::Stop | Finish::Length => Ok(()),
+        Finish::Rejected => Err(ApiError::queue_full(1)),
+        Finish::Cancelled => Err(ApiError::unavailable("The engine is shutting down.", 5)),
+        Finish::Error => {
+            let reason = output.error.take();
+            let reason = reason.as_deref().unwrap_or("it gave no reason");
+            let message = format!("The engine could not run the request: {reason}.");
+            Err(ApiError::internal(message))
+        }
+        Finish::Unfit => {
+            let reason = output.error.take().unwrap_or_default();
+            Err(ApiError::bad_request(format!(
+                "The request cannot be run: {reason}."
+            )))
+        }
+    }
+}

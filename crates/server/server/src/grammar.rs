@@ -1,0 +1,145 @@
+//! Grammars of requests: compiled here first, so that one that cannot be followed is refused before
+//! the engine sees it.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use penstock_api_types::ApiError;
+use penstock_structured_output::{Compiled, Compiler, GrammarError, Vocabulary};
+use penstock_tokenizer::Tokenizer;
+use penstock_wire::Grammar;
+use tokio::sync::Mutex as TaskMutex;
+
+use crate::job_process::JobProcess;
+
+/// Time to compile a grammar: ordinary ones take milliseconds.
+const COMPILE_LIMIT: Duration = Duration::from_secs(3);
+const RETRY_S: u32 = 1;
+/// Verdicts that are kept.
+const KEPT: usize = 1024;
+/// Locks by which requests wait for the trial of one grammar.
+const GATES: usize = 32;
+
+pub(crate) type Verdict = Result<(), GrammarError>;
+
+/// The compiler of the model's vocabulary, made with the first grammar.
+#[derive(Default)]
+pub(crate) struct Grammars {
+    compiler: OnceLock<Result<Compiler, GrammarError>>,
+    /// `None`: trials are left out.
+    pub(crate) process: Option<JobProcess>,
+    /// One grammar that is asked for many times at once has one trial.
+    gates: [Arc<TaskMutex<()>>; GATES],
+    pub(crate) verdicts: Verdicts,
+}
+
+impl Grammars {
+    /// `command` runs jobs of requests.
+    pub(crate) fn new(command: &[String]) -> Self {
+        Self {
+            process: JobProcess::new(command, "grammar"),
+            ..Self::default()
+        }
+    }
+
+    /// Compiles the grammar of a request after its trial; waits for it.
+    ///
+    /// # Errors
+    /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
+    pub(crate) fn compile(
+        &self,
+        tokenizer: &Tokenizer,
+        grammar: &Grammar,
+    ) -> Result<Compiled, GrammarError> {
+        self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
+    }
+
+    /// Whether a grammar is compiled and kept.
+    pub(crate) fn is_kept(&self, grammar: &Grammar) -> bool {
+        let compiler = self.compiler.get().and_then(|made| made.as_ref().ok());
+        compiler.is_some_and(|compiler| compiler.is_kept(grammar))
+    }
+
+    /// The verdict on each schema: the keyword that no grammar honours, or [`GrammarError::Busy`].
+    /// A schema comes with whether it is large; `trial` is the verdict on the large ones.
+    pub(crate) fn check_schemas<'a>(
+        &self,
+        tokenizer: &Tokenizer,
+        schemas: impl ExactSizeIterator<Item = (&'a Grammar, bool)>,
+        trial: &Verdict,
+    ) -> Vec<Verdict> {
+        let compiler = match self.compiler(tokenizer) {
+            Ok(compiler) => compiler,
+            Err(error) => return vec![Err(error); schemas.len()],
+        };
+        let check = |(schema, large): (&Grammar, bool)| {
+            if large {
+                trial.clone()?;
+            }
+            let key = self.verdicts.key(&("schema", schema));
+            self.verdicts.known(key).unwrap_or_else(|| {
+                let verdict = compiler.check_schema(&schema.text, COMPILE_LIMIT);
+                self.verdicts.keep(key, &verdict);
+                verdict
+            })
+        };
+        schemas.map(check).collect()
+    }
+
+    /// The lock of a grammar's trial, by its number.
+    pub(crate) fn gate(&self, key: u64) -> Arc<TaskMutex<()>> {
+        Arc::clone(&self.gates[key as usize % GATES])
+    }
+
+    pub(crate) fn compiler(&self, tokenizer: &Tokenizer) -> Result<&Compiler, GrammarError> {
+        let make = || Vocabulary::new(tokenizer).map(Compiler::new);
+        self.compiler
+            .get_or_init(make)
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+}
+
+/// What was found of the last grammars, by a number of each.
+#[derive(Default)]
+pub(crate) struct Verdicts {
+    numbers: RandomState,
+    kept: Mutex<VecDeque<(u64, Verdict)>>,
+}
+
+impl Verdicts {
+    pub(crate) fn key(&self, of: &impl std::hash::Hash) -> u64 {
+        self.numbers.hash_one(of)
+    }
+
+    pub(crate) fn known(&self, key: u64) -> Option<Verdict> {
+        let kept = lock(&self.kept);
+        let known = kept.iter().find(|(other, _)| *other == key);
+        known.map(|(_, verdict)| verdict.clone())
+    }
+
+    pub(crate) fn keep(&self, key: u64, verdict: &Verdict) {
+        // Both errors depend on the load of the moment.
+        if !matches!(verdict, Err(GrammarError::Busy | GrammarError::TooSlow(_))) {
+            let mut kept = lock(&self.kept);
+            kept.truncate(KEPT - 1);
+            kept.push_front((key, verdict.clone()));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// 400 about `what` of a field; 503 while too many grammars are compiled.
+pub(crate) fn api_error(field: &'static str, what: &str, error: &GrammarError) -> ApiError {
+    match error {
+        GrammarError::Busy => {
+            ApiError::unavailable("Too many grammars are being compiled.", RETRY_S)
+        }
+        error => ApiError::invalid(field, format!("{what}: {error}.")),
+    }
+}

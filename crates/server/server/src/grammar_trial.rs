@@ -1,0 +1,128 @@
+//! Grammars that may not end are compiled by a process that can be ended, before they are compiled
+//! here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_http::{Level, log};
+use penstock_structured_output::{Compiled, GrammarError, is_small, trial_job, trial_verdict};
+use penstock_wire::Grammar;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::app::App;
+use crate::grammar::Verdict;
+use crate::job_process::JobProcess;
+
+/// The longest wait for a trial, and for a thread that compiles.
+const TURN_LIMIT: Duration = Duration::from_secs(10);
+
+/// Grammars of a request by what they may take to compile, for which each is parsed once.
+pub(crate) struct Screening {
+    grammars: Vec<Grammar>,
+    /// By index: the grammar needs a trial.
+    large: Vec<bool>,
+}
+
+impl Screening {
+    pub(crate) fn of(grammars: Vec<Grammar>) -> Self {
+        let large = grammars.iter().map(|grammar| !is_small(grammar)).collect();
+        Self { grammars, large }
+    }
+
+    /// The grammars, each with whether it is large.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Grammar, bool)> {
+        self.grammars.iter().zip(self.large.iter().copied())
+    }
+
+    /// The verdict on the large grammars, from one process that compiles them all: where that does
+    /// not end, all are too large. Takes no thread while it waits.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+    pub(crate) async fn trial(&self, app: &Arc<App>) -> Verdict {
+        let large = self.iter().filter(|(_, large)| *large);
+        try_out(app, large.map(|(grammar, _)| grammar.clone()).collect()).await
+    }
+
+    /// Waits for a thread that compiles the grammars, after their trial.
+    ///
+    /// # Errors
+    /// [`GrammarError::Busy`].
+    pub(crate) async fn turn(&self, app: &App) -> Result<OwnedSemaphorePermit, GrammarError> {
+        let large = self.large.contains(&true);
+        let turn = timeout(TURN_LIMIT, app.lanes.grammar_turn(large)).await;
+        turn.map_or(Err(GrammarError::Busy), |turn| {
+            turn.map_err(|_| GrammarError::Busy)
+        })
+    }
+}
+
+/// Compiles a grammar here, after its trial, and runs `work` on it, on a thread for that.
+///
+/// # Errors
+/// The grammar's own fault; [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+pub(crate) async fn compiled<T: Send + 'static>(
+    app: &Arc<App>,
+    grammar: &Grammar,
+    work: impl FnOnce(Compiled) -> T + Send + 'static,
+) -> Result<T, GrammarError> {
+    let screening = Screening::of(vec![grammar.clone()]);
+    screening.trial(app).await?;
+    let turn = screening.turn(app).await?;
+    let (app, grammar) = (Arc::clone(app), grammar.clone());
+    let outcome = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let text = app.text().map_err(|_| GrammarError::Busy)?;
+        app.grammars.compile(&text.tokenizer, &grammar).map(work)
+    });
+    outcome.await.unwrap_or(Err(GrammarError::Busy))
+}
+
+async fn try_out(app: &Arc<App>, large: Vec<Grammar>) -> Verdict {
+    let own = &app.grammars;
+    let Some(process) = own.process.clone().filter(|_| !large.is_empty()) else {
+        return Ok(());
+    };
+    let key = own.verdicts.key(&large);
+    if let Some(verdict) = own.verdicts.known(key) {
+        return verdict;
+    }
+    let gate = own.gate(key);
+    let waited = timeout(TURN_LIMIT, async {
+        let gate = gate.lock_owned().await;
+        if let Some(verdict) = own.verdicts.known(key) {
+            return Err(verdict);
+        }
+        let turn = app.lanes.trial_turn().await;
+        turn.map(|turn| (gate, turn))
+            .map_err(|_| Err(GrammarError::Busy))
+    });
+    let held = match waited.await {
+        Ok(Ok(held)) => held,
+        Ok(Err(verdict)) => return verdict,
+        Err(_) => return Err(GrammarError::Busy),
+    };
+    let app = Arc::clone(app);
+    let trial = tokio::task::spawn_blocking(move || {
+        let _held = held;
+        let verdict = tried(&app, &process, &large);
+        app.grammars.verdicts.keep(key, &verdict);
+        verdict
+    });
+    trial.await.unwrap_or(Err(GrammarError::Busy))
+}
+
+/// The outcome of a trial.
+fn tried(app: &App, process: &JobProcess, grammars: &[Grammar]) -> Verdict {
+    let text = app.text().map_err(|_| GrammarError::Busy)?;
+    let job = trial_job(app.grammars.compiler(&text.tokenizer)?, grammars)?;
+    match process.run(&job) {
+        Ok(outcome) => trial_verdict(outcome.as_deref()),
+        Err(error) => {
+            let line = format!("the process that tries a grammar cannot start: {error}");
+            log(Level::Warning, line);
+            Err(GrammarError::Busy)
+        }
+    }
+}

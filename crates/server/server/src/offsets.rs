@@ -1,0 +1,54 @@
+//! Where the text of each token begins in the text of a completion.
+
+use std::sync::Arc;
+
+use penstock_tokenizer::{Detokenizer, Tokenizer};
+
+/// Offsets of tokens that come one after the other, in characters. A token that is a part of a
+/// character has the offset of that character, one that the text leaves out adds nothing.
+pub(crate) struct Offsets {
+    detokenizer: Detokenizer,
+    characters: u32,
+}
+
+impl Offsets {
+    /// Offsets in an output that begins after so many `characters`; `detokenizer` is as that of
+    /// its text.
+    pub(crate) fn of_output(detokenizer: Detokenizer, characters: u32) -> Self {
+        Self {
+            detokenizer,
+            characters,
+        }
+    }
+
+    /// The offset of the next token.
+    pub(crate) fn next(&mut self, token: u32) -> u32 {
+        let offset = self.characters;
+        self.characters += count(&self.detokenizer.push(token));
+        offset
+    }
+}
+
+/// The offsets of a prompt's tokens in its `text`, as it is echoed. Special tokens count where the
+/// text has them: a client wrote some, and the tokenizer added others.
+pub(crate) fn of_prompt(tokenizer: &Arc<Tokenizer>, tokens: &[u32], text: &str) -> Vec<u32> {
+    let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), false, &[]);
+    let (mut rest, mut characters) = (text, 0);
+    let offset = |&token: &u32| {
+        let offset = characters;
+        let piece = detokenizer.push(token);
+        match rest.strip_prefix(piece.as_str()) {
+            Some(after) => rest = after,
+            None if tokenizer.is_special(token) => return offset,
+            None => {}
+        }
+        characters += count(&piece);
+        offset
+    };
+    tokens.iter().map(offset).collect()
+}
+
+/// The characters of a text.
+pub(crate) fn count(text: &str) -> u32 {
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
+}

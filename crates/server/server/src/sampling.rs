@@ -1,0 +1,75 @@
+//! Sampling parameters of a request: its fields, the server's defaults, the model's end tokens.
+
+use penstock_api_types::{ApiError, Common, LogitRules};
+use penstock_tokenizer::{TextError, TextModel};
+use penstock_wire::SamplingParams;
+
+use crate::admission::Limits;
+use crate::app::App;
+
+/// The parameters that all choices of a request share.
+pub(crate) fn params(
+    app: &App,
+    common: &Common,
+    seed: u64,
+    logprobs: Option<u8>,
+    limits: &Limits,
+) -> Result<SamplingParams, ApiError> {
+    let (defaults, rules) = (&app.config.generation_defaults, &common.logits);
+    check_rules(rules, limits)?;
+    let repetition = rules.repetition_penalty.or(defaults.repetition_penalty);
+    let banned = banned(app.text()?, &rules.bad_words)
+        .map_err(|error| ApiError::invalid("bad_words", format!("bad_words: {error}.")))?;
+    Ok(SamplingParams {
+        temperature: common.temperature.or(defaults.temperature).unwrap_or(1.0),
+        top_k: u32::try_from(common.top_k.or(defaults.top_k).unwrap_or(0)).unwrap_or(0),
+        top_p: common.top_p.or(defaults.top_p).unwrap_or(1.0),
+        min_p: rules.min_p.or(defaults.min_p).unwrap_or(0.0),
+        seed,
+        choice: 0,
+        logprobs,
+        repetition_penalty: repetition.unwrap_or(1.0),
+        presence_penalty: rules.presence_penalty,
+        frequency_penalty: rules.frequency_penalty,
+        bias: rules.logit_bias.clone(),
+        allowed: rules.allowed_token_ids.clone(),
+        banned,
+        suppressed: end_tokens(app, common),
+        suppressed_until: 0,
+    })
+}
+
+/// Tokens that end the output: not drawn before `min_tokens`, nor before a grammar allows the end.
+fn end_tokens(app: &App, common: &Common) -> Vec<u32> {
+    if common.min_tokens == 0 && common.grammar.is_none() {
+        return Vec::new();
+    }
+    let mut tokens = common.stop_token_ids.clone();
+    if let (false, Some(ready)) = (common.ignore_eos, app.engine.state().ready()) {
+        tokens.extend(&ready.eos_token_ids);
+    }
+    tokens
+}
+
+fn check_rules(rules: &LogitRules, limits: &Limits) -> Result<(), ApiError> {
+    let biased: Vec<u32> = rules.logit_bias.iter().map(|b| b.0).collect();
+    limits.check_tokens("logit_bias", &biased)?;
+    limits.check_tokens("allowed_token_ids", &rules.allowed_token_ids)
+}
+
+/// The token runs of bad words: at the start of a text, and after a space where that is another
+/// token of the same length, as vLLM has it.
+fn banned(text: &TextModel, words: &[String]) -> Result<Vec<Vec<u32>>, TextError> {
+    let mut runs: Vec<Vec<u32>> = Vec::new();
+    for word in words {
+        let word = word.trim_start();
+        let plain = text.tokenizer.encode(word, false)?;
+        let spaced = text.tokenizer.encode(&format!(" {word}"), false)?;
+        if spaced.first() != plain.first() && spaced.len() == plain.len() {
+            runs.push(spaced);
+        }
+        runs.push(plain);
+    }
+    runs.retain(|run| !run.is_empty());
+    Ok(runs)
+}

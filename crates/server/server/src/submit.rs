@@ -1,0 +1,156 @@
+//! From validated parameters and token ids to requests at the engine.
+
+use std::sync::Arc;
+
+use penstock_api_types::{ApiError, Common, MaxTokens, Origin};
+use penstock_tokenizer::Detokenizer;
+use penstock_wire::{SamplingParams, TokenRequest};
+
+use crate::admission::{AdmissionPermit, Limits, Slot};
+use crate::app::App;
+use crate::arrival::Arrival;
+use crate::choice::{Choice, TextRules};
+use crate::choices::ChoiceStreams;
+use crate::marks::Marks;
+use crate::metrics::RequestTimer;
+use crate::reading::{Reader, Reading};
+use crate::{engine, lengths, resume, sampling, wanted_grammar};
+
+/// What an endpoint adds to the common parameters.
+pub(crate) struct EndpointParams {
+    /// `max_tokens` of requests without it; `None` for what fits.
+    pub(crate) default_max_tokens: Option<u32>,
+    pub(crate) logprobs: Option<u8>,
+    pub(crate) prompt_logprobs: Option<u8>,
+    /// `None`: the outputs are plain text.
+    pub(crate) reading: Option<Reading>,
+    pub(crate) arrival: Arrival,
+}
+
+/// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked
+/// before the first is sent.
+pub(crate) async fn submit(
+    app: &Arc<App>,
+    common: &Common,
+    params: &EndpointParams,
+    prompts: Vec<Vec<u32>>,
+    permit: AdmissionPermit,
+) -> Result<ChoiceStreams, ApiError> {
+    let limits = permit.limits;
+    if limits.pooler.only {
+        return Err(ApiError::unsupported_endpoint(
+            "The model has no output head and writes no text: it is served at /v1/embeddings, \
+             /v1/score and /v1/rerank",
+        ));
+    }
+    limits.check_tokens("stop_token_ids", &common.stop_token_ids)?;
+    let origin = resume::origin(app, common, &params.arrival);
+    let sampling = sampling::params(app, common, origin.seed, params.logprobs, &limits)?;
+    let grammar = wanted_grammar::checked(app, common).await?;
+    let single = prompts.len() * common.n == 1 && params.prompt_logprobs.is_none();
+    let mut requests = Vec::with_capacity(prompts.len() * common.n);
+    for prompt in prompts {
+        let mut first = token_request(common, params, &limits, prompt, sampling.clone())?;
+        first.grammar = grammar.clone();
+        resume::append(&mut first, common, &limits, single)?;
+        for choice in 0..common.n as u32 {
+            let mut request = first.clone();
+            request.sampling.choice = choice;
+            // The others may wait for their turn: with the first the answer has begun.
+            request.expires = requests.is_empty();
+            requests.push(request);
+        }
+    }
+    let choices = requests
+        .into_iter()
+        .zip(permit.slots)
+        .map(|(request, slot)| start(app, common, params, request, slot, origin))
+        .collect::<Result<_, _>>()?;
+    let tiers_shown = limits.kv_tiers.any() || common.return_cached_tokens_by_tier;
+    let tiers = tiers_shown.then_some(limits.kv_tiers);
+    let mut choices = ChoiceStreams::new(choices, tiers);
+    if let Some(resume) = &common.resume {
+        choices.replay(&resume.steps, params.logprobs.is_some())?;
+    }
+    let marked = params.arrival.marked && single;
+    choices.marks = marked.then(|| Marks::new(origin, common.resume.is_some()));
+    Ok(choices)
+}
+
+fn token_request(
+    common: &Common,
+    params: &EndpointParams,
+    limits: &Limits,
+    prompt: Vec<u32>,
+    mut sampling: SamplingParams,
+) -> Result<TokenRequest, ApiError> {
+    lengths::check_prompt(&prompt, limits)?;
+    let max_tokens = lengths::max_tokens(common, params.default_max_tokens, limits, prompt.len())?;
+    let min_tokens = common.min_tokens.min(max_tokens);
+    sampling.suppressed_until = match min_tokens {
+        0 => 0,
+        min_tokens => prompt.len() as u32 + min_tokens,
+    };
+    Ok(TokenRequest {
+        prompt,
+        resumed: 0,
+        max_tokens,
+        min_tokens,
+        prompt_logprobs: params.prompt_logprobs,
+        ignore_eos: common.ignore_eos,
+        // A cached position has no logits to take probabilities from.
+        skip_prefix_cache: params.prompt_logprobs.is_some(),
+        stop_token_ids: common.stop_token_ids.clone(),
+        cache_salt: params.arrival.salt(common.cache_salt.as_deref()),
+        pool: false,
+        expires: false,
+        grammar: None,
+        adapter: 0,
+        priority: common.priority,
+        sampling,
+    })
+}
+
+fn start(
+    app: &App,
+    common: &Common,
+    params: &EndpointParams,
+    request: TokenRequest,
+    slot: Slot,
+    origin: Origin,
+) -> Result<Choice, ApiError> {
+    let max_tokens = request.max_tokens;
+    // The choices of a prompt share its tokens in the usage.
+    let shared = request.sampling.choice > 0;
+    let prompt_tokens = request.prompt.len() as u32 - request.resumed;
+    let tokenizer = app.text()?.tokenizer.clone();
+    let prompt = &request.prompt[..prompt_tokens as usize];
+    let mut detokenizer = Detokenizer::new(tokenizer, common.skip_special_tokens, prompt);
+    let reading = params.reading.clone();
+    let reader = reading.map(|reading| {
+        detokenizer.keep(reading.kept.clone());
+        let choice = u64::from(request.sampling.choice);
+        Reader::new(reading, origin.calls.wrapping_add(choice << 16))
+    });
+    let rules = TextRules {
+        stop: common.stop.clone(),
+        stop_token_ids: common.stop_token_ids.clone(),
+        include_stop: common.include_stop,
+        min_tokens: request.min_tokens,
+        discard_output: common.max_tokens == MaxTokens::Exactly(0),
+    };
+    let events = engine::submit(app, request, slot)?;
+    if let (Some(caller), false) = (&params.arrival.caller, shared) {
+        caller.usage.spend(prompt_tokens);
+    }
+    let metrics = app.metrics.clone();
+    let timer = RequestTimer::new(metrics, params.arrival.clone(), prompt_tokens, max_tokens);
+    Ok(Choice::new(
+        events,
+        detokenizer,
+        rules,
+        reader,
+        timer,
+        if shared { 0 } else { prompt_tokens },
+    ))
+}

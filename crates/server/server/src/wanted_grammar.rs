@@ -1,0 +1,56 @@
+//! The grammar that a request wants for its output.
+
+use std::sync::Arc;
+
+use penstock_api_types::{ApiError, Common, OutputGrammar};
+use penstock_structured_output::Compiled;
+use penstock_wire::Grammar;
+
+use crate::app::App;
+use crate::grammar::api_error;
+use crate::grammar_trial;
+
+/// The grammar of the request, if it has one: it compiles.
+///
+/// # Errors
+/// 400 with the grammar's fault, for an output that no token could end, and for a resumed output
+/// that the grammar forbids; 503 while too many grammars are compiled.
+pub(crate) async fn checked(
+    app: &Arc<App>,
+    common: &Common,
+) -> Result<Option<Arc<Grammar>>, ApiError> {
+    let Some(wanted) = common.grammar.clone() else {
+        return Ok(None);
+    };
+    let ends = app.engine.state().ready().map(|r| r.eos_token_ids.len());
+    if ends == Some(0) && common.stop_token_ids.is_empty() {
+        let message = format!(
+            "{}: no token ends the output: send stop_token_ids.",
+            wanted.field
+        );
+        return Err(ApiError::invalid(wanted.field, message));
+    }
+    if let Some(resume) = &common.resume {
+        let output = resume.tokens();
+        let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
+        let stops = common.stop_token_ids.iter().copied();
+        let ends = ready.into_iter().flatten().chain(stops).collect();
+        let work = move |compiled: Compiled| compiled.allows(&output, ends);
+        if !compiled(app, &wanted, work).await? {
+            let message = format!("resume: {} forbids its tokens.", wanted.field);
+            return Err(ApiError::invalid("resume", message));
+        }
+    } else if !app.grammars.is_kept(&wanted.grammar) {
+        compiled(app, &wanted, drop).await?;
+    }
+    Ok(Some(Arc::new(wanted.grammar)))
+}
+
+async fn compiled<T: Send + 'static>(
+    app: &Arc<App>,
+    wanted: &OutputGrammar,
+    work: impl FnOnce(Compiled) -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let outcome = grammar_trial::compiled(app, &wanted.grammar, work).await;
+    outcome.map_err(|error| api_error(wanted.field, wanted.field, &error))
+}
