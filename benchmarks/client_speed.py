@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
 from penstock.model.locate import locate
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from support import clients, facts, watching
 from support.running import CLIENT_CPU, ENGINE_CPU, Finished, Lab
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
+from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 from support import facts
 
 TITLES = {

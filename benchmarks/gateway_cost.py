@@ -27,16 +27,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.bench.compare.processes import (
+from penstock.model.locate import locate
+from penstock_lab.bench.compare.processes import (
     ProcessTree,
     machine_cpu_seconds,
     uninterrupted,
     wait_until_quiet,
 )
-from penstock.bench.compare.server_under_test import answers, first_line_with_digit, free_port
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
-from penstock.model.locate import locate
+from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from support import clients, facts, gateways
 from support.servers import PATIENCE_S, simulation
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.processes import wait_until_quiet
-from penstock.bench.compare.server_under_test import first_line_with_digit
+from penstock_lab.bench.compare.processes import wait_until_quiet
+from penstock_lab.bench.compare.server_under_test import first_line_with_digit
 from support import facts, stores
 from support.completions import Answer, complete_all
 from support.servers import Server

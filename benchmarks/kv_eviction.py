@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock._native import TierIndex
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
-from penstock.bench.traces import read
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
+from penstock_lab.bench.traces import read
 from support import facts
 
 CAPACITIES = (

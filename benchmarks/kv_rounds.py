@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.compare.processes import wait_until_quiet
-from penstock.bench.compare.server_under_test import first_line_with_digit
-from penstock.bench.rounds import Figures, read_results, summarise
 from penstock.core import PenstockError
+from penstock_lab.bench.compare.processes import wait_until_quiet
+from penstock_lab.bench.compare.server_under_test import first_line_with_digit
+from penstock_lab.bench.rounds import Figures, read_results, summarise
 from support import facts, stores
 from support.checkpoints import long_context
 from support.servers import HERE, Server

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from kv_eviction import Workload, endless, name, replay
-from penstock.bench.compare.processes import wait_until_quiet
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
-from penstock.bench.runs import cached_tokens
-from penstock.bench.traces import Arrival, Trace, read
 from penstock.core import PenstockError
 from penstock.model import load_model
 from penstock.model.locate import locate
+from penstock_lab.bench.compare.processes import wait_until_quiet
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
+from penstock_lab.bench.runs import cached_tokens
+from penstock_lab.bench.traces import Arrival, Trace, read
 from support import facts
 from support.servers import HERE, Server
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from penstock.bench.compare.machine import machine  # noqa: E402
+from penstock_lab.bench.compare.machine import machine  # noqa: E402
 
 from benchmarks.gpu.shapes import Shape  # noqa: E402
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import LLM, SamplingParams
-from penstock.bench.compare.machine import memory_bandwidth
+from penstock_lab.bench.compare.machine import memory_bandwidth
 from support import facts
 from support.random_gguf import GPT_OSS, Shape, tokenizer_values, write
 

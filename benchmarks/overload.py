@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from support import facts, watching
 from support.servers import HERE, Server
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from penstock.bench.slo import parse_slo
-from penstock.plan.calibration import Row, read_rows, shipped
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Load, engine
-from penstock.plan.hardware import parse_target
-from penstock.plan.search import (
+from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.calibration import Row, read_rows, shipped
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.hardware import parse_target
+from penstock_ops.plan.search import (
     Candidate,
     Goal,
     Question,
@@ -37,9 +37,9 @@ from penstock.plan.search import (
     simulate,
     statistic,
 )
-from penstock.plan.speed import StepModel
-from penstock.plan.subject import Subject, read_subject
-from penstock.plan.virtual import poisson
+from penstock_ops.plan.speed import StepModel
+from penstock_ops.plan.subject import Subject, read_subject
+from penstock_ops.plan.virtual import poisson
 from plan_fit import fitted
 
 PEERS = Path(os.environ.get("PEERS_DIR", Path.home() / ".cache/peers"))

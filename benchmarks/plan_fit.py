@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from penstock.model.fields import Fields
 from penstock.model.spec import DecoderSpec
-from penstock.plan.calibration import (
+from penstock_ops.plan.calibration import (
     SHIPPED,
     Band,
     Row,
@@ -26,8 +26,8 @@ from penstock.plan.calibration import (
     predictor,
     read_rows,
 )
-from penstock.plan.shape import read_shape
-from penstock.plan.speed import Constants
+from penstock_ops.plan.shape import read_shape
+from penstock_ops.plan.speed import Constants
 
 SHAPES = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from penstock.bench.slo import parse_slo
 from penstock.cli.main import main as penstock
-from penstock.plan.calibration import shipped
-from penstock.plan.cut import Cut
-from penstock.plan.document import Request, document
-from penstock.plan.engines import Load, engine
-from penstock.plan.hardware import Target
-from penstock.plan.here import here
-from penstock.plan.planning import MEASURED, WAITING
-from penstock.plan.profile import measure
-from penstock.plan.search import Found, Goal, Question, Speed, candidates, judge
-from penstock.plan.starting import Rates
-from penstock.plan.subject import Subject, read_subject
-from penstock.plan.virtual import Arrival, poisson
+from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.calibration import shipped
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.document import Request, document
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.here import here
+from penstock_ops.plan.planning import MEASURED, WAITING
+from penstock_ops.plan.profile import measure
+from penstock_ops.plan.search import Found, Goal, Question, Speed, candidates, judge
+from penstock_ops.plan.starting import Rates
+from penstock_ops.plan.subject import Subject, read_subject
+from penstock_ops.plan.virtual import Arrival, poisson
 from support import facts, servers
 
 LOADS = (

@@ -3,7 +3,7 @@
     python benchmarks/routing_quality.py --trace mooncake_conversation.jsonl \\
         --trace azure_llm_2023_conv.csv
 
-Replays traces and made-up workloads with `penstock.bench.routing`, as `penstock route replay` does,
+Replays traces and made-up workloads with `penstock_lab.bench.routing`, as `penstock route replay` does,
 in virtual time. The numbers of the default profile were chosen on the first 2,000 seconds of the
 Mooncake trace and on made-up workloads with another seed.
 """
@@ -18,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Plot, Point, Series
-from penstock.bench.routing import (
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
+from penstock_lab.bench.routing import (
     POLICIES,
     WORKLOADS,
     Fleet,
@@ -31,7 +31,7 @@ from penstock.bench.routing import (
     policy,
     replay,
 )
-from penstock.bench.traces import Arrival, read
+from penstock_lab.bench.traces import Arrival, read
 from support import facts
 
 REPLICAS = 8

@@ -23,12 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from penstock.bench.body import ENDPOINTS
-from penstock.bench.compare.load import Loads
-from penstock.bench.compare.processes import wait_until_quiet
-from penstock.bench.measure import parse_workload
-from penstock.bench.progress import progress
-from penstock.bench.target import Wanted
+from penstock_lab.bench.body import ENDPOINTS
+from penstock_lab.bench.compare.load import Loads
+from penstock_lab.bench.compare.processes import wait_until_quiet
+from penstock_lab.bench.measure import parse_workload
+from penstock_lab.bench.progress import progress
+from penstock_lab.bench.target import Wanted
 from support import facts
 from support.fitting import Decode, fit_prefill, timing
 from support.servers import Server, simulation

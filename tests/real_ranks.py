@@ -15,8 +15,8 @@ from penstock.engine import start, startup
 from penstock.engine.sizing import KvPlan, plan_layout, size_kv
 from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
+from penstock.executor.ranks import RankLayout
 from penstock.model.sharding import plan_grid
-from penstock.ranks import RankLayout
 from penstock.scheduler import Scheduler
 
 TINY = Path(__file__).parent / "fixtures/tiny"

@@ -42,7 +42,7 @@ GREEDY = {
 
 @dataclass
 class Rank:
-    """One of several that share a model, with what `penstock.ranks` would tell it."""
+    """One of several that share a model, with what `penstock.executor.ranks` would tell it."""
 
     rank: int
     ranks: int

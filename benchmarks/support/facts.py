@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.bench.compare.machine import machine
-from penstock.bench.compare.server_under_test import first_line_with_digit
+from penstock_lab.bench.compare.machine import machine
+from penstock_lab.bench.compare.server_under_test import first_line_with_digit
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

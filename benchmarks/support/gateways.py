@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.compare.server_under_test import free_port
+from penstock_lab.bench.compare.server_under_test import free_port
 
 from support.servers import HERE
 

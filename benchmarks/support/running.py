@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
+from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 
 from support import clients, watching
 from support.servers import Server, simulation

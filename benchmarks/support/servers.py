@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from penstock.bench.compare.processes import ProcessTree, uninterrupted
-from penstock.bench.compare.server_under_test import answers, free_port
+from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted
+from penstock_lab.bench.compare.server_under_test import answers, free_port
 
 HERE = (sys.executable, "-P", "-m", "penstock")
 """The Penstock that these scripts import."""

@@ -17,14 +17,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from penstock.bench.compare.processes import CPUS, machine_cpu_seconds
 from penstock.config import EngineConfig, resolve, shared_memory_directory
 from penstock.core import StepPlan
 from penstock.core.codec import encode_plan
 from penstock.executor.mp import connect_processes
-from penstock.executor.ranks import RanksExecutor
+from penstock.executor.rank_group import RanksExecutor
+from penstock.executor.ranks import RankLayout
 from penstock.executor.ray import connect_ray
-from penstock.ranks import RankLayout
+from penstock_lab.bench.compare.processes import CPUS, machine_cpu_seconds
 
 MODULE = "support.ranks"
 MP = "mp"

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.bench.compare.server_under_test import free_port
+from penstock_lab.bench.compare.server_under_test import free_port
 
 REDIS = "redis-server"
 HOST = "127.0.0.1"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.compare.processes import CPUS, ProcessTree, machine_cpu_seconds
+from penstock_lab.bench.compare.processes import CPUS, ProcessTree, machine_cpu_seconds
 
 from support.servers import Server
 

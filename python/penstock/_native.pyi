@@ -98,7 +98,7 @@ class KvMover:
     ) -> None:
         """Load a part of a disk tier (its digest, blocks, head and layers) without the queue:
         `take(descriptor)` reads `size` bytes from KV_PAYLOAD_AT of a file, and returns their
-        CRC-64/NVME. Errors are `PartsError`s of `penstock.gds`, with that of `take` as their cause.
+        CRC-64/NVME. Errors are `PartsError`s of `penstock.kv.gds`, with that of `take` as their cause.
         """
 
     def report(self) -> str:

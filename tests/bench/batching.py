@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.bench.batches import Batch
-from penstock.bench.prompts import PromptMaker
-from penstock.bench.request import Request
+from penstock_lab.bench.batches import Batch
+from penstock_lab.bench.prompts import PromptMaker
+from penstock_lab.bench.request import Request
 
 
 def whole(requests: Sequence[Request], seconds: float) -> Batch:

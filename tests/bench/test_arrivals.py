@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy
 import pytest
-from penstock.bench.arrivals import Ramp, at_times, due_times
-from penstock.bench.request import Request
 from penstock.core import InvalidValueError
+from penstock_lab.bench.arrivals import Ramp, at_times, due_times
+from penstock_lab.bench.request import Request
 
 COUNT = 20_000
 

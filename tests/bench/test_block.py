@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from penstock.bench import block
-from penstock.bench.result import Traffic, Wanted
+from penstock_lab.bench import block
+from penstock_lab.bench.result import Traffic, Wanted
 
 from tests.bench.test_result import SHORT, UNSENT, made, outcome
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from penstock.bench.body import Body
-from penstock.bench.request import Request
 from penstock.core import PenstockError
+from penstock_lab.bench.body import Body
+from penstock_lab.bench.request import Request
 
 
 def encoded(body: Body, request: Request, index: int = 0) -> tuple[int, dict[str, Any]]:

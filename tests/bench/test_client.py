@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from penstock.bench import client
-from penstock.bench.body import Body
-from penstock.bench.client import run_load
-from penstock.bench.progress import Silent
-from penstock.bench.prompts.lazy import LazyRequests
-from penstock.bench.request import Load, Request
-from penstock.bench.target import Address, Target
 from penstock.core import PenstockError
+from penstock_lab.bench import client
+from penstock_lab.bench.body import Body
+from penstock_lab.bench.client import run_load
+from penstock_lab.bench.progress import Silent
+from penstock_lab.bench.prompts.lazy import LazyRequests
+from penstock_lab.bench.request import Load, Request
+from penstock_lab.bench.target import Address, Target
 
 from tests.fakes.load import Answer, PlayedRun
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from types import ModuleType
 
 import pytest
-from penstock.bench.main import COMMANDS
 from penstock.cli.main import main
+from penstock_lab.bench.main import COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.bench import offline
-from penstock.bench.batches import Batch, OnServer
-from penstock.bench.progress import Silent
-from penstock.bench.request import Request
-from penstock.bench.target import Address, Target
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench import offline
+from penstock_lab.bench.batches import Batch, OnServer
+from penstock_lab.bench.progress import Silent
+from penstock_lab.bench.request import Request
+from penstock_lab.bench.target import Address, Target
 
 from tests.bench.batching import FakeBackend, whole
 from tests.bench.measuring import parse

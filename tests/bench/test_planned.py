@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from penstock.bench import client
 from penstock.cli.main import main
+from penstock_lab.bench import client
 
 from tests.bench.servers import serving_model
 from tests.fakes.load import PlayedRun

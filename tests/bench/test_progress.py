@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from penstock.bench.progress import Bar, Lines, Silent, progress
+from penstock_lab.bench.progress import Bar, Lines, Silent, progress
 
 
 def counts(completed: int, events: int, failed: int = 0, open_: int = 0) -> dict[str, int]:

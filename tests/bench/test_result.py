@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.bench import result
-from penstock.bench.request import Load, Outcome
-from penstock.bench.result import Identity, RampUp, Traffic, Wanted
 from penstock.core import PenstockError
+from penstock_lab.bench import result
+from penstock_lab.bench.request import Load, Outcome
+from penstock_lab.bench.result import Identity, RampUp, Traffic, Wanted
 
 # What vLLM 0.32 writes for `vllm bench serve --save-result` with a generative model, from its
 # source.

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from penstock.bench import rounds
-from penstock.bench.rounds import Figures, Plan, measure_rounds, summarise
-from penstock.bench.runs import Keeper
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench import rounds
+from penstock_lab.bench.rounds import Figures, Plan, measure_rounds, summarise
+from penstock_lab.bench.runs import Keeper
 
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
 

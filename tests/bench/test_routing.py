@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from penstock.bench.routing import (
+from penstock.cli.main import main
+from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.routing import (
     POLICIES,
     WORKLOADS,
     Fleet,
@@ -13,9 +15,7 @@ from penstock.bench.routing import (
     policy,
     replay,
 )
-from penstock.bench.traces import Arrival, Trace, read
-from penstock.cli.main import main
-from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.traces import Arrival, Trace, read
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from penstock.bench.slo import Slo, parse_slo
 from penstock.core import InvalidValueError
+from penstock_lab.bench.slo import Slo, parse_slo
 
 
 @pytest.mark.parametrize(

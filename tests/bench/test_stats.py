@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench import stats
-from penstock.bench.body import Body
-from penstock.bench.client import run_load
-from penstock.bench.progress import Silent
-from penstock.bench.request import Load, Outcome, Request
-from penstock.bench.target import Address, Target
+from penstock_lab.bench import stats
+from penstock_lab.bench.body import Body
+from penstock_lab.bench.client import run_load
+from penstock_lab.bench.progress import Silent
+from penstock_lab.bench.request import Load, Outcome, Request
+from penstock_lab.bench.target import Address, Target
 
 from tests.fakes.load import RecordedRun
 

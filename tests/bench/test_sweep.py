@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from penstock.bench import sweep, sweep_plan
-from penstock.bench.runs import Keeper
-from penstock.bench.sweep import Curve
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench import sweep, sweep_plan
+from penstock_lab.bench.runs import Keeper
+from penstock_lab.bench.sweep import Curve
 
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
 

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from penstock.bench.target import (
+from penstock.config.machine import free_port
+from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.target import (
     Address,
     NoAnswerError,
     StatusError,
@@ -16,8 +18,6 @@ from penstock.bench.target import (
     discover,
     wait_ready,
 )
-from penstock.config.machine import free_port
-from penstock.core import InvalidValueError, PenstockError
 
 from tests.bench.servers import models, serving
 

@@ -27,7 +27,7 @@ from penstock.core.codec import (
     plan_bytes,
     result_bytes,
 )
-from penstock.ranks.messages import Computed, Failed, Ready, decode_answer, encode_answer
+from penstock.executor.ranks.messages import Computed, Failed, Ready, decode_answer, encode_answer
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 U32 = st.integers(0, 2**32 - 1)

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.deploy.emit import dump
-from penstock.deploy.parts import Condition, Place, when
+from penstock_ops.deploy.emit import dump
+from penstock_ops.deploy.parts import Condition, Place, when
 
 # Without characters that YAML cannot hold, or reads as the end of a line.
 PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" \t")

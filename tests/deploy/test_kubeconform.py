@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.deploy.emit import dump
+from penstock_ops.deploy.emit import dump
 
 from tests.deploy.conftest import DEPLOYMENTS, Deployed
 from tests.deploy.kubeconform import findings, write_schemas

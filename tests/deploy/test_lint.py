@@ -13,8 +13,8 @@ import pytest
 import yaml
 from penstock.cli.main import main
 from penstock.core import PenstockError
-from penstock.deploy.lint import lint
-from penstock.deploy.object_rules import RULES
+from penstock_ops.deploy.lint import lint
+from penstock_ops.deploy.object_rules import RULES
 
 from tests.deploy.conftest import HERE, PLANS, Written
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from penstock.cli.main import main
-from penstock.plan.calibration import shipped
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Load, engine
-from penstock.plan.hardware import accelerator
-from penstock.plan.memory import plan_memory
-from penstock.plan.speed import step_model
-from penstock.plan.subject import read_subject
+from penstock_ops.plan.calibration import shipped
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.hardware import accelerator
+from penstock_ops.plan.memory import plan_memory
+from penstock_ops.plan.speed import step_model
+from penstock_ops.plan.subject import read_subject
 
 from tests.deploy.conftest import CONFIGS, FP8, Written
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from penstock.cli.main import main, parser
-from penstock.deploy.lint import lint
+from penstock_ops.deploy.lint import lint
 
 from tests.deploy.conftest import HERE, Written
 

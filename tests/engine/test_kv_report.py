@@ -7,8 +7,8 @@ from array import array
 from typing import Any
 
 from penstock.core import TierKind
-from penstock.kv_tiers import CircuitBreaker, Stats, TierStats
-from penstock.kv_tiers.stats import Decisions
+from penstock.kv.tiers import CircuitBreaker, Stats, TierStats
+from penstock.kv.tiers.stats import Decisions
 
 from tests.fakes.index import FakeIndex
 

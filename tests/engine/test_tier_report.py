@@ -9,8 +9,8 @@ from penstock.core import TierKind
 from penstock.core.transfer import Fault, Moved
 from penstock.engine.tiers import OpenedTiers, flush
 from penstock.kv.pool import BlockPool
-from penstock.kv_tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
-from penstock.kv_tiers.breaker import SHORTEST
+from penstock.kv.tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv.tiers.breaker import SHORTEST
 
 from tests.fakes.executor import FakeExecutor
 

@@ -20,7 +20,7 @@ from penstock.core.progress import Report, silent
 from penstock.executor import WorkersLostError
 from penstock.executor.connection import GRACE
 from penstock.executor.mp import connect_processes
-from penstock.executor.ranks import RanksExecutor
+from penstock.executor.rank_group import RanksExecutor
 from penstock.executor.transport import PATIENCE
 
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout

@@ -20,7 +20,7 @@ from penstock.config import EngineConfig, shared_memory_directory
 from penstock.config.machine import free_port
 from penstock.core import PenstockError, StepPlan
 from penstock.executor import WorkersLostError
-from penstock.executor.ranks import RanksExecutor
+from penstock.executor.rank_group import RanksExecutor
 
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token

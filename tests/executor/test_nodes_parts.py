@@ -23,7 +23,7 @@ from penstock.executor.nodes.messages import (
 )
 from penstock.executor.nodes.rank_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.rendezvous import compare, listening_address
-from penstock.ranks import RankLayout
+from penstock.executor.ranks import RankLayout
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.data())

@@ -23,7 +23,7 @@ from penstock.executor.nodes.rank_assignment import Node
 from penstock.executor.nodes.rendezvous import Member
 from penstock.executor.nodes.world import World
 from penstock.executor.processes import RankExit
-from penstock.ranks import HeartbeatStream
+from penstock.executor.ranks import HeartbeatStream
 
 HANG = 10.0
 NODES = [Node(0, "10.0.0.1"), Node(1, "10.0.0.2"), Node(2, "10.0.0.3")]

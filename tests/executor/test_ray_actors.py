@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from penstock.executor.processes import RankExit
+from penstock.executor.ranks.messages import Failed, encode_answer
 from penstock.executor.ray import actors as actors_module
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.cluster import Node
 from penstock.executor.ray.placement import Placement, RankPlacement
-from penstock.ranks.messages import Failed, encode_answer
 
 HANG = 30.0
 KILLED = "The actor died: its process was killed"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.core import PenstockError
+from penstock.executor.ranks import CommResource, RankLayout, comm_resources, keyed, wire
 from penstock.executor.ray.cluster import Node
 from penstock.executor.ray.placement import assign, place
-from penstock.ranks import CommResource, RankLayout, comm_resources, keyed, wire
 
 HERE = Node("a", "10.0.0.1", 4.0)
 THERE = Node("b", "10.0.0.2", 2.0)

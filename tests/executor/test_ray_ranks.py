@@ -15,7 +15,7 @@ from penstock.core import InvalidValueError, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
-from penstock.executor.ranks import RanksExecutor
+from penstock.executor.rank_group import RanksExecutor
 from penstock.executor.ray import connect_ray
 
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout

@@ -29,8 +29,8 @@ from penstock.core import (
 )
 from penstock.core.progress import ProgressLine, Report
 from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.executor.ranks import RankLayout
 from penstock.model import ModelInfo
-from penstock.ranks import RankLayout
 
 from tests.fakes.executor import FakeExecutor
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from penstock.bench.prompts import Reply
-from penstock.bench.prompts.server import as_messages
+from penstock_lab.bench.prompts import Reply
+from penstock_lab.bench.prompts.server import as_messages
 
 
 def tokens_of(text: str, split: frozenset[str] = frozenset()) -> list[int]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.kv_tiers import CircuitBreaker
-from penstock.kv_tiers.breaker import FAILURES, LONGEST, QUIET, SHORTEST, BreakerState
+from penstock.kv.tiers import CircuitBreaker
+from penstock.kv.tiers.breaker import FAILURES, LONGEST, QUIET, SHORTEST, BreakerState
 
 CLOSED, HALF_OPEN, OPEN = BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN
 JUST_BEFORE = 1e-6
@@ -139,7 +139,7 @@ def test_a_transfer_that_stalled_and_succeeds_after_all_closes_it(breaker: Circu
 def test_the_log_says_when_a_tier_is_skipped_and_when_it_is_back(
     breaker: CircuitBreaker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "penstock.kv_tiers")
+    caplog.set_level(logging.WARNING, "penstock.kv.tiers")
     fail(breaker, range(FAILURES), "connection refused")
     for trial in range(10, 20):
         clock.now += LONGEST

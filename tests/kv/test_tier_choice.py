@@ -11,9 +11,9 @@ from random import Random
 import pytest
 from penstock.core import TierKind
 from penstock.core.transfer import RAM
-from penstock.kv_tiers import Rates, Shape
-from penstock.kv_tiers.load import IN_FLIGHT
-from penstock.kv_tiers.plan import (
+from penstock.kv.tiers import Rates, Shape
+from penstock.kv.tiers.load import IN_FLIGHT
+from penstock.kv.tiers.plan import (
     LoadSegment,
     chunks_to_probe,
     cover,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock._native import TierIndex
-from penstock.bench.traces import read
+from penstock_lab.bench.traces import read
 
 
 def block(document: int, at: int) -> bytes:

@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.bench.slo import Slo
 from penstock.core import InvalidValueError
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Load, engine
-from penstock.plan.hardware import Target
-from penstock.plan.memory import plan_memory
-from penstock.plan.search import Speed
-from penstock.plan.speed import step_model
-from penstock.plan.subject import Subject
-from penstock.plan.virtual import Arrival, Limits, Outcome, Replica
+from penstock_lab.bench.slo import Slo
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.memory import plan_memory
+from penstock_ops.plan.search import Speed
+from penstock_ops.plan.speed import step_model
+from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica
 
 SLOTS = 1024
 

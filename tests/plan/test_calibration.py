@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import yaml
-from penstock.plan.calibration import (
+from penstock_ops.plan.calibration import (
     SHIPPED,
     Row,
     band,
@@ -22,10 +22,10 @@ from penstock.plan.calibration import (
     seconds,
     shipped,
 )
-from penstock.plan.cut import Cut
-from penstock.plan.hardware import accelerator
-from penstock.plan.speed import Constants, step_model
-from penstock.plan.weights import uniform
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.hardware import accelerator
+from penstock_ops.plan.speed import Constants, step_model
+from penstock_ops.plan.weights import uniform
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/plan_fit.py"
 DOCUMENT = Path(__file__).parents[2] / "docs/plan.md"

@@ -9,11 +9,11 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.plan.calibration import read_sums, shipped
-from penstock.plan.collectives import Group, group
-from penstock.plan.cut import Cut
-from penstock.plan.hardware import accelerator
-from penstock.plan.speed import step_model
+from penstock_ops.plan.calibration import read_sums, shipped
+from penstock_ops.plan.collectives import Group, group
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.hardware import accelerator
+from penstock_ops.plan.speed import step_model
 
 from tests.plan.conftest import FP8, R1, Model
 

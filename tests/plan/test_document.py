@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from penstock.cli.main import main
-from penstock.plan.cut import Cut
-from penstock.plan.hardware import accelerator
-from penstock.plan.memory import sized
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.hardware import accelerator
+from penstock_ops.plan.memory import sized
 
 from tests.plan.conftest import FP8, R1, Model, read
 

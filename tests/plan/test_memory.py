@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from penstock.core import PenstockError
-from penstock.plan.cut import Cut
-from penstock.plan.engines import ENGINES, Load, engine, sglang_reserve
-from penstock.plan.hardware import GIB, OWN_SHARE, Accelerator, accelerator
-from penstock.plan.here import here
-from penstock.plan.memory import Memory, plan_memory, sized
-from penstock.plan.subject import Subject, read_subject
-from penstock.plan.tables import fewest
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import ENGINES, Load, engine, sglang_reserve
+from penstock_ops.plan.hardware import GIB, OWN_SHARE, Accelerator, accelerator
+from penstock_ops.plan.here import here
+from penstock_ops.plan.memory import Memory, plan_memory, sized
+from penstock_ops.plan.subject import Subject, read_subject
+from penstock_ops.plan.tables import fewest
 
 from tests.plan.conftest import FP8, R1, Model
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from penstock.cli.main import main
 from penstock.core import PenstockError
-from penstock.plan.calibration import Band, shipped
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Load, engine
-from penstock.plan.hardware import Target
-from penstock.plan.here import here
-from penstock.plan.profile import SHORT, Profile, measure, measure_steps, medians, settled
-from penstock.plan.search import Goal, Question, Speed, candidates, simulate
-from penstock.plan.serving import Extra
-from penstock.plan.subject import read_subject
-from penstock.plan.virtual import Arrival
+from penstock_ops.plan.calibration import Band, shipped
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.here import here
+from penstock_ops.plan.profile import SHORT, Profile, measure, measure_steps, medians, settled
+from penstock_ops.plan.search import Goal, Question, Speed, candidates, simulate
+from penstock_ops.plan.serving import Extra
+from penstock_ops.plan.subject import read_subject
+from penstock_ops.plan.virtual import Arrival
 
 from tests.grammar import vocabulary
 from tests.plan.conftest import read

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from penstock.model.sizing import whole
-from penstock.plan.cut import Cut
-from penstock.plan.engines import Load, engine
-from penstock.plan.here import here
-from penstock.plan.subject import Subject, read_subject
-from penstock.plan.weights import as_packed
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import Load, engine
+from penstock_ops.plan.here import here
+from penstock_ops.plan.subject import Subject, read_subject
+from penstock_ops.plan.weights import as_packed
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 

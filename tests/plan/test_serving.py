@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from penstock.bench.request import Outcome
-from penstock.plan.serving import FEWEST, SKIPPED, STREAMS, Extra, extra, step_seconds
+from penstock_lab.bench.request import Outcome
+from penstock_ops.plan.serving import FEWEST, SKIPPED, STREAMS, Extra, extra, step_seconds
 
 
 def stream(events: Sequence[float]) -> Outcome:

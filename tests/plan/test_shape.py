@@ -25,8 +25,8 @@ from penstock.model.fields import Fields
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters
 from penstock.model.spec import Attention, DecoderSpec, Experts
-from penstock.plan.keys import COMPARED
-from penstock.plan.shape import read_shape, text_part
+from penstock_ops.plan.keys import COMPARED
+from penstock_ops.plan.shape import read_shape, text_part
 
 from tests.families import FAMILIES
 from tests.real_ranks import TINY

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from penstock.model import load_model
 from penstock.model.sizing import parameters
-from penstock.plan.subject import read_subject
+from penstock_ops.plan.subject import read_subject
 
 from tests.model.test_published import READ, REFUSED, ROWS
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from penstock.bench.slo import parse_slo
 from penstock.cli.main import main
 from penstock.core import InvalidValueError
-from penstock.plan.engines import engine
-from penstock.plan.hardware import parse_target
-from penstock.plan.prefixes import Found, Prefixes, Store
-from penstock.plan.search import Goal, Question, candidates, judge, search
-from penstock.plan.tiers import Tier, keeps, parse_tiers, store
-from penstock.plan.virtual import Arrival, Limits, Outcome, Replica
+from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.engines import engine
+from penstock_ops.plan.hardware import parse_target
+from penstock_ops.plan.prefixes import Found, Prefixes, Store
+from penstock_ops.plan.search import Goal, Question, candidates, judge, search
+from penstock_ops.plan.tiers import Tier, keeps, parse_tiers, store
+from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica
 
 from tests.plan.conftest import FP8, R1, Model, read
 from tests.plan.test_search import ASKED, SPEED

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 from penstock.core import StepPlan
-from penstock.plan.engines import ENGINES
-from penstock.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime, poisson
+from penstock_ops.plan.engines import ENGINES
+from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime, poisson
 
 from tests.scheduler.harness import World, make_request
 

@@ -14,12 +14,12 @@ from penstock.core import PenstockError
 from penstock.model import load_model
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import whole
-from penstock.plan import modules
-from penstock.plan.cut import Cut
-from penstock.plan.hardware import accelerator
-from penstock.plan.memory import sized
-from penstock.plan.subject import read_subject
-from penstock.plan.weights import as_packed, stored
+from penstock_ops.plan import modules
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.hardware import accelerator
+from penstock_ops.plan.memory import sized
+from penstock_ops.plan.subject import read_subject
+from penstock_ops.plan.weights import as_packed, stored
 
 from tests.plan.conftest import FP8, R1, Model
 from tests.real_ranks import TINY, exact_config

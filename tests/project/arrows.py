@@ -97,66 +97,60 @@ RUST: dict[str, set[str]] = {
     },
 }
 
-# Packages and modules of python/penstock. `config` and `core` are open to all.
+# Packages and modules of python/penstock, and the packages beside it: penstock_lab measures,
+# penstock_ops plans and deploys. `config` and `core` are open to all.
 OPEN = {"config", "core"}
 ROOMS_BELOW_ENGINE = {
     "backends",
     "executor",
     "kv",
-    "kv_tiers",
     "model",
-    "ranks",
     "scheduler",
 }
 PYTHON: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
     "kv": set(),
-    "kv_tiers": {"kv"},
-    "scheduler": {"kv", "kv_tiers"},
-    "ranks": set(),
-    "backends": {"gds", "model"},
-    "executor": {"backends", "ranks", "worker"},
-    "gds": set(),
-    "worker": {"backends", "model", "ranks"},
+    "scheduler": {"kv"},
+    "backends": {"kv", "model"},
+    "executor": {"backends", "model"},
     "model": set(),
     "engine": ROOMS_BELOW_ENGINE,
     "llm": {"engine", *ROOMS_BELOW_ENGINE},
-    "kinds": set(),
-    "bench": {"llm", "model"},
-    "deploy": set(),
-    "plan": {"backends", "bench", "model"},
-    "cli": {"bench", "deploy", "engine", "kinds", "llm", "plan", "worker", *ROOMS_BELOW_ENGINE},
+    "inference_extension": set(),
+    "cli": {"engine", "inference_extension", "llm", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
+    "penstock_lab.bench": {"llm", "model"},
+    "penstock_ops.deploy": set(),
+    "penstock_ops.plan": {"backends", "model", "penstock_lab.bench"},
 }
 
 # Rooms that call the compiled extension.
 NATIVE = {
     "backends",
-    "bench",
     "cli",
     "core",  # its codec, when plans go to other processes
     "engine",
     "executor",
-    "gds",
-    "kv_tiers",
+    "kv",
     "llm",
     "model",
-    "plan",  # its measurements of this machine, and the prompts of mixed steps
-    "ranks",
+    "penstock_lab.bench",
+    "penstock_ops.plan",  # its measurements of this machine, and the prompts of mixed steps
     "scheduler",  # the prompts of mixed steps
-    "worker",
 }
 
 # Third-party packages of the base install and the rooms that may import them.
-BASE: dict[str, set[str]] = {"yaml": {"config", "deploy", "kinds", "plan"}}
+BASE: dict[str, set[str]] = {
+    "yaml": {"config", "inference_extension", "penstock_ops.deploy", "penstock_ops.plan"}
+}
 # Those of extras and the rooms that may import them, inside a function: all else works without
 # them.
 EXTRAS: dict[str, set[str]] = {
     "huggingface_hub": {"cli", "model"},
-    "kvikio": {"gds"},
-    "matplotlib": {"bench"},
+    "kvikio": {"kv"},
+    "matplotlib": {"penstock_lab.bench"},
     "ray": {"executor"},
 }
 # Those of extras and the folders that import them at the head of a file. Such a folder is imported

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGE = REPOSITORY / "python/penstock"
+PYTHON = REPOSITORY / "python"
 RUST_FUNCTION = re.compile(
     r'^( *)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe|extern "C") )*fn (\w+)'
 )
@@ -52,8 +52,8 @@ def sources(*suffixes: str) -> Iterator[Path]:
 
 
 def package_sources() -> Iterator[Path]:
-    """Tracked Python files of the package itself."""
-    return (path for path in sources(".py") if path.is_relative_to(PACKAGE))
+    """Tracked Python files of the wheel."""
+    return (path for path in sources(".py") if path.is_relative_to(PYTHON))
 
 
 def manifests() -> Iterator[Path]:
@@ -74,9 +74,15 @@ def crate(path: Path) -> str:
 
 
 def room(path: Path) -> str:
-    """Room of a file of the package: its first directory, or its own name at the top."""
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else path.stem
+    """Room of a file of the wheel: see `room_of`."""
+    return room_of(path.relative_to(PYTHON).with_suffix("").as_posix().replace("/", "."))
+
+
+def room_of(module: str) -> str:
+    """Room of a module: in penstock the name after it, elsewhere with the package's before it."""
+    package, _, rest = module.partition(".")
+    name = rest.split(".")[0]
+    return name if package == "penstock" else f"{package}.{name}"
 
 
 def shipped_rust(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.core import FinishReason, GenerationParams, Pooling, Request, StepOutput, StepPlan
 from penstock.kv import BlockHasher, KvCache, KvEvents
-from penstock.kv_tiers import Tiers
+from penstock.kv.tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
 from penstock.scheduler.limits import AHEAD_SECONDS
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from penstock.core.transfer import Fault, TransferKind
-from penstock.kv_tiers.breaker import FAILURES, LONGEST, BreakerState
+from penstock.kv.tiers.breaker import FAILURES, LONGEST, BreakerState
 
 from tests.scheduler.harness import make_request
 from tests.scheduler.tier_world import TierWorld, prompt

@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.core import Request, StepPlan, TierKind
 from penstock.core.transfer import Transfer, TransferKind
-from penstock.kv_tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
-from penstock.kv_tiers.breaker import BreakerState
+from penstock.kv.tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
+from penstock.kv.tiers.breaker import BreakerState
 
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.index import FakeIndex

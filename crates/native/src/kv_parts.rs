@@ -59,7 +59,7 @@ impl Callback {
     }
 }
 
-/// The error class of `penstock.gds`.
+/// The error class of `penstock.kv.gds`.
 fn raised(py: Python<'_>, error: &TierError, callback: Callback) -> PyErr {
     let name = match error {
         TierError::Missing => "PartMissingError",
@@ -67,7 +67,7 @@ fn raised(py: Python<'_>, error: &TierError, callback: Callback) -> PyErr {
         TierError::Full(_) | TierError::Failed(_) => "PartsError",
     };
     let made = py
-        .import("penstock.gds.contract")
+        .import("penstock.kv.gds.contract")
         .and_then(|module| module.getattr(name)?.call1((error.to_string(),)));
     let made = made.map_or_else(|error| error, PyErr::from_value);
     let cause = callback.raised.into_inner();

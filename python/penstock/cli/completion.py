@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from penstock.bench import main as bench
+from penstock_lab.bench import main as bench
+
 from penstock.cli.parser import Parser
 from penstock.model.locate import ALIASES
 

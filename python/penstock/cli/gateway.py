@@ -35,7 +35,7 @@ from penstock.config import (
 )
 from penstock.config.documents import Tree, read_tree
 from penstock.core import InvalidValueError, PenstockError
-from penstock.kinds import Rules, read, rules_of
+from penstock.inference_extension import Rules, read, rules_of
 
 Access = Callable[[Path | None], ClusterAccess]
 

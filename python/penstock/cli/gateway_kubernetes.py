@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from penstock.config import ClusterAccess
 from penstock.core import InvalidValueError, PenstockError
-from penstock.kinds import cluster_rules
+from penstock.inference_extension import cluster_rules
 
 MEMBERS = ("inference_pool", "namespace", "selector", "ports")
 RESOURCES = "[]"

@@ -118,20 +118,20 @@ def _model(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
-    from penstock.plan import command
+    from penstock_ops.plan import command
 
     command.add_arguments(parser)
     parser.set_defaults(command=command.run)
 
 
 def _deploy(parser: argparse.ArgumentParser) -> None:
-    from penstock.deploy import command
+    from penstock_ops.deploy import command
 
     command.add_arguments(parser)
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
-    from penstock.bench import main as bench
+    from penstock_lab.bench import main as bench
 
     bench.add_arguments(parser)
     parser.set_defaults(command=lambda parsed: bench.run(parsed, Parser))

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from penstock_ops.plan.subject import Subject, read_subject
+
 from penstock.core import KvSpec
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters, state_bytes
@@ -24,7 +26,6 @@ from penstock.model.spec import (
     Mixer,
     Mlp,
 )
-from penstock.plan.subject import Subject, read_subject
 
 MOST_RANGES = 4
 KV_BYTES = {"bfloat16": 2, "float32": 4}

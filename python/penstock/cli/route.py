@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from penstock.bench.routing import (
+from penstock_lab.bench.routing import (
     POLICIES,
     WORKLOADS,
     Fleet,
@@ -23,14 +23,15 @@ from penstock.bench.routing import (
     policy,
     replay,
 )
-from penstock.bench.table import figure, render
-from penstock.bench.traces import read
+from penstock_lab.bench.table import figure, render
+from penstock_lab.bench.traces import read
+
 from penstock.cli.gateway import complaint
 from penstock.cli.route_explain import explain
 from penstock.cli.sim import PRESETS, profile
 from penstock.core import InvalidValueError
-from penstock.kinds import converted, rules_of
-from penstock.kinds import read as read_kinds
+from penstock.inference_extension import converted, rules_of
+from penstock.inference_extension import read as read_kinds
 
 COLUMNS = (
     "TTFT mean ms",

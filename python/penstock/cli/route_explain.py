@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.bench.table import figure, render
+from penstock_lab.bench.table import figure, render
+
 from penstock.config import gateway_api_key
 from penstock.core import InvalidValueError, PenstockError
 

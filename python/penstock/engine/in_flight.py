@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.core import StepPlan
 from penstock.executor import Executor, StepFuture, WorkersLostError
-from penstock.kv_tiers import Rates
+from penstock.kv.tiers import Rates
 from penstock.scheduler import Scheduler
 
 

@@ -12,12 +12,12 @@ from penstock.config import EngineConfig
 from penstock.core import KvSpec, Loaded, PenstockError
 from penstock.core.codec import plan_bytes, result_bytes
 from penstock.core.request import MAX_LOGPROBS
+from penstock.executor.ranks import RankLayout
+from penstock.executor.ranks.transfers import transfer_bytes
 from penstock.kv import window_blocks
 from penstock.model import ModelInfo
 from penstock.model.sharding import Grid
 from penstock.model.spec import Attention, Layer
-from penstock.ranks import RankLayout
-from penstock.ranks.transfers import transfer_bytes
 
 MIB = 2**20
 HOST_BACKENDS = ("cpu", "torch")

@@ -13,7 +13,7 @@ from penstock.core.transfer import OpenTiers
 from penstock.engine.sizing import KvPlan
 from penstock.executor import TransferExecutor
 from penstock.kv import KvCache
-from penstock.kv_tiers import (
+from penstock.kv.tiers import (
     CircuitBreaker,
     Rates,
     Shape,

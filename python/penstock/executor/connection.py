@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import NoReturn, Protocol
 
 from penstock.executor.contract import WorkersLostError
+from penstock.executor.ranks.messages import Answer, Failed, decode_answer
 from penstock.executor.transport import Transport
-from penstock.ranks.messages import Answer, Failed, decode_answer
 
 LOOK = 0.2
 """Seconds after which a wait for one rank looks at the others' answers."""

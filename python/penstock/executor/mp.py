@@ -11,9 +11,9 @@ from pathlib import Path
 from penstock.config import EngineConfig
 from penstock.core.progress import Report, silent
 from penstock.executor.processes import Processes
-from penstock.executor.ranks import RanksExecutor
+from penstock.executor.rank_group import RanksExecutor
+from penstock.executor.ranks import LocalResources, RankLayout, comm_resources, keyed, wire
 from penstock.executor.transport import Transport, open_rings
-from penstock.ranks import LocalResources, RankLayout, comm_resources, keyed, wire
 
 
 def connect_processes(

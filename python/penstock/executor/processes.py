@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-WORKER = "penstock.worker"
+WORKER = "penstock.executor.worker"
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
 SETTLE = 0.5

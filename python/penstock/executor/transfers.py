@@ -10,8 +10,8 @@ from penstock.core import PenstockError
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor.connection import GRACE, LOOK, RankConnection
 from penstock.executor.contract import WorkersLostError
-from penstock.ranks.messages import Answer, MoverClosed, MoverReport, TransferResults
-from penstock.ranks.transfers import END, encode_open, encode_transfer
+from penstock.executor.ranks.messages import Answer, MoverClosed, MoverReport, TransferResults
+from penstock.executor.ranks.transfers import END, encode_open, encode_transfer
 
 
 class RankTransfers:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.executor.processes import RankExit
-from penstock.ranks import HeartbeatStream, RankLayout, SharedFiles
-from penstock.ranks.messages import Failed, decode_answer, encode_answer, is_failed
+from penstock.executor.ranks import HeartbeatStream, RankLayout, SharedFiles
+from penstock.executor.ranks.messages import Failed, decode_answer, encode_answer, is_failed
 
 if TYPE_CHECKING:
     from penstock._native import RingWriter

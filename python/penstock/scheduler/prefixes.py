@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 
 from penstock.kv import KvCache
-from penstock.kv_tiers import PrefixLoad, Tiers
+from penstock.kv.tiers import PrefixLoad, Tiers
 from penstock.scheduler.sequence import Sequence
 
 

@@ -23,7 +23,7 @@ from penstock.core import (
     StepResult,
 )
 from penstock.kv import KvCache
-from penstock.kv_tiers import Tiers
+from penstock.kv.tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits

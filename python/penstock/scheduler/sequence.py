@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, Pooling, Registration, Request, TierTokens
 from penstock.kv import BlockTable
-from penstock.kv_tiers import PrefixLoad
+from penstock.kv.tiers import PrefixLoad
 
 NO_SLOT = -1
 FIRST_RETRY, LAST_RETRY = 0.005, 0.05

@@ -32,7 +32,7 @@ from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, f
 from tests.backends.torch.fake_kernels import bare, wrapped
 from tests.backends.torch.test_staging import Moving
 from tests.backends.torch.test_weights import random_bytes, read_codes, stored
-from tests.worker.test_kv_mover import disk
+from tests.executor.worker.test_kv_mover import disk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from benchmarks.gpu import cases

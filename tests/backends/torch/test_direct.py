@@ -9,6 +9,7 @@ import pytest
 from penstock.core import PenstockError
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Transfer, TransferKind
+from tests.kv.gds import conftest
 
 from tests.backends.torch import test_staging, test_tiers
 from tests.backends.torch.held_copies import LateCopies
@@ -16,8 +17,7 @@ from tests.backends.torch.test_staging import CHUNKS, LOAD, STORE, moving
 from tests.backends.torch.test_tiers import FAMILIES, assert_same, audit
 from tests.e2e.server import eventually
 from tests.e2e.test_kv_tiers import PROMPTS, Open, answers, cached, forget, stats
-from tests.gds import conftest
-from tests.worker.test_kv_mover import disk
+from tests.executor.worker.test_kv_mover import disk
 
 kvikio_works = conftest.kvikio_works
 opened, place, late = test_tiers.opened, test_tiers.place, test_staging.late

@@ -25,8 +25,8 @@ from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.config_fingerprint import config_fingerprint
 from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
+from penstock.executor.ranks import LocalResources, comm_resources, keyed, wire
 from penstock.model.sharding import plan_grid
-from penstock.ranks import LocalResources, comm_resources, keyed, wire
 from torch import Tensor
 
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense

@@ -24,8 +24,8 @@ from tests.backends.torch.test_tiers import FAMILIES, assert_hits_change_nothing
 from tests.e2e.server import eventually
 from tests.e2e.test_kv_tiers import Open
 from tests.engine import test_traffic as traffic
+from tests.executor.worker.test_kv_mover import disk, silent_redis
 from tests.real_ranks import engine
-from tests.worker.test_kv_mover import disk, silent_redis
 
 HANG = 60.0
 BLOCK = 16

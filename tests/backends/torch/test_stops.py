@@ -21,7 +21,7 @@ from penstock.core.transfer import RAM, Fault
 from tests.backends.torch.held_copies import HeldCopies
 from tests.backends.torch.test_staging import HANG, LOAD, STORE, Moving
 from tests.e2e.server import eventually
-from tests.worker.test_kv_mover import disk
+from tests.executor.worker.test_kv_mover import disk
 
 
 def stores_on_their_way(m: Moving) -> None:

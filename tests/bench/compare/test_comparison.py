@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.bench.compare.comparison import Comparison, Rules
-from penstock.bench.compare.journal import Journal
-from penstock.bench.compare.recipe import Recipe, Values
-from penstock.bench.compare.server_under_test import ServerUnderTest
-from penstock.bench.compare.servers import Entry
-from penstock.bench.compare.summary import Workload, summarise
-from penstock.bench.compare.workloads import Planned
-from penstock.bench.target import Address
 from penstock.config.machine import free_port
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.compare.comparison import Comparison, Rules
+from penstock_lab.bench.compare.journal import Journal
+from penstock_lab.bench.compare.recipe import Recipe, Values
+from penstock_lab.bench.compare.server_under_test import ServerUnderTest
+from penstock_lab.bench.compare.servers import Entry
+from penstock_lab.bench.compare.summary import Workload, summarise
+from penstock_lab.bench.compare.workloads import Planned
+from penstock_lab.bench.target import Address
 
 from tests.bench.results import load_comparison, load_results
 

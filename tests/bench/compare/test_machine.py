@@ -4,8 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare import machine
 from penstock.config import machine as config
+from penstock_lab.bench.compare import machine
 
 CPUINFO = """\
 processor\t: 0

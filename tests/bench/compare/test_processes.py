@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare.processes import Meter, ProcessTree, uninterrupted
+from penstock_lab.bench.compare.processes import Meter, ProcessTree, uninterrupted
 
 if not sys.platform.startswith("linux"):
     pytest.skip("process trees are read from /proc", allow_module_level=True)

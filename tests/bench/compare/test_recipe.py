@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare.recipe import (
+from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.compare.recipe import (
     BUILT_IN,
     Values,
     check_requirements,
     find_recipe,
     load_recipe,
 )
-from penstock.bench.compare.servers import parse_servers
-from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.compare.servers import parse_servers
 
 FULL = """
 note = "as it comes"

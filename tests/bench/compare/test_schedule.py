@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from penstock.bench.compare.schedule import interleaved, seed_of, sequential
-from penstock.bench.compare.summary import Workload
-from penstock.bench.compare.workloads import Planned
+from penstock_lab.bench.compare.schedule import interleaved, seed_of, sequential
+from penstock_lab.bench.compare.summary import Workload
+from penstock_lab.bench.compare.workloads import Planned
 
 WORKLOADS = [
     Planned(Workload(name), ["serve"], argparse.Namespace()) for name in ("W1", "W2", "W3")

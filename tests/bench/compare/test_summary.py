@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.compare.summary import Workload, summarise
-from penstock.bench.compare.table import lines, number
 from penstock.core import PenstockError
+from penstock_lab.bench.compare.summary import Workload, summarise
+from penstock_lab.bench.compare.table import lines, number
 
 from tests.bench.results import load_results
 

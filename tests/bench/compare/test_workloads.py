@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from penstock.bench.compare.summary import Workload
-from penstock.bench.compare.workloads import plan, read_lines
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.compare.summary import Workload
+from penstock_lab.bench.compare.workloads import plan, read_lines
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.datasets import FileOptions, custom_requests
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.datasets import FileOptions, custom_requests
 
 from tests.fakes.tokenizing import PlainMaker
 

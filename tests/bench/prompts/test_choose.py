@@ -5,9 +5,9 @@ do.
 from random import Random
 
 import pytest
-from penstock.bench.prompts import Reply, Served, make
-from penstock.bench.prompts.words import COMMON
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.prompts import Reply, Served, make
+from penstock_lab.bench.prompts.words import COMMON
 
 from tests.fakes.tokenizing import TokenizingServer, tokens_of
 

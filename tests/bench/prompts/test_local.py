@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 from penstock._native import Tokenizer
-from penstock.bench.prompts import PromptMaker, Reply, Served, ids, make
-from penstock.bench.prompts.words import COMMON
 from penstock.core import PenstockError
+from penstock_lab.bench.prompts import PromptMaker, Reply, Served, ids, make
+from penstock_lab.bench.prompts.words import COMMON
 
 from tests.fakes.tokenizing import TokenizingServer
 

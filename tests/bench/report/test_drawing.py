@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.bench.report import drawing
-from penstock.bench.report.charts import Axis, Chart, Gantt, Plot, Point, Series
-from penstock.bench.report.drawing import draw, request_parts, write
-from penstock.bench.report.request_rows import RequestRow
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Chart, Gantt, Plot, Point, Series
+from penstock_lab.bench.report.drawing import draw, request_parts, write
+from penstock_lab.bench.report.request_rows import RequestRow
 
 pytestmark = pytest.mark.heavy
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from penstock.bench.report import command
-from penstock.bench.report.compose import compose
-from penstock.bench.report.document import Charts, Document, Mark, Table
-from penstock.bench.report.drawing import draw
-from penstock.bench.report.files import read
-from penstock.bench.report.markdown import markdown
-from penstock.bench.report.page import page
-from penstock.bench.report.runs import collect
-from penstock.bench.report.wording import human, times
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.report import command
+from penstock_lab.bench.report.compose import compose
+from penstock_lab.bench.report.document import Charts, Document, Mark, Table
+from penstock_lab.bench.report.drawing import draw
+from penstock_lab.bench.report.files import read
+from penstock_lab.bench.report.markdown import markdown
+from penstock_lab.bench.report.page import page
+from penstock_lab.bench.report.runs import collect
+from penstock_lab.bench.report.wording import human, times
 
 from tests.bench.report import examples
 from tests.bench.report.examples import SERVERS, SHAPES, Shape

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from penstock.bench.report import drawing
-from penstock.bench.report.page import style_sheet
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.page import style_sheet
 
 LIGHT, DARK = (
     dict(re.findall(r"--([\w-]+): (#\w{6})", block))

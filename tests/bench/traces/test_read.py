@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.bench.traces import Arrival, read
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.traces import Arrival, read
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.main import main
-from penstock.deploy.cluster.access import connected
-from penstock.deploy.cluster.manifests import Resolver, objects
-from penstock.deploy.cluster.readiness import is_true
-from penstock.deploy.cluster.snapshot import Snapshot, read
-from penstock.deploy.cluster.status import report
+from penstock_ops.deploy.cluster.access import connected
+from penstock_ops.deploy.cluster.manifests import Resolver, objects
+from penstock_ops.deploy.cluster.readiness import is_true
+from penstock_ops.deploy.cluster.snapshot import Snapshot, read
+from penstock_ops.deploy.cluster.status import report
 
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.recorded import save

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from penstock.deploy.cluster.readiness import is_true
+from penstock_ops.deploy.cluster.readiness import is_true
 
 from tests.kubernetes.bed import ADMIN, Bed
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.deploy.cluster.causes import Cause, causes
-from penstock.deploy.cluster.manifests import Reference
-from penstock.deploy.cluster.snapshot import Snapshot, Workload
+from penstock_ops.deploy.cluster.causes import Cause, causes
+from penstock_ops.deploy.cluster.manifests import Reference
+from penstock_ops.deploy.cluster.snapshot import Snapshot, Workload
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 LABELS = {"app": "tiny"}

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.deploy.cluster.manifests import Reference
-from penstock.deploy.cluster.snapshot import Snapshot, Workload
-from penstock.deploy.cluster.status import report
+from penstock_ops.deploy.cluster.manifests import Reference
+from penstock_ops.deploy.cluster.snapshot import Snapshot, Workload
+from penstock_ops.deploy.cluster.status import report
 
 EVENT: dict[str, Any] = {
     "metadata": {"creationTimestamp": None},

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from penstock.deploy.cluster.status import report
+from penstock_ops.deploy.cluster.status import report
 
 from tests.deploy.cluster.recorded import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.deploy.cluster.causes import Stage, causes
+from penstock_ops.deploy.cluster.causes import Stage, causes
 
 from tests.deploy.cluster.made import (
     asking,

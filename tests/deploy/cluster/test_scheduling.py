@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from penstock.deploy.cluster.causes import Stage
-from penstock.deploy.cluster.quantity import quantity, shown
+from penstock_ops.deploy.cluster.causes import Stage
+from penstock_ops.deploy.cluster.quantity import quantity, shown
 
 from tests.deploy.cluster.made import GIB, asking, first, node, pod, unscheduled
 

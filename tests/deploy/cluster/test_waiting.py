@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.deploy.cluster.snapshot import Snapshot
-from penstock.deploy.cluster.waiting import wait
+from penstock_ops.deploy.cluster.snapshot import Snapshot
+from penstock_ops.deploy.cluster.waiting import wait
 
 from tests.deploy.cluster.made import (
     crashed,

@@ -21,7 +21,7 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Moved, Transfer
 
 if TYPE_CHECKING:
-    from penstock.gds import KvikioParts, Memory, Part
+    from penstock.kv.gds import KvikioParts, Memory, Part
 
 THREADS = 4
 """Chunks that are loaded at the same time."""
@@ -94,7 +94,7 @@ class DirectLoads:
             self._answer(moved)
 
     def _moved(self, transfer: Transfer, asked: float) -> Moved:
-        from penstock.gds import PartDamagedError, PartMissingError, PartsError
+        from penstock.kv.gds import PartDamagedError, PartMissingError, PartsError
 
         began, size = time.monotonic(), 0
         moved = Moved(transfer.id, False, waited=began - asked)
@@ -118,7 +118,7 @@ class DirectLoads:
 
     def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
         """The parts of which a block is wanted, and where their extents go."""
-        from penstock.gds import Part
+        from penstock.kv.gds import Part
 
         count = len(transfer.blocks) // len(self._pools)
         for group, pool in enumerate(self._pools):

@@ -16,7 +16,7 @@ from penstock.backends.torch.inputs import upload
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
-"""`penstock.ranks.topology` makes it."""
+"""`penstock.executor.ranks.topology` makes it."""
 
 
 class Before(Protocol):

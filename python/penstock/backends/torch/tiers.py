@@ -27,7 +27,7 @@ from penstock.backends.torch.weights import kv_groups
 from penstock.config import EngineConfig
 from penstock.core import PenstockError
 from penstock.core.transfer import OpenTiers
-from penstock.gds import KvikioParts
+from penstock.kv.gds import KvikioParts
 from penstock.model.spec import Attention, DecoderSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from penstock.config import EngineConfig, split_address
 from penstock.executor.nodes.agent_session import AgentSession, NodeSettings, RefusedError
 from penstock.executor.nodes.heartbeat import Heartbeat
 from penstock.executor.nodes.messages import LIMIT, PROTOCOL, Hello, MessageError, encode
-from penstock.ranks import HeartbeatStream, join_address
+from penstock.executor.ranks import HeartbeatStream, join_address
 
 CONNECT = 5.0
 """Seconds that one call may take."""

@@ -30,8 +30,8 @@ from penstock.executor.nodes.messages import (
     session_key,
 )
 from penstock.executor.processes import Processes, RankExit
+from penstock.executor.ranks import HeartbeatStream, LocalResources, RankTask, keyed
 from penstock.executor.transport import AbortHandle
-from penstock.ranks import HeartbeatStream, LocalResources, RankTask, keyed
 
 LOOK = 0.25
 """Seconds between looks at the stop flag."""
@@ -133,7 +133,7 @@ class AgentSession:
         return Started(self._processes.pids)
 
     def _job(self, job: Job, config: str) -> str:
-        """As `penstock.worker.process` reads it."""
+        """As `penstock.executor.worker.process` reads it."""
         wiring = keyed(job.wiring, session_key(self._settings.key, self._session))
         task = RankTask(job.rank, job.reads, config, job.shard, wiring)
         stream = {

@@ -17,15 +17,8 @@ from penstock.executor.nodes.rank_assignment import Node, hosts, ranks_of
 from penstock.executor.nodes.rendezvous import Member, Rendezvous
 from penstock.executor.nodes.world import World
 from penstock.executor.processes import Processes
-from penstock.executor.ranks import RanksExecutor
-from penstock.executor.transport import (
-    LEAST_ANSWER,
-    StreamAnswers,
-    Transport,
-    answer_bytes,
-    open_rings,
-)
-from penstock.ranks import (
+from penstock.executor.rank_group import RanksExecutor
+from penstock.executor.ranks import (
     CommResource,
     LocalResources,
     RankLayout,
@@ -33,6 +26,13 @@ from penstock.ranks import (
     comm_resources,
     keyed,
     wire,
+)
+from penstock.executor.transport import (
+    LEAST_ANSWER,
+    StreamAnswers,
+    Transport,
+    answer_bytes,
+    open_rings,
 )
 
 MAKE = 30.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import ranks_of_nodes
-from penstock.ranks import RankLayout
+from penstock.executor.ranks import RankLayout
 
 
 @dataclass(frozen=True, slots=True)

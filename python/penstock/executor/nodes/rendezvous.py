@@ -28,7 +28,7 @@ from penstock.executor.nodes.messages import (
     expect,
 )
 from penstock.executor.nodes.rank_assignment import Node
-from penstock.ranks import HeartbeatStream, join_address
+from penstock.executor.ranks import HeartbeatStream, join_address
 
 if TYPE_CHECKING:
     from penstock._native import Stream

@@ -11,9 +11,9 @@ from typing import Any
 from penstock.config import ray_actor_environment
 from penstock.core import PenstockError
 from penstock.executor.processes import RankExit
+from penstock.executor.ranks.messages import Failed, decode_answer
 from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, RankPlacement
-from penstock.ranks.messages import Failed, decode_answer
 
 NOTICE = 5.0
 """Seconds until killed actors have ended."""

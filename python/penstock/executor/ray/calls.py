@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.executor.ranks.messages import Failed, decode_answer, is_failed
 from penstock.executor.ray.actors import Actors
 from penstock.executor.ray.cluster import Cluster
-from penstock.ranks.messages import Failed, decode_answer, is_failed
 
 
 class CallAnswers:

@@ -17,14 +17,8 @@ from penstock.backends import GPU_BACKENDS, TENSOR_ROWS
 from penstock.config import EngineConfig
 from penstock.core import InvalidValueError, PenstockError
 from penstock.core.progress import Report, silent
-from penstock.executor.ranks import RanksExecutor
-from penstock.executor.ray.actors import Actors
-from penstock.executor.ray.calls import Calls, Graph
-from penstock.executor.ray.cluster import Cluster
-from penstock.executor.ray.edges import open_edges
-from penstock.executor.ray.placement import Placement, place
-from penstock.executor.transport import LEAST_ANSWER, Transport, answer_bytes, open_rings
-from penstock.ranks import (
+from penstock.executor.rank_group import RanksExecutor
+from penstock.executor.ranks import (
     CommResource,
     HeartbeatStream,
     RankLayout,
@@ -36,7 +30,13 @@ from penstock.ranks import (
     keyed,
     wire,
 )
-from penstock.worker.actor import Actor
+from penstock.executor.ray.actors import Actors
+from penstock.executor.ray.calls import Calls, Graph
+from penstock.executor.ray.cluster import Cluster
+from penstock.executor.ray.edges import open_edges
+from penstock.executor.ray.placement import Placement, place
+from penstock.executor.transport import LEAST_ANSWER, Transport, answer_bytes, open_rings
+from penstock.executor.worker.actor import Actor
 
 if TYPE_CHECKING:
     from penstock._native import StreamListener

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from penstock.backends import GPU_BACKENDS
+from penstock.executor.ranks.topology import LOOPBACK, PATIENCE
 from penstock.executor.ray.actors import Actors
-from penstock.ranks.topology import LOOPBACK, PATIENCE
 
 
 class Edge:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core import PenstockError
+from penstock.executor.ranks import RankLayout
 from penstock.executor.ray.cluster import Cluster, Node
-from penstock.ranks import RankLayout
 
 LOOK = 1.0
 """Seconds between polls, and before a wait is logged."""

@@ -1,4 +1,4 @@
-//! What is replayed: JSON made by `penstock.bench.fleet`.
+//! What is replayed: JSON made by `penstock_lab.bench.fleet`.
 
 use penstock_routing::ProfileSpec;
 use serde::Deserialize;

@@ -1,6 +1,0 @@
-"""Traces of real services: arrival times, lengths, shared prefixes."""
-
-from penstock.bench.traces.read import FORMATS, Arrival, Trace, read
-from penstock.bench.traces.replay import Replay, ReplayOptions, replay
-
-__all__ = ["FORMATS", "Arrival", "Replay", "ReplayOptions", "Trace", "read", "replay"]

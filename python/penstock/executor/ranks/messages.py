@@ -1,0 +1,193 @@
+"""Messages between an executor and its ranks. The first byte tells the kind.
+
+To a rank: `P` a plan, `T` a transfer (`core.codec`, `ranks.transfers`), `A` allocate, `O` open
+the tiers, `E` close them. From a rank: the answers below.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.core import (
+    KvGroup,
+    KvSpec,
+    Loaded,
+    Numerics,
+    PenstockError,
+    StepResult,
+    WorkerFacts,
+)
+from penstock.core.codec import CodecError, decode_result, encode_result
+from penstock.core.progress import ProgressLine
+from penstock.core.transfer import Moved
+from penstock.executor.ranks.transfers import decode_moved, encode_moved
+
+ALLOCATE = b"A"
+_STEP = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStatus:
+    """How far the rank's weights are loaded."""
+
+    share: float
+    line: str
+
+    @classmethod
+    def of(cls, line: str) -> LoadStatus:
+        return cls(line.share if isinstance(line, ProgressLine) else 0.0, line)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """KV blocks are allocated; the rank awaits plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    step: int
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A step that could not be computed, or a rank that cannot go on."""
+
+    rank: int
+    step: int
+    """0: not in a step."""
+    message: str
+    trace: str
+    """The traceback; empty for an error that needs none."""
+    fatal: bool
+    """Whether the rank ends: its backend is unusable."""
+    derived: bool
+    """Whether it follows from the loss of another rank."""
+    at: float
+    """Monotonic time of the rank's host."""
+
+    @classmethod
+    def of(cls, rank: int, step: int, error: Exception) -> Failed:
+        """Fatal, except for a ValueError in a step: then only the plan was wrong."""
+        known = isinstance(error, PenstockError)
+        return cls(
+            rank=rank,
+            step=step,
+            message=str(error) if known else f"{type(error).__name__}: {error}",
+            trace="" if known else "".join(traceback.format_exception(error)),
+            fatal=step == 0 or not isinstance(error, ValueError),
+            derived=isinstance(error, ConnectionError),
+            at=time.monotonic(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MoverReport:
+    """State of the rank's tiers: once when they are open, then after each change."""
+
+    report: str
+    """JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoverClosed:
+    """Pending stores were written, or the flush deadline passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResults:
+    """Transfers that ended on this rank. `encode_results` splits them into messages."""
+
+    results: tuple[Moved, ...]
+
+
+Single = LoadStatus | Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
+Answer = Single | TransferResults
+
+
+def encode_allocate(blocks: Sequence[int]) -> bytes:
+    """`blocks` of each KV group."""
+    return ALLOCATE + json.dumps(list(blocks)).encode()
+
+
+def decode_allocate(data: bytes) -> list[int]:
+    try:
+        return [int(count) for count in json.loads(data[len(ALLOCATE) :])]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CodecError(f"malformed numbers of blocks: {error}") from error
+
+
+def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
+    """Bytes of an answer; texts of a failure are shortened to fit `capacity`."""
+    if isinstance(answer, Computed):
+        return b"C" + _STEP.pack(answer.step) + encode_result(answer.result)
+    if isinstance(answer, Ready):
+        return b"R"
+    if isinstance(answer, LoadStatus):
+        return b"B" + json.dumps([answer.share, answer.line]).encode()
+    if isinstance(answer, Loaded):
+        return b"L" + json.dumps(asdict(answer), default=bytes.hex).encode()
+    if isinstance(answer, MoverReport):
+        return b"K" + answer.report.encode()
+    if isinstance(answer, MoverClosed):
+        return b"E"
+    fields = asdict(answer)
+    if capacity is not None:
+        # At most six bytes of JSON for a character; the end of a traceback is its best part.
+        room = max(capacity - 512, 0) // 12
+        fields.update(message=answer.message[:room], trace=answer.trace[-room:] if room else "")
+    return b"F" + json.dumps(fields).encode()
+
+
+def encode_results(results: Iterable[Moved], capacity: int) -> Iterator[bytes]:
+    """Answers of at most `capacity` bytes; none without results."""
+    return (b"M" + batch for batch in encode_moved(results, capacity - 1))
+
+
+def is_failed(data: bytes) -> bool:
+    """Whether an answer is a `Failed`, by its first byte."""
+    return data[:1] == b"F"
+
+
+def decode_answer(data: bytes) -> Answer:
+    """CodecError for bytes that are no answer."""
+    kind, body = data[:1], data[1:]
+    if kind == b"C" and len(body) >= _STEP.size:
+        return Computed(_STEP.unpack_from(body)[0], decode_result(body[_STEP.size :]))
+    if kind == b"M":
+        return TransferResults(decode_moved(body))
+    if not body and kind in (b"R", b"E"):
+        return Ready() if kind == b"R" else MoverClosed()
+    try:
+        return _decode_text(kind, body.decode())
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CodecError(f"a malformed answer: {error}") from error
+
+
+def _decode_text(kind: bytes, text: str) -> Answer:
+    if kind == b"K":
+        return MoverReport(text)
+    if kind == b"B":
+        share, line = json.loads(text)
+        return LoadStatus(float(share), str(line))
+    if kind == b"F":
+        return Failed(**json.loads(text))
+    if kind == b"L":
+        return _loaded(**json.loads(text))
+    raise CodecError(f"an answer of unknown kind {kind!r}")
+
+
+def _loaded(facts: dict[str, Any], kv_spec: dict[str, Any], free_memory: int) -> Loaded:
+    facts["fingerprint"] = bytes.fromhex(facts["fingerprint"])
+    numerics = facts["numerics"]
+    facts["numerics"] = Numerics(**{**numerics, "weights": tuple(numerics["weights"])})
+    facts["stages"] = tuple((str(n), float(took), str(what)) for n, took, what in facts["stages"])
+    groups = [KvGroup(**{**each, "layers": tuple(each["layers"])}) for each in kv_spec["groups"]]
+    spec = KvSpec(kv_spec["block_size"], tuple(groups))
+    return Loaded(WorkerFacts(**facts), spec, free_memory)

@@ -1,0 +1,24 @@
+"""Parts of a disk tier read straight into an accelerator's memory: GPUDirect Storage.
+
+Files, names and damage are the disk tier's own (docs/kv-format.md).
+"""
+
+from penstock.kv.gds.contract import (
+    DeviceMemory,
+    Memory,
+    Part,
+    PartDamagedError,
+    PartMissingError,
+    PartsError,
+)
+from penstock.kv.gds.kvikio import KvikioParts
+
+__all__ = [
+    "DeviceMemory",
+    "KvikioParts",
+    "Memory",
+    "Part",
+    "PartDamagedError",
+    "PartMissingError",
+    "PartsError",
+]

@@ -1,0 +1,22 @@
+"""KV beyond the pool: what to load, what to store. Moves no bytes."""
+
+from penstock.kv.tiers.breaker import CircuitBreaker
+from penstock.kv.tiers.cache import TierCache
+from penstock.kv.tiers.contract import Shape, Tiers, TransferExecutor
+from penstock.kv.tiers.load import PrefixLoad
+from penstock.kv.tiers.rates import Rates
+from penstock.kv.tiers.stats import Stats, TierStats
+from penstock.kv.tiers.write_behind import WriteBehind
+
+__all__ = [
+    "CircuitBreaker",
+    "PrefixLoad",
+    "Rates",
+    "Shape",
+    "Stats",
+    "TierCache",
+    "TierStats",
+    "Tiers",
+    "TransferExecutor",
+    "WriteBehind",
+]

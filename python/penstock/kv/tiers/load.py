@@ -1,0 +1,366 @@
+"""Loads of prefixes: begun as tiers have time for them, abandoned when they stall."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from penstock.core import TierKind, TierTokens
+from penstock.core.plan import NO_BLOCK
+from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.kv.tiers.plan import (
+    Chunk,
+    LoadPlan,
+    LoadSegment,
+    SegmentState,
+    plan_load,
+    plan_whole,
+)
+from penstock.kv.tiers.stats import TierStats
+from penstock.kv.tiers.transfers import Common
+from penstock.kv.tiers.write_behind import WriteBehind
+
+IN_FLIGHT = 6
+"""Loads of a tier in flight, at most."""
+STALLED, LEAST_STALL = 8.0, 0.2
+"""A load counts as stalled after so many times its expected time, so many seconds, and the time of
+computing.
+"""
+MEASURE_INTERVAL = 1.0
+"""Seconds between the end of a load that only measures and the next one of its tier, at least."""
+MEASURE_SHARE = 20.0
+"""Times as long as such a load took, until the next: a twentieth of the tier's time."""
+MEASURE_SPARE = 4
+"""Times its blocks that must be available for such a load."""
+
+
+@dataclass(slots=True, eq=False)
+class PrefixLoad:
+    """The load of one sequence: looked up, planned, then in flight beside its computation.
+
+    Segments that are awaited, loaded or in flight bound what may be computed: computing goes up to
+    the first of them, and on behind it when it is loaded. Others that have not begun are computed
+    instead when the computation reaches them.
+    """
+
+    digests: Sequence[bytes] = ()
+    block_size: int = 1
+    deadline: float = math.inf
+    """When answers to probes are no longer awaited."""
+    stats: Sequence[TierStats] = ()
+    found: list[set[Chunk]] = field(default_factory=list)
+    """Chunks that each chunk tier has."""
+    probes: list[int] = field(default_factory=list)
+    """Tiers whose answers are outstanding."""
+    first_asked: int = 0
+    """The first chunk that tiers were probed for."""
+    deepened: bool = False
+    """Whether shorter chunks were probed after the full ones."""
+    ram_first: int = 0
+    ram_slots: list[int] = field(default_factory=list)
+    """Slots of the blocks from `ram_first` on; held until they are loaded or dropped."""
+    looked: bool = False
+    """Whether the RAM index was asked."""
+    available: Sequence[LoadSegment] = ()
+    """Segments that could have been chosen."""
+    segments: list[LoadSegment] = field(default_factory=list)
+    """In the order of their blocks; those that failed or were passed are gone."""
+    blocks: Sequence[array[int]] = ()
+    """The block tables of the sequence."""
+    whole: bool = False
+    """Whether all is awaited, and the load lost with one segment: groups with a window have no
+    blocks to compute what is before its end.
+    """
+    lost: bool = False
+    """The sequence is to give up its blocks, and to compute when it has others."""
+    barred: bool = False
+    """Whether nothing is to be loaded, because the load before was lost."""
+    planned: int = 0
+    """Tokens that were in the pool, or computed, or are in a plan."""
+    tokens: Counter[int] = field(default_factory=Counter)
+    """Loaded and passed, by tier."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether segments are to be passed or loaded, or were lost."""
+        return bool(self.segments) or self.lost
+
+    @property
+    def end(self) -> int:
+        """The block behind the last segment; 0 without any."""
+        return self.segments[-1].end if self.segments else 0
+
+    def limit(self, end: int) -> int:
+        """The token, at most `end`, up to which may be computed at present."""
+        for segment in self.segments:
+            if segment.awaited or segment.state is not SegmentState.WAITING:
+                return min(end, segment.first * self.block_size)
+        return end
+
+    def computing(self, end: int) -> list[LoadSegment]:
+        """Drop what has not begun before `end`, up to where tokens are in a plan."""
+        self.planned = end
+        before = self.segments
+        self.segments = [
+            segment
+            for segment in before
+            if segment.first * self.block_size >= end or segment.state is not SegmentState.WAITING
+        ]
+        return [segment for segment in before if segment not in self.segments]
+
+    def advance(self, computed: int, known: int) -> int:
+        """Computed tokens after passing what is loaded; the last of `known` is always computed."""
+        size = self.block_size
+        if self.whole and any(each.state is not SegmentState.LOADED for each in self.segments):
+            return computed
+        while self.segments:
+            segment = self.segments[0]
+            if segment.state is not SegmentState.LOADED or segment.first * size > computed:
+                break
+            del self.segments[0]
+            end = min(segment.end * size, known - 1)
+            if end > computed:
+                self.tokens[segment.tier] += end - computed
+                self.stats[segment.tier].hit_tokens += end - computed
+                computed = end
+        return computed
+
+    def tier_tokens(self) -> TierTokens:
+        """Tokens passed, by the kind of tier."""
+        by_kind: Counter[TierKind] = Counter()
+        for tier, tokens in self.tokens.items():
+            by_kind[self.stats[tier].kind] += tokens
+        return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
+
+    def choose(self, plan: LoadPlan) -> None:
+        """Load these, besides what is in flight."""
+        for segment in plan.awaited:
+            segment.awaited = True
+        for segment in plan.meanwhile:
+            segment.awaited = False
+        begun = [each for each in self.segments if each.state is not SegmentState.WAITING]
+        chosen = [*begun, *plan.awaited, *plan.meanwhile]
+        self.segments = sorted(chosen, key=lambda segment: segment.first)
+
+    def abandon_waiting(self, tier: int) -> None:
+        """Compute what waits for its turn in this tier, unless it is chosen again."""
+        for segment in list(self.segments):
+            if segment.tier == tier and segment.state is SegmentState.WAITING:
+                segment.awaited = False
+                self.lose(segment)
+
+    def lose(self, segment: LoadSegment) -> None:
+        """Compute a segment instead of loading it."""
+        self.segments.remove(segment)
+        self.lost = self.whole
+
+    def left(self) -> list[LoadSegment]:
+        """What could still be loaded, chosen or not; RAM holds only what was chosen."""
+        waiting = [each for each in self.available if each.state is SegmentState.WAITING]
+        after = [each for each in waiting if each.first * self.block_size >= self.planned]
+        return [each for each in after if each.key or each in self.segments]
+
+    @property
+    def open(self) -> bool:
+        """Whether anything may still be loaded."""
+        end = self.available[-1].first * self.block_size if self.available else -1
+        return self.planned <= end
+
+    def next_waiting(self, tiers: Collection[int]) -> LoadSegment | None:
+        """The next of these tiers: awaited ones from the front, then others from the end."""
+        waiting = [
+            each
+            for each in self.segments
+            if each.state is SegmentState.WAITING and each.tier in tiers
+        ]
+        return next((each for each in waiting if each.awaited), waiting[-1] if waiting else None)
+
+
+class Loader:
+    def __init__(self, common: Common, write_behind: WriteBehind) -> None:
+        self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
+        self._rates, self._stats = common.rates, common.stats
+        self._shape, self._clock = common.shape, common.clock
+        self._write_behind = write_behind
+        tiers = len(self._stats.tiers)
+        self.backlog = [0] * tiers
+        """Bytes in flight of each tier."""
+        self._loading = [0] * tiers
+        self._issued: dict[LoadSegment, PrefixLoad] = {}
+        """In flight and not abandoned, in the order in which they were begun."""
+        self._loads: list[PrefixLoad] = []
+        self._skipped: set[int] = set()
+        """Tiers that were skipped when the breakers were last looked at."""
+        self._measure_at = [-math.inf] * tiers
+
+    def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
+        """Which of them to load; `whole`: all of those together, or none."""
+        plan, skipped = plan_whole if whole else plan_load, self._transfers.skipped
+        return plan(segments, self.backlog, self._rates, self._shape, skipped)
+
+    def begin(self, load: PrefixLoad) -> None:
+        for tier in self._transfers.skipped:
+            load.abandon_waiting(tier)
+        self._count_decision(load)
+        if load.segments:
+            self._loads.append(load)
+            self._issue()
+        self._measure_unused(load)
+
+    def end(self, load: PrefixLoad) -> None:
+        """Drop a load that is no longer wanted. Transfers in flight end by themselves."""
+        if load in self._loads:
+            self._loads.remove(load)
+        self.drop(each for each in load.segments if each.state is SegmentState.WAITING)
+        issued = [each for each in load.segments if each.state is SegmentState.ISSUED]
+        self._transfers.cancel([each.id for each in issued])
+        load.segments = []
+
+    def drop(self, segments: Iterable[LoadSegment]) -> None:
+        """Release what had not begun, and will not."""
+        if self._index is not None:
+            for segment in segments:
+                self._index.release(segment.slots)
+
+    def poll(self) -> None:
+        self._follow_breakers()
+        if self._issued:
+            self._abandon_stalled()
+        if self._loads:
+            self._loads = [load for load in self._loads if load.segments or load.open]
+            self._issue()
+
+    def _follow_breakers(self) -> None:
+        """Compute what waits for a tier that is skipped now; choose again when one is back."""
+        skipped = self._transfers.skipped
+        opened, closed = skipped - self._skipped, self._skipped - skipped
+        self._skipped = skipped
+        for load in self._loads:
+            for tier in opened:
+                load.abandon_waiting(tier)
+            if closed:
+                self._plan_again(load)
+
+    def _count_decision(self, load: PrefixLoad) -> None:
+        decisions, segments = self._stats.decisions, load.segments
+        if not segments:
+            decisions.compute += bool(load.available)
+        elif all(each.awaited for each in segments) and len(segments) == len(load.available):
+            decisions.load += 1
+        else:
+            decisions.both += 1
+
+    def _issue(self) -> None:
+        for load in self._loads:
+            while segment := load.next_waiting(self._free()):
+                self._load(load, segment)
+
+    def _free(self) -> set[int]:
+        free = {tier for tier, loading in enumerate(self._loading) if loading < IN_FLIGHT}
+        return free - self._transfers.skipped
+
+    def _load(self, load: PrefixLoad, segment: LoadSegment) -> None:
+        self._count(segment, 1)
+        self._issued[segment] = load
+        segment.state = SegmentState.ISSUED
+        segment.id = self._transfers.begin(
+            TransferKind.LOAD,
+            segment.tier,
+            partial(self._loaded, load, segment),
+            blocks=[group[segment.first : segment.end] for group in load.blocks],
+            slots=segment.slots,
+            keys=segment.key,
+            limit=self._limit(segment),
+        )
+
+    def _limit(self, segment: LoadSegment) -> float:
+        """Seconds after which its load counts as stalled."""
+        tier, size = segment.tier, self._shape.block_size
+        expected = self._rates.queue_seconds(tier, self.backlog[tier])
+        computed = self._rates.compute_seconds(segment.first * size, segment.blocks * size)
+        return max(STALLED * expected, computed, LEAST_STALL)
+
+    def _loaded(self, load: PrefixLoad, segment: LoadSegment, moved: Moved) -> None:
+        tier = segment.tier
+        if self._issued.pop(segment, None):
+            self._count(segment, -1)
+        self.drop([segment])
+        wanted = segment in load.segments
+        if wanted or moved.done or moved.error:
+            self._stats.tiers[tier].loaded(moved)
+        if moved.done:
+            segment.state = SegmentState.LOADED
+            self._rates.loaded(tier, moved.bytes, moved.seconds)
+            if load in self._loads:
+                self._plan_again(load)
+        elif wanted:
+            load.lose(segment)
+        if not moved.done and segment.key and (wanted or moved.error):
+            self._write_behind.forget(tier, segment.key)
+
+    def _count(self, segment: LoadSegment, more: int) -> None:
+        self._loading[segment.tier] += more
+        self.backlog[segment.tier] += more * segment.blocks * self._shape.block_bytes
+
+    def _abandon_stalled(self) -> None:
+        """A load that stalls is left to itself, and another may have its turn; the sequence gets
+        other blocks and computes. Without as many it gives up all of its blocks, and waits.
+        """
+        pool, stalled = self._pools[0], self._transfers.stalled
+        for segment, load in [each for each in self._issued.items() if each[0].id in stalled]:
+            if segment in load.segments:
+                if load.whole or pool.available < segment.blocks:
+                    load.lost = True
+                else:
+                    load.lose(segment)
+                    for at in range(segment.first, segment.end):
+                        pool.release((load.blocks[0][at],))
+                        load.blocks[0][at] = pool.take()
+                self._stats.tiers[segment.tier].errors += 1
+            del self._issued[segment]
+            self._count(segment, -1)
+
+    def _plan_again(self, load: PrefixLoad) -> None:
+        """A tier has answered: it may be faster than it seemed, or is back."""
+        left = load.left()
+        if load.whole or all(segment.awaited for segment in left):
+            return
+        load.choose(self.plan(left))
+        self.drop(each for each in left if each.slots and each not in load.segments)
+
+    # Measurements ---------------------------------------------------------------------------------
+
+    def _measure_unused(self, load: PrefixLoad) -> None:
+        """Measure a tier whose segments are computed because it seems too slow, or is skipped, by a
+        load that no request awaits, into spare blocks: else nothing would ever be loaded from it
+        again. While the breaker is half open this is the trial.
+        """
+        used = {RAM, *(each.tier for each in load.segments)}
+        unused = [each for each in load.available if each.tier not in used]
+        if not unused:
+            return
+        segment, now = unused[-1], self._clock()
+        tier, blocks = segment.tier, segment.blocks
+        pool = max(self._pools, key=lambda pool: pool.available)
+        due = now >= self._measure_at[tier] or tier in self._transfers.skipped
+        if not (due and self._transfers.admits(tier)) or pool.available < MEASURE_SPARE * blocks:
+            return
+        spare, limit = [pool.take() for _ in range(blocks)], self._limit(segment)
+        self._measure_at[tier] = now + limit
+        done = partial(self._measured, tier, now)
+        into = [spare if each is pool else [NO_BLOCK] * blocks for each in self._pools]
+        self._transfers.begin(
+            TransferKind.LOAD, tier, done, blocks=into, keys=segment.key, limit=limit
+        )
+        pool.release(spare)
+
+    def _measured(self, tier: int, began: float, moved: Moved) -> None:
+        now = self._clock()
+        self._measure_at[tier] = now + max(MEASURE_INTERVAL, MEASURE_SHARE * (now - began))
+        self._stats.tiers[tier].loaded(moved)
+        if moved.done:
+            self._rates.measured(tier, moved.bytes, moved.seconds)

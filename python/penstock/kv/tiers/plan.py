@@ -1,0 +1,247 @@
+"""Load or compute: the segments of a prefix that tiers have, and which of them to load.
+
+Loading goes from the end towards the beginning while the beginning is computed, and both meet: with
+prefill rate R and bandwidth B of k bytes per token that is R + B / k tokens per second (Jin et al.,
+"Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). The beginning that a fast tier has is
+awaited before that.
+
+    RAM RAM RAM S3 S3 S3 S3 S3 S3
+    awaited --> computed -> <- loaded meanwhile
+
+Where a KV group has a window, all that is loaded is awaited: the group gets the blocks that are
+seen from the end of the load, and nothing before that can be computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
+
+from penstock.core.transfer import RAM
+from penstock.kv.tiers.contract import Shape
+from penstock.kv.tiers.rates import Rates
+
+RAM_SEGMENT = 32
+"""Blocks of RAM that one transfer loads."""
+
+Chunk = tuple[bytes, int]
+"""Digest of the last block, number of blocks."""
+
+
+class SegmentState(Enum):
+    WAITING = 0
+    ISSUED = 1
+    LOADED = 2
+
+
+@dataclass(slots=True, eq=False)
+class LoadSegment:
+    """Blocks first .. end - 1 of a sequence, loaded by one transfer."""
+
+    tier: int
+    first: int
+    end: int
+    slots: list[int] = field(default_factory=list)
+    """RAM."""
+    key: bytes = b""
+    """Chunk tiers."""
+    awaited: bool = False
+    """Computing stops here until it is loaded. Otherwise it is computed if it has not begun when
+    computing reaches it.
+    """
+    state: SegmentState = SegmentState.WAITING
+    id: int = 0
+    """Id of its transfer, once issued."""
+
+    @property
+    def blocks(self) -> int:
+        return self.end - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    awaited: Sequence[LoadSegment]
+    """From the first on: loaded so soon that nothing is computed before."""
+    meanwhile: Sequence[LoadSegment]
+    """Loaded while what is before them is computed."""
+
+
+# Segments -----------------------------------------------------------------------------------------
+
+
+def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> list[Chunk]:
+    """The full chunks from that of block `first` on, then the tails of the last, longest first."""
+    full = len(digests) // per_chunk
+    start = first // per_chunk
+    whole = [(digests[(at + 1) * per_chunk - 1], per_chunk) for at in range(start, full)]
+    return whole + tails_to_probe(digests, full, per_chunk)
+
+
+def tails_to_probe(digests: Sequence[bytes], chunk: int, per_chunk: int) -> list[Chunk]:
+    """Shorter forms of the `chunk`-th chunk, longest first."""
+    start = chunk * per_chunk
+    most = min(per_chunk - 1, len(digests) - start)
+    return [(digests[start + blocks - 1], blocks) for blocks in range(most, 0, -1)]
+
+
+def cover(
+    digests: Sequence[bytes],
+    hits: int,
+    per_chunk: int,
+    slots: list[int],
+    found: Sequence[set[Chunk]],
+) -> list[LoadSegment]:
+    """The longest run of segments from block `hits` on without a gap: those of RAM, in `slots`,
+    then chunk by chunk the first chunk tier that found one.
+
+    A chunk is moved as a whole, so it may replace a part of what is before it: the first segment
+    may begin before `hits`.
+    """
+    segments = _ram_segments(hits, slots)
+    at = hits + len(slots)
+    while at < len(digests) and (segment := _chunk_segment(digests, at, per_chunk, found)):
+        _cut(segments, segment.first)
+        segments.append(segment)
+        at = segment.end
+    return segments
+
+
+def _ram_segments(first: int, slots: list[int]) -> list[LoadSegment]:
+    runs = [slots[at : at + RAM_SEGMENT] for at in range(0, len(slots), RAM_SEGMENT)]
+    starts = range(first, first + len(slots), RAM_SEGMENT)
+    return [
+        LoadSegment(RAM, start, start + len(run), run)
+        for start, run in zip(starts, runs, strict=True)
+    ]
+
+
+def _chunk_segment(
+    digests: Sequence[bytes], at: int, per_chunk: int, found: Sequence[set[Chunk]]
+) -> LoadSegment | None:
+    start = at // per_chunk * per_chunk
+    for blocks in range(min(per_chunk, len(digests) - start), at - start, -1):
+        chunk = digests[start + blocks - 1], blocks
+        for tier, chunks in enumerate(found, start=1):
+            if chunk in chunks:
+                return LoadSegment(tier, start, start + blocks, key=chunk[0])
+    return None
+
+
+def _cut(segments: list[LoadSegment], end: int) -> None:
+    """Leave what lies before block `end`."""
+    while segments and segments[-1].end > end:
+        last = segments[-1]
+        if last.first >= end or last.tier != RAM:
+            segments.pop()
+        else:
+            last.end = end
+            del last.slots[last.blocks :]
+
+
+# Choice -------------------------------------------------------------------------------------------
+
+
+def plan_load(
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int] = (),
+) -> LoadPlan:
+    """Choose the segments that are loaded sooner than computed; they follow without a gap.
+    `backlog` is the bytes in flight of each tier; nothing is loaded from tiers that are `skipped`.
+    """
+    awaited = _worth_waiting(segments, backlog, rates, shape, skipped)
+    sizes = list(backlog)
+    for segment in awaited:
+        sizes[segment.tier] += segment.blocks * shape.block_bytes
+    begin = max(
+        (rates.queue_seconds(segment.tier, sizes[segment.tier]) for segment in awaited), default=0.0
+    )
+    meanwhile = _from_the_end(segments[len(awaited) :], begin, sizes, rates, shape, skipped)
+    return LoadPlan(awaited, meanwhile)
+
+
+def plan_whole(
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int] = (),
+) -> LoadPlan:
+    """Choose the leading segments with which all is there soonest, the rest computed behind them;
+    none where computing all is sooner.
+    """
+    if not segments:
+        return LoadPlan((), ())
+    end, size = segments[-1].end, shape.block_size
+    sizes, slowest, count = list(backlog), 0.0, 0
+    first = segments[0].first
+    best = rates.compute_seconds(first * size, (end - first) * size)
+    for at, segment in enumerate(segments, start=1):
+        tier = segment.tier
+        if tier in skipped:
+            break
+        sizes[tier] += segment.blocks * shape.block_bytes
+        slowest = max(slowest, rates.queue_seconds(tier, sizes[tier]))
+        windows = rates.queue_seconds(tier, sizes[tier] + shape.window_bytes)
+        rest = rates.compute_seconds(segment.end * size, (end - segment.end) * size)
+        if (seconds := max(slowest, windows) + rest) <= best:
+            best, count = seconds, at
+    return LoadPlan(segments[:count], ())
+
+
+def _worth_waiting(
+    segments: Sequence[LoadSegment],
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int],
+) -> Sequence[LoadSegment]:
+    """The leading segments for which computing meanwhile would save less than half a step: a step
+    cannot be interrupted when the load is done.
+    """
+    sizes, count = list(backlog), 0
+    for tier, group in groupby(segments, key=lambda segment: segment.tier):
+        if tier in skipped:
+            break
+        run = list(group)
+        blocks = run[-1].end - run[0].first
+        start, tokens = run[0].first * shape.block_size, blocks * shape.block_size
+        sizes[tier] += blocks * shape.block_bytes
+        step = rates.compute_seconds(start, min(shape.step_tokens, tokens))
+        load, compute = rates.queue_seconds(tier, sizes[tier]), rates.compute_seconds(start, tokens)
+        # Both together take load x compute / (load + compute), so this is what they save.
+        if not load / (1 + compute / load) <= step / 2:
+            break
+        count += len(run)
+    return segments[:count]
+
+
+def _from_the_end(
+    segments: Sequence[LoadSegment],
+    begin: float,
+    backlog: Sequence[int],
+    rates: Rates,
+    shape: Shape,
+    skipped: Collection[int],
+) -> Sequence[LoadSegment]:
+    """Computing starts with the first of them, `begin` seconds from now."""
+    sizes = list(backlog)
+    chosen: list[LoadSegment] = []
+    too_slow = set(skipped)
+    for segment in reversed(segments):
+        tier = segment.tier
+        if tier in too_slow:
+            continue
+        size = segment.blocks * shape.block_bytes
+        sizes[tier] += size
+        tokens = (segment.end - segments[0].first) * shape.block_size
+        load = max(rates.queue_seconds(tier, sizes[tier]), rates.load_seconds(tier, size))
+        if load > begin + rates.compute_seconds(segments[0].first * shape.block_size, tokens):
+            too_slow.add(tier)
+        else:
+            chosen.append(segment)
+    return chosen[::-1]

@@ -1,0 +1,232 @@
+"""Write-behind: blocks go to RAM as they are named, chunks to the other tiers when these have time,
+or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.kv.tiers.contract import Blocks
+from penstock.kv.tiers.transfers import Common, Done
+
+IN_FLIGHT = 2
+"""Stores of a chunk tier in flight, at most."""
+POOL_SHARE = 4
+"""A quarter of a pool's blocks at most is held by stores."""
+MOST_KNOWN = 1 << 18
+"""Chunks of a tier whose presence is remembered."""
+MOST_QUEUED = 4096
+"""Chunks queued for a tier; more are dropped, the oldest first."""
+
+
+class ChunkStore(NamedTuple):
+    """A chunk to be stored, by the digests of its blocks: they may leave the pools before.
+
+    Blocks that a window has passed keep their names, and leave last of those without an owner.
+    """
+
+    tier: int
+    digests: tuple[bytes, ...]
+    parent: bytes
+    """Digest of the block before; empty: there is none."""
+
+    @property
+    def key(self) -> bytes:
+        return self.digests[-1]
+
+
+class WriteBehind:
+    """Queues of the chunk tiers, the chunks that these are known to have, and stores in flight."""
+
+    def __init__(self, common: Common) -> None:
+        self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
+        self._rates, self._stats = common.rates, common.stats
+        self._per_chunk = common.shape.per_chunk
+        tiers = self._stats.tiers
+        self._queues: list[deque[ChunkStore]] = [deque() for _ in tiers[1:]]
+        self._known: list[OrderedDict[bytes, bool]] = [OrderedDict() for _ in tiers[1:]]
+        """Whether the chunk is there; else its store is queued or in flight."""
+        self._events = common.events
+        self._transfers.on_left = self.forget
+        self._storing = [0] * len(tiers)
+        self._held = 0
+        self.offloading = 0
+        """Blocks that preempted sequences left, on their way to RAM."""
+
+    def __bool__(self) -> bool:
+        return any(self._queues)
+
+    def published(self, digests: Sequence[bytes], first: int, end: int) -> None:
+        """Queue the chunks that blocks first .. end - 1 of a sequence complete."""
+        size = self._per_chunk
+        for chunk in range(first // size, end // size):
+            self._add(digests, chunk * size, (chunk + 1) * size)
+
+    def tail(self, digests: Sequence[bytes], end: int) -> None:
+        """Queue the rest beyond full chunks of a sequence, or of a prompt, of `end` blocks."""
+        start = end // self._per_chunk * self._per_chunk
+        if start < end:
+            self._add(digests, start, end)
+
+    def _add(self, digests: Sequence[bytes], first: int, end: int) -> None:
+        parent = digests[first - 1] if first else b""
+        for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
+            if (held := known.get(digests[end - 1])) is not None:
+                # Found by a lookup, and read since: its blocks have been in the pool.
+                self._report(tier, digests[end - 1], digests[first:end] if held else ())
+                continue
+            store = ChunkStore(tier, tuple(digests[first:end]), parent)
+            self.know(tier, store.key, held=False)
+            if len(queue) >= MOST_QUEUED:
+                self._drop(queue.popleft())
+            queue.append(store)
+
+    def _drop(self, store: ChunkStore) -> None:
+        self.forget(store.tier, store.key)
+        self._stats.tiers[store.tier].dropped_stores += 1
+
+    # Presence -------------------------------------------------------------------------------------
+
+    def know(self, tier: int, key: bytes, held: bool = True) -> None:
+        """Remember that the tier has this chunk, or will."""
+        known = self._known[tier - 1]
+        known[key] = held
+        known.move_to_end(key)
+        if len(known) > MOST_KNOWN:
+            self.forget(tier, next(iter(known)))
+
+    def forget(self, tier: int, key: bytes) -> None:
+        if self._known[tier - 1].pop(key, False) and self._events is not None:
+            self._events.tier_removed(tier, key)
+
+    def _report(self, tier: int, key: bytes, digests: Sequence[bytes]) -> None:
+        """Report the blocks of a chunk of a tier as an event, if there are any."""
+        if digests and self._events is not None:
+            self._events.tier_stored(tier, self._stats.tiers[tier].kind, key, digests)
+
+    def _report_left(self) -> None:
+        """Report what RAM lost by the last call of its index."""
+        if self._index is None or self._events is None:
+            return
+        for digest in self._index.take_left():
+            self._events.tier_removed(RAM, digest)
+
+    def remove(self, digests: list[bytes]) -> int:
+        """Forget these blocks and the chunks that they end, in all tiers; how many RAM had."""
+        for tier in range(1, len(self._stats.tiers)):
+            for key in digests:
+                self.forget(tier, key)
+        self._forget_chunks(TransferKind.REMOVE, b"".join(digests))
+        count = self._index.remove(digests) if self._index is not None else 0
+        self._report_left()
+        return count
+
+    def clear(self, group: bytes = b"") -> int:
+        """Forget everything, or one salt group, in all tiers; how many blocks RAM had."""
+        queues = zip(self._queues, self._known, strict=True)
+        for tier, (queue, known) in enumerate(queues, start=1):
+            waiting = [store for store in queue if not store.key.startswith(group)]
+            queue.clear()
+            queue.extend(waiting)
+            for key in [key for key in known if key.startswith(group)]:
+                self.forget(tier, key)
+        self._forget_chunks(TransferKind.CLEAR, group)
+        count = self._index.clear(group or None) if self._index is not None else 0
+        self._report_left()
+        return count
+
+    def _forget_chunks(self, kind: TransferKind, keys: bytes) -> None:
+        if self._queues:
+            # A tier that could not forget counts that itself.
+            self._transfers.begin(kind, RAM, lambda _: None, keys=keys)
+
+    # Stores ---------------------------------------------------------------------------------------
+
+    def to_ram(
+        self, digests: Sequence[bytes], first: int, blocks: Blocks, awaited: bool = False
+    ) -> None:
+        """Store the blocks of a sequence from `first` on in RAM, as far as they are admitted;
+        `awaited` ones pass the filter.
+        """
+        if self._index is None:
+            return
+        parent = digests[first - 1] if first else None
+        names = list(digests[first : first + len(blocks[0])])
+        slots = self._index.admit(names, parent, awaited)
+        self._report_left()
+        self._stats.tiers[RAM].dropped_stores += sum(slot == -1 for slot in slots)
+        chosen = [at for at, slot in enumerate(slots) if slot >= 0]
+        if chosen:
+            done = partial(self._in_ram, [names[at] for at in chosen], awaited)
+            self.offloading += len(chosen) * awaited
+            taken = [[group[at] for at in chosen] for group in blocks]
+            self._begin(RAM, done, taken, slots=[slots[at] for at in chosen])
+
+    def poll(self) -> None:
+        refused = self._transfers.refused
+        for tier, queue in enumerate(self._queues, start=1):
+            while tier in refused and queue:
+                self._drop(queue.popleft())
+            while queue and self._may_store(queue[0]):
+                self._store(queue.popleft())
+
+    def _may_store(self, store: ChunkStore) -> bool:
+        most = min(pool.num_blocks for pool in self._pools) // POOL_SHARE
+        room = not self._held or self._held + len(store.digests) <= most
+        free = self._storing[store.tier] < IN_FLIGHT and self._transfers.admits(store.tier)
+        return room and free
+
+    def _store(self, store: ChunkStore) -> None:
+        blocks = [[pool.find(digest) for digest in store.digests] for pool in self._pools]
+        if min(map(min, blocks)) < 0:
+            self._drop(store)
+            return
+        done = partial(self._stored, store)
+        self._begin(store.tier, done, blocks, keys=store.key, parent=store.parent)
+
+    def _begin(
+        self,
+        tier: int,
+        done: Done,
+        blocks: Blocks,
+        slots: Sequence[int] = (),
+        keys: bytes = b"",
+        parent: bytes = b"",
+    ) -> None:
+        self._storing[tier] += 1
+        self._held += len(blocks[0])
+        ended = partial(self._ended, tier, len(blocks[0]), done)
+        self._transfers.begin(
+            TransferKind.STORE, tier, ended, blocks=blocks, slots=slots, keys=keys, parent=parent
+        )
+
+    def _ended(self, tier: int, blocks: int, done: Done, moved: Moved) -> None:
+        self._storing[tier] -= 1
+        self._held -= blocks
+        self._stats.tiers[tier].stored(moved)
+        done(moved)
+
+    def _in_ram(self, digests: list[bytes], awaited: bool, moved: Moved) -> None:
+        self.offloading -= len(digests) * awaited
+        if self._index is None:
+            return
+        if not moved.done:
+            self._index.abandon(digests)
+            return
+        self._index.commit(digests)
+        for digest in digests:
+            self._report(RAM, digest, (digest,))
+        self._report_left()
+
+    def _stored(self, store: ChunkStore, moved: Moved) -> None:
+        if moved.done:
+            self._rates.stored(store.tier, moved.bytes, moved.seconds)
+            if store.key in self._known[store.tier - 1]:
+                self.know(store.tier, store.key)
+                self._report(store.tier, store.key, store.digests)
+        else:
+            self.forget(store.tier, store.key)

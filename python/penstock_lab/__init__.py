@@ -1,0 +1,1 @@
+"""Measurement of servers: load, statistics, comparisons, reports."""

@@ -1,0 +1,50 @@
+"""Order of the runs. Pure: names in, turns out."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock_lab.bench.compare.summary import Workload
+from penstock_lab.bench.compare.workloads import Planned
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run: a server under a workload. Repeats count from 1."""
+
+    server: str
+    planned: Planned
+    repeat: int
+
+
+def interleaved(
+    servers: Sequence[str], workloads: Sequence[Planned], repeats: int
+) -> Iterator[Turn]:
+    """Interleaved: within each repeat and workload every server has one run. The first server
+    changes with each repeat and workload, so that no server always follows the same other one.
+    """
+    for repeat in range(1, repeats + 1):
+        for index, planned in enumerate(workloads):
+            first = (repeat - 1 + index) % max(1, len(servers))
+            for server in [*servers[first:], *servers[:first]]:
+                yield Turn(server, planned, repeat)
+
+
+def sequential(
+    servers: Sequence[str], workloads: Sequence[Planned], repeats: int
+) -> Iterator[Turn]:
+    """Sequential: all repeats and workloads of one server before the next is started."""
+    for server in servers:
+        for repeat in range(1, repeats + 1):
+            for planned in workloads:
+                yield Turn(server, planned, repeat)
+
+
+def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
+    """Seed of a run: the same for every server, new for each repeat and attempt, so that no prefix
+    cache has its prompts. Depends on names, not positions: a subset of the workloads sends the same
+    prompts.
+    """
+    return zlib.crc32(f"{base}/{workload.label}/{repeat}/{attempt}".encode()) & 0x7FFFFFFF

@@ -1,0 +1,19 @@
+"""Requests that are not replayed: random lengths, ShareGPT conversations, custom prompts.
+
+Each module has a function (options, maker, seed) -> requests, due at once; `arrivals.at_times` sets
+their times. Names, defaults and meanings are those of `vllm bench serve` 0.32.
+"""
+
+from penstock_lab.bench.datasets.custom import custom_requests
+from penstock_lab.bench.datasets.files import FileOptions
+from penstock_lab.bench.datasets.random import RandomOptions, parse_range_ratio, random_requests
+from penstock_lab.bench.datasets.sharegpt import sharegpt_requests
+
+__all__ = [
+    "FileOptions",
+    "RandomOptions",
+    "custom_requests",
+    "parse_range_ratio",
+    "random_requests",
+    "sharegpt_requests",
+]

@@ -1,0 +1,93 @@
+"""Words of other load generators: names that have one here, and those that change nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock_lab.bench import flags
+from penstock_lab.bench.sweep_plan import extra_inputs
+
+BACKENDS = {"chat": "openai-chat", "completions": "openai", "openai-chat": "openai-chat"}
+NO_CODE = "no code is ever loaded from a model"
+STREAMED = "answers are always streamed"
+COUNTED = "a run has --num-prompts requests"
+Names = tuple[str, ...]
+
+
+class IgnoredFlag(argparse.Action):
+    """A flag that changes nothing, with the reason."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, why: str, **given: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, help=argparse.SUPPRESS, **given)
+        self._why = why
+
+    def __call__(self, _parser: object, _space: object, _value: object, spelling: Any = "") -> None:
+        warn(f"{spelling} is ignored: {self._why}")
+
+
+class ExtraInput(argparse.Action):
+    """GenAI-Perf's NAME:VALUE, a field of every body."""
+
+    def __call__(self, _: object, space: argparse.Namespace, value: Any, flag: Any = "") -> None:
+        space.extra_body = {**space.extra_body, **extra_inputs(flag, [value])}
+
+
+class EndpointType(argparse.Action):
+    def __call__(self, _: object, space: argparse.Namespace, value: Any, _flag: Any = "") -> None:
+        space.backend = BACKENDS[value]
+
+
+def warn(text: str) -> None:
+    print(f"penstock: warning: {text}", file=sys.stderr)
+
+
+def add_vllm(parser: argparse.ArgumentParser) -> None:
+    """What scripts of vLLM's benchmark give and nothing here needs."""
+    parser.add_argument("--trust-remote-code", action=IgnoredFlag, nargs=0, why=NO_CODE)
+
+
+def add_genai_perf(parser: argparse.ArgumentParser) -> None:
+    """GenAI-Perf's names of what `bench serve` has."""
+    group = parser.add_argument_group("names of GenAI-Perf")
+    lengths: dict[Names, tuple[str, Callable[[str], Any]]] = {
+        ("-m",): ("model", str),
+        ("-u", "--url"): ("base_url", _with_scheme),
+        ("--concurrency",): ("max_concurrency", flags.integer(1)),
+        ("--synthetic-input-tokens-mean",): ("random_input_len", flags.integer(1)),
+        ("--synthetic-input-tokens-stddev",): ("random_input_stddev", float),
+        ("--output-tokens-mean",): ("random_output_len", flags.integer(1)),
+        ("--output-tokens-stddev",): ("random_output_stddev", float),
+        ("--request-count", "--num-requests"): ("num_prompts", flags.integer(1)),
+        ("--warmup-request-count",): ("num_warmups", flags.integer(0)),
+        ("--random-seed",): ("seed", int),
+    }
+    for names, (dest, kind) in lengths.items():
+        own = "--" + dest.replace("_", "-")
+        group.add_argument(
+            *names, dest=dest, type=kind, default=argparse.SUPPRESS, metavar="X", help=f"as {own}"
+        )
+    group.add_argument(
+        "--endpoint-type",
+        action=EndpointType,
+        choices=tuple(BACKENDS),
+        default=argparse.SUPPRESS,
+        help="as --backend: chat is openai-chat, completions is openai",
+    )
+    group.add_argument(
+        "--extra-inputs",
+        action=ExtraInput,
+        default=argparse.SUPPRESS,
+        metavar="NAME:VALUE",
+        help="a field of every body, or a JSON object of several; repeatable",
+    )
+    group.add_argument("--streaming", action=IgnoredFlag, nargs=0, why=STREAMED)
+    for names in (("--measurement-interval", "-p"), ("--stability-percentage", "-s")):
+        group.add_argument(*names, action=IgnoredFlag, why=COUNTED)
+
+
+def _with_scheme(text: str) -> str:
+    """GenAI-Perf takes HOST:PORT, too."""
+    return text if "://" in text else f"http://{text}"

@@ -1,0 +1,98 @@
+"""The server as prompts need it: model, endpoint, and a way to send one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.core import PenstockError
+
+from penstock_lab.bench.request import Message, Prompt
+
+EXCERPT = 300
+
+
+class Reply(NamedTuple):
+    """An HTTP answer; `body` is its parsed JSON, or its text when it is not JSON."""
+
+    status: int
+    body: object
+
+
+class Fetch(Protocol):
+    """One request, answered whole. `path` begins at the server's root (`/tokenize`,
+    `/v1/completions`).
+
+    A server that cannot be reached is a PenstockError; any status that it answers is a Reply.
+    """
+
+    def __call__(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> Reply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The server that prompts are for. Without `fetch` (offline) only a local tokenizer is used."""
+
+    model: str
+    """The model's name in requests."""
+    endpoint: str = "/v1/completions"
+    fetch: Fetch | None = None
+    root: str | None = None
+    """Name of the model in /v1/models: often the path of its files."""
+
+    @property
+    def chat(self) -> bool:
+        return self.endpoint.rstrip("/").endswith("/chat/completions")
+
+    def prompt_tokens(self, prompt: Prompt) -> int | None:
+        """Tokens counted by the server in `prompt`, by a request for one token. None: no usage."""
+        if self.fetch is None:
+            return None
+        reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
+        if reply.status != 200:
+            raise PenstockError(
+                f"{self.endpoint} answered {reply.status} to a request for one token of "
+                f"{self.model!r} with {_kind(prompt)}: {excerpt(reply.body)}"
+            )
+        usage = reply.body.get("usage") if isinstance(reply.body, Mapping) else None
+        count = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+        return count if isinstance(count, int) and count > 0 else None
+
+    def _one_token(self, prompt: Prompt) -> dict[str, object]:
+        asked: dict[str, object] = {
+            "model": self.model,
+            "max_tokens": 1,
+            "temperature": 0,
+            "stream": False,
+        }
+        if self.chat:
+            return asked | {"messages": as_messages(prompt)}
+        return asked | {"prompt": prompt}
+
+
+def as_messages(prompt: Prompt) -> Sequence[Message]:
+    """The conversation of a prompt at a chat endpoint."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    messages = [item for item in prompt if isinstance(item, Mapping)]
+    if len(messages) != len(prompt):
+        raise PenstockError(
+            "token ids cannot be sent to a chat endpoint: leave out --prompt-ids or use --backend "
+            "openai"
+        )
+    return messages
+
+
+def excerpt(body: object) -> str:
+    """The beginning of an answer, for a message."""
+    text = str(body)
+    return text if len(text) <= EXCERPT else text[:EXCERPT] + "..."
+
+
+def _kind(prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return "a text prompt"
+    return "token ids (--prompt-ids)" if prompt and isinstance(prompt[0], int) else "messages"

@@ -1,0 +1,123 @@
+"""A report as plain data: sections of prose, tables and charts. `page` and `markdown` write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock_lab.bench.report.charts import Chart
+
+
+class Mark(Enum):
+    """Verdict of a comparison: a sign and a word, never colour alone."""
+
+    BETTER = ("▲", "better")
+    WORSE = ("▼", "worse")
+    EVEN = ("≈", "even")
+    WARNING = ("!", "")
+
+    @property
+    def sign(self) -> str:
+        return self.value[0]
+
+    @property
+    def word(self) -> str:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: text, detail below it, and a mark."""
+
+    text: str
+    ratio: str = ""
+    detail: str = ""
+    mark: Mark | None = None
+    code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    unit: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells; the first cell of a row names it."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[tuple[int, str], ...] = ()
+    """Headings of groups of rows, each with the index of the first row of its group."""
+    notes: tuple[str, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line of prose; a warning is set apart."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Machine output, line by line, verbatim."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """Charts beside each other where there is room. Folded: to be opened by the reader."""
+
+    title: str
+    charts: tuple[Chart, ...]
+    folded: bool = False
+
+
+Block = Table | Note | Listing | Charts
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """Headline of a workload."""
+
+    subject: str
+    figure: str
+    """Its number with the unit: `1.42×`."""
+    caption: str
+    """Meaning of the number."""
+    text: str
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    title: str
+    facts: tuple[str, ...]
+    warnings: tuple[str, ...]
+    headlines: tuple[Headline, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts, in order."""
+        groups = [
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, Charts)
+        ]
+        return [chart for group in groups for chart in group.charts]

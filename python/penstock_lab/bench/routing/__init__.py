@@ -1,0 +1,26 @@
+"""Profiles of routing compared offline: traces and made-up workloads on modelled replicas, in
+virtual time (docs/routing.md).
+"""
+
+from penstock_lab.bench.routing.replay import (
+    POLICIES,
+    Fleet,
+    Policy,
+    Summary,
+    policy,
+    replay,
+)
+from penstock_lab.bench.routing.workloads import WORKLOADS, Workload, from_trace, made_up
+
+__all__ = [
+    "POLICIES",
+    "WORKLOADS",
+    "Fleet",
+    "Policy",
+    "Summary",
+    "Workload",
+    "from_trace",
+    "made_up",
+    "policy",
+    "replay",
+]

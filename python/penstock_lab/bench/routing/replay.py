@@ -1,0 +1,163 @@
+"""Replay of a workload on modelled replicas: setups for `crates/lab/sim`, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.config import read_document
+from penstock.core import PenstockError
+
+from penstock_lab.bench.routing.workloads import Workload
+from penstock_lab.bench.stats import summarise
+
+Spec = Mapping[str, object] | str
+"""A policy as `crates/lab/sim` reads it."""
+
+
+def _weighted(**weights: float) -> Spec:
+    scorers = [
+        {"name": name.replace("_", "-"), "weight": weight} for name, weight in weights.items()
+    ]
+    return {"profile": {"scorers": scorers}}
+
+
+POLICIES: Mapping[str, Spec] = {
+    "default": {"profile": {}},
+    "round-robin": {"profile": {"picker": "round-robin", "scorers": []}},
+    "least-load": _weighted(running=1),
+    "llm-d": _weighted(queue=2, kv_use=2, prefix=3),
+    "cache-aware": "cache-aware",
+    "oracle": "oracle",
+}
+"""Policies by name: Penstock's default, baselines, the defaults of llm-d and of SMG's command line,
+and an oracle that knows queues, caches and answers (crates/lab/sim/src/fleet).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    name: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    engines: tuple[Spec, ...]
+    """Preset or profile of each replica's engine."""
+    poll: float = 0.05
+    """Seconds between two readings of a replica's metrics."""
+    reservations: bool = True
+    """Whether requests count from when they are sent, not from when metrics show them."""
+    gateways: int = 1
+    """They share the requests at random, and tell one another nothing."""
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Times in milliseconds."""
+
+    policy: str
+    requests: int
+    failed: int
+    ttft_mean: float
+    ttft_p50: float
+    ttft_p99: float
+    tpot_mean: float
+    tpot_p99: float
+    tokens_per_s: float
+    """Output tokens, from the first arrival to the last end."""
+    cached: float
+    """Share of the prompt tokens that were in a cache."""
+    expected: float
+    """Share that the gateway believed to be there."""
+    unevenness: float
+    """Coefficient of variation of KV use over the replicas, mean over the seconds."""
+    kv_use: float
+    preemptions: int
+
+
+def policy(named: str) -> Policy:
+    """A policy of POLICIES, or a profile in a YAML or JSON file."""
+    if named in POLICIES:
+        return Policy(named, POLICIES[named])
+    path = Path(named)
+    if not path.exists():
+        raise PenstockError(f"--profile {named}: no file, and not one of {', '.join(POLICIES)}")
+    return Policy(path.stem, {"profile": read_document(path)})
+
+
+def replay(
+    workload: Workload,
+    chosen: Policy,
+    fleet: Fleet,
+    progress: Callable[[int, int], object] | None = None,
+) -> Summary:
+    """Play a workload under one policy; `progress` gets the requests that arrived, and all."""
+    from penstock._native import fleet_replay
+
+    try:
+        report = json.loads(fleet_replay(setup(workload, chosen, fleet), progress))
+    except ValueError as error:
+        raise PenstockError(f"{chosen.name}: {error}") from error
+    return summary(chosen.name, report)
+
+
+def setup(workload: Workload, chosen: Policy, fleet: Fleet) -> str:
+    """The setup of `fleet_replay`, as JSON."""
+    arrivals = [
+        {
+            "at": one.at,
+            "input_tokens": one.input_tokens,
+            "output_tokens": one.output_tokens,
+            "blocks": one.hash_ids,
+        }
+        for one in workload.arrivals
+    ]
+    return json.dumps(
+        {
+            "engines": fleet.engines,
+            "policy": chosen.spec,
+            "poll_s": fleet.poll,
+            "reservations": fleet.reservations,
+            "gateways": fleet.gateways,
+            "block_tokens": workload.block_tokens,
+            "seed": fleet.seed,
+            "arrivals": arrivals,
+        }
+    )
+
+
+def summary(name: str, report: Mapping[str, Any]) -> Summary:
+    """Numbers of a report of `crates/lab/sim/src/fleet/report.rs`."""
+    ttft = summarise(_known(report["ttft"]), (99,))
+    tpot = summarise(_known(report["tpot"]), (99,))
+    ends = _known(report["end"])
+    prompts = max(1, sum(report["prompt_tokens"]))
+    used = [sample for sample in report["kv_use"] if any(sample)]
+    spread = [statistics.pstdev(sample) / statistics.fmean(sample) for sample in used]
+    return Summary(
+        policy=name,
+        requests=len(report["sent"]),
+        failed=report["failed"],
+        ttft_mean=1e3 * ttft.mean,
+        ttft_p50=1e3 * ttft.median,
+        ttft_p99=1e3 * ttft.percentiles[0],
+        tpot_mean=1e3 * tpot.mean,
+        tpot_p99=1e3 * tpot.percentiles[0],
+        tokens_per_s=sum(report["output_tokens"]) / max(ends, default=1.0),
+        cached=sum(report["cached"]) / prompts,
+        expected=sum(report["expected"]) / prompts,
+        unevenness=statistics.fmean(spread) if spread else 0.0,
+        kv_use=statistics.fmean([statistics.fmean(sample) for sample in used]) if used else 0.0,
+        preemptions=report["preemptions"],
+    )
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

@@ -1,0 +1,138 @@
+"""What arrives at a fleet: windows of traces, and made-up workloads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.core import InvalidValueError
+
+from penstock_lab.bench.traces import Arrival, Trace
+
+BLOCK = 64
+"""Tokens of a block of made-up prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    block_tokens: int
+    """Tokens of a block of `Arrival.hash_ids`."""
+    arrivals: tuple[Arrival, ...]
+    """Ascending in time, the first at 0 or after."""
+
+
+def from_trace(
+    trace: Trace, rate: float = 1.0, start: float = 0.0, duration: float | None = None
+) -> Workload:
+    """A window of a trace, in seconds of its own clock, played `rate` times as fast."""
+    end = float("inf") if duration is None else start + duration
+    arrivals = tuple(
+        Arrival(
+            (one.at - start) / rate,
+            max(1, one.input_tokens),
+            max(1, one.output_tokens),
+            one.hash_ids,
+            one.block_tokens,
+        )
+        for one in trace.arrivals
+        if start <= one.at < end
+    )
+    if not arrivals:
+        raise InvalidValueError(
+            "--start, --duration", f"{start}, {duration}", f"a window within {trace.span:.0f} s"
+        )
+    block = next((one.block_tokens for one in arrivals if one.block_tokens), BLOCK)
+    return Workload(trace.path.stem, block, arrivals)
+
+
+def made_up(name: str, rate: float = 1.0, duration: float | None = None, seed: int = 1) -> Workload:
+    """A workload of WORKLOADS, with `rate` times as many arrivals."""
+    rng = random.Random(f"{name} {seed}")
+    maker, seconds = WORKLOADS[name]
+    arrivals = tuple(maker(rng, rate, duration or seconds))
+    return Workload(name, BLOCK, arrivals)
+
+
+def _times(
+    rng: random.Random, seconds: float, rate: Callable[[float], float], most: float
+) -> Iterator[float]:
+    """A Poisson process whose rate changes, by thinning (Lewis and Shedler, 1979)."""
+    now = rng.expovariate(most)
+    while now < seconds:
+        if rng.random() * most < rate(now):
+            yield now
+        now += rng.expovariate(most)
+
+
+def _tokens(rng: random.Random, mean: float, cv: float = 1.0) -> int:
+    """A positive length: gamma, with this mean and coefficient of variation."""
+    return max(1, round(rng.gammavariate(1 / cv**2, mean * cv**2)))
+
+
+def _arrival(at: float, tokens: int, output: int, shared: tuple[str, int]) -> Arrival:
+    """A prompt that begins with the first so many blocks of a shared text. What follows is its
+    own.
+    """
+    text, blocks = shared
+    seed = random.Random(text).getrandbits(52)
+    names = tuple(seed + block for block in range(min(blocks, tokens // BLOCK)))
+    own = range(tokens // BLOCK - len(names))
+    unique = random.Random(f"{text} {at}").getrandbits(52)
+    return Arrival(at, tokens, output, (*names, *(unique + block for block in own)), BLOCK)
+
+
+def _system_prompts(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
+    """24 applications with system prompts of 1,000 to 8,000 tokens, popular as 1/rank."""
+    sizes = [rng.randrange(16, 128) for _ in range(24)]
+    weights = [1 / rank for rank in range(1, len(sizes) + 1)]
+    for at in _times(rng, seconds, lambda _: 80 * rate, 80 * rate):
+        app = rng.choices(range(len(sizes)), weights)[0]
+        tokens = sizes[app] * BLOCK + _tokens(rng, 800)
+        yield _arrival(at, tokens, _tokens(rng, 200), (f"application {app}", sizes[app]))
+
+
+def _tenants(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
+    """As llm-d measures: 150 tenants with 6,000 tokens of their own, 1,200 of a question, 1,000 of
+    an answer.
+    """
+    for at in _times(rng, seconds, lambda _: 14 * rate, 14 * rate):
+        tenant = f"tenant {rng.randrange(150)}"
+        yield _arrival(at, 7200, 1000, (tenant, 6000 // BLOCK))
+
+
+def _mixed(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
+    """Nine short questions to one document of 8,000 to 48,000 tokens."""
+    for at in _times(rng, seconds, lambda _: 30 * rate, 30 * rate):
+        long = rng.random() < 0.1
+        tokens = rng.randrange(8_000, 48_000) if long else _tokens(rng, 400)
+        yield _arrival(at, tokens, _tokens(rng, 300), ("", 0))
+
+
+def _bursts(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
+    """Conversations in bursts: three times the mean in one minute of five. Each turn has the turns
+    before it.
+    """
+    calm, busy = 11 * rate, 66 * rate
+    open_chats: list[tuple[int, int]] = []
+    times = _times(rng, seconds, lambda at: busy if at % 300 < 60 else calm, busy)
+    for born, at in enumerate(times):
+        if open_chats and rng.random() < 0.75:
+            chat, context = open_chats.pop(rng.randrange(len(open_chats)))
+        else:
+            chat, context = born, _tokens(rng, 1500)
+        tokens, output = context + _tokens(rng, 200), _tokens(rng, 250)
+        yield _arrival(at, tokens, output, (f"chat {chat}", tokens // BLOCK))
+        if tokens < 16_000:
+            open_chats.append((chat, tokens + output))
+
+
+Maker = Callable[[random.Random, float, float], Iterator[Arrival]]
+WORKLOADS: Mapping[str, tuple[Maker, float]] = {
+    "system-prompts": (_system_prompts, 300.0),
+    "tenants": (_tenants, 300.0),
+    "mixed": (_mixed, 300.0),
+    "bursts": (_bursts, 1800.0),
+}
+"""Makers and seconds. Rates are those of eight replicas of the preset `h100`."""

@@ -1,0 +1,113 @@
+"""Resources that pods ask for and nodes have, as the scheduler counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from penstock_ops.deploy.cluster.quantity import quantity, shown
+from penstock_ops.deploy.cluster.snapshot import Object
+from penstock_ops.deploy.objects import mapping, mappings
+
+Amounts = dict[str, Fraction]
+ENDED = ("Succeeded", "Failed")
+NONE = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource of which a node has less free than a pod asks for."""
+
+    resource: str
+    node: str
+    wanted: Fraction
+    free: Fraction
+    total: Fraction
+    unhealthy: Fraction
+    """What the node has besides, and its device plugin does not offer."""
+
+    @property
+    def size(self) -> tuple[Fraction, Fraction]:
+        """The part of the request that is missing, and its amount."""
+        missing = self.wanted - self.free
+        return missing / self.wanted, missing
+
+    def is_offered_by(self, node: Object) -> bool:
+        status = mapping(node.get("status"))
+        return any(
+            quantity(mapping(status.get(key)).get(self.resource, 0))
+            for key in ("allocatable", "capacity")
+        )
+
+    @property
+    def words(self) -> str:
+        wanted = shown(self.resource, self.wanted)
+        if not self.total and not self.unhealthy:
+            return f"needs {wanted} {self.resource}, and {self.node} has none"
+        return (
+            f"{self.resource} is short by {shown(self.resource, self.size[1])}: it needs {wanted}, "
+            f"and {self.node} has {shown(self.resource, self.free)} free of "
+            f"{shown(self.resource, self.total)}"
+        )
+
+
+def shortages(wanted: Amounts, node: Object, taken: Mapping[str, Amounts]) -> list[Shortage]:
+    """What a node lacks for a pod, the largest part first; empty where it has room."""
+    name = str(node["metadata"]["name"])
+    status = mapping(node.get("status"))
+    offered, has = mapping(status.get("allocatable")), mapping(status.get("capacity"))
+    found = []
+    for key, amount in wanted.items():
+        total = quantity(offered.get(key, 0))
+        free = max(total - taken.get(name, {}).get(key, NONE), NONE)
+        if amount > free:
+            hidden = max(quantity(has.get(key, 0)) - total, NONE) if "/" in key else NONE
+            found.append(Shortage(key, name, amount, free, total, hidden))
+    return sorted(found, key=lambda one: one.size, reverse=True)
+
+
+def requests(spec: Object) -> Amounts:
+    """What the scheduler reserves for a pod: its containers and sidecars together, or the largest
+    container that runs before them, and its overhead.
+    """
+    total: Amounts = {"pods": Fraction(1)}
+    before: Amounts = {}
+    for container in mappings(spec.get("initContainers")):
+        own = _requested(container)
+        if container.get("restartPolicy") == "Always":
+            _add(total, own)
+            own = dict(total)
+        else:
+            own = {key: own[key] + total.get(key, NONE) for key in own}
+        before = {key: max(before.get(key, NONE), own.get(key, NONE)) for key in before | own}
+    for container in mappings(spec.get("containers")):
+        _add(total, _requested(container))
+    found = {key: max(total.get(key, NONE), before.get(key, NONE)) for key in total | before}
+    _add(found, {key: quantity(value) for key, value in mapping(spec.get("overhead")).items()})
+    return found
+
+
+def used(pods: Iterable[Object], lost: Container[str] = ()) -> dict[str, Amounts]:
+    """Requests of the pods that hold resources, by node. Pods that are ending on a lost node count
+    as gone: no kubelet says that they ended.
+    """
+    found: dict[str, Amounts] = {}
+    for pod in pods:
+        node = str(mapping(pod.get("spec")).get("nodeName") or "")
+        ending = mapping(pod.get("metadata")).get("deletionTimestamp") and node in lost
+        ended = mapping(pod.get("status")).get("phase") in ENDED
+        if node and not ended and not ending:
+            _add(found.setdefault(node, {}), requests(pod["spec"]))
+    return found
+
+
+def _requested(container: Object) -> Amounts:
+    resources = mapping(container.get("resources"))
+    asked = {**mapping(resources.get("limits")), **mapping(resources.get("requests"))}
+    return {key: quantity(value) for key, value in asked.items()}
+
+
+def _add(total: Amounts, more: Amounts) -> None:
+    for key, amount in more.items():
+        total[key] = total.get(key, NONE) + amount

@@ -1,0 +1,376 @@
+"""`penstock deploy TARGET PLAN` and `lint PATH`: flags and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.config.forms import control_character
+from penstock.core import InvalidValueError, PenstockError
+
+from penstock_ops.deploy.chart.write import chart, write_chart
+from penstock_ops.deploy.cluster.flags import add_commands
+from penstock_ops.deploy.compose import compose
+from penstock_ops.deploy.hosts import slurm, systemd
+from penstock_ops.deploy.kubernetes import manifests, notes, write
+from penstock_ops.deploy.lint import lint
+from penstock_ops.deploy.plan_file import read_plan
+from penstock_ops.deploy.settings import (
+    PORT,
+    Front,
+    Scaling,
+    Settings,
+    Volume,
+    checked_name,
+    name_of,
+)
+from penstock_ops.deploy.tiers import tiers_of
+
+REFERENCE = re.compile(r"(?!.*://)\S+")
+"""A reference of an image, without blanks and scheme: the registry says what else is wrong."""
+IMAGES = ("--image", "--gateway-image", "--image-volume")
+DISK = "/var/kv"
+"""Directory of a disk tier of the plan, in pods and containers."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Manifests from a plan of `penstock plan -o`, and checks of others."
+    targets = parser.add_subparsers(metavar="COMMAND", required=True)
+    _k8s(targets.add_parser("k8s", help="objects of Kubernetes, a file each"))
+    _ray(targets.add_parser("ray", help="the same with clusters of KubeRay"))
+    _helm(targets.add_parser("helm", help="the same as a chart of Helm's"))
+    _compose(targets.add_parser("compose", help="a Compose file of one host"))
+    _host(targets.add_parser("systemd", help="a unit of one host"), run_systemd).add_argument(
+        "--program",
+        default="/opt/penstock/bin/penstock",
+        metavar="PATH",
+        help="of Penstock; default: %(default)s",
+    )
+    _host(targets.add_parser("slurm", help="a batch script"), run_slurm)
+    _lint(targets.add_parser("lint", help="check manifests of any origin"))
+    add_commands(targets)
+
+
+def _k8s(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a Deployment, or a LeaderWorkerSet where a replica needs several nodes, with "
+        "Service, disruption budget and network policy. Nothing is applied."
+    )
+    _add_objects(parser)
+    parser.set_defaults(command=run_k8s, ray=False)
+
+
+def _ray(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a RayCluster for each replica, whose head serves, with Service, disruption budget "
+        "and network policy. Nothing is applied."
+    )
+    _add_objects(parser)
+    parser.set_defaults(command=run_k8s, ray=True)
+
+
+def _helm(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write a chart whose values are the plan's choice. It renders the objects of k8s."
+    )
+    _add_objects(parser)
+    parser.set_defaults(command=run_helm, ray=False)
+
+
+def _add_objects(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--image", required=True, help="of the engine, best with its digest")
+    parser.add_argument("--name", help="of the objects; default: from the model's")
+    model = parser.add_argument_group("model", "one of them")
+    model.add_argument("--claim", default="", metavar="NAME", help="a claim that has the weights")
+    model.add_argument("--host-path", default="", metavar="DIR", help="a directory of every node")
+    model.add_argument(
+        "--image-volume",
+        default="",
+        metavar="IMAGE",
+        help="an OCI image or artifact that has the weights, best with its digest",
+    )
+    model.add_argument(
+        "--pull", default="", metavar="ORG/NAME", help="make a claim, and a Job that fills it"
+    )
+    model.add_argument("--storage-class", default="", help="of the claim that --pull makes")
+    model.add_argument(
+        "--model-path", default="", metavar="PATH", help="below the volume; default: the volume"
+    )
+    _add_tiers(parser)
+    parser.add_argument("--api-key-secret", default="", metavar="SECRET", help="with key api-key")
+    parser.add_argument("--interface", default="eth0", help="of pods; default: %(default)s")
+    parser.add_argument("--rdma-devices", default="", help="such as mlx5_0,mlx5_1")
+    parser.add_argument("--node-selector", action="append", default=[], metavar="LABEL=VALUE")
+    parser.add_argument("--pod-monitor", action="store_true", help="for the Prometheus operator")
+    parser.add_argument("--kustomize", action="store_true", help="and a kustomization.yaml")
+    _add_cluster(parser)
+
+
+def _add_tiers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--kv-tier",
+        action="append",
+        default=[],
+        metavar="TIER",
+        help="of Penstock, as serve has it: ram:SIZE, disk:PATH,SIZE, a URL; repeatable; default: "
+        "those of the plan",
+    )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    front = parser.add_argument_group("gateway")
+    front.add_argument(
+        "--gateway",
+        default="",
+        metavar="proxy|CLASS",
+        help="penstock gateway before the replicas: as a proxy, or as the endpoint picker of a "
+        "Gateway of CLASS with HTTPRoute and InferencePool",
+    )
+    front.add_argument(
+        "--gateway-image", default="", metavar="IMAGE", help="of Penstock; default: --image"
+    )
+    front.add_argument(
+        "--picker-tls-secret",
+        default="",
+        metavar="SECRET",
+        help="with a certificate, where the Gateway speaks TLS to its picker",
+    )
+    front.add_argument(
+        "--objective",
+        action="append",
+        default=[],
+        metavar="NAME=PRIORITY",
+        help="an InferenceObjective; repeatable",
+    )
+    scale = parser.add_argument_group("autoscaling", "by the plan's requests_waiting and kv_use")
+    scale.add_argument("--autoscale-to", type=int, metavar="REPLICAS", help="from the plan's on")
+    scale.add_argument(
+        "--prometheus",
+        default="",
+        metavar="URL",
+        help="that KEDA asks; default: an autoscaler by custom metrics, without KEDA",
+    )
+    fabric = parser.add_argument_group("fabric")
+    fabric.add_argument(
+        "--nic-interfaces",
+        default="",
+        metavar="NAME,...",
+        help="a NicClusterPolicy: the interface of each RDMA resource of the plan",
+    )
+    fabric.add_argument(
+        "--topology-file", type=Path, metavar="FILE", help="of NCCL, for virtual machines"
+    )
+
+
+def _compose(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Write a Compose file: a service for each replica, on one host."
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("--image", required=True, help="of the engine, best with its digest")
+    parser.add_argument("--name", help="of the services; default: from the model's")
+    parser.add_argument("--host-path", required=True, metavar="DIR", help="has the weights")
+    parser.add_argument(
+        "--model-path", default="", metavar="PATH", help="below it; default: the directory"
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help="of the first replica; default: %(default)s"
+    )
+    _add_tiers(parser)
+    parser.set_defaults(command=run_compose)
+
+
+def _host(
+    parser: argparse.ArgumentParser, command: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser.add_argument("plan", type=Path, metavar="PLAN")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: print it")
+    parser.add_argument("--model-path", required=True, metavar="PATH", help="the same on all hosts")
+    parser.add_argument("--name", help="default: from the model's")
+    _add_tiers(parser)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def run_compose(parsed: argparse.Namespace) -> int:
+    if not parsed.host_path.startswith("/"):
+        raise InvalidValueError("--host-path", parsed.host_path, "an absolute path")
+    plan, name = _named(parsed)
+    volume = Volume(host_path=parsed.host_path)
+    tiers = tiers_of(parsed.kv_tier, plan, DISK)
+    settings = Settings(plan, name, parsed.image, volume, parsed.model_path.strip("/"), tiers=tiers)
+    return _written(parsed, compose(settings, parsed.port))
+
+
+def run_systemd(parsed: argparse.Namespace) -> int:
+    return _written(parsed, systemd(_bare(parsed, "/var/cache/{name}/kv"), parsed.program))
+
+
+def run_slurm(parsed: argparse.Namespace) -> int:
+    return _written(parsed, slurm(_bare(parsed, "")))
+
+
+def _written(parsed: argparse.Namespace, text: str) -> int:
+    if parsed.output:
+        parsed.output.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
+    """Without what a cluster adds; `disk` is the directory of a disk tier of the plan."""
+    if not parsed.model_path.startswith("/"):
+        raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
+    plan, name = _named(parsed)
+    tiers = tiers_of(parsed.kv_tier, plan, disk.format(name=name))
+    return Settings(plan, name, "", Volume(), parsed.model_path, tiers=tiers)
+
+
+def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
+    _check_texts(parsed)
+    plan = read_plan(parsed.plan)
+    return plan, checked_name("--name", parsed.name or name_of(plan["model"]["name"]))
+
+
+def _check_texts(parsed: argparse.Namespace) -> None:
+    """InvalidValueError for a flag's text with a control character: each may become a part of what
+    other programs read, and no name has one. The same for a reference of an image that is none.
+    """
+    for name, given in vars(parsed).items():
+        flag = "--" + name.replace("_", "-")
+        for text in given if isinstance(given, list) else [given]:
+            if not isinstance(text, str):
+                continue
+            if wrong := control_character(text):
+                raise InvalidValueError(flag, text, f"no control characters; it has {wrong}")
+            if text and flag in IMAGES and not REFERENCE.fullmatch(text):
+                raise InvalidValueError(
+                    flag, text, "a reference such as registry/model@sha256:..., no scheme"
+                )
+
+
+def _lint(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Name what an API server lets pass and pods do not survive, or could do better without."
+    )
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files, directories")
+    parser.set_defaults(command=run_lint)
+
+
+def run_lint(parsed: argparse.Namespace) -> int:
+    """Print findings; 1 when one is an error."""
+    found = lint(parsed.paths)
+    for located, finding in found:
+        print(f"{located.file}: {located.name}: {finding.severity}: {finding.text}")
+    errors = sum(finding.severity == "error" for _, finding in found)
+    print(f"{errors} errors, {len(found) - errors} warnings")
+    return 1 if errors else 0
+
+
+def run_k8s(parsed: argparse.Namespace) -> int:
+    """Write the files, print them and what they need. PenstockError for a plan that pods cannot
+    serve.
+    """
+    settings = settings_of(parsed)
+    found = manifests(settings)
+    for path in write(found, parsed.output, kustomize=parsed.kustomize):
+        print(path)
+    for note in notes(settings):
+        print(f"note: {note}")
+    return 0
+
+
+def run_helm(parsed: argparse.Namespace) -> int:
+    settings = settings_of(parsed)
+    for path in write_chart(chart(settings), parsed.output):
+        print(path)
+    for note in notes(settings):
+        print(f"note: {note}")
+    return 0
+
+
+def settings_of(parsed: argparse.Namespace) -> Settings:
+    plan, name = _named(parsed)
+    return Settings(
+        plan,
+        name,
+        parsed.image,
+        _volume(parsed),
+        parsed.model_path.strip("/"),
+        parsed.api_key_secret,
+        parsed.interface,
+        parsed.rdma_devices,
+        dict(_pair("--node-selector", text) for text in parsed.node_selector) or None,
+        parsed.pod_monitor,
+        _front(parsed, str(plan["engine"])),
+        _scaling(parsed, plan),
+        tuple(filter(None, parsed.nic_interfaces.split(","))),
+        _text(parsed.topology_file),
+        tiers_of(parsed.kv_tier, plan, DISK),
+        parsed.ray,
+    )
+
+
+def _volume(parsed: argparse.Namespace) -> Volume:
+    return Volume(
+        parsed.claim, parsed.host_path, parsed.pull, parsed.storage_class, parsed.image_volume
+    )
+
+
+def _front(parsed: argparse.Namespace, engine: str) -> Front | None:
+    if not parsed.gateway:
+        if parsed.gateway_image or parsed.picker_tls_secret or parsed.objective:
+            raise PenstockError("there is no gateway for these flags: give --gateway, too")
+        return None
+    image = parsed.gateway_image or (parsed.image if engine == "penstock" else "")
+    if not image:
+        raise PenstockError(f"--image is {engine}'s: --gateway-image names one of Penstock")
+    objectives = dict(_pair("--objective", text) for text in parsed.objective)
+    numbers = {checked_name("--objective", name): _int(text) for name, text in objectives.items()}
+    if parsed.gateway == "proxy":
+        if numbers or parsed.picker_tls_secret:
+            raise PenstockError("--objective and --picker-tls-secret need --gateway CLASS")
+        return Front(image)
+    checked_name("--gateway", parsed.gateway)
+    return Front(image, parsed.gateway, parsed.picker_tls_secret, numbers)
+
+
+def _scaling(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> Scaling | None:
+    if parsed.autoscale_to is None:
+        if parsed.prometheus:
+            raise PenstockError("--prometheus is for an autoscaler: give --autoscale-to, too")
+        return None
+    least = int(plan["choice"]["replicas"])
+    if parsed.autoscale_to < least:
+        raise InvalidValueError(
+            "--autoscale-to", parsed.autoscale_to, f"the plan's {least} replicas, or more"
+        )
+    return Scaling(parsed.autoscale_to, parsed.prometheus)
+
+
+def _text(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PenstockError(f"{path}: {error}") from error
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidValueError("--objective", text, "a whole number after =") from None
+
+
+def _pair(flag: str, text: str) -> tuple[str, str]:
+    label, equals, value = text.partition("=")
+    if not label or not equals:
+        raise InvalidValueError(flag, text, "NAME=VALUE")
+    return label, value

@@ -1,0 +1,130 @@
+"""A plan as a Compose file: the replicas of one host."""
+
+from __future__ import annotations
+
+import shlex
+
+from penstock.core import InvalidValueError, PenstockError
+
+from penstock_ops.deploy.emit import dump
+from penstock_ops.deploy.engines import pods
+from penstock_ops.deploy.engines.penstock import SHUTDOWN
+from penstock_ops.deploy.quoting import compose as quoted
+from penstock_ops.deploy.quoting import plain
+from penstock_ops.deploy.resources import USER, memory, shared_memory
+from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
+
+LAST_PORT = 65535
+PATHS = {"http": "/health", "metrics": "/ready"}
+"""What says that a server serves, at the port that Prometheus scrapes."""
+PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
+
+
+def compose(settings: Settings, first_port: int) -> str:
+    """Services of all replicas, at ports of this host from `first_port` on. PenstockError for a
+    replica that needs several hosts.
+    """
+    if settings.nodes > 1:
+        raise PenstockError(
+            f"a replica of this plan is on {settings.nodes} hosts: Compose has one; see "
+            "`penstock deploy k8s` and `penstock deploy slurm`"
+        )
+    replicas = int(settings.choice["replicas"])
+    _check_room(settings, replicas, first_port)
+    services = {
+        settings.name if replicas == 1 else f"{settings.name}-{i}": _service(
+            settings, first_port + i, i
+        )
+        for i in range(replicas)
+    }
+    return _head(settings) + dump({"services": quoted(services)})
+
+
+def _check_room(settings: Settings, replicas: int, first_port: int) -> None:
+    """PenstockError for more than one host has: devices, and ports from the first on."""
+    needed, there = replicas * settings.on_pod, int(settings.plan["target"]["per_node"])
+    if settings.has_devices and needed > there:
+        raise PenstockError(
+            f"the plan's {replicas} replicas need {needed} devices, and a host of it has {there}: "
+            "see `penstock deploy k8s` and `penstock deploy slurm`"
+        )
+    if not 1 <= first_port <= LAST_PORT + 1 - replicas:
+        raise InvalidValueError(
+            "--port", first_port, f"1 to {LAST_PORT + 1 - replicas}, for {replicas} replicas"
+        )
+
+
+def _head(settings: Settings) -> str:
+    """What must be there before: a directory that Docker makes is root's, and Penstock is not."""
+    if not settings.disk:
+        return ""
+    directory = shlex.quote(settings.disk)
+    return f"# Before the first start: install -d -m 0700 -o {USER} -g {USER} {directory}\n"
+
+
+def _weights(settings: Settings) -> dict[str, object]:
+    """In the long form: in the short one a colon of the path would end it."""
+    source = settings.volume.host_path
+    return {"type": "bind", "source": source, "target": MODELS, "read_only": True}
+
+
+def _disk(settings: Settings) -> list[object]:
+    """The directory of the disk tier, which replicas share."""
+    path = settings.disk
+    return [{"type": "bind", "source": path, "target": path}] if path else []
+
+
+def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
+    engine = pods(settings)
+    command = list(map(plain, engine.command(settings, True)))
+    asked = METRICS_PORT if engine.metrics_port == "metrics" else PORT
+    probe = PROBE.format(port=asked, path=PATHS[engine.metrics_port])
+    found: dict[str, object] = {
+        "image": settings.image,
+        "entrypoint": command,
+        "ports": [f"127.0.0.1:{port}:{PORT}"],
+        "environment": _environment(settings),
+        "volumes": [_weights(settings), *_disk(settings)],
+        # Compiled kernels are there.
+        "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
+        "shm_size": shared_memory(settings),
+        "ulimits": {"memlock": -1, "nofile": 65536},
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{SHUTDOWN + 10}s",
+        "security_opt": ["no-new-privileges:true"],
+        "cap_drop": ["ALL"],
+        "healthcheck": {
+            "test": ["CMD", "python3", "-c", probe],
+            "interval": "10s",
+            "timeout": "10s",
+            "retries": 3,
+            "start_period": f"{2 * settings.load_seconds}s",
+        },
+    }
+    if not engine.root:
+        found |= {"user": f"{USER}:{USER}", "read_only": True}
+    return found | _devices(settings, replica)
+
+
+def _environment(settings: Settings) -> list[str]:
+    """Variables with a value; a secret is taken from where the file is started."""
+    variables = pods(settings).environment(settings, True)
+    return [
+        f"{entry['name']}={entry['value']}" if "value" in entry else str(entry["name"])
+        for entry in variables
+    ]
+
+
+def _devices(settings: Settings, replica: int) -> dict[str, object]:
+    """The replica's own devices, after those of the replicas before it; without devices its
+    memory.
+    """
+    if not settings.has_devices:
+        return {"mem_limit": f"{memory(settings)}m"}
+    if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
+        # AMD's driver has no names for single devices here: ROCR_VISIBLE_DEVICES would choose.
+        return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
+    first = replica * settings.on_pod
+    ids = [str(i) for i in range(first, first + settings.on_pod)]
+    reserved = {"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]}
+    return {"deploy": {"resources": {"reservations": {"devices": [reserved]}}}}

@@ -1,0 +1,98 @@
+"""Data as YAML: equal data gives equal bytes.
+
+Every text is quoted: YAML 1.1 readers take `n`, `on` or `1e3` for something else. Keys keep the
+order in which they were made. Places and parts become what a chart's templates have for them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from penstock_ops.deploy.parts import Chosen, Condition, Part, Place
+
+PLAIN_KEY = re.compile(r"[A-Za-z][\w./-]*")
+UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What JSON writes as it is, and YAML cannot hold or takes for the end of a line."""
+NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
+def dump(value: Mapping[str, object]) -> str:
+    """One document."""
+    return "\n".join(_lines(value, "")) + "\n"
+
+
+def _lines(value: object, indent: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        entries = [(f"{indent}{_key(str(key))}:", item) for key, item in value.items()]
+        yield from _parts(entries, lambda head, item: _entry(head, item, indent + "  "), indent)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        items = [(indent, item) for item in value]
+        yield from _parts(items, lambda head, item: _item(item, head), indent)
+    else:
+        yield indent + _scalar(value)
+
+
+def _parts(
+    parts: Iterable[tuple[str, object]],
+    written: Callable[[str, object], Iterator[str]],
+    indent: str,
+) -> Iterator[str]:
+    """Lines of all parts; neighbours under one condition are under it together."""
+    for condition, group in groupby(parts, _condition):
+        held = ((head, each.value if isinstance(each, Part) else each) for head, each in group)
+        lines = (line for head, item in held for line in written(head, item))
+        yield from lines if condition is None else under(condition, lines, indent)
+
+
+def _condition(part: tuple[str, object]) -> Condition | None:
+    return part[1].condition if isinstance(part[1], Part) else None
+
+
+def under(condition: Condition, lines: Iterable[str], indent: str = "") -> Iterator[str]:
+    """Lines of a template that are there under a condition."""
+    yield f"{indent}{{{{- if {condition.expression} }}}}"
+    yield from lines
+    yield f"{indent}{{{{- end }}}}"
+
+
+def _entry(head: str, item: object, indent: str) -> Iterator[str]:
+    """A key and its value, which begins behind the key or on the next line."""
+    if _is_nested(item):
+        yield head
+        yield from _lines(item, indent)
+    else:
+        yield f"{head} {_scalar(item)}"
+
+
+def _item(item: object, indent: str) -> Iterator[str]:
+    if not _is_nested(item):
+        yield f"{indent}- {_scalar(item)}"
+        return
+    lines = list(_lines(item, indent + "  "))
+    yield f"{indent}- {lines[0].lstrip()}"
+    yield from lines[1:]
+
+
+def _is_nested(item: object) -> bool:
+    return isinstance(item, Mapping | list | tuple) and bool(item)
+
+
+def _key(key: str) -> str:
+    plain = PLAIN_KEY.fullmatch(key) and key.lower() not in NOT_PLAIN
+    return key if plain else _scalar(key)
+
+
+def _scalar(value: object) -> str:
+    """JSON, which YAML has as a part."""
+    if isinstance(value, Place):
+        return f"{{{{ toJson {value.expression} }}}}"
+    if isinstance(value, Chosen):
+        return f"{{{{ {value.expression} | toJson }}}}"
+    return UNPRINTED.sub(_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -1,0 +1,279 @@
+"""What objects are made of: the settings, resolved; or places in the values of a chart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock_ops.deploy.engines import pods
+from penstock_ops.deploy.parts import Data, Truth
+from penstock_ops.deploy.probes import reasons
+from penstock_ops.deploy.quoting import fields, kubernetes
+from penstock_ops.deploy.resources import (
+    GIB,
+    container_security,
+    disk_limit,
+    pod_security,
+    resources,
+    shared_memory_limit,
+    tolerations,
+)
+from penstock_ops.deploy.scaling import behavior
+from penstock_ops.deploy.settings import (
+    METRICS_PORT,
+    PORT,
+    TOPOLOGY,
+    TOPOLOGY_FOLDER,
+    Front,
+    Scaling,
+    Settings,
+)
+
+MARGIN = 1.25
+"""Size of a claim over that of the weights."""
+SECONDS_OF_A_ROLLOUT = 3
+"""Planned times that a pod may take before its rollout counts as failed."""
+LEAST_DEADLINE = 600
+"""Seconds that Kubernetes gives a rollout by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What the container of a server, or of another node of its group, has for itself."""
+
+    command: Data
+    env: Data
+    ports: Data
+    startup: Data
+    readiness: Data
+    liveness: Data
+
+
+@dataclass(frozen=True, slots=True)
+class FrontFacts:
+    """`penstock gateway` before the replicas."""
+
+    image: str
+    gateway_class: str
+    picks: Truth
+    """It is the picker of a Gateway."""
+    proxies: Truth
+    tls_secret: str
+    has_tls: Truth
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingFacts:
+    most: Data
+    prometheus: str
+    waiting: str
+    waiting_most: str
+    kv_use: str
+    kv_most: str
+    behavior: Data
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the functions of the kinds read."""
+
+    name: str
+    engine: str
+    image: str
+    replicas: Data
+    nodes: Data
+    grouped: Truth
+    """A replica has several pods."""
+    single: Truth
+    workload: tuple[str, str]
+    """API version and kind of what has the replicas."""
+    restart_policy: str
+    deadline: Data
+    server: Role
+    node: Role
+    variables: Data
+    """Why variables between nodes are set."""
+    has_variables: Truth
+    node_selector: Data
+    tolerations: Data
+    resources: Data
+    pod_security: Data
+    container_security: Data
+    shared_memory: str
+    disk: str
+    """Directory of the disk tier."""
+    disk_size: str
+    has_disk: Truth
+    model: str
+    """Path in the pods, as the word of a command."""
+    claim: str
+    host_path: str
+    on_host: Truth
+    volume_image: str
+    """Reference of an image that has the weights."""
+    in_image: Truth
+    in_claim: Truth
+    pull: str
+    pulls: Truth
+    compiles: Truth
+    """Pods compile kernels of Triton, which devices run."""
+    keeps_kernels: Truth
+    """Pods write compiled kernels beside the weights."""
+    claim_is_read: Truth
+    """No pod writes to the claim."""
+    storage: str
+    storage_class: str
+    metrics_port: str
+    own_metrics: Truth
+    """Prometheus has a port of its own."""
+    topology: Data
+    """Text of NCCL's topology file."""
+    has_topology: Truth
+    monitored: Truth
+    api_key_secret: str
+    has_key: Truth
+    fixed: Truth
+    """The number of replicas is the plan's."""
+    by_keda: Truth
+    by_metrics: Truth
+    scaling: ScalingFacts | None
+    fronted: Truth
+    proxied: Truth
+    picked: Truth
+    front_monitored: Truth
+    front: FrontFacts | None
+
+    @property
+    def gateway(self) -> str:
+        """Name of the objects of `penstock gateway`."""
+        return f"{self.name}-gateway"
+
+    def labels(self, role: str = "server") -> dict[str, str]:
+        return {
+            "app.kubernetes.io/name": "penstock" if role == "gateway" else self.engine,
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": role,
+            "app.kubernetes.io/managed-by": "penstock-deploy",
+        }
+
+    def selector(self, role: str = "server") -> dict[str, str]:
+        """Labels of the pods that serve, or of the gateway's; a group's other nodes have others."""
+        return {
+            "app.kubernetes.io/instance": self.name,
+            "app.kubernetes.io/component": role,
+        }
+
+
+def facts(settings: Settings) -> Facts:
+    """PenstockError for an engine without manifests."""
+    engine, volume, grouped = pods(settings), settings.volume, settings.nodes > 1
+    scaled, front = settings.scaling is not None, settings.front
+    server, node = (_role(settings, leader) for leader in (True, False))
+    variables = reasons(server.env)
+    compiles = settings.engine == "penstock" and settings.has_devices
+    by_keda = bool(settings.scaling and settings.scaling.prometheus)
+    return Facts(
+        name=settings.name,
+        engine=settings.engine,
+        image=settings.image,
+        replicas=int(settings.choice["replicas"]),
+        nodes=settings.nodes,
+        grouped=grouped,
+        single=not grouped,
+        workload=("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+        if grouped
+        else ("apps/v1", "Deployment"),
+        restart_policy=engine.restart_policy,
+        deadline=max(SECONDS_OF_A_ROLLOUT * settings.start_seconds, LEAST_DEADLINE),
+        server=server,
+        node=node,
+        variables=variables,
+        has_variables=bool(variables),
+        node_selector=dict(settings.node_selector or {}),
+        tolerations=tolerations(settings),
+        resources=resources(settings),
+        pod_security=pod_security(settings),
+        container_security=container_security(settings),
+        shared_memory=shared_memory_limit(settings),
+        disk=settings.disk,
+        disk_size=disk_limit(settings),
+        has_disk=bool(settings.disk),
+        model=kubernetes(settings.model),
+        claim=volume.claim or f"{settings.name}-model",
+        host_path=volume.host_path,
+        on_host=bool(volume.host_path),
+        volume_image=volume.image,
+        in_image=bool(volume.image),
+        in_claim=not (volume.host_path or volume.image),
+        pull=volume.pull,
+        pulls=bool(volume.pull),
+        compiles=compiles,
+        keeps_kernels=(keeps := bool(volume.pull) and compiles),
+        claim_is_read=not keeps,
+        storage=f"{max(-(-int(settings.weights * MARGIN) // GIB), 1)}Gi",
+        storage_class=volume.storage_class,
+        metrics_port=engine.metrics_port,
+        own_metrics=engine.metrics_port == "metrics",
+        topology=settings.topology,
+        has_topology=bool(settings.topology),
+        monitored=settings.monitor,
+        api_key_secret=settings.api_key_secret,
+        has_key=bool(settings.api_key_secret),
+        fixed=not scaled,
+        by_keda=by_keda,
+        by_metrics=scaled and not by_keda,
+        scaling=_scaling(settings, settings.scaling) if settings.scaling else None,
+        fronted=front is not None,
+        proxied=front is not None and not front.gateway_class,
+        picked=front is not None and bool(front.gateway_class),
+        front_monitored=front is not None and settings.monitor,
+        front=_front(front) if front else None,
+    )
+
+
+def _role(settings: Settings, leader: bool) -> Role:
+    engine = pods(settings)
+    words = engine.command(settings, leader)
+    env = [*engine.environment(settings, leader), *fields(words)]
+    if settings.topology:
+        path = f"{TOPOLOGY_FOLDER}/{TOPOLOGY}"
+        env = [*env, {"name": "NCCL_TOPO_FILE", "value": path}]
+    env = [
+        {**entry, "value": kubernetes(str(entry["value"]))} if "value" in entry else entry
+        for entry in env
+    ]
+    ports: list[dict[str, object]] = [{"name": "http", "containerPort": PORT}]
+    if engine.metrics_port == "metrics":
+        ports.append({"name": "metrics", "containerPort": METRICS_PORT})
+    probes = engine.probes(settings, leader)
+    return Role(
+        command=list(map(kubernetes, words)),
+        env=env,
+        ports=ports if leader else [],
+        startup=probes.get("startupProbe", {}),
+        readiness=probes.get("readinessProbe", {}),
+        liveness=probes.get("livenessProbe", {}),
+    )
+
+
+def _scaling(settings: Settings, scaling: Scaling) -> ScalingFacts:
+    engine = pods(settings)
+    return ScalingFacts(
+        most=scaling.most,
+        prometheus=scaling.prometheus,
+        waiting=engine.waiting,
+        waiting_most=f"{settings.threshold('requests_waiting'):g}",
+        kv_use=engine.kv_use,
+        kv_most=f"{settings.threshold('kv_use'):g}",
+        behavior=behavior(settings),
+    )
+
+
+def _front(front: Front) -> FrontFacts:
+    return FrontFacts(
+        image=front.image,
+        gateway_class=front.gateway_class,
+        picks=bool(front.gateway_class),
+        proxies=not front.gateway_class,
+        tls_secret=front.tls_secret,
+        has_tls=bool(front.tls_secret),
+    )

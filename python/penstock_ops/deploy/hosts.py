@@ -1,0 +1,134 @@
+"""A plan on hosts without Kubernetes: a systemd unit, a Slurm batch script."""
+
+from __future__ import annotations
+
+import shlex
+
+from penstock.core import PenstockError
+
+from penstock_ops.deploy.engines import pods
+from penstock_ops.deploy.engines.penstock import PROGRAM, SHUTDOWN
+from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_value
+from penstock_ops.deploy.settings import Settings
+
+UNIT = """\
+# {title}, made by `penstock deploy systemd`. Install it as /etc/systemd/system/{name}.service.
+[Unit]
+Description={title}
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+{kind}ExecStart={command}
+# Keys and other settings that must not be read by every user.
+EnvironmentFile=-/etc/{name}/environment
+Restart=on-failure
+RestartSec=2
+# Twice the planned time of loading.
+TimeoutStartSec={start}
+TimeoutStopSec={stop}
+LimitNOFILE=65536
+LimitMEMLOCK=infinity
+
+DynamicUser=yes
+StateDirectory={name}
+CacheDirectory={name}
+Environment=HOME=/var/lib/{name} XDG_CACHE_HOME=/var/cache/{name}
+RuntimeDirectory={name}
+Environment=XDG_RUNTIME_DIR=/run/{name}
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictSUIDSGID=yes
+LockPersonality=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+BATCH = """\
+#!/usr/bin/env bash
+# {title}, made by `penstock deploy slurm`: one replica. Submit it {replicas} times for the plan's.
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --exclusive
+# All memory of each node, however much of it a processor has by default.
+#SBATCH --mem=0
+{devices}#SBATCH --signal=TERM@{stop}
+set -euo pipefail
+
+# Node 0 is the first of the job; it serves at port 8000.
+MASTER=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+export MASTER
+{token}# A variable for each node is known in its task alone.
+srun --kill-on-bad-exit=1 bash -c {command}
+"""
+
+TOKEN = """\
+# The secret that all nodes share, readable by its owner alone.
+: "${PENSTOCK_CLUSTER_TOKEN:?set it to a secret, such as $(openssl rand -hex 32)}"
+export PENSTOCK_CLUSTER_TOKEN
+"""
+
+
+def systemd(settings: Settings, program: str) -> str:
+    """The unit of a replica. PenstockError for one that needs several hosts, and for a disk tier
+    where a unit without a login cannot write.
+    """
+    if settings.nodes > 1:
+        raise PenstockError(
+            f"a replica of this plan is on {settings.nodes} hosts: a unit starts one; see "
+            "`penstock deploy slurm`"
+        )
+    cache = f"/var/cache/{settings.name}"
+    if settings.disk and not settings.disk.startswith(f"{cache}/"):
+        raise PenstockError(
+            f"--kv-tier disk:{settings.disk}: the unit has no login, and writes to {cache} alone: "
+            f"give a directory of it, {cache}/kv, on a disk that is mounted at "
+            f"/var/cache/private/{settings.name}"
+        )
+    own = settings.engine == "penstock"
+    words = pods(settings).command(settings, True)
+    first, *words = [program, *words[len(PROGRAM) :]] if own else words
+    return UNIT.format(
+        title=unit_value(_title(settings)),
+        name=settings.name,
+        kind="Type=notify\n" if own else "",
+        command=" ".join((unit_program(plain(first)), *map(unit, words))),
+        start=2 * settings.load_seconds,
+        stop=SHUTDOWN + 10,
+    )
+
+
+def slurm(settings: Settings) -> str:
+    """The batch script of a replica."""
+    leader, other = (
+        " ".join(map(shell, pods(settings).command(settings, leader))) for leader in (True, False)
+    )
+    script = f"exec {leader}"
+    if other != leader:
+        script = f'if [ "$SLURM_NODEID" = 0 ]; then exec {leader}; else exec {other}; fi'
+    if settings.disk:
+        script = f"mkdir -p -m 0700 {shlex.quote(settings.disk)} && {script}"
+    wanted = f"#SBATCH --gpus-per-node={settings.on_pod}\n" if settings.has_devices else ""
+    secret = settings.engine == "penstock" and settings.nodes > 1
+    return BATCH.format(
+        title=_title(settings),
+        name=settings.name,
+        replicas=settings.choice["replicas"],
+        nodes=settings.nodes,
+        devices=wanted,
+        stop=SHUTDOWN,
+        token=TOKEN if secret else "",
+        command=shlex.quote(script),
+    )
+
+
+def _title(settings: Settings) -> str:
+    return f"{settings.plan['model']['name']} by {settings.engine}"

@@ -1,0 +1,20 @@
+"""PersistentVolumeClaim: the model's volume, where the deployment makes it."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.parts import optional
+
+
+def claim(facts: Facts) -> dict[str, object]:
+    """A quarter more than the weights. Read by many: pods of all replicas mount it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": facts.claim, "labels": facts.labels("model")},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": facts.storage}},
+            "storageClassName": optional(facts.storage_class),
+        },
+    }

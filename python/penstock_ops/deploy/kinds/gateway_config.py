@@ -1,0 +1,22 @@
+"""ConfigMap: gateway.yaml of the proxy, whose replicas are the pods that serve."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.emit import dump
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.settings import PORT
+
+CONFIG = "gateway.yaml"
+CONFIG_FOLDER = "/etc/penstock"
+
+
+def gateway_config(facts: Facts) -> dict[str, object]:
+    """Pods by their labels: no InferencePool is needed."""
+    pods = {"selector": facts.selector(), "ports": [PORT]}
+    content = {"pools": [{"name": facts.name, "kubernetes": pods}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": facts.gateway, "labels": facts.labels("gateway")},
+        "data": {CONFIG: dump(content)},
+    }

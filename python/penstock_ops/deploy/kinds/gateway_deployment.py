@@ -1,0 +1,114 @@
+"""Deployment: `penstock gateway` before the replicas, as a proxy or as an endpoint picker."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.engines.penstock import PROGRAM
+from penstock_ops.deploy.facts import Facts, FrontFacts
+from penstock_ops.deploy.kinds.gateway_config import CONFIG, CONFIG_FOLDER
+from penstock_ops.deploy.parts import when
+from penstock_ops.deploy.probes import UNLISTING, http, secret, until_unlisted
+from penstock_ops.deploy.resources import restricted, restricted_pod
+from penstock_ops.deploy.settings import GATEWAY_PORT, PICKER_PORT
+
+GATEWAYS = 2
+"""Pods: one may go at any time, and what they learn of prefixes agrees."""
+CERTIFICATE = "/etc/penstock-tls"
+DRAIN = 30
+
+
+def gateway_deployment(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    """A successor is ready before a pod ends: streams find a way in at any time."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": facts.gateway, "labels": facts.labels("gateway")},
+        "spec": {
+            "replicas": GATEWAYS,
+            "selector": {"matchLabels": facts.selector("gateway")},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+            },
+            "template": {
+                "metadata": {"labels": facts.labels("gateway")},
+                "spec": _spec(facts, front),
+            },
+        },
+    }
+
+
+def _spec(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    config = {"name": "config", "configMap": {"name": facts.gateway}}
+    certificate = {"name": "certificate", "secret": {"secretName": front.tls_secret}}
+    return {
+        "enableServiceLinks": False,
+        # The API server tells it of pods; the account may list and watch, nothing else.
+        "serviceAccountName": facts.gateway,
+        "terminationGracePeriodSeconds": UNLISTING + DRAIN + 10,
+        "securityContext": restricted_pod(),
+        "containers": [_container(facts, front)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            when(front.proxies, config),
+            when(front.has_tls, certificate),
+        ],
+    }
+
+
+def _container(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    return {
+        "name": "gateway",
+        "image": front.image,
+        "command": _command(facts, front),
+        "env": _environment(facts),
+        "ports": [
+            {"name": "http", "containerPort": GATEWAY_PORT},
+            when(front.picks, {"name": "grpc-ext-proc", "containerPort": PICKER_PORT}),
+        ],
+        "resources": {
+            "limits": {"memory": "2Gi"},
+            "requests": {"memory": "256Mi", "cpu": "250m"},
+        },
+        **_probes(front),
+        **until_unlisted(),
+        "securityContext": restricted(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            when(front.proxies, {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}),
+            when(
+                front.has_tls, {"name": "certificate", "mountPath": CERTIFICATE, "readOnly": True}
+            ),
+        ],
+    }
+
+
+def _command(facts: Facts, front: FrontFacts) -> list[object]:
+    return [
+        *PROGRAM,
+        "gateway",
+        "--host=::",
+        f"--port={GATEWAY_PORT}",
+        f"--shutdown-timeout={DRAIN}",
+        when(front.proxies, f"--config={CONFIG_FOLDER}/{CONFIG}"),
+        when(front.picks, f"--inference-pool={facts.name}"),
+        when(front.picks, f"--ext-proc=[::]:{PICKER_PORT}"),
+        when(front.has_tls, f"--ssl-certfile={CERTIFICATE}/tls.crt"),
+        when(front.has_tls, f"--ssl-keyfile={CERTIFICATE}/tls.key"),
+    ]
+
+
+def _environment(facts: Facts) -> list[object]:
+    """Clients and replicas have the same key."""
+    keys = (
+        secret(name, facts.api_key_secret, "api-key")
+        for name in ("PENSTOCK_API_KEY", "PENSTOCK_BACKEND_API_KEY")
+    )
+    return [{"name": "HOME", "value": "/tmp"}, *(when(facts.has_key, key) for key in keys)]
+
+
+def _probes(front: FrontFacts) -> dict[str, object]:
+    """Readiness falls with the last replica; the process is alive while its port answers."""
+    asked = {"path": "/ready", "port": "http", "scheme": when(front.has_tls, "HTTPS")}
+    ready = {**http("/ready", "http", 1, 5), "httpGet": asked}
+    alive = {"tcpSocket": {"port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}
+    return {"readinessProbe": ready, "livenessProbe": alive}

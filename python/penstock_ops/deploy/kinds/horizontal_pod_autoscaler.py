@@ -1,0 +1,30 @@
+"""HorizontalPodAutoscaler: replicas by the queue and the KV in use, from custom metrics."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts, ScalingFacts
+
+
+def horizontal_pod_autoscaler(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
+    """Averages over the pods that serve: an adapter has to offer the engine's metrics by name."""
+    version, kind = facts.workload
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": facts.name, "labels": facts.labels()},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": facts.name},
+            "minReplicas": facts.replicas,
+            "maxReplicas": scaling.most,
+            "metrics": [
+                _metric(scaling.waiting, scaling.waiting_most),
+                _metric(scaling.kv_use, scaling.kv_most),
+            ],
+            "behavior": scaling.behavior,
+        },
+    }
+
+
+def _metric(name: str, most: str) -> dict[str, object]:
+    average = {"type": "AverageValue", "averageValue": most}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": average}}

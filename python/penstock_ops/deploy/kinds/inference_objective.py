@@ -1,0 +1,17 @@
+"""InferenceObjective: a priority that requests name in `x-gateway-inference-objective`."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.kinds.inference_pool import GROUP
+from penstock_ops.deploy.parts import Data
+
+
+def inference_objective(facts: Facts, name: str, priority: Data) -> dict[str, object]:
+    """Requests of negative priority are refused first."""
+    return {
+        "apiVersion": "llm-d.ai/v1alpha2",
+        "kind": "InferenceObjective",
+        "metadata": {"name": name, "labels": facts.labels("gateway")},
+        "spec": {"priority": priority, "poolRef": {"group": GROUP, "name": facts.name}},
+    }

@@ -1,0 +1,26 @@
+"""InferencePool: the pods that serve, and who picks one for a request."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.settings import PICKER_PORT, PORT
+
+GROUP = "inference.networking.k8s.io"
+
+
+def inference_pool(facts: Facts) -> dict[str, object]:
+    """A request that the picker does not answer fails: any other pod could be the wrong one."""
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": facts.name, "labels": facts.labels("gateway")},
+        "spec": {
+            "selector": {"matchLabels": facts.selector()},
+            "targetPorts": [{"number": PORT}],
+            "endpointPickerRef": {
+                "name": facts.gateway,
+                "port": {"number": PICKER_PORT},
+                "failureMode": "FailClose",
+            },
+        },
+    }

@@ -1,0 +1,30 @@
+"""LeaderWorkerSet: replicas of several pods each. The leader is node 0 and serves."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.kinds.pod import template
+from penstock_ops.deploy.parts import when
+
+
+def leader_worker_set(facts: Facts) -> dict[str, object]:
+    """All pods of a group start at once: the leader is ready when the others are there."""
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": facts.name, "labels": facts.labels()},
+        "spec": {
+            "replicas": when(facts.fixed, facts.replicas),
+            "startupPolicy": "LeaderCreated",
+            "rolloutStrategy": {
+                "type": "RollingUpdate",
+                "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0},
+            },
+            "leaderWorkerTemplate": {
+                "size": facts.nodes,
+                "restartPolicy": facts.restart_policy,
+                "leaderTemplate": template(facts, leader=True),
+                "workerTemplate": template(facts, leader=False),
+            },
+        },
+    }

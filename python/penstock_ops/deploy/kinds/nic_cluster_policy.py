@@ -1,0 +1,61 @@
+"""NicClusterPolicy: one RDMA resource for each adapter, as pods request them."""
+
+from __future__ import annotations
+
+import json
+
+from penstock.core import PenstockError
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.settings import Settings
+
+PREFIX = "rdma/"
+SHARES = 63
+"""Pods that may have an adapter at once."""
+DRIVER = {
+    "image": "doca-driver",
+    "repository": "nvcr.io/nvidia/mellanox",
+    "version": "25.04-0.6.1.0-2",
+}
+PLUGIN = {
+    "image": "k8s-rdma-shared-dev-plugin",
+    "repository": "ghcr.io/mellanox",
+    "version": "v1.5.3",
+}
+"""The versions of source 002: "Deploy Distributed LLM Inference with GPUDirect RDMA"."""
+
+
+def nic_cluster_policy(facts: Facts, settings: Settings) -> dict[str, object]:
+    """One for the whole cluster, in no namespace. PenstockError unless there is an interface for
+    each of the plan's resources.
+    """
+    return {
+        "apiVersion": "mellanox.com/v1alpha1",
+        "kind": "NicClusterPolicy",
+        "metadata": {"name": "nic-cluster-policy", "labels": facts.labels("network")},
+        "spec": {
+            "ofedDriver": dict(DRIVER),
+            # A text that the API server does not look into.
+            "rdmaSharedDevicePlugin": {**PLUGIN, "config": json.dumps(_config(settings), indent=2)},
+        },
+    }
+
+
+def _config(settings: Settings) -> dict[str, object]:
+    fabric = settings.plan["target"]["fabric_resources"]
+    names = [name.removeprefix(PREFIX) for name in fabric if name.startswith(PREFIX)]
+    if len(names) != len(settings.nic_interfaces):
+        raise PenstockError(
+            f"{len(settings.nic_interfaces)} interfaces for the plan's {len(names)} RDMA "
+            f"resources ({', '.join(names) or 'none'}): --nic-interfaces names one for each"
+        )
+    return {
+        "configList": [
+            {
+                "resourceName": name,
+                "rdmaHcaMax": SHARES,
+                "selectors": {"vendors": ["15b3"], "ifNames": [interface]},
+            }
+            for name, interface in zip(names, settings.nic_interfaces, strict=True)
+        ]
+    }

@@ -1,0 +1,107 @@
+"""The pod of a server, or of another node of its group."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.engines.penstock import SHUTDOWN
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.kinds.topology import topology_name
+from penstock_ops.deploy.parts import optional, when
+from penstock_ops.deploy.probes import UNLISTING, until_unlisted
+from penstock_ops.deploy.resources import restricted
+from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
+
+VARIABLES = "penstock/variables"
+"""Annotation: why variables between nodes are set. YAML's comments are lost in a cluster."""
+
+
+KEPT = f"{MODELS}/{KERNELS}"
+
+
+def template(facts: Facts, leader: bool = True) -> dict[str, object]:
+    """Metadata and spec, as workloads embed them."""
+    role = "server" if leader else "node"
+    return {
+        "metadata": {
+            "labels": facts.labels(role),
+            "annotations": when(facts.has_variables, {VARIABLES: facts.variables}),
+        },
+        "spec": spec(facts, leader),
+    }
+
+
+def spec(facts: Facts, leader: bool) -> dict[str, object]:
+    return {
+        # A Service named like a program would put its address into variables that it reads.
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": UNLISTING + SHUTDOWN + 10,
+        "securityContext": facts.pod_security,
+        "nodeSelector": optional(facts.node_selector),
+        "tolerations": optional(facts.tolerations),
+        "initContainers": when(facts.keeps_kernels, [_kernels(facts)]),
+        "containers": [container(facts, leader)],
+        "volumes": [
+            _model_volume(facts),
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": facts.shared_memory}},
+            when(facts.has_disk, {"name": "kv", "emptyDir": {"sizeLimit": facts.disk_size}}),
+            when(
+                facts.has_topology,
+                {"name": "topology", "configMap": {"name": topology_name(facts.name)}},
+            ),
+        ],
+    }
+
+
+def container(facts: Facts, leader: bool) -> dict[str, object]:
+    role = facts.server if leader else facts.node
+    return {
+        "name": "engine",
+        "image": facts.image,
+        "command": role.command,
+        "env": optional(role.env),
+        "ports": optional(role.ports),
+        "resources": facts.resources,
+        "startupProbe": optional(role.startup),
+        "readinessProbe": optional(role.readiness),
+        "livenessProbe": optional(role.liveness),
+        **(until_unlisted() if leader else {}),
+        "securityContext": facts.container_security,
+        "volumeMounts": [
+            {"name": "model", "mountPath": MODELS, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            when(
+                facts.keeps_kernels,
+                {"name": "model", "mountPath": KERNEL_CACHE, "subPath": KERNELS},
+            ),
+            {"name": "shm", "mountPath": "/dev/shm"},
+            when(facts.has_disk, {"name": "kv", "mountPath": facts.disk}),
+            when(
+                facts.has_topology,
+                {"name": "topology", "mountPath": TOPOLOGY_FOLDER, "readOnly": True},
+            ),
+        ],
+    }
+
+
+def _kernels(facts: Facts) -> dict[str, object]:
+    """Makes the directory of kernels where the Job that filled the claim has not: the kubelet's
+    would be root's, or impossible.
+    """
+    return {
+        "name": "kernels",
+        "image": facts.image,
+        "command": ["python3", "-c", f"import os; os.makedirs('{KEPT}', exist_ok=True)"],
+        "securityContext": restricted(),
+        "volumeMounts": [{"name": "model", "mountPath": MODELS}],
+    }
+
+
+def _model_volume(facts: Facts) -> dict[str, object]:
+    claim = {"claimName": facts.claim, "readOnly": when(facts.claim_is_read, True)}
+    return {
+        "name": "model",
+        "image": when(facts.in_image, {"reference": facts.volume_image}),
+        "hostPath": when(facts.on_host, {"path": facts.host_path, "type": "Directory"}),
+        "persistentVolumeClaim": when(facts.in_claim, claim),
+    }

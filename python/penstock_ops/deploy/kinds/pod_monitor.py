@@ -1,0 +1,36 @@
+"""PodMonitor: what the Prometheus operator scrapes."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts, FrontFacts
+from penstock_ops.deploy.parts import when
+
+
+def pod_monitor(facts: Facts) -> dict[str, object]:
+    endpoint: dict[str, object] = {"port": facts.metrics_port}
+    return _monitor(facts.name, facts.labels(), facts.selector(), endpoint)
+
+
+def gateway_pod_monitor(facts: Facts, front: FrontFacts) -> dict[str, object]:
+    endpoint: dict[str, object] = {
+        "port": "http",
+        "scheme": when(front.has_tls, "https"),
+        # Scrapers come by the pod's address, which no certificate names.
+        "tlsConfig": when(front.has_tls, {"insecureSkipVerify": True}),
+    }
+    labels, selector = facts.labels("gateway"), facts.selector("gateway")
+    return _monitor(facts.gateway, labels, selector, endpoint)
+
+
+def _monitor(
+    name: str, labels: dict[str, str], pods: dict[str, str], endpoint: dict[str, object]
+) -> dict[str, object]:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": pods},
+            "podMetricsEndpoints": [{**endpoint, "path": "/metrics"}],
+        },
+    }

@@ -1,0 +1,41 @@
+"""ScaledObject: KEDA's replicas by the queue and the KV in use, asked of Prometheus."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts, ScalingFacts
+
+POLLING = 15
+
+
+def scaled_object(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
+    """Never to zero: a replica takes the planned load time to come back."""
+    version, kind = facts.workload
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": facts.name, "labels": facts.labels()},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": version, "kind": kind, "name": facts.name},
+            "minReplicaCount": facts.replicas,
+            "maxReplicaCount": scaling.most,
+            "pollingInterval": POLLING,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": scaling.behavior}},
+            "triggers": [
+                _trigger(facts, scaling, scaling.waiting, scaling.waiting_most),
+                _trigger(facts, scaling, scaling.kv_use, scaling.kv_most),
+            ],
+        },
+    }
+
+
+def _trigger(facts: Facts, scaling: ScalingFacts, metric: str, threshold: str) -> dict[str, object]:
+    """The sum over the threshold of one replica is the number of replicas."""
+    return {
+        "type": "prometheus",
+        "metricType": "AverageValue",
+        "metadata": {
+            "serverAddress": scaling.prometheus,
+            "query": f'sum({metric}{{pod=~"{facts.name}-.+",container="engine"}})',
+            "threshold": threshold,
+        },
+    }

@@ -1,0 +1,19 @@
+"""Service: one address before the pods that serve."""
+
+from __future__ import annotations
+
+from penstock_ops.deploy.facts import Facts
+from penstock_ops.deploy.settings import PORT
+
+
+def service(facts: Facts) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": facts.name, "labels": facts.labels()},
+        "spec": {
+            "type": "ClusterIP",
+            "selector": facts.selector(),
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }

@@ -1,0 +1,163 @@
+"""All objects of a deployment, in the order in which they are applied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.config import ranks_of_nodes
+from penstock.core import PenstockError
+
+from penstock_ops.deploy.emit import dump
+from penstock_ops.deploy.engines import pods
+from penstock_ops.deploy.facts import facts
+from penstock_ops.deploy.files import FILES, WORKLOADS
+from penstock_ops.deploy.kinds.inference_objective import inference_objective
+from penstock_ops.deploy.kinds.nic_cluster_policy import nic_cluster_policy
+from penstock_ops.deploy.kinds.ray_cluster import ray_cluster
+from penstock_ops.deploy.parts import settled
+from penstock_ops.deploy.settings import Settings
+
+KUSTOMIZATION = "kustomization.yaml"
+
+Manifests = dict[str, dict[str, object]]
+"""Objects by file name."""
+
+
+def manifests(settings: Settings) -> Manifests:
+    """What the plan and the settings ask for. PenstockError for what no engine could serve."""
+    check(settings)
+    found, known = {}, facts(settings)
+    if settings.nic_interfaces:
+        found["nic-cluster-policy.yaml"] = nic_cluster_policy(known, settings)
+    for file in FILES:
+        if file.condition(known) and not (settings.ray and file.name in WORKLOADS):
+            found[file.name] = file.make(known)
+    if settings.ray:
+        for replica in range(int(settings.choice["replicas"])):
+            found[f"ray-cluster-{replica}.yaml"] = ray_cluster(known, settings, replica)
+    for name, priority in (settings.front.objectives or {}).items() if settings.front else ():
+        found[f"objective-{name}.yaml"] = inference_objective(known, name, priority)
+    return {name: settled(manifest) for name, manifest in found.items()}
+
+
+def check(settings: Settings) -> None:
+    """What a cluster would accept and no engine could serve: PenstockError."""
+    if settings.ray:
+        _check_ray(settings)
+    if settings.ranks % settings.nodes or not _alike(settings):
+        raise PenstockError(
+            f"{settings.ranks} ranks do not divide over {settings.nodes} pods, which are alike"
+        )
+    volume = settings.volume
+    sources = (volume.claim, volume.host_path, volume.image, volume.pull)
+    if sum(map(bool, sources)) != 1:
+        raise PenstockError(
+            "where is the model? give one of --claim, --host-path, --image-volume, --pull"
+        )
+
+
+def _alike(settings: Settings) -> bool:
+    """Whether each node of Penstock has as many ranks as every other."""
+    tp, pp = (int(settings.choice[f"{name}_parallel_size"]) for name in ("tensor", "pipeline"))
+    held = ranks_of_nodes(tp, pp, settings.nodes)
+    return settings.engine != "penstock" or len(set(map(len, held))) == 1
+
+
+def _check_ray(settings: Settings) -> None:
+    if not pods(settings).on_ray:
+        raise PenstockError(
+            f"{settings.engine} has no Ray executor here: see `penstock deploy k8s`"
+        )
+    if settings.engine == "penstock" and settings.spans:
+        raise PenstockError(
+            f"a stage of {settings.choice['tensor_parallel_size']} ranks on pods of "
+            f"{settings.on_pod}: Penstock's Ray executor keeps a stage on one node; see "
+            "`penstock deploy k8s`"
+        )
+    if settings.scaling:
+        raise PenstockError("a replica is a RayCluster of its own, which no autoscaler makes")
+
+
+def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list[Path]:
+    """A file for each object; files of an earlier generation that are no longer made stay."""
+    directory.mkdir(parents=True, exist_ok=True)
+    documents = dict(found)
+    if kustomize:
+        documents[KUSTOMIZATION] = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": list(found),
+        }
+    written = []
+    for name, manifest in documents.items():
+        path = directory / name
+        path.write_text(dump(manifest), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def notes(settings: Settings) -> list[str]:
+    """What must be there before, or is not as strict as it could be."""
+    found = []
+    if settings.ray:
+        found.append("needs the KubeRay operator in the cluster, and Ray in the image")
+    elif settings.nodes > 1:
+        found.append("needs the LeaderWorkerSet controller in the cluster")
+    if settings.needs_token:
+        found.append(
+            f"needs a secret: kubectl create secret generic {settings.name}-cluster "
+            "--from-literal token=$(openssl rand -hex 32)"
+        )
+    if settings.api_key_secret:
+        found.append(f"needs the key api-key in the secret {settings.api_key_secret}")
+    if settings.uses_rdma:
+        found.append("IPC_LOCK for RDMA: the namespace must allow more than Pod Security baseline")
+    elif settings.spans and settings.has_devices:
+        found.append(
+            f"a stage is on {settings.nodes} pods, and the plan's target names no resources of a "
+            "fabric: its sums need RDMA for the speed that is planned"
+        )
+    found += _notes_of_volumes(settings)
+    found += _notes_of_kinds(settings)
+    runs = settings.plan["model"]["runs"]
+    if settings.engine == "penstock" and runs != "yes":
+        found.append(f"these pods cannot run: {runs}")
+    elif settings.engine == "penstock" and settings.has_devices:
+        found.append(
+            "--device cuda is measured on one H100, and in no pod yet; --image: `make image "
+            "VARIANT=cuda`, which has penstock[cuda]"
+        )
+    return found
+
+
+def _notes_of_volumes(settings: Settings) -> list[str]:
+    found = []
+    if settings.volume.host_path:
+        found.append("hostPath: the namespace must allow more than Pod Security baseline")
+    if settings.volume.image:
+        found.append(
+            "image volume: stable in Kubernetes 1.36, beta from 1.33 on (1.33 and 1.34 need the "
+            "feature gate ImageVolume), with containerd 2.1 or CRI-O; its files must be readable "
+            "by all users"
+        )
+    return found
+
+
+def _notes_of_kinds(settings: Settings) -> list[str]:
+    found = []
+    front, scaling = settings.front, settings.scaling
+    if front and front.gateway_class:
+        found.append(
+            f"needs the kinds of the Gateway API and InferencePool, and a controller of class "
+            f"{front.gateway_class}"
+        )
+        if not front.tls_secret:
+            found.append("the picker speaks plain gRPC: some Gateways want --picker-tls-secret")
+    if scaling and scaling.prometheus:
+        found.append("needs KEDA, and Prometheus with the labels pod and container")
+    elif scaling:
+        engine = pods(settings)
+        found.append(f"needs an adapter for custom metrics with {engine.waiting}, {engine.kv_use}")
+    if settings.nic_interfaces:
+        found.append("nic-cluster-policy.yaml is for the whole cluster: it has one such object")
+    return found

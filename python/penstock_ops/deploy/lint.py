@@ -1,0 +1,32 @@
+"""`penstock deploy lint`: what an API server lets pass and pods do not survive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.core import PenstockError
+
+from penstock_ops.deploy.object_rules import objects_rules
+from penstock_ops.deploy.objects import Located, pods_of, read
+from penstock_ops.deploy.rules import Finding, pod_rules
+
+
+def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:
+    """All findings, file by file. PenstockError for a file that is not YAML, or none at all."""
+    found = [located for path in paths for located in read(path)]
+    if not found:
+        raise PenstockError("no objects of Kubernetes in these files")
+    every = [located.data for located in found]
+    return [
+        (located, finding)
+        for located in found
+        for finding in (*_pods(located.data), *objects_rules(located.data, every))
+    ]
+
+
+def _pods(data: Mapping[str, Any]) -> Iterator[Finding]:
+    for pod in pods_of(data):
+        for rule in pod_rules():
+            yield from rule(pod)

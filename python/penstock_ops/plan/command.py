@@ -1,0 +1,239 @@
+"""`penstock plan`: flags and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.config import ON_CPUS, ON_GPUS
+from penstock.core import InvalidValueError, PenstockError
+from penstock.model.sizing import active_parameters, parameters, whole
+
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
+from penstock_ops.plan.hardware import HERE, Target, names, parse_targets
+from penstock_ops.plan.here import here
+from penstock_ops.plan.lines import human
+from penstock_ops.plan.memory import Memory, plan_memory
+from penstock_ops.plan.planning import add_goal, run_goal
+from penstock_ops.plan.subject import Subject, read_subject
+from penstock_ops.plan.tables import concurrency_table, fit_table, memory_table
+from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
+
+DESCRIPTION = (
+    "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
+    "alone: what fits on some hardware, where the memory goes, and with --rate the fewest devices "
+    "whose latencies hold."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
+    parser.add_argument("model", metavar="MODEL", help="a path, or an alias (smollm2)")
+    parser.add_argument(
+        "--on",
+        default=HERE,
+        metavar="TYPE[:N][@PRICE],...",
+        help=f"default: {HERE}; one of {known}. Of several with a price of an hour of a device, or "
+        "of a node, --rate takes the one that holds for the least",
+    )
+    parser.add_argument("--table", choices=("fit", "memory", "concurrency"))
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print each number with its arithmetic, with --rate that of a step, too",
+    )
+    parser.add_argument(
+        "--engine", choices=tuple(ENGINES), help="default: penstock here, vllm elsewhere"
+    )
+    parser.add_argument("--weights", choices=tuple(BYTES), help="default: as stored")
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=tuple(KV_BYTES),
+        help="default: bf16; with vllm what the checkpoint asks for, as it takes it, too",
+    )
+    parser.add_argument("-tp", "--tensor-parallel-size", type=int, metavar="N")
+    parser.add_argument("-pp", "--pipeline-parallel-size", type=int, metavar="N")
+    parser.add_argument("--expert-parallel", action="store_true", help="whole experts on a rank")
+    parser.add_argument(
+        "--attention-by-requests",
+        action="store_true",
+        help="attention whole on every rank, for its own sequences (data parallel)",
+    )
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="TOKENS",
+        help="longest sequence that is served; default: the model's own length, or with a goal the "
+        "most that the chosen memory holds up to it",
+    )
+    parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
+    parser.add_argument("--max-num-seqs", type=int, metavar="N")
+    parser.add_argument(
+        "--memory-fraction",
+        type=float,
+        metavar="F",
+        help="as vLLM's --gpu-memory-utilization or SGLang's --mem-fraction-static",
+    )
+    add_goal(parser)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the table or the plan. PenstockError for a model that cannot be sized, and when
+    nothing holds the goal.
+    """
+    subject = read_subject(parsed.model, parsed.weights)
+    targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
+    target = targets[0]
+    if target.accelerator.is_cpu:
+        subject = replace(subject, weights=as_packed(subject.weights))
+    rules = engine(parsed.engine or ("penstock" if target.accelerator.is_cpu else "vllm"))
+    length, own = parsed.max_model_len, subject.spec.max_position
+    if length is not None and not 1 <= length <= own:
+        expected = f"1 to {own}, the model's own length"
+        raise InvalidValueError("--max-model-len", length, expected)
+    for line in introduction(subject, targets, rules):
+        print(line)
+    if parsed.kv_cache_dtype is None:
+        parsed.kv_cache_dtype = "bf16"
+        if subject.kv and rules.name == "vllm":
+            parsed.kv_cache_dtype = subject.kv
+            print(f"note: KV of type {subject.kv}, as the checkpoint asks for")
+    print()
+    if (parsed.rate is not None or parsed.trace) and not parsed.table:
+        print("\n".join(_plan(parsed, subject, targets, rules)))
+        return 0
+    if len(targets) > 1:
+        raise InvalidValueError("--on", parsed.on, "one target, or a goal (--rate, --trace)")
+    table = parsed.table or "memory"
+    lines = {"fit": _fit, "memory": _memory, "concurrency": _concurrency}[table](
+        parsed, subject, target, rules
+    )
+    print("\n".join(lines))
+    return 0
+
+
+def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
+    """The model, whether it runs, the targets."""
+    spec, device = subject.spec, targets[0].accelerator
+    size = subject.weights.bytes(whole(spec))
+    first = (
+        f"{subject.name}: {parameters(spec) / 1e9:.2f} billion weights "
+        f"({active_parameters(spec) / 1e9:.2f} active), {subject.weights.name}, {human(size)}"
+    )
+    if subject.file_bytes:
+        first += f" (file: {human(subject.file_bytes)})"
+    lines = [first, *(f"note: {note}" for note in subject.notes)]
+    if subject.refused:
+        head = "sized only: " if rules.name == "penstock" else "note: of Penstock itself "
+        lines.append(head + subject.refused)
+    if rules.name == "penstock" and not device.is_cpu:
+        lines.append("sized only: no plan of Penstock on a GPU has been compared with one yet")
+    return [*lines, *(line for target in targets for line in _place(target, rules))]
+
+
+def _place(target: Target, rules: Engine) -> list[str]:
+    device, node = target.accelerator, target.node
+    where = f"{target.count // node.count} x {node.title}, " if node else ""
+    where += f"{target.count} x {device.title}, {human(device.memory)}, cuts of {rules.name}"
+    return [where] if device.verified else [where, f"unverified: {device.source}"]
+
+
+def _plan(
+    parsed: argparse.Namespace, subject: Subject, targets: Sequence[Target], rules: Engine
+) -> list[str]:
+    if targets[0].accelerator.is_cpu:
+        load = load_of(parsed, targets[0])
+        return run_goal(parsed, subject, targets, rules, load, [Cut(1, 1)])
+    load = Load(
+        chunk=parsed.max_num_batched_tokens or 0,
+        sequences=parsed.max_num_seqs or 0,
+        context=parsed.max_model_len or 0,
+        fraction=parsed.memory_fraction,
+    )
+    cuts = [asked_cut(parsed)] if parsed.tensor_parallel_size else []
+    return run_goal(parsed, subject, targets, rules, load, cuts)
+
+
+def _fit(parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine) -> list[str]:
+    tokens = parsed.max_model_len or subject.spec.max_position
+    kinds = [subject.weights.name]
+    kinds += [kind for kind in ("fp8",) if kind not in kinds and not parsed.weights]
+    return fit_table(subject, target.accelerator, tokens, kinds, ["bf16", "fp8"])
+
+
+def _memory(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
+) -> list[str]:
+    return memory_table(
+        _planned(parsed, subject, target, rules, parsed.kv_cache_dtype), parsed.explain
+    )
+
+
+def _concurrency(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine
+) -> list[str]:
+    kinds = ("bf16", "f32") if target.accelerator.is_cpu else ("bf16", "fp8")
+    memories = [(kind, _planned(parsed, subject, target, rules, kind)) for kind in kinds]
+    lines = concurrency_table(memories, parsed.max_model_len or subject.spec.max_position)
+    cut = memories[0][1].cut
+    found = ", ".join(f"{memory.kv_tokens:,} tokens of {kind}" for kind, memory in memories)
+    return [f"{cut}: {found}", *lines]
+
+
+def _planned(
+    parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine, kv: str
+) -> Memory:
+    """Memory with the cut that was asked for, or the smallest that fits on the target."""
+    load, spec, device = load_of(parsed, target), subject.spec, target.accelerator
+    if parsed.tensor_parallel_size:
+        cut = asked_cut(parsed)
+        if why := rules.refuses(spec, cut, target.per_node):
+            raise PenstockError(f"{cut}: {why}")
+        return plan_memory(spec, subject.weights, device, cut, rules, load, kv)
+    refused = ""
+    for cut in _smallest_first(parsed, target):
+        if rules.refuses(spec, cut, target.per_node):
+            continue
+        try:
+            memory = plan_memory(spec, subject.weights, device, cut, rules, load, kv)
+        except InvalidValueError:
+            continue
+        if memory.fits:
+            return memory
+        refused = f"{cut}: {memory.lacking(load.context or 1)}"
+    raise PenstockError(f"{subject.name} does not fit on {target.count} devices; {refused}")
+
+
+def load_of(parsed: argparse.Namespace, target: Target) -> Load:
+    """Settings with the defaults of Penstock, on GPUs those of other engines too."""
+    usual = ON_CPUS if target.accelerator.is_cpu else ON_GPUS
+    return Load(
+        chunk=parsed.max_num_batched_tokens or usual.tokens,
+        sequences=parsed.max_num_seqs or usual.sequences,
+        context=parsed.max_model_len or 0,
+        fraction=parsed.memory_fraction,
+    )
+
+
+def asked_cut(parsed: argparse.Namespace) -> Cut:
+    return Cut(
+        parsed.tensor_parallel_size or 1,
+        parsed.pipeline_parallel_size or 1,
+        parsed.expert_parallel,
+        parsed.attention_by_requests,
+    )
+
+
+def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
+    """Cuts of a node, then whole nodes as stages, then stages of several nodes."""
+    node = target.per_node
+    found = [
+        Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)
+        for tp in range(1, target.count + 1)
+        for pp in range(1, target.count // tp + 1)
+        if tp % node == 0 or (tp < node and pp == 1)
+    ]
+    return sorted(found, key=lambda cut: (cut.size, cut.tp > node, cut.pp))

@@ -1,0 +1,317 @@
+"""plan.yaml: what was asked, what was chosen and why, as plain data.
+
+Later steps (deploy, verify, bench) read it; none changes it. Equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from penstock import __version__
+from penstock.config.forms import SCHEMA
+from penstock.core import PenstockError
+from penstock.model.sizing import active_parameters, parameters
+
+from penstock_ops.plan.engines import Engine
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.memory import Memory
+from penstock_ops.plan.offers import Offer
+from penstock_ops.plan.prices import Dearer, best, closest
+from penstock_ops.plan.search import Found, Goal, Speed, Trial, judged, simulate
+from penstock_ops.plan.starting import Rates, start, storage
+from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.thresholds import thresholds
+
+RUNNERS_UP = 10
+UNKNOWN = "unknown"
+STATISTICS = ("median", "p90", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for, as the document repeats it."""
+
+    subject: Subject
+    target: Target
+    engine: Engine
+    kv: str
+    goal: Goal
+    speed: Speed
+    fraction: float | None
+    """Share of the memory, as engines have a flag for."""
+    workload: dict[str, object]
+    """Where the arrivals come from."""
+    context: int
+    """Longest sequence that was asked to be served; 0: the most that fits."""
+    rates: Rates
+    """What is known of pulling the image and reading the volume."""
+
+
+def document(
+    request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
+) -> dict[str, Any]:
+    """The plan. PenstockError when no deployment on the target holds the goal."""
+    if found.choice is None:
+        others = "; ".join(f"with {_offer(each)}" for each in offered)
+        raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
+    subject, target = request.subject, request.target
+    length = served(found.choice.candidate.memory, request)
+    choice = as_needed(found.choice, request, length)
+    begun = start(choice.candidate.memory, subject, target, request.engine.name, request.rates)
+    limits = thresholds(choice, subject, target, request.goal, request.speed)
+    return {
+        "schema": SCHEMA,
+        "penstock": __version__,
+        "model": {
+            "name": subject.name,
+            "sha256": subject.digest,
+            "parameters": parameters(subject.spec),
+            "active_parameters": active_parameters(subject.spec),
+            "weights": subject.weights.name,
+            "runs": subject.refused or "yes",
+            "notes": list(subject.notes),
+        },
+        "target": {
+            "on": target.on,
+            "accelerator": target.accelerator.name,
+            "title": target.accelerator.title,
+            "count": target.count,
+            "per_node": min(target.per_node, target.count),
+            "price_per_hour": target.price,
+            "resource": target.accelerator.resource,
+            "node": target.node.name if target.node else None,
+            "fabric_resources": dict(target.node.fabric_resources) if target.node else {},
+            "verified": target.accelerator.verified,
+        },
+        "engine": request.engine.name,
+        "workload": request.workload,
+        "slo": {slo.key: slo.limit for slo in request.goal.slo},
+        "choice": chosen(choice, request, length),
+        "memory": rank_rows(choice.candidate.memory),
+        "predictions": predictions(choice, request.goal, request.speed),
+        "start": begun,
+        "thresholds": {"storage_gb_per_s": storage(begun), **limits},
+        "bench": bench(request),
+        "runners_up": [runner_up(trial, choice) for trial in best(found.lost)[:RUNNERS_UP]],
+        "offers": [
+            {
+                "change": each.change,
+                "cut": str(each.trial.candidate.cut),
+                "replicas": each.trial.replicas,
+                "devices": each.trial.devices,
+                "caveat": each.caveat,
+            }
+            for each in offered
+        ],
+        "other_targets": [{"on": each.on, "why": each.why} for each in dearer],
+        "misfits": [{"cut": cut, "why": why} for cut, why in found.misfits[-RUNNERS_UP:]],
+        "sources": [target.accelerator.source, request.speed.source],
+    }
+
+
+def as_needed(trial: Trial, request: Request, length: int) -> Trial:
+    """A machine is not the deployment's alone: KV for the sequences of the load, and for one of
+    the served length. Where prompts share prefixes all of the memory is used.
+    """
+    if not request.target.accelerator.is_cpu or request.goal.shares:
+        return trial
+    candidate = trial.candidate
+    memory = candidate.memory.left([(candidate.sequences, request.goal.longest), (1, length)])
+    return replace(trial, candidate=replace(candidate, memory=memory))
+
+
+def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
+    candidate = trial.candidate
+    return {
+        "tensor_parallel_size": candidate.cut.tp,
+        "pipeline_parallel_size": candidate.cut.pp,
+        "expert_parallel": candidate.cut.by_experts,
+        "attention_by_requests": candidate.cut.by_requests,
+        "replicas": trial.replicas,
+        "devices": trial.devices,
+        "price_per_hour": request.target.cost(trial.devices),
+        "max_num_batched_tokens": candidate.chunk,
+        "max_num_seqs": candidate.sequences,
+        "max_model_len": length,
+        "kv_cache_dtype": request.kv,
+        "kv_tokens": candidate.memory.kv_tokens,
+        "memory_fraction": request.fraction,
+        "tiers": [
+            {
+                "kind": tier.kind,
+                "bytes": tier.size,
+                "gb_per_s": tier.rate,
+                "tokens": kept.tokens,
+            }
+            for tier, kept in zip(candidate.tiers, candidate.stores or (), strict=True)
+        ],
+        "worst_over_bound": round(trial.worst, 3),
+    }
+
+
+def served(memory: Memory, request: Request) -> int:
+    """Longest sequence that is served: as asked for, else the most that fits, up to the model's."""
+    return request.context or memory.longest(request.subject.spec.max_position)
+
+
+def rank_rows(memory: Memory) -> list[dict[str, Any]]:
+    """Bytes of each rank; ranks that hold the same are one row."""
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for rank in memory.ranks:
+        row = rows.setdefault(
+            (rank.weights, rank.room),
+            {
+                "ranks": [],
+                "total": rank.total,
+                "weights": rank.weights,
+                **{line.name.replace(" ", "_"): line.bytes for line in rank.engine},
+                "kv": rank.room,
+                "kv_bytes_per_token": round(rank.growth, 3),
+            },
+        )
+        row["ranks"].append(rank.rank)
+    return list(rows.values())
+
+
+def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
+    """Statistics at the band's ends and between; TTFT only where it was measured."""
+    outcomes = {
+        name: simulate(trial.candidate, trial.replicas, goal, factor)
+        for name, end in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
+        for factor in (end * speed.factor,)
+    }
+    found: dict[str, Any] = {}
+    for metric in ("tpot", "ttft", "e2el"):
+        for kind in STATISTICS:
+            key = f"{kind}_{metric}_ms"
+            values = {
+                name: round(judged(outcome, key, speed), 2) for name, outcome in outcomes.items()
+            }
+            known = metric == "tpot" or speed.waiting is not None
+            found[key] = values if known else {UNKNOWN: True, "at_least": values["low"]}
+    mid = outcomes["mid"]
+    tokens = sum(each.osl for each in mid.served)
+    found["output_tokens_per_s"] = round(tokens / mid.seconds * trial.replicas, 1)
+    prompts = sum(arrival.isl for arrival in goal.arrivals[:: trial.replicas])
+    found["prompt_tokens_reused"] = {
+        "kv": round(mid.pooled / prompts, 3),
+        "tiers": round(mid.stored / prompts, 3),
+    }
+    found["busy"] = round(mid.busy / mid.seconds, 3)
+    found["band"] = {"low": speed.band.low, "high": speed.band.high}
+    return found
+
+
+def bench(request: Request) -> dict[str, Any]:
+    """What `penstock bench plan` sends and judges."""
+    return {**request.workload, "slo": [f"{slo.key}:{slo.limit:g}" for slo in request.goal.slo]}
+
+
+def runner_up(trial: Trial, choice: Trial) -> dict[str, Any]:
+    candidate = trial.candidate
+    return {
+        "cut": str(candidate.cut),
+        "replicas": trial.replicas,
+        "devices": trial.devices,
+        "max_num_batched_tokens": candidate.chunk,
+        "tiers": [tier.kind for tier in candidate.tiers],
+        "worst_over_bound": round(trial.worst, 3),
+        "why": trial.failed or _held(trial, choice),
+    }
+
+
+def _held(trial: Trial, choice: Trial) -> str:
+    if not choice.worst:
+        return "holds; there is no bound to choose by"
+    return f"holds, at {trial.worst:.3f} of the bound where the choice is at {choice.worst:.3f}"
+
+
+def no_choice(request: Request, found: Found) -> str:
+    """Why nothing holds: the best of what was simulated, else why nothing fits."""
+    head = f"nothing on {request.target.on} holds the goal"
+    why = closest(found)
+    return f"{head}; {why}" if why else head
+
+
+def _offer(offer: Offer) -> str:
+    trial = offer.trial
+    return (
+        f"{offer.change}: {trial.replicas} x {trial.candidate.cut} = {trial.devices} devices "
+        f"({offer.caveat})"
+    )
+
+
+def summary(plan: dict[str, Any], request: Request) -> list[str]:
+    """The plan in a few lines."""
+    choice = plan["choice"]
+    cut = f"TP{choice['tensor_parallel_size']} x PP{choice['pipeline_parallel_size']}"
+    cut += " EP" if choice["expert_parallel"] else ""
+    cut += " DP" if choice["attention_by_requests"] else ""
+    first = (
+        f"choice: {choice['replicas']} x {cut} = {choice['devices']} devices, steps of "
+        f"{choice['max_num_batched_tokens']} tokens, {choice['max_num_seqs']} sequences, "
+        f"{choice['kv_tokens']:,} tokens of {choice['kv_cache_dtype']} KV each"
+    )
+    if choice["price_per_hour"] is not None:
+        first += f", {choice['price_per_hour']:g} an hour on {plan['target']['on']}"
+    lines = [first, f"  {_context(choice['max_model_len'], request)}"]
+    reused = plan["predictions"]["prompt_tokens_reused"]
+    if any(reused.values()):
+        lines[0] += _behind([tier["kind"] for tier in choice["tiers"]])
+        lines.append(
+            f"  prompt tokens not computed: {reused['kv']:.0%} in the KV, {reused['tiers']:.0%} "
+            "from tiers"
+        )
+    for key, values in plan["predictions"].items():
+        if not key.endswith("_ms"):
+            continue
+        bound = plan["slo"].get(key)
+        asked = f", bound {bound:g}" if bound else ""
+        if UNKNOWN in values:
+            lines.append(f"  {key:16} unknown without a profile, at least {values['at_least']:g}")
+            lines[-1] += asked
+        else:
+            lines.append(
+                f"  {key:16} {values['mid']:g} ({values['low']:g} to {values['high']:g}){asked}"
+            )
+    lines += [
+        f"lost: {row['replicas']} x {row['cut']} = {row['devices']} devices, steps of "
+        f"{row['max_num_batched_tokens']}{_behind(row['tiers'])}: {row['why']}"
+        for row in plan["runners_up"][:5]
+    ]
+    lines += [f"lost: {row['on']}: {row['why']}" for row in plan["other_targets"]]
+    lines += [
+        f"offer: {row['change']}: {row['replicas']} x {row['cut']} = {row['devices']} devices; "
+        f"{row['caveat']}"
+        for row in plan["offers"]
+    ]
+    if request.speed.waiting is None:
+        lines.append("TTFT is judged by what arithmetic alone gives, which real engines exceed")
+    return lines
+
+
+def _context(tokens: int, request: Request) -> str:
+    own = request.subject.spec.max_position
+    if request.context:
+        why = "as --max-model-len says"
+    elif tokens == own:
+        why = "the model's own length"
+    else:
+        why = f"what the KV holds; the model's own length is {own:,}"
+    return f"serves sequences of up to {tokens:,} tokens: {why}"
+
+
+def _behind(tiers: Sequence[str]) -> str:
+    return f", KV in {' and '.join(tiers)} too" if tiers else ""
+
+
+def write(plan: dict[str, Any], path: Path) -> None:
+    path.write_text(dump(plan), encoding="utf-8")
+
+
+def dump(plan: dict[str, Any]) -> str:
+    return yaml.safe_dump(plan, sort_keys=False, width=100, allow_unicode=True)

@@ -1,0 +1,196 @@
+"""What engines keep beside weights and KV, and which cuts they accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.config import ranks_of_nodes
+from penstock.core import InvalidValueError
+from penstock.model.spec import DecoderSpec
+
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.hardware import GIB, Accelerator
+from penstock_ops.plan.lines import Line
+
+MIB = 2**20
+ACTIVATIONS = {1: 10, 2: 6, 4: 5}
+"""Copies of a chunk's hidden numbers that a pass keeps, by ranks; 5 from 4 ranks on."""
+COPIES = 5
+COMMUNICATORS = {1: 0, 2: 342 * MIB}
+COMMUNICATOR = 392 * MIB
+"""NCCL's buffers from 4 ranks on."""
+ACROSS = 1.75 * GIB
+"""Process groups of ranks on several nodes, as source 002 logs them."""
+REST = 3.5 * GIB
+"""What torch engines take besides: CUDA modules, workspaces, graphs."""
+LARGE_GPU = 60_000 * MIB
+LEAST_ON_LARGE = 10 * GIB
+PROCESS = 100 * MIB
+"""Resident memory of front door and engine without weights and KV: 96 MiB with a vocabulary of
+49,152 tokens."""
+KEPT_FREE = 0.10
+"""Share of this machine's free memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Settings of an engine that cost memory."""
+
+    chunk: int = 8192
+    """Token budget of a step."""
+    sequences: int = 256
+    context: int = 0
+    """Longest sequence that is served."""
+    fraction: float | None = None
+    """Share of the memory for weights and KV, as engines have a flag for; None: the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Rules of one engine."""
+
+    name: str
+    divides: bool
+    """Ranks must divide the query heads, and hosts each stage."""
+    by_requests: bool
+    """It can compute attention whole on every rank, each for its own sequences."""
+    rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
+    paced: bool = False
+    """It bounds the prompt tokens of a step by what they add to the latency of decodes."""
+
+    def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
+        """Why a cut cannot be served; empty: it can."""
+        heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
+        if self.divides and not cut.by_requests and heads % cut.tp:
+            return f"{heads} heads do not divide by {cut.tp}"
+        shared = {getattr(layer.mixer, "kv_heads", 0) for layer in spec.layers} - {0}
+        for kv in sorted(shared) if self.divides and not cut.by_requests else ():
+            if kv % cut.tp and cut.tp % kv:
+                return f"{kv} KV heads do not divide by {cut.tp}, nor {cut.tp} ranks by {kv}"
+        hosts = -(-cut.size // per_node)
+        if not self._covers(cut, hosts):
+            return (
+                f"{cut.pp} stages of {cut.tp} ranks do not divide over {hosts} hosts of {per_node} "
+                "devices"
+            )
+        return ""
+
+    def _covers(self, cut: Cut, hosts: int) -> bool:
+        """Whether hosts, which are alike, have whole stages, or stages have whole hosts."""
+        if not self.divides:
+            return len(set(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts)))) == 1
+        if cut.pp % hosts == 0:
+            return True
+        return hosts % cut.pp == 0 and cut.tp % (hosts // cut.pp) == 0
+
+
+def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
+    fraction = load.fraction or 0.92
+    outside = round(device.memory * (1 - fraction))
+    return [
+        Line(
+            "kept free",
+            outside,
+            f"{device.memory / GIB:.2f} GiB x (1 - {fraction:g}), --gpu-memory-utilization",
+        ),
+        _activations(spec, cut, load),
+        _communicators(device, cut),
+        Line("rest", round(REST), "3.5 GiB: modules, workspaces, graphs"),
+    ]
+
+
+def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
+    """SGLang's pool is what `f` of the memory before loading leaves beside the weights."""
+    driver = device.memory - device.usable
+    groups = _communicators(device, cut)
+    before = device.usable - groups.bytes
+    if load.fraction is None:
+        kept = sglang_reserve(device, cut, load)
+        how = "512 + 1.5 x chunk + 2 x graphs + 128 x ranks MiB, at least 10 GiB above 60 GB"
+    else:
+        kept = round(before * (1 - load.fraction))
+        how = f"{before / GIB:.2f} GiB x (1 - {load.fraction:g}), --mem-fraction-static"
+    return [
+        Line("driver", driver, f"1% of {device.memory / GIB:.2f} GiB"),
+        groups,
+        Line("kept free", kept, f"{how}; activations, graphs and request tables live in it"),
+    ]
+
+
+def sglang_reserve(device: Accelerator, cut: Cut, load: Load) -> int:
+    """What SGLang leaves by default beside weights and KV, in bytes."""
+    graphs = min(load.sequences, 256)
+    mib = 512 + 1.5 * max(load.chunk, 2048) + 2 * graphs + 1024 * cut.size / 8
+    mib += 3 * graphs * cut.shares if cut.by_requests else 0
+    least = LEAST_ON_LARGE if device.memory > LARGE_GPU else 0
+    return max(round(mib * MIB), least)
+
+
+def _penstock(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
+    if not device.is_cpu:
+        return [
+            Line("driver", device.memory - device.usable, "1% of the memory"),
+            _activations(spec, cut, load),
+            _communicators(device, cut),
+            Line("rest", round(REST), "3.5 GiB, as other torch engines"),
+        ]
+    part = -(-spec.vocab // cut.tp)
+    numbers = max(load.chunk * spec.hidden, 32 * part)
+    shared = 2 * cut.tp * 4 * numbers if cut.size > 1 else 0
+    activations = 4 * load.chunk * (6 * spec.hidden + 2 * max(spec.widths) // cut.tp)
+    return [
+        Line(
+            "kept free",
+            round(device.memory * KEPT_FREE) // cut.size,
+            f"10% of what is free now / {cut.size} ranks",
+        ),
+        Line("process", PROCESS, "interpreter, extension, front door"),
+        Line("activations", activations, f"4 B x {load.chunk} tokens x (6 h + 2 inner)"),
+        Line(
+            "shared memory",
+            shared // max(cut.size, 1),
+            f"2 x {cut.tp} ranks x 4 B x max({load.chunk} x h, 32 x vocabulary part) / ranks",
+        ),
+    ]
+
+
+def _activations(spec: DecoderSpec, cut: Cut, load: Load) -> Line:
+    width = max(
+        (getattr(layer.mixer, "heads", 0) * _head(layer.mixer) for layer in spec.layers),
+        default=spec.hidden,
+    )
+    copies = ACTIVATIONS.get(cut.tp, COPIES)
+    size = 2 * load.chunk * max(width, spec.hidden) * copies
+    return Line(
+        "activations",
+        size,
+        f"2 B x {load.chunk} tokens x {max(width, spec.hidden)} x {copies} copies",
+    )
+
+
+def _head(mixer: object) -> int:
+    return int(getattr(mixer, "head_dim", 0) or getattr(mixer, "value_dim", 0) or 0)
+
+
+def _communicators(device: Accelerator, cut: Cut) -> Line:
+    if cut.size > device.per_node:
+        return Line("communicators", round(ACROSS), f"process groups of {cut.size} ranks on nodes")
+    size = COMMUNICATORS.get(cut.size, COMMUNICATOR)
+    return Line("communicators", size, f"NCCL's buffers of {cut.size} ranks")
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine("penstock", divides=False, by_requests=False, rule=_penstock, paced=True),
+        Engine("vllm", divides=True, by_requests=True, rule=_vllm),
+        Engine("sglang", divides=True, by_requests=True, rule=_sglang),
+    )
+}
+
+
+def engine(name: str) -> Engine:
+    if name not in ENGINES:
+        raise InvalidValueError("--engine", name, f"one of {', '.join(ENGINES)}")
+    return ENGINES[name]

@@ -1,0 +1,198 @@
+"""Accelerators and nodes: one YAML file each, every one with its source and date."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from penstock.core import InvalidValueError, PenstockError
+
+ROOT = Path(__file__).parent
+GIB = 2**30
+OWN_SHARE = 0.01
+"""Share of an accelerator's memory: what the driver and a context take before an engine starts."""
+HERE = "here"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device, with the rates of its data sheet."""
+
+    name: str
+    title: str
+    memory: int
+    bandwidth: float
+    """Bytes a second from its own memory."""
+    flops: Mapping[str, float]
+    """Dense operations a second by number type; a type that is missing has no unit for it."""
+    link: float
+    """Bytes a second to another device of its domain, one way."""
+    linked: int
+    """Devices of a domain."""
+    per_node: int
+    resource: str
+    """What a pod requests to get one; empty for processors."""
+    network: float
+    """Bytes a second to a device outside its domain, one way."""
+    verified: bool
+    source: str
+    is_cpu: bool = False
+    pcie: float = 0.0
+    """Bytes a second between its memory and its node's, one way; 0: not known."""
+
+    @property
+    def usable(self) -> int:
+        return self.memory if self.is_cpu else round(self.memory * (1 - OWN_SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server or a type of virtual machine."""
+
+    name: str
+    title: str
+    accelerator: str
+    count: int
+    fabric_resources: Mapping[str, int]
+    """What a pod of the whole node requests of the fabric."""
+    verified: bool
+    source: str
+    network: float | None = None
+    """Bytes a second of each device to other nodes; None: what the accelerator's file has."""
+
+    def devices(self) -> Accelerator:
+        """Its accelerators: linked no further than the node, unless a link leaves nodes."""
+        device = accelerator(self.accelerator)
+        inside = device.linked <= device.per_node
+        return replace(
+            device,
+            linked=min(device.linked, self.count) if inside else device.linked,
+            per_node=self.count,
+            network=self.network or device.network,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to plan for."""
+
+    accelerator: Accelerator
+    count: int
+    node: Node | None = None
+    on: str = HERE
+    """Its name and number as they were asked for."""
+    price: float | None = None
+    """What an hour of one device, or of one node, costs, in any currency."""
+
+    @property
+    def per_node(self) -> int:
+        return self.node.count if self.node else self.accelerator.per_node
+
+    def taken(self, devices: int) -> int:
+        """Devices that are used up: of nodes, whole ones, once one is not enough."""
+        if self.node is None or devices <= self.per_node:
+            return devices
+        return -(-devices // self.per_node) * self.per_node
+
+    def cost(self, devices: int) -> float | None:
+        """Price of an hour; None: prices are not known. A part of a node costs the node."""
+        if self.price is None:
+            return None
+        return self.price * (-(-devices // self.per_node) if self.node else devices)
+
+    def within(self, budget: float) -> Target:
+        """As many of the devices as cost no more an hour; all where prices are not known."""
+        if self.price is None or math.isinf(budget):
+            return self
+        # Rounded: 0.3 / 0.1 is less than 3.
+        units = math.floor(round(budget / self.price, 9))
+        each = self.per_node if self.node else 1
+        return replace(self, count=min(self.count, units * each))
+
+
+def accelerator(name: str) -> Accelerator:
+    """A described accelerator; InvalidValueError lists those there are."""
+    row = _row("accelerators", name)
+    network = row.get("network_gb_per_s")
+    return Accelerator(
+        name=name,
+        title=str(row["title"]),
+        memory=int(row["memory_mib"]) * 2**20,
+        bandwidth=float(row["memory_gb_per_s"]) * 1e9,
+        flops={kind: float(rate) * 1e12 for kind, rate in row["tflops"].items()},
+        link=float(row["link_gb_per_s"]) * 1e9,
+        linked=int(row["linked"]),
+        per_node=int(row["per_node"]),
+        resource="amd.com/gpu" if str(row["title"]).startswith("AMD") else "nvidia.com/gpu",
+        network=float(network or row["pcie_gb_per_s"]) * 1e9,
+        verified=bool(row["verified"]),
+        source=f"{row['source']} ({row['date']})",
+        pcie=float(row["pcie_gb_per_s"]) * 1e9,
+    )
+
+
+def node(name: str) -> Node:
+    row = _row("nodes", name)
+    return Node(
+        name=name,
+        title=str(row["title"]),
+        accelerator=str(row["accelerator"]),
+        count=int(row["accelerators"]),
+        fabric_resources=dict(row.get("fabric_resources", {})),
+        verified=bool(row["verified"]),
+        source=f"{row['source']} ({row['date']})",
+        network=float(row["network_gb_per_s"]) * 1e9 if "network_gb_per_s" in row else None,
+    )
+
+
+def names(kind: str) -> list[str]:
+    """Files of a directory, `accelerators` or `nodes`."""
+    return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
+
+
+def parse_targets(text: str) -> list[Target]:
+    """Targets to choose from by price, separated by commas. Several need a price each."""
+    found = [parse_target(each) for each in text.split(",")]
+    if len(found) > 1 and any(target.price is None for target in found):
+        raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price for each of several targets")
+    return found
+
+
+def parse_target(text: str) -> Target:
+    """`ACCELERATOR[:COUNT][@PRICE]` or `NODE[:NODES][@PRICE]`."""
+    on, _, price = text.partition("@")
+    name, _, number = on.partition(":")
+    if number and not (number.isdecimal() and int(number)):
+        raise InvalidValueError("--on", text, "TYPE or TYPE:N, N at least 1")
+    count, paid = int(number) if number else 1, _price(text, price)
+    if name in names("nodes"):
+        found = node(name)
+        return Target(found.devices(), count * found.count, found, on, paid)
+    return Target(accelerator(name), count, None, on, paid)
+
+
+def _price(text: str, price: str) -> float | None:
+    if "@" not in text:
+        return None
+    try:
+        found = float(price)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price of an hour over 0")
+    return found
+
+
+def _row(kind: str, name: str) -> Mapping[str, Any]:
+    path = ROOT / kind / f"{name}.yaml"
+    if name not in names(kind):
+        known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
+        raise InvalidValueError("--on", name, f"one of {known}")
+    row = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(row, dict):
+        raise PenstockError(f"{path.name}: not a mapping")
+    return row

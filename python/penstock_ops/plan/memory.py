@@ -1,0 +1,195 @@
+"""Memory of each rank: what weights, KV and the engine take, and the tokens that fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.core import KvSpec
+from penstock.model.sizing import Matrix, Part, sequence_bytes
+from penstock.model.spec import DecoderSpec
+
+from penstock_ops.plan.cut import Cut, Share, Shares
+from penstock_ops.plan.engines import Engine, Load
+from penstock_ops.plan.hardware import Accelerator
+from penstock_ops.plan.lines import Line, human
+from penstock_ops.plan.weights import KV_BYTES, PARTS, WeightTypes
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """One rank's memory, in bytes."""
+
+    rank: int
+    total: int
+    """Memory of its device; of a machine its ranks share, an equal part."""
+    weights: int
+    engine: tuple[Line, ...]
+    """Everything but weights and KV."""
+    kv: KvSpec
+    state: int
+    """Bytes of a sequence's linear attention."""
+    parts: tuple[Line, ...]
+    """Weights by part of the model."""
+
+    @property
+    def room(self) -> int:
+        """For KV; below 0: the weights do not fit."""
+        return self.total - self.weights - sum(line.bytes for line in self.engine)
+
+    @property
+    def growth(self) -> float:
+        """KV bytes of a token in the layers that see everything."""
+        groups = (group.block_bytes for group in self.kv.groups if group.window is None)
+        return sum(groups) / self.kv.block_size
+
+    def sequence(self, tokens: int) -> int:
+        """KV of a sequence of so many tokens."""
+        return sequence_bytes(self.kv, tokens) + self.state
+
+    def sequences(self, tokens: int) -> int:
+        """Sequences of so many tokens that fit."""
+        each = self.sequence(tokens)
+        return max(self.room, 0) // each if each else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All ranks of a replica. A pool has as many blocks on each rank as on the fullest."""
+
+    cut: Cut
+    ranks: tuple[RankMemory, ...]
+
+    def beside(self, engine: Iterable[Line]) -> Memory:
+        """With what an engine keeps on each rank."""
+        kept = tuple(engine)
+        return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
+
+    def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
+        """With what the largest of the loads, each a number of sequences and their tokens, does
+        not need on a rank.
+        """
+        block = self.ranks[0].kv.block_size
+
+        def lines(rank: RankMemory) -> tuple[Line, ...]:
+            need = max(count * rank.sequence(tokens) for count, tokens in loads)
+            spare = max(rank.room - need - rank.sequence(block), 0)
+            return (*rank.engine, Line("left", spare, "KV that the load does not need"))
+
+        ranks = tuple(replace(rank, engine=lines(rank)) for rank in self.ranks)
+        return Memory(self.cut, ranks)
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank that holds the fewest tokens."""
+        return min(self.ranks, key=lambda rank: (self._tokens(rank), rank.room, rank.rank))
+
+    @property
+    def fits(self) -> bool:
+        """Weights fit, and a block of KV."""
+        return all(rank.room > rank.sequence(self.ranks[0].kv.block_size) for rank in self.ranks)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the replica's KV holds in the layers that see everything; in a model without
+        such layers, those that its sequences see.
+        """
+        if not self.fullest.growth:
+            seen = max((group.window or 0 for group in self.fullest.kv.groups), default=0)
+            return self.concurrency(seen) * seen
+        return max(self._tokens(self.fullest), 0) * self.cut.shares
+
+    def concurrency(self, tokens: int) -> int:
+        """Sequences of so many tokens at once."""
+        return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
+
+    def longest(self, limit: int) -> int:
+        """Tokens of the longest sequence that fits, in whole blocks, at most `limit`."""
+        if self.concurrency(limit):
+            return limit
+        block = self.ranks[0].kv.block_size
+        blocks = bisect_left(range(limit // block + 1), 1, key=lambda n: not self._holds(n * block))
+        return max(blocks - 1, 0) * block
+
+    def _holds(self, tokens: int) -> bool:
+        return tokens == 0 or self.concurrency(tokens) > 0
+
+    @property
+    def imbalance(self) -> float:
+        """Largest share of weights and KV growth over the mean: the price of the cut."""
+        weights = [rank.weights for rank in self.ranks]
+        return max(weights) * len(weights) / max(sum(weights), 1)
+
+    def lacking(self, tokens: int) -> str:
+        """Why one sequence of so many tokens does not fit: rank and bytes. Empty: it does."""
+        for rank in self.ranks:
+            missing = rank.sequence(tokens) - rank.room
+            if missing > 0:
+                return (
+                    f"rank {rank.rank} lacks {human(missing)}: weights {human(rank.weights)}, "
+                    f"{tokens} tokens {human(rank.sequence(tokens))}, of {human(rank.total)}"
+                )
+        return ""
+
+    @staticmethod
+    def _tokens(rank: RankMemory) -> int:
+        size = rank.kv.block_size
+        blocks = rank.growth * size
+        return int(rank.room // blocks * size) if blocks else 1 << 62
+
+
+def plan_memory(
+    spec: DecoderSpec,
+    weights: WeightTypes,
+    device: Accelerator,
+    cut: Cut,
+    engine: Engine,
+    load: Load,
+    kv: str = "bf16",
+) -> Memory:
+    """Memory of each rank of a replica. InvalidValueError for more ranks than heads or layers."""
+    return sized(spec, weights, device, cut, kv).beside(engine.rule(spec, device, cut, load))
+
+
+def sized(
+    spec: DecoderSpec, weights: WeightTypes, device: Accelerator, cut: Cut, kv: str
+) -> Memory:
+    """The same without an engine."""
+    shares = Shares(spec, cut)
+    ranks = [
+        replace(first, rank=rank)
+        for alike in shares.alike().values()
+        for first in (_rank(shares[alike[0]], weights, device, kv),)
+        for rank in alike
+    ]
+    return Memory(cut, tuple(sorted(ranks, key=lambda rank: rank.rank)))
+
+
+def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> RankMemory:
+    parts = part_lines(share.matrices(weights.by_layer), weights)
+    return RankMemory(
+        share.rank,
+        device.memory // (share.cut.size if device.is_cpu else 1),
+        sum(line.bytes for line in parts),
+        (),
+        share.kv(KV_BYTES[kv]),
+        share.state(),
+        parts,
+    )
+
+
+def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
+    """Bytes of each part of the model, apart by type."""
+    numbers = Counter[tuple[Part, str]]()
+    for matrix, count in matrices:
+        numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count
+    found = []
+    for part, kind in sorted(numbers, key=lambda key: PARTS.index(key[0])):
+        count, each = numbers[part, kind], weights.size(kind)
+        if count:
+            found.append(
+                Line(part, round(count * each), f"{count:,} weights x {each:.6g} B ({kind})")
+            )
+    return tuple(found)

@@ -1,0 +1,156 @@
+"""Names that checkpoints give to the matrices of a decoder, and patterns of such names."""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+
+from penstock.model.sizing import Matrix, Part, whole
+from penstock.model.spec import DecoderSpec, Experts
+
+from penstock_ops.plan.expressions import compiled
+
+Key = tuple[int | None, Part, str]
+"""Layer, part and role of a matrix."""
+_WILD = {"*": ".*", "?": "."}
+LAST = "\U0010ffff"
+"""After every character of a name."""
+PATIENCE = 10.0
+"""Seconds of a processor for all expressions of a checkpoint."""
+_BASES = ("model.", "language_model.model.", "model.language_model.", "")
+_ATTENTION = ("self_attn", "attention", "attn")
+_NAMES: dict[str, tuple[str, ...]] = {
+    "q": ("q_proj", "qkv_proj"),
+    "k": ("k_proj", "qkv_proj"),
+    "v": ("v_proj", "qkv_proj"),
+    "o": ("o_proj",),
+    "q_a": ("q_a_proj",),
+    "q_b": ("q_b_proj",),
+    "kv_a": ("kv_a_proj_with_mqa",),
+    "k_b": ("kv_b_proj",),
+    "v_b": ("kv_b_proj",),
+    "in": ("in_proj_qkv", "in_proj_z", "in_proj_qkvz", "in_proj"),
+    "out": ("out_proj",),
+    "gate": ("gate_proj", "w1", "gate_up_proj"),
+    "up": ("up_proj", "w3", "gate_up_proj", "fc1", "c_fc"),
+    "down": ("down_proj", "w2", "fc2", "c_proj"),
+}
+"""Modules of each role, apart and fused."""
+_PLACES: dict[str, tuple[str, ...]] = {
+    "dense": ("mlp", "feed_forward"),
+    "experts": ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "moe.experts"),
+    "shared": (
+        "mlp.shared_experts",
+        "mlp.shared_expert",
+        "block_sparse_moe.shared_experts",
+        "feed_forward.shared_expert",
+        "share_expert",
+    ),
+}
+_ROUTERS = {
+    "router": ("mlp.gate", "mlp.router", "block_sparse_moe.gate", "feed_forward.router"),
+    "shared_factor": ("mlp.shared_expert_gate",),
+}
+_OUTSIDE = re.compile(
+    r"norm|vis(ion|ual)|audio|image|mm_|multi_?modal|projector|patch|merger|mtp|nextn|draft|index"
+    r"|conv|in_proj_(a|b|ba)\b|e_score|bias|embed|rotary|eh_proj|head|score|classifier|A_log"
+    r"|dt_|\bgate\b|shared_expert_gate|router|kv_a_proj\b|scale|encoder"
+)
+"""Words in names of what is no matrix of the decoder's layers, or of a vector."""
+
+
+class Modules:
+    """The matrices of a decoder by the names that lists in checkpoints use."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        self._layers = len(spec.layers)
+        self._full: dict[str, set[Key]] = defaultdict(set)
+        self._parts: dict[str, set[Key]] = defaultdict(set)
+        seen = [matrix for matrix in whole(spec) if matrix.part != "vectors"]
+        self.keys = {(each.layer, each.part, each.role) for each in seen}
+        ends = {
+            i: (0, layer.feed_forward.experts - 1)
+            for i, layer in enumerate(spec.layers)
+            if isinstance(layer.feed_forward, Experts)
+        }
+        for matrix in seen:
+            key = (matrix.layer, matrix.part, matrix.role)
+            for name in _names(matrix, ends.get(-1 if matrix.layer is None else matrix.layer)):
+                for base in _BASES:
+                    self._full[base + name].add(key)
+                for part in _runs(name):
+                    self._parts[part].add(key)
+        self._sorted = sorted(self._full)
+        self._seconds = 0.0
+
+    def matching(self, pattern: str) -> set[Key] | None:
+        """Matrices that a name, a glob, or `re:` and an expression mean. None: no matrix that is
+        known, and no part of a model that is left out. `re.error` for what is no expression, and
+        for one that takes too long.
+        """
+        if pattern.startswith("re:"):
+            found = self._by_expression(compiled(pattern[3:]), self._sorted)
+        elif wild := re.search(r"[*?]", pattern):
+            # As a module, or as one that has it inside.
+            wanted = "".join(_WILD.get(each, re.escape(each)) for each in pattern)
+            whole_name = compiled(rf"{wanted}(\..*)?\Z")
+            start = pattern[: wild.start()]
+            first = bisect_left(self._sorted, start)
+            last = bisect_left(self._sorted, start + LAST)
+            found = self._by_expression(whole_name, self._sorted[first:last])
+        else:
+            found = self._parts.get(_stripped(pattern.strip(".")), set())
+        return found if found or self._is_outside(pattern) else None
+
+    def _by_expression(self, expression: re.Pattern[str], names: list[str]) -> set[Key]:
+        found: set[Key] = set()
+        began = time.process_time()
+        for name in names:
+            if self._seconds + time.process_time() - began > PATIENCE:
+                raise re.error(f"all expressions take more than {PATIENCE:g} seconds")
+            if not self._full[name] <= found and expression.match(name):
+                found |= self._full[name]
+        self._seconds += time.process_time() - began
+        return found
+
+    def _is_outside(self, pattern: str) -> bool:
+        """Whether a name is known to mean nothing that is sized here."""
+        layer = re.search(r"layers\\?\.(\d+)", pattern)
+        if layer and int(layer[1]) >= self._layers:
+            return True  # A layer for drafting tokens.
+        return bool(_OUTSIDE.search(pattern) or re.search(r"experts\.\d", pattern))
+
+
+def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
+    """Without what stands before `layers`."""
+    if matrix.layer is None:
+        yield "lm_head" if matrix.part == "head" else "embed_tokens"
+        return
+    base = f"layers.{matrix.layer}"
+    if matrix.part == "router":
+        yield from (f"{base}.{name}" for name in _ROUTERS[matrix.role])
+        return
+    places = _PLACES.get(matrix.part, _ATTENTION)
+    if matrix.role in ("in", "out"):
+        places = ("linear_attn",)
+    for place in places:
+        for name in _NAMES[matrix.role]:
+            yield f"{base}.{place}.{name}"
+            if matrix.part == "experts" and ends:
+                yield from (f"{base}.{place}.{end}.{name}" for end in ends)
+
+
+def _runs(name: str) -> Iterator[str]:
+    """Every run of whole components."""
+    words = name.split(".")
+    for start in range(len(words)):
+        for end in range(start + 1, len(words) + 1):
+            yield ".".join(words[start:end])
+
+
+def _stripped(name: str) -> str:
+    """Without what stands before `layers` and `lm_head`."""
+    return re.sub(r"^((language_model|model|text_model|transformer|backbone)\.)+", "", name)

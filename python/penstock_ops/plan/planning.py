@@ -1,0 +1,195 @@
+"""A goal on a target -> the plan: arrivals, speed, search, document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench import traces
+from penstock_lab.bench.slo import parse_slo
+
+from penstock_ops.plan.calibration import Band, shipped
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.document import Request, document, summary, write
+from penstock_ops.plan.engines import Engine, Load
+from penstock_ops.plan.explained import step_lines
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.offers import offers
+from penstock_ops.plan.prices import cheapest
+from penstock_ops.plan.search import Goal, Question, Speed
+from penstock_ops.plan.starting import add_rates, rates_of, start_lines
+from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.tiers import parse_tiers
+from penstock_ops.plan.virtual import Arrival, poisson
+
+REQUESTS = 500
+MEASURED = Band(0.85, 1.15)
+"""Around measured steps."""
+WAITING = 3e-3
+"""Seconds of a first token besides steps: HTTP, tokenizer, the loop."""
+
+
+def add_goal(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("goal", "the load, and what its latencies may be")
+    group.add_argument("--rate", type=float, metavar="R", help="requests a second, at random")
+    group.add_argument("--isl", type=int, default=1000, metavar="TOKENS", help="of a prompt")
+    group.add_argument("--osl", type=int, default=300, metavar="TOKENS", help="of an answer")
+    group.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="arrivals in place of these: a trace as `penstock bench trace` reads them",
+    )
+    group.add_argument(
+        "--slo",
+        metavar="STATISTIC:MS,...",
+        help="such as p99_ttft_ms:2000,p99_tpot_ms:50",
+    )
+    group.add_argument(
+        "--measure",
+        action="store_true",
+        help="with --on here: load the weights, time a few steps, and serve a few requests (half a "
+        "minute, more for a large model)",
+    )
+    group.add_argument(
+        "--calibrate",
+        type=Path,
+        nargs="+",
+        default=(),
+        metavar="RESULT",
+        help="files of `penstock bench plan --save-result`, which correct the predictions",
+    )
+    group.add_argument(
+        "--tiers",
+        metavar="KIND:SIZE[@GB/S],...",
+        help="with --trace: KV tiers of a node that may be used, such as ram:512GiB,disk:4TiB@6; "
+        "ram without a rate moves at the PCIe of the devices",
+    )
+    add_rates(group)
+    group.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
+    group.add_argument("--seed", type=int, default=0)
+    group.add_argument("-o", "--output", type=Path, metavar="FILE", help="plan.yaml")
+
+
+def run_goal(
+    parsed: argparse.Namespace,
+    subject: Subject,
+    targets: Sequence[Target],
+    rules: Engine,
+    load: Load,
+    cuts: list[Cut],
+) -> list[str]:
+    """Search, write the document where it was asked for; its summary."""
+    goal, workload = _goal(parsed)
+    if load.context and not goal.longest <= load.context <= subject.spec.max_position:
+        raise InvalidValueError(
+            "--max-model-len",
+            load.context,
+            f"{goal.longest} tokens, the longest request, to {subject.spec.max_position}, the "
+            "model's own length",
+        )
+    kv = parsed.kv_cache_dtype
+    if parsed.calibrate and len(targets) > 1:
+        raise InvalidValueError("--calibrate", parsed.on, "one target: results are of one")
+    speed = speed_of(subject, targets[0], parsed.measure, parsed.calibrate)
+    tiers = parse_tiers(parsed.tiers)
+    if tiers and not goal.shares:
+        raise InvalidValueError("--tiers", parsed.tiers, "a --trace whose prompts share prefixes")
+    question = Question(subject, targets[0], rules, load, goal, speed, kv, tiers, cuts)
+    question, found, dearer = cheapest(question, targets)
+    target = question.target
+    request = Request(
+        subject=subject,
+        target=target,
+        engine=rules,
+        kv=kv,
+        goal=goal,
+        speed=speed,
+        fraction=load.fraction,
+        workload=workload,
+        context=load.context,
+        rates=rates_of(parsed),
+    )
+    least = found.choice.devices if found.choice else target.count + 1
+    plan = document(request, found, offers(question, least), dearer)
+    if parsed.output:
+        write(plan, parsed.output)
+    lines = summary(plan, request)
+    if parsed.explain and found.choice is not None:
+        lines += ["", *step_lines(found.choice, goal), *start_lines(plan["start"])]
+    return lines
+
+
+def speed_of(
+    subject: Subject, target: Target, measured: bool, results: Sequence[Path] = ()
+) -> Speed:
+    """Fitted constants of accelerators; here, measured steps. `results` correct both."""
+    speed = _uncorrected(subject, target, measured)
+    if not results:
+        return speed
+    from penstock_ops.plan.corrected import corrected
+
+    return corrected(subject, target, speed, results)
+
+
+def _uncorrected(subject: Subject, target: Target, measured: bool) -> Speed:
+    constants, band, source = shipped()
+    if not target.accelerator.is_cpu:
+        if measured:
+            raise InvalidValueError("--measure", target.accelerator.name, "--on here")
+        return Speed(constants, band, source)
+    if not measured:
+        raise PenstockError("the speed of this machine is not known: add --measure")
+    from penstock_ops.plan.profile import measure
+
+    profile = measure(subject, lambda text: print(f"measuring: {text}", file=sys.stderr))
+    return Speed(constants, MEASURED, "measured here", profile=profile, waiting=WAITING)
+
+
+def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:
+    texts = [text for text in (parsed.slo or "").split(",") if text]
+    slo = tuple(parse_slo("--slo", text) for text in texts)
+    workload: dict[str, Any] = {"trace": str(parsed.trace), "requests": parsed.requests}
+    if not parsed.trace:
+        for name in ("rate", "isl", "osl", "requests"):
+            value = getattr(parsed, name)
+            if value is None or not value > 0:
+                raise InvalidValueError(f"--{name}", value, "a number over 0")
+        names = ("isl", "osl", "rate", "requests", "seed")
+        workload = {name: getattr(parsed, name) for name in names}
+    arrivals = arrivals_of(workload)
+    return Goal(tuple(arrivals), slo), {**workload, "requests": len(arrivals)}
+
+
+def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
+    """Arrivals of a plan's workload."""
+    if "trace" in workload:
+        return read_trace(Path(workload["trace"]), workload["requests"])
+    names = ("rate", "requests", "isl", "osl", "seed")
+    return poisson(*(workload[name] for name in names))
+
+
+def read_trace(path: Path, most: int) -> list[Arrival]:
+    """The first arrivals of a trace. PenstockError for a file that holds none, and names the line
+    that is not one.
+    """
+    try:
+        rows = traces.read(path).arrivals[:most]
+    except OSError as error:
+        raise PenstockError(f"{path}: {error.strerror or error}") from error
+    if len(rows) < 2:
+        raise PenstockError(f"{path}: fewer than two arrivals")
+    return [
+        Arrival(
+            row.at,
+            max(row.input_tokens, 1),
+            max(row.output_tokens, 1),
+            row.hash_ids,
+            row.block_tokens,
+        )
+        for row in rows
+    ]

@@ -1,0 +1,335 @@
+"""Steps of a model measured on this machine: its weights are loaded and a few plans computed. Then
+a server is started for what it adds (`serving.py`).
+
+Curves and terms make the time of any step: decodes by their number, a chunk by its length, what
+decodes take beside a chunk, keys read for each token of context, and products for each pair of a
+prompt token and one before it. Decodes after a prompt are slower, less so with each step.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean, median
+
+from penstock.backends import CarryingBackend, load_backend
+from penstock.config import EngineConfig, Raw, resolve
+from penstock.core import PenstockError, Registration, StepPlan
+from penstock.model import ModelInfo, load_model
+
+from penstock_ops.plan.serving import NOTHING, Extra, measure_extra
+from penstock_ops.plan.subject import Subject
+
+DECODES = (1, 2, 4, 8, 16, 32)
+CHUNKS = (16, 32, 64, 128, 256)
+SHORT, LONG = 64, 512
+"""Contexts at which decodes are measured."""
+FAR = 8
+"""Decodes of the step whose context is varied."""
+BESIDE = (1, 4, 8)
+"""Decodes that are measured beside a chunk, and after one."""
+MIXED = 32
+"""Prompt tokens beside them: those that the scheduler puts together with decodes."""
+ROUNDS = 3
+"""Times that everything is measured. The medians count, so that what slows the machine for some
+seconds does not.
+"""
+MOST_REPEATS = 8
+"""Times of a plan in a round, of which the median counts, after one that does not."""
+SETTLING = 24
+"""Decode steps after a prompt in which times settle: a small model's weights come back into the
+cache. They are measured apart, as what a prompt leaves behind.
+"""
+FEWEST = 4
+"""Fewest of these steps, where one takes long."""
+SPAN = 0.1
+"""Seconds of a round after which a plan is not repeated any more."""
+TIMEOUT = 120.0
+
+Curve = tuple[tuple[int, float], ...]
+"""Seconds by count, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Seconds of steps by interpolation between measured ones."""
+
+    decodes: Curve
+    """At a context of `SHORT`."""
+    chunks: Curve
+    """Computing a prompt's first tokens."""
+    key: float
+    """Seconds of one token of context of one decode."""
+    pair: float
+    """Seconds of a pair of a prompt token and a token before its chunk."""
+    beside: Curve = ()
+    """What decodes add to a chunk's step, by their number; empty: what they take alone."""
+    after: Curve = ()
+    """What the first decode step after a prompt takes longer, by its decodes."""
+    remains: float = 0.0
+    """Share of that which the next step takes longer, and so on."""
+    extra: Extra = NOTHING
+    """What a server adds to a step with decodes."""
+
+    def seconds(
+        self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
+    ) -> float:
+        """As `Steps` has it."""
+        keys = decodes * max(context - SHORT, 0.0) * self.key
+        chunk = _at(self.chunks, prefill) + pairs * self.pair
+        extra = self.extra.seconds(decodes)
+        if not (decodes and prefill and self.beside):
+            return _at(self.decodes, decodes) + keys + chunk + extra
+        together = chunk + _at(self.beside, decodes)
+        return max(together, _at(self.decodes, decodes)) + keys + extra
+
+    def settling(self, decodes: float, since: float) -> float:
+        """As `Steps` has it."""
+        return max(_at(self.after, decodes), 0.0) * math.pow(self.remains, since)
+
+
+def _at(curve: Curve, count: float) -> float:
+    """Between two measured counts by a line, below the first in proportion to it at half its cost,
+    above the last as the last two are apart.
+    """
+    if count <= 0 or not curve:
+        return 0.0
+    if count < curve[0][0]:
+        return curve[0][1] * (0.5 + 0.5 * count / curve[0][0])
+    if len(curve) == 1:
+        return curve[0][1]
+    at = min(max(bisect_right([each for each, _ in curve], count), 1), len(curve) - 1)
+    (low, first), (high, second) = curve[at - 1], curve[at]
+    return first + (count - low) * (second - first) / (high - low)
+
+
+def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
+    """Load the model's weights and measure, then serve the model and measure what that adds. `said`
+    gets lines on the progress.
+
+    PenstockError where there are no weights, no backend runs the model, or no server starts.
+    """
+    profile = measure_steps(subject, said)
+    extra = measure_extra(subject, profile.seconds, said)
+    return replace(profile, extra=extra)
+
+
+def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
+    """Steps of the replica alone. Errors as `measure`, but for the server's."""
+    if subject.path is None or subject.refused:
+        raise PenstockError(
+            f"--measure needs weights that a backend here runs: {subject.refused or 'none found'}"
+        )
+    said("loading the weights")
+    info = load_model(subject.path)
+    raws = {
+        "max_num_seqs": Raw("--measure", ("64",)),
+        "device": Raw("--measure", ("cpu",)),
+    }
+    config = resolve(raws, str(subject.path), subject.name).engine
+    backend = load_backend(config, info)
+    try:
+        return _Bench(backend, config, info, said).profile()
+    finally:
+        backend.close()
+
+
+class _Bench:
+    """Plans on a backend, one slot for each sequence with blocks of its own."""
+
+    def __init__(
+        self,
+        backend: CarryingBackend,
+        config: EngineConfig,
+        info: ModelInfo,
+        said: Callable[[str], None],
+    ) -> None:
+        self._backend, self._said = backend, said
+        self._groups = backend.kv_spec().groups
+        self._size = config.cache.block_size
+        self._longest = min(LONG + CHUNKS[-1] + 1, info.spec.max_position)
+        self._blocks = -(-self._longest // self._size)
+        self._vocab = info.spec.vocab
+        self._step = 0
+        most = sum(group.block_bytes for group in self._groups) * self._blocks
+        self._slots = max(min(DECODES[-1], backend.free_memory() // 2 // max(most, 1)), 1)
+        backend.allocate([self._blocks * self._slots] * len(self._groups))
+
+    def profile(self) -> Profile:
+        rounds = []
+        for number in range(1, ROUNDS + 1):
+            self._said(f"timing steps, round {number} of {ROUNDS}")
+            rounds.append(self._round())
+        return medians(rounds)
+
+    def _round(self) -> Profile:
+        chunk = longest_chunk(self._longest)
+        chunks = tuple(
+            (count, self._median(partial(self._prompt, 0, 0, count)))
+            for count in CHUNKS
+            if count <= chunk
+        )
+        pair = self._pair(chunk)
+        counts = [count for count in DECODES if count <= self._slots]
+        short = min(SHORT, self._longest // 2)
+        decodes = tuple((count, self._decodes(count, short)) for count in counts)
+        key = self._key(min(FAR, counts[-1]), short)
+        few = [count for count in BESIDE if count < self._slots]
+        prefill = min(MIXED, chunk)
+        beside = tuple((count, self._beside(count, short, prefill)) for count in few)
+        settling = [self._settling(count, short, chunk) for count in few]
+        after, remains = settled(few, settling)
+        return Profile(decodes, chunks, key, pair, beside, after, remains)
+
+    def _pair(self, chunk: int) -> float:
+        """Seconds of a pair, from a chunk behind others."""
+        late = min(LONG, self._longest - chunk - 1)
+        self._fill(0, late)
+        first, behind = self._medians(
+            partial(self._prompt, self._slots - 1, 0, chunk),
+            lambda: self._prompt(0, late, chunk, new=False),
+        )
+        return max(behind - first, 0.0) / (chunk * max(late, 1))
+
+    def _key(self, many: int, short: int) -> float:
+        """Seconds of a token of context, from decodes far and near."""
+        far = min(LONG, self._longest - 2)
+        for slot in range(many):
+            self._fill(slot, far)
+        near, distant = (partial(self._decode, many, context) for context in (short, far))
+        self._settle(near)
+        first, second = self._medians(near, distant)
+        return max(second - first, 0.0) / (many * max(far - short, 1))
+
+    def _beside(self, count: int, short: int, prefill: int) -> float:
+        """What so many decodes add to a chunk's step."""
+        for slot in range(count):
+            self._fill(slot, short)
+        prompt, both = self._medians(
+            partial(self._prompt, count, 0, prefill), partial(self._both, count, short, prefill)
+        )
+        return max(both - prompt, 0.0)
+
+    def _settling(self, count: int, short: int, chunk: int) -> list[float]:
+        """Seconds of the decode steps after a prompt."""
+        for slot in range(count):
+            self._fill(slot, short)
+        self._prompt(count, 0, chunk)
+        times: list[float] = []
+        while len(times) < SETTLING and (len(times) < FEWEST or sum(times) < SETTLING * SPAN):
+            times.append(self._decode(count, short))
+        return times
+
+    def _decodes(self, count: int, context: int) -> float:
+        for slot in range(count):
+            self._fill(slot, context)
+        decode = partial(self._decode, count, context)
+        self._settle(decode)
+        return self._median(decode)
+
+    @staticmethod
+    def _settle(run: Callable[[], float]) -> None:
+        """Repeat until what a prompt leaves behind is over, or for a while."""
+        times: list[float] = []
+        while len(times) < SETTLING and sum(times) < SPAN:
+            times.append(run())
+
+    def _decode(self, count: int, context: int) -> float:
+        return self._rows([(slot, context, 1) for slot in range(count)])
+
+    def _fill(self, slot: int, tokens: int) -> None:
+        for start in range(0, tokens, CHUNKS[-1]):
+            self._prompt(slot, start, min(CHUNKS[-1], tokens - start), new=start == 0)
+
+    def _both(self, count: int, context: int, prefill: int) -> float:
+        rows = [(slot, context, 1) for slot in range(count)]
+        return self._rows([*rows, (count, 0, prefill)], new={count})
+
+    def _prompt(self, slot: int, start: int, count: int, *, new: bool = True) -> float:
+        return self._rows([(slot, start, count)], new={slot} if new else set())
+
+    def _rows(self, rows: Sequence[tuple[int, int, int]], new: set[int] | None = None) -> float:
+        """Seconds of a plan of (slot, start, tokens). `new` slots get the table of all blocks."""
+        from penstock._native import encode_sampling
+
+        new, self._step = new or set(), self._step + 1
+        added, offsets = array("i"), array("i", (0,))
+        kept = array("i")
+        for slot, _, _ in rows:
+            for _group in self._groups:
+                fresh = slot in new
+                kept.append(0 if fresh else self._blocks)
+                if fresh:
+                    added.extend(range(slot * self._blocks, (slot + 1) * self._blocks))
+                offsets.append(len(added))
+        spans = (range(start, start + count) for _, start, count in rows)
+        tokens = array("i", (1 + at % (self._vocab - 1) for span in spans for at in span))
+        plan = StepPlan(
+            self._step,
+            [Registration(slot, encode_sampling()) for slot in sorted(new)],
+            slots=array("i", (slot for slot, _, _ in rows)),
+            starts=array("i", (start for _, start, _ in rows)),
+            lengths=array("i", (count for _, _, count in rows)),
+            sample=array("b", [1] * len(rows)),
+            tokens=tokens,
+            kept=kept,
+            added_offsets=offsets,
+            added=added,
+        )
+        return self._backend.submit(plan).result(TIMEOUT).seconds
+
+    def _median(self, run: Callable[[], float]) -> float:
+        return self._medians(run)[0]
+
+    @staticmethod
+    def _medians(*runs: Callable[[], float]) -> list[float]:
+        """Median of each run. They take turns, so that what else the machine does slows all."""
+        for run in runs:
+            run()
+        times: list[list[float]] = []
+        while not times or (sum(map(sum, times)) < SPAN and len(times) < MOST_REPEATS):
+            times.append([run() for run in runs])
+        return [median(each) for each in zip(*times, strict=True)]
+
+
+def longest_chunk(longest: int) -> int:
+    """The longest measured chunk of a model with so many positions."""
+    return max(count for count in CHUNKS if count <= max(longest // 2, CHUNKS[0]))
+
+
+def medians(rounds: Sequence[Profile]) -> Profile:
+    """Profile whose numbers are the medians of those of `rounds`."""
+
+    def curve(name: str) -> Curve:
+        points = zip(*(getattr(each, name) for each in rounds), strict=True)
+        return tuple((each[0][0], median(seconds for _, seconds in each)) for each in points)
+
+    def number(name: str) -> float:
+        return float(median(getattr(each, name) for each in rounds))
+
+    return Profile(
+        decodes=curve("decodes"),
+        chunks=curve("chunks"),
+        key=number("key"),
+        pair=number("pair"),
+        beside=curve("beside"),
+        after=curve("after"),
+        remains=number("remains"),
+    )
+
+
+def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
+    """`after` and `remains` of a profile: what steps take longer than the last quarter of theirs,
+    as a first excess that falls by the same share from step to step.
+    """
+    firsts, sums = [], []
+    for each in times:
+        quiet = fmean(each[-max(len(each) // 4, 1) :])
+        firsts.append(max(each[0] - quiet, 0.0))
+        sums.append(max(sum(each) - len(each) * quiet, firsts[-1]))
+    remains = 1.0 - sum(firsts) / sum(sums) if sum(sums) else 0.0
+    return tuple(zip(counts, firsts, strict=True)), remains

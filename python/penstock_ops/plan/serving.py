@@ -1,0 +1,146 @@
+"""What a server adds to the steps of its replica: the engine's loop, the front door and HTTP on the
+same processors. Measured on `penstock serve`, started for it, by streams at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from penstock.config import FLAGS
+from penstock.config.machine import free_port
+from penstock.core import PenstockError
+from penstock_lab.bench.body import ENDPOINTS, Body
+from penstock_lab.bench.client import run_load
+from penstock_lab.bench.compare.recipe import Recipe, Values
+from penstock_lab.bench.compare.server_under_test import ServerUnderTest
+from penstock_lab.bench.compare.servers import Entry
+from penstock_lab.bench.progress import Silent
+from penstock_lab.bench.request import Outcome, Request
+from penstock_lab.bench.target import Address, Target, Wanted, discover
+
+from penstock_ops.plan.subject import Subject
+
+STREAMS = (1, 8)
+"""Streams at once, few and many."""
+PROMPT = 16
+"""Tokens of a prompt."""
+SKIPPED = 24
+"""First tokens of a stream that do not count: other prompts are computed, and steps after them are
+slower.
+"""
+SPAN = 1.0
+"""Seconds of the steps of one load that count, where a model is not too slow for `FEWEST`."""
+FEWEST, MOST = 8, 400
+"""Steps that count."""
+REPEATS = 3
+"""Loads of each number of streams, which take turns; the median counts."""
+BACKEND = "openai"
+PATIENCE = 1800.0
+"""Seconds until the server answers, and without a byte of an answer."""
+
+Expected = Callable[[float, float], float]
+"""Seconds of the replica's step of so many decodes that see so many tokens each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Seconds that a server adds to a step with decodes."""
+
+    step: float
+    row: float
+    """For each decode."""
+
+    def seconds(self, decodes: float) -> float:
+        return self.step + decodes * self.row if decodes else 0.0
+
+
+NOTHING = Extra(0.0, 0.0)
+
+
+def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], None]) -> Extra:
+    """Serve the model and time streams. PenstockError where the server does not start or fails a
+    request.
+    """
+    said("starting a server")
+    with tempfile.TemporaryDirectory(prefix="penstock-plan-") as logs:
+        server = _server(subject, Path(logs))
+        try:
+            server.start(PATIENCE)
+            wanted = Wanted(BACKEND, ENDPOINTS[BACKEND], None, None, PATIENCE)
+            target = discover(Address(server.url), wanted)
+            said("timing streams of the server")
+            longest = subject.spec.max_position - PROMPT
+            return extra(expected, partial(_streams, target), longest)
+        finally:
+            server.end()
+
+
+def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], longest: int) -> Extra:
+    """From loads of so many streams of so many tokens each, at most `longest`: what their steps
+    take longer than expected, as a part for each step and one for each decode. Loads without a
+    moment in which all streams decode are left out.
+    """
+    found: list[list[float]] = [[] for _ in STREAMS]
+    for _ in range(REPEATS):
+        for streams, times in zip(STREAMS, found, strict=True):
+            each = expected(streams, PROMPT + SKIPPED)
+            counted = int(min(max(SPAN / max(each, 1e-9), FEWEST), MOST, longest - SKIPPED))
+            context = PROMPT + SKIPPED + counted / 2
+            seconds = step_seconds(load(streams, SKIPPED + counted))
+            if seconds is not None:
+                times.append(seconds - expected(streams, context))
+    few, many = (max(median(times or [0.0]), 0.0) for times in found)
+    row = max(many - few, 0.0) / (STREAMS[1] - STREAMS[0])
+    return Extra(max(few - STREAMS[0] * row, 0.0), row)
+
+
+def step_seconds(outcomes: Sequence[Outcome]) -> float | None:
+    """Seconds of a step while all streams decode, without their first tokens. None where a stream
+    ended before the others had begun: short ones of a tiny model on a busy machine.
+    """
+    settled = max(outcome.events[SKIPPED] for outcome in outcomes)
+    first = min(outcomes, key=lambda outcome: outcome.events[-1])
+    events = [at for at in first.events if at >= settled]
+    if len(events) < 2:
+        return None
+    return (events[-1] - events[0]) / (len(events) - 1)
+
+
+def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
+    prompt = [1 + at for at in range(PROMPT)]
+    body = Body(chat=False, model=target.model, ignore_eos=True)
+    requests = [Request(prompt, PROMPT, tokens)] * streams
+    load = run_load(
+        target, requests, body=body, max_concurrency=None, keep_text=False, progress=Silent()
+    )
+    if load.partial:
+        raise KeyboardInterrupt
+    failed = [outcome for outcome in load.outcomes if not outcome.success]
+    if failed:
+        raise PenstockError(f"the server failed a request: {failed[0].failure} {failed[0].detail}")
+    return load.outcomes
+
+
+def _server(subject: Subject, logs: Path) -> ServerUnderTest:
+    # What the environment sets for a server, such as keys, is not what is planned.
+    settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
+    command = ["env", *(f"--unset={name}" for name in settings)]
+    command += ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]
+    command += ["--no-enable-prefix-caching", "--device", "cpu"]
+    recipe = Recipe("penstock", command, ready_path="/health")
+    values = Values(
+        port=free_port(),
+        cpus=sorted(os.sched_getaffinity(0)),
+        model=str(subject.path),
+        peers=Path(),
+        penstock=[sys.executable, "-P", "-m", "penstock"],
+        here=Path(),
+    )
+    return ServerUnderTest(Entry("penstock", recipe), values, logs)

@@ -1,0 +1,207 @@
+"""What is planned for: a model's sizes, read from its metadata alone, and whether it can run here.
+
+A directory with nothing but `config.json`, that file itself, a Hugging Face directory, a GGUF file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from penstock.model.errors import ModelError
+from penstock.model.families import HF_ARCHITECTURES
+from penstock.model.fields import Fields
+from penstock.model.files import read_object, read_optional_object
+from penstock.model.gguf import TensorRow, native_reader
+from penstock.model.headless import BASES
+from penstock.model.load import CONFIG, load_model, map_hf
+from penstock.model.locate import locate
+from penstock.model.sizing import Matrix, Part
+from penstock.model.spec import DecoderSpec, Layer
+
+from penstock_ops.plan.keys import COMPARED
+from penstock_ops.plan.quantised import kv_type
+from penstock_ops.plan.shape import read_shape, text_part
+from penstock_ops.plan.weights import PARTS, WeightTypes, settings, stored, uniform
+
+INDEX = "model.safetensors.index.json"
+HEADER_BYTES = 1 << 28
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Layers for drafting tokens, by publisher."""
+FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
+FLOATS = ("F32", "F16", "BF16")
+"""Packed form of a GGUF tensor by its type, as the native decoder makes it: floats become bf16,
+others w8."""
+TENSORS: tuple[tuple[str, Part], ...] = (
+    ("token_embd", "embedding"),
+    ("ffn_gate_inp", "router"),
+    ("shexp", "shared"),
+    ("exps", "experts"),
+    ("ffn_", "dense"),
+    ("attn_", "attention"),
+    ("output.weight", "head"),
+)
+"""Part of a GGUF matrix by the first of these in its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to plan for."""
+
+    name: str
+    digest: str
+    """SHA-256 of config.json, or of a GGUF file's header as it was read: 64 hexadecimal digits."""
+    spec: DecoderSpec
+    weights: WeightTypes
+    file_bytes: int | None
+    """All tensors of the checkpoint; None without weights or their index."""
+    refused: str
+    """Why no backend of this version runs it; empty: one does."""
+    notes: tuple[str, ...] = ()
+    """What the sizes leave out."""
+    kv: str = ""
+    """Type of KV that the checkpoint asks engines for; empty: none."""
+    path: Path | None = None
+    """Where weights are, if there are some."""
+
+
+def read_subject(name: str, weights: str | None = None) -> Subject:
+    """The model at a path, or behind an alias. `weights` is the type that was asked for.
+
+    Raises PenstockError for what is no model, and for shapes that cannot be sized.
+    """
+    path = Path(name)
+    path = path if path.exists() else locate(name).path
+    if path.is_file() and path.suffix != ".json":
+        return _read_gguf(name, path)
+    return _read_config(path if path.is_file() else path / CONFIG, weights)
+
+
+def _read_config(file: Path, weights: str | None) -> Subject:
+    if not file.is_file():
+        raise ModelError(file.parent, f"the directory has no {CONFIG}")
+    raw = read_object(file)
+    values = text_part(raw)
+    config = Fields(file, values)
+    spec, refused = _spec(file, raw, config)
+    quantised = read_optional_object(file.with_name("hf_quant_config.json"))
+    kept = {key: raw[key] for key in ("quantization_config",) if key in raw}
+    return Subject(
+        name=file.resolve().parent.name if file.name == CONFIG else file.stem,
+        digest=hashlib.sha256(file.read_bytes()).hexdigest(),
+        spec=spec,
+        weights=uniform(weights) if weights else stored({**values, **kept}, quantised, spec),
+        kv=kv_type(settings({**values, **kept}, quantised)),
+        file_bytes=_safetensors_bytes(file.parent),
+        refused=refused,
+        notes=(*_notes(raw, config), *(_by_keys(config) if refused else ())),
+        path=file.parent if any(file.parent.glob("*.safetensors")) else None,
+    )
+
+
+def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[DecoderSpec, str]:
+    """The family's spec where one maps it, else the shape and the reason."""
+    listed = raw.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    if BASES.get(name, name) not in HF_ARCHITECTURES:
+        return _shared(read_shape(config)), f"no backend runs {name or 'this architecture'} yet"
+    try:
+        _, (spec, *_) = map_hf(Fields(file, raw))
+        return _shared(spec), ""
+    except ModelError as error:
+        return _shared(read_shape(config)), f"no backend runs it yet: {error}"
+
+
+def _shared(spec: DecoderSpec) -> DecoderSpec:
+    """Equal layers as one object, which `counted` looks at once."""
+    seen: dict[Layer, Layer] = {}
+    return replace(spec, layers=tuple(seen.setdefault(layer, layer) for layer in spec.layers))
+
+
+def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
+    notes = []
+    if any(key in raw for key in ("vision_config", "audio_config")):
+        notes.append("an image or audio tower is not counted")
+    drafts = next((config.get(key) for key in DRAFTS if config.get(key)), None)
+    if drafts:
+        notes.append(f"{drafts} layer(s) for drafting tokens are not counted")
+    index = config.get("index_head_dim")
+    if index:
+        notes.append(f"the index of sparse attention ({index} numbers a token) is not counted")
+    return notes
+
+
+def _by_keys(config: Fields) -> list[str]:
+    """What to know of sizes that no family of the decoder gave."""
+    kind = str(config.get("model_type") or "")
+    if kind in COMPARED:
+        return []
+    compared = f"no model of type {kind!r} has been compared with its published size"
+    return [f"sized by the keys of config.json alone: {compared}"]
+
+
+def _safetensors_bytes(directory: Path) -> int | None:
+    index = read_optional_object(directory / INDEX).get("metadata")
+    total = index.get("total_size") if isinstance(index, dict) else None
+    if isinstance(total, int):
+        return total
+    files = sorted(directory.glob("*.safetensors"))
+    return sum(_header_bytes(file) for file in files) if files else None
+
+
+def _header_bytes(file: Path) -> int:
+    """Bytes of the tensors, from the header alone."""
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > HEADER_BYTES:
+            raise ModelError(file, f"a header of {size} bytes")
+        try:
+            header = json.loads(opened.read(size))
+        except ValueError as error:
+            raise ModelError(file, f"the header is not valid JSON: {error}") from error
+    ends = [
+        entry["data_offsets"][1]
+        for name, entry in header.items()
+        if name != "__metadata__" and isinstance(entry, dict)
+    ]
+    return max(ends, default=0)
+
+
+def _read_gguf(name: str, path: Path) -> Subject:
+    """A GGUF file; ModelError for an architecture that no family maps."""
+    info = load_model(path)
+    rows = cast("Sequence[TensorRow]", native_reader(str(path))["tensors"])
+    return Subject(
+        name=info.name if Path(name).exists() else name,
+        digest=hashlib.sha256(json.dumps([list(row) for row in rows]).encode()).hexdigest(),
+        spec=_shared(info.spec),
+        weights=_gguf_types(rows),
+        file_bytes=path.stat().st_size,
+        refused="",
+        path=path,
+    )
+
+
+def _gguf_types(rows: Sequence[TensorRow]) -> WeightTypes:
+    """Average bytes of a weight of each part, as the native decoder packs the tensors."""
+    numbers, size, kinds = Counter[Part](), Counter[Part](), Counter[str]()
+    for name, kind, shape in rows:
+        part = next((part for mark, part in TENSORS if mark in name), None)
+        if part is None or len(shape) < 2 or not name.endswith(".weight"):
+            continue
+        matrix = Matrix(part, name, None, shape[-2], shape[-1], math.prod(shape[:-2]))
+        form = "f32" if part == "router" else FORMS.get(kind, "w8")
+        numbers[part] += matrix.numbers
+        size[part] += matrix.packed("bf16" if kind in FLOATS and form == "w8" else form)
+        kinds[kind] += matrix.numbers
+    parts: dict[Part, str] = {
+        part: f"{part} as stored" if numbers[part] else "f32" for part in PARTS
+    }
+    other = {f"{part} as stored": size[part] / numbers[part] for part in numbers}
+    return WeightTypes(kinds.most_common(1)[0][0], parts, other)

@@ -1,0 +1,163 @@
+"""Tables of a model's memory: what fits, where it goes, how many sequences it leaves room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from penstock.core import InvalidValueError
+from penstock.model.spec import DecoderSpec
+from penstock_lab.bench.table import render
+
+from penstock_ops.plan.cut import Cut
+from penstock_ops.plan.engines import ENGINES, Engine, Load
+from penstock_ops.plan.hardware import GIB, Accelerator
+from penstock_ops.plan.lines import Line, human
+from penstock_ops.plan.memory import Memory, RankMemory, plan_memory
+from penstock_ops.plan.subject import Subject
+from penstock_ops.plan.weights import uniform
+
+KEPT = 10 * GIB
+"""Kept free on each device in the table of what fits."""
+MOST_DEVICES = 64
+
+
+def fit_table(
+    subject: Subject, device: Accelerator, tokens: int, weights: Sequence[str], kv: Sequence[str]
+) -> list[str]:
+    """Fewest devices that hold one sequence of so many tokens, by what cuts an engine allows."""
+    rows = []
+    for name in weights:
+        held = subject.weights if name == subject.weights.name else uniform(name)
+        asked = replace(subject, weights=held)
+        for number in kv:
+            found = [
+                fewest(asked, device, tokens, number, kind) for kind in ("divides", "tp", "any")
+            ]
+            rows.append([name, number, *map(_count, found), _why(found[2], tokens)])
+    headings = ["weights", "KV", "TP, heads divide", "TP, any cut", "TP x PP"]
+    head = f"Fewest devices for one sequence of {tokens:,} tokens, {human(KEPT)} kept free on each:"
+    return [head, "", *render([*headings, "fewest, and their fullest rank"], rows)]
+
+
+def fewest(
+    subject: Subject, device: Accelerator, tokens: int, kv: str, kind: str
+) -> tuple[int, Memory] | None:
+    """The fewest devices, up to 64, and their memory. `kind`: `divides`, `tp` or `any`."""
+    for count in range(1, MOST_DEVICES + 1):
+        best: Memory | None = None
+        for cut in _cuts(subject.spec, count, kind):
+            try:
+                memory = plan_memory(subject.spec, subject.weights, device, cut, ROOMY, Load(), kv)
+            except InvalidValueError:
+                continue
+            if not memory.lacking(tokens) and (
+                best is None or memory.fullest.room > best.fullest.room
+            ):
+                best = memory
+        if best is not None:
+            return count, best
+    return None
+
+
+def _cuts(spec: DecoderSpec, count: int, kind: str) -> Iterator[Cut]:
+    if kind == "divides":
+        # As vLLM and SGLang have it, on one host however large: query heads and KV heads.
+        if not ENGINES["vllm"].refuses(spec, Cut(count, 1), count):
+            yield Cut(count, 1)
+        return
+    for pp in range(1, count + 1 if kind == "any" else 2):
+        if count % pp == 0 and pp <= len(spec.layers):
+            yield Cut(count // pp, pp)
+
+
+def _kept(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
+    return [
+        Line("driver", device.memory - device.usable, "1% of the memory"),
+        Line("kept free", KEPT, "activations, graphs, communicators"),
+    ]
+
+
+ROOMY = Engine("", divides=False, by_requests=True, rule=_kept)
+
+
+def _count(found: tuple[int, Memory] | None) -> str:
+    return str(found[0]) if found else f"over {MOST_DEVICES}"
+
+
+def _why(found: tuple[int, Memory] | None, tokens: int) -> str:
+    if found is None:
+        return ""
+    memory = found[1]
+    rank = memory.fullest
+    return (
+        f"{memory.cut}: {human(rank.weights)} of weights and {human(rank.sequence(tokens))} of KV, "
+        f"{human(rank.room - rank.sequence(tokens))} spare"
+    )
+
+
+def memory_table(memory: Memory, explain: bool) -> list[str]:
+    """Bytes of every rank; with `explain`, the arithmetic of the fullest."""
+    names = list(dict.fromkeys(line.name for rank in memory.ranks for line in rank.engine))
+    rows = []
+    for ranks in _alike(memory):
+        rank = ranks[0]
+        own = {line.name: line.bytes for line in rank.engine}
+        rows.append(
+            [
+                _span([each.rank for each in ranks]),
+                human(rank.weights),
+                *(human(own[name]) for name in names),
+                human(rank.room) if rank.room > 0 else f"-{human(-rank.room)}",
+                f"{int(rank.room // rank.growth) if rank.growth else 0:,}",
+            ]
+        )
+    lines = render(["ranks", "weights", *names, "KV", "tokens"], rows)
+    lines.append(f"{memory.cut}: {memory.kv_tokens:,} tokens; largest rank over mean weights ")
+    lines[-1] += f"{memory.imbalance:.3f}"
+    return [*lines, *(_explained(memory.fullest) if explain else [])]
+
+
+def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> list[str]:
+    """Sequences at once by context, for each KV type."""
+    contexts = [1 << at for at in range(11, 31) if 1 << at < limit] + [limit]
+    rows = [
+        [f"{tokens:,}", *(f"{memory.concurrency(tokens):,}" for _, memory in memories)]
+        for tokens in contexts
+    ]
+    return render(["context", *(f"{kind} KV" for kind, _ in memories)], rows)
+
+
+def _alike(memory: Memory) -> list[list[RankMemory]]:
+    """Ranks that hold the same."""
+    groups: dict[tuple[int, float], list[RankMemory]] = {}
+    for rank in memory.ranks:
+        groups.setdefault((rank.weights, rank.growth), []).append(rank)
+    return list(groups.values())
+
+
+def _span(ranks: list[int]) -> str:
+    if ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def _explained(rank: RankMemory) -> list[str]:
+    lines = ["", f"rank {rank.rank}, {human(rank.total)}:"]
+    lines += [
+        f"  {line.name:<14} {human(line.bytes):>12}  = {line.formula}"
+        for line in (*rank.parts, *rank.engine)
+    ]
+    for group in rank.kv.groups:
+        seen = "all tokens" if group.window is None else f"the last {group.window} tokens"
+        each = group.block_bytes / rank.kv.block_size
+        lines.append(
+            f"  KV             {each / 1024:>8.2f} KiB  a token, {len(group.layers)} layers that "
+            f"see {seen}"
+        )
+    tokens = int(rank.room // rank.growth) if rank.growth else 0
+    lines.append(
+        f"  KV pool        {human(rank.room):>12}  = total - weights - the lines above; "
+        f"/ {rank.growth:,.0f} B = {tokens:,} tokens"
+    )
+    return lines

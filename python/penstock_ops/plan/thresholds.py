@@ -1,0 +1,110 @@
+"""What the hardware must reach for a plan to hold, for checks before and while it serves.
+
+`expected` is what the plan counts on; below `needed` the plan's bound on TPOT falls: the time that
+the bound leaves over the prediction, all spent on the one thing that is slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.search import Goal, Speed, Trial, statistic
+from penstock_ops.plan.speed import StepModel
+from penstock_ops.plan.subject import Subject
+
+FIRST_TOKEN_SECONDS = 1.0
+"""What a queue may take where there is no bound on TTFT."""
+LEAST_KV, MOST_KV = 0.5, 0.95
+"""Shares of the KV in use between which one more replica is asked for."""
+
+
+def thresholds(
+    trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
+) -> dict[str, Any]:
+    """By check: needed, expected, unit and formula."""
+    candidate = trial.candidate
+    found = _load(trial, goal)
+    if isinstance(candidate.model, StepModel):
+        found |= _step(trial, candidate.model, subject, target, goal, speed)
+    return found
+
+
+def _step(
+    trial: Trial,
+    model: StepModel,
+    subject: Subject,
+    target: Target,
+    goal: Goal,
+    speed: Speed,
+) -> dict[str, Any]:
+    candidate, device, constants = trial.candidate, target.accelerator, speed.constants
+    batch, context = operating_point(trial, goal)
+    batch /= candidate.cut.pp
+    stage = max(model.stages, key=lambda stage: stage.always + stage.experts)
+    step = model.stage(stage, batch, context, 0.0)
+    spare = step * (_slack(trial, goal) - 1.0)
+    read = model.bytes_read(stage, batch, context)
+    seconds = read / (device.bandwidth * constants.memory)
+    found: dict[str, Any] = {
+        "memory_gb_per_s": {
+            "needed": round(read / (seconds + spare) / 1e9, 1),
+            "expected": round(read / seconds / 1e9, 1),
+            "formula": f"{read / 1e9:.3f} GB read in a step of {batch:.1f} sequences / "
+            f"({seconds * 1e3:.2f} ms + {spare * 1e3:.2f} ms spare)",
+        }
+    }
+    if candidate.cut.tp > 1:
+        sums = 2 * stage.layers
+        each = model.all_reduce(batch)
+        found["all_reduce_us"] = {
+            "needed": round((each + spare / sums) * 1e6, 1),
+            "expected": round(each * 1e6, 1),
+            "formula": f"{batch * subject.spec.hidden * 2 / 1e3:.1f} KB, {sums} in a step, "
+            f"{spare * 1e3:.2f} ms spare",
+        }
+    return found
+
+
+def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """Load of a replica from which on one more is needed: `needed` is the most, on average."""
+    rate = goal.rate / trial.replicas
+    bounds = [slo.limit / 1e3 for slo in goal.slo if "ttft" in slo.key]
+    seconds = min(bounds, default=FIRST_TOKEN_SECONDS)
+    why = "the bound on TTFT" if bounds else "without a bound on TTFT"
+    tokens = trial.candidate.memory.kv_tokens
+    share = 1.0 - goal.longest / max(tokens, 1)
+    return {
+        "requests_waiting": {
+            "needed": max(round(rate * seconds), 1),
+            "expected": 0,
+            "formula": f"{rate:.3g} requests/s at a replica x {seconds:g} s, {why}; at least 1",
+        },
+        "kv_use": {
+            "needed": round(min(max(share, LEAST_KV), MOST_KV), 3),
+            "expected": round(_seen(trial, goal) / max(tokens, 1), 3),
+            "formula": f"1 - {goal.longest:,} tokens of the longest request / {tokens:,}; "
+            f"{LEAST_KV:g} to {MOST_KV:g}",
+        },
+    }
+
+
+def _seen(trial: Trial, goal: Goal) -> float:
+    """Tokens in the KV of a replica while it decodes, on average."""
+    batch, context = operating_point(trial, goal)
+    return batch * context
+
+
+def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
+    """Sequences decoding at once on average, while there are some, and tokens that each sees."""
+    outcome = trial.outcome
+    decoding = sum(each.end - each.first for each in outcome.served)
+    seen = sum(arrival.isl + arrival.osl / 2 for arrival in goal.arrivals) / len(goal.arrivals)
+    return max(decoding / outcome.busy, 1.0), seen
+
+
+def _slack(trial: Trial, goal: Goal) -> float:
+    """Bound over prediction of TPOT, the least of several; 2 without a bound."""
+    bounds = [slo for slo in goal.slo if "tpot" in slo.key]
+    ratios = [slo.limit / max(statistic(trial.outcome, slo.key), 1e-9) for slo in bounds]
+    return max(min(ratios, default=2.0), 1.0)

@@ -1,0 +1,68 @@
+"""KV tiers of a node behind the KV of its devices: what they hold of a replica, and how fast."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from penstock.config.kinds import Bytes
+from penstock.core import InvalidValueError
+
+from penstock_ops.plan.hardware import Target
+from penstock_ops.plan.memory import Memory
+from penstock_ops.plan.prefixes import Store
+
+KINDS = ("ram", "disk")
+SIZE = Bytes(1, 1 << 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Memory or a disk of a node. Its devices share it evenly."""
+
+    kind: str
+    size: int
+    """Bytes of a node."""
+    rate: float | None
+    """GB a second of a node; None: each device moves as much as its PCIe."""
+
+
+def parse_tiers(text: str | None) -> tuple[Tier, ...]:
+    """`ram:SIZE[@GB/S],disk:SIZE@GB/S`, in the order of their use."""
+    tiers = tuple(_parse(text or "", each) for each in (text or "").split(",") if each)
+    if len({tier.kind for tier in tiers}) < len(tiers):
+        raise InvalidValueError("--tiers", text, "each kind once")
+    return tiers
+
+
+def _parse(text: str, each: str) -> Tier:
+    kind, _, rest = each.partition(":")
+    size, at, rate = rest.partition("@")
+    try:
+        tier = Tier(kind, SIZE.parse(size), float(rate) if at else None)
+        if kind not in KINDS or (kind == "disk" and not at):
+            raise ValueError
+        if tier.rate is not None and not 0 < tier.rate < math.inf:
+            raise ValueError
+    except ValueError as error:
+        expected = "ram:SIZE[@GB/S],disk:SIZE@GB/S"
+        raise InvalidValueError("--tiers", text, expected) from error
+    return tier
+
+
+def keeps(memory: Memory) -> bool:
+    """Whether a replica's prompts find one another's KV. States of linear attention are not kept,
+    and requests are dealt out to ranks with attention of their own without looking at prompts.
+    """
+    rank = memory.fullest
+    return memory.cut.shares == 1 and rank.growth > 0 and not rank.state
+
+
+def store(tier: Tier, memory: Memory, target: Target) -> Store:
+    """A replica's share of a tier. InvalidValueError where its rate is not known."""
+    devices = min(target.per_node, target.count)
+    growth = max(rank.growth for rank in memory.ranks)
+    rate = tier.rate * 1e9 / devices if tier.rate else target.accelerator.pcie
+    if not rate:
+        raise InvalidValueError("--tiers", tier.kind, "a rate, KIND:SIZE@GB/S")
+    return Store(int(tier.size / devices / growth), growth / rate)
