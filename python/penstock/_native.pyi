@@ -98,7 +98,8 @@ class KvMover:
     ) -> None:
         """Load a part of a disk tier (its digest, blocks, head and layers) without the queue:
         `take(descriptor)` reads `size` bytes from KV_PAYLOAD_AT of a file, and returns their
-        CRC-64/NVME. Errors are `PartsError`s of `penstock.kv.gds`, with that of `take` as their cause.
+        CRC-64/NVME. Errors are `PartsError`s of `penstock.kv.gds`, with that of `take` as their
+        cause.
         """
 
     def report(self) -> str:
@@ -338,7 +339,9 @@ def run_template(job: str, /) -> str:
     """The outcome of a job of `crates/base/tokenizer`, as JSON. ValueError for what is no job."""
 
 def try_grammar(job: str, /) -> str:
-    """The outcome of a job of `crates/base/structured-output`, which compiles. ValueError for what is no job."""
+    """The outcome of a job of `crates/base/structured-output`, which compiles. ValueError for what
+    is no job.
+    """
 
 def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
     """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""
@@ -388,8 +391,8 @@ def transfer_bytes(blocks: int, /) -> int:
     """Bytes of the largest transfer over a pool of so many blocks."""
 
 def encode_sampling(**fields: object) -> bytes:
-    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/base/wire`; greedy where
-    nothing is given. CodecError names a value out of range.
+    """Sampling parameters as opaque bytes, those of `SamplingParams` in `crates/base/wire`; greedy
+    where nothing is given. CodecError names a value out of range.
     """
 
 def decode_sampling(data: bytes, /) -> dict[str, object]:
@@ -399,7 +402,8 @@ def needs_history(data: bytes, /) -> bool:
     """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
 
 class PromptBudget:
-    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/base/pacing`)."""
+    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/base/pacing`).
+    """
 
     def observe(self, decodes: int, prompts: int, seconds: float) -> None:
         """A step of `decodes` and `prompts` tokens took `seconds`; 0 where nothing is measured."""

@@ -1,4 +1,5 @@
-"""The native load generator as Python sees it. What it records is tested in `crates/lab/loadgen`."""
+"""The native load generator as Python sees it. What it records is tested in `crates/lab/loadgen`.
+"""
 
 from __future__ import annotations
 

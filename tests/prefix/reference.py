@@ -1,5 +1,5 @@
-"""The block-hash rule once more, in plain Python: from the text in `crates/kv/prefix` and the paper on
-BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020). The golden vectors are made with it.
+"""The block-hash rule once more, in plain Python: from the text in `crates/kv/prefix` and the paper
+on BLAKE3 (O'Connor, Aumasson, Neves, Wilcox-O'Hearn, 2020). The golden vectors are made with it.
 """
 
 from __future__ import annotations

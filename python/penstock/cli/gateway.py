@@ -217,8 +217,8 @@ def settings(
     resources: str = RESOURCES,
     access: Access = cluster_access,
 ) -> dict[str, object]:
-    """The configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources` are those
-    of the cluster, JSON; `access` finds its API server.
+    """The configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources`
+    are those of the cluster, JSON; `access` finds its API server.
     """
     found: dict[str, object] = {"host": "127.0.0.1", "port": 8080, "drain_timeout_s": 30.0}
     if parsed.config is not None:

@@ -21,8 +21,8 @@ class WrongSettingError(InvalidValueError):
 
 
 def pods_of(value: object, place: str, reach: Callable[[], ClusterAccess]) -> dict[str, object]:
-    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) of what a pool has as `kubernetes`: the
-    name of an InferencePool, with a namespace or without, or a mapping.
+    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) of what a pool has as
+    `kubernetes`: the name of an InferencePool, with a namespace or without, or a mapping.
     """
     given = dict(value) if isinstance(value, dict) else _named(value, place)
     unknown = [str(key) for key in given if key not in MEMBERS]

@@ -1,6 +1,6 @@
-"""The log of a Python process, in the form of the front door's (`crates/server/http/src/log.rs`), and like
-it: lines go through a bounded queue to a thread, so that a standard error that is full or closed
-holds up no step.
+"""The log of a Python process, in the form of the front door's (`crates/server/http/src/log.rs`),
+and like it: lines go through a bounded queue to a thread, so that a standard error that is full or
+closed holds up no step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/base/wire`)."""
+"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/base/wire`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 //! A stream that broke off, with the state from which another server resumes it.
 //!
-//! A server that is asked to (`crates/server/server/src/marks.rs`) marks its stream with comments. Put
-//! together into an array they are the field `resume` of the same request: first the origin, then
-//! the tokens of each step.
+//! A server that is asked to (`crates/server/server/src/marks.rs`) marks its stream with comments.
+//! Put together into an array they are the field `resume` of the same request: first the origin,
+//! then the tokens of each step.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,6 +1,7 @@
 """ggml's quantised blocks to numbers, with whole tensors as operands.
 
-Formulas and names are those of `crates/base/checkpoint/src/dequant.rs`, whose test vectors hold here too.
+Formulas and names are those of `crates/base/checkpoint/src/dequant.rs`, whose test vectors hold
+here too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Grammars of sequences: the masks of a step's rows, and logits within them.
 
-The native threads (`crates/base/structured-output`) compute a mask after each drawn token, while the forward pass
-of the next step runs. A row whose mask is late is not drawn: no other row waits for a grammar.
+The native threads (`crates/base/structured-output`) compute a mask after each drawn token, while
+the forward pass of the next step runs. A row whose mask is late is not drawn: no other row waits
+for a grammar.
 """
 
 from __future__ import annotations

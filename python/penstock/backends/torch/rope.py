@@ -1,4 +1,6 @@
-"""Rotary positions: tables of cosines and sines, computed as `crates/compute/decoder/src/rope.rs` does."""
+"""Rotary positions: tables of cosines and sines, computed as `crates/compute/decoder/src/rope.rs`
+does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The part of a decoder that one rank holds; `crates/compute/decoder/src/shard.rs` has the same cuts."""
+"""The part of a decoder that one rank holds; `crates/compute/decoder/src/shard.rs` has the same
+cuts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Transfers and their results as bytes (`crates/base/wire`), and the messages that open and close the
-tiers of a rank.
+"""Transfers and their results as bytes (`crates/base/wire`), and the messages that open and close
+the tiers of a rank.
 
 The first byte of a message to a rank is its kind (`penstock.executor.ranks.messages`).
 """

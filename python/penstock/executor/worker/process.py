@@ -1,4 +1,5 @@
-"""One rank as a process: `python -P -m penstock.executor.worker`, started by the executors `mp` and `nodes`.
+"""One rank as a process: `python -P -m penstock.executor.worker`, started by the executors `mp` and
+`nodes`.
 
 Standard input is a pipe: its first line is the job, its end means that the executor has ended,
 however it died.
