@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from support import facts
+
 from penstock.config import shared_memory_directory
 from penstock.core import PenstockError
 from penstock_lab.bench.compare.processes import wait_until_quiet
 from penstock_lab.bench.compare.server_under_test import first_line_with_digit
-from support import facts
 
 OURS, GLOO = "penstock", "gloo"
 TITLES = {OURS: "penstock", GLOO: "gloo", "vllm": "vLLM shm"}

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.model.locate import locate
 from support import clients, facts
 from support.running import CLIENT_CPU, ENGINE_CPU, Lab, Words
+
+from penstock.model.locate import locate
 
 BAR = 0.05
 CONCURRENCY = 8

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from support import clients, facts, watching
+from support.running import CLIENT_CPU, ENGINE_CPU, Finished, Lab
+
 from penstock.model.locate import locate
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
-from support import clients, facts, watching
-from support.running import CLIENT_CPU, ENGINE_CPU, Finished, Lab
 
 STEP_MS = 5.0
 ANSWER = 200

@@ -23,8 +23,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 from support import facts
+
+from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 
 TITLES = {
     "mp": "mp: processes, ring",

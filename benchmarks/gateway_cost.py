@@ -27,6 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from support import clients, facts, gateways
+from support.servers import PATIENCE_S, simulation
+
 from penstock.model.locate import locate
 from penstock_lab.bench.compare.processes import (
     ProcessTree,
@@ -37,8 +40,6 @@ from penstock_lab.bench.compare.processes import (
 from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
-from support import clients, facts, gateways
-from support.servers import PATIENCE_S, simulation
 
 GATEWAY_CPU, REST_CPU = 0, 1
 RUN_S = 300.0

@@ -27,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock_lab.bench.compare.processes import ProcessTree, wait_until_quiet
-from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
 from support import facts, stores
 from support.servers import Server
+
+from penstock_lab.bench.compare.processes import ProcessTree, wait_until_quiet
+from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
 
 VOCAB = 49000
 OUTPUT = 4

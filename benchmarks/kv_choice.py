@@ -27,11 +27,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock_lab.bench.compare.processes import wait_until_quiet
-from penstock_lab.bench.compare.server_under_test import first_line_with_digit
 from support import facts, stores
 from support.completions import Answer, complete_all
 from support.servers import Server
+
+from penstock_lab.bench.compare.processes import wait_until_quiet
+from penstock_lab.bench.compare.server_under_test import first_line_with_digit
 
 BAR = 1.05
 VOCAB, OUTPUT = 49000, 8

@@ -21,9 +21,10 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from support import facts
+
 from penstock_lab.bench.compare.processes import wait_until_quiet
 from penstock_lab.bench.compare.server_under_test import first_line_with_digit
-from support import facts
 
 THREADS, PARTS, PART_BYTES = 4, 512, 1966080
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05

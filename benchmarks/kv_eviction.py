@@ -25,11 +25,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import facts
+
 from penstock._native import TierIndex
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from penstock_lab.bench.traces import read
-from support import facts
 
 CAPACITIES = (
     1_000_000,

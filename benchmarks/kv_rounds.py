@@ -23,13 +23,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from support import facts, stores
+from support.checkpoints import long_context
+from support.servers import HERE, Server
+
 from penstock.core import PenstockError
 from penstock_lab.bench.compare.processes import wait_until_quiet
 from penstock_lab.bench.compare.server_under_test import first_line_with_digit
 from penstock_lab.bench.rounds import Figures, read_results, summarise
-from support import facts, stores
-from support.checkpoints import long_context
-from support.servers import HERE, Server
 
 TIERS = ("none", "ram", "disk", "both", "redis")
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05

@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from kv_eviction import Workload, endless, name, replay
+from support import facts
+from support.servers import HERE, Server
+
 from penstock.core import PenstockError
 from penstock.model import load_model
 from penstock.model.locate import locate
@@ -33,8 +36,6 @@ from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from penstock_lab.bench.runs import cached_tokens
 from penstock_lab.bench.traces import Arrival, Trace, read
-from support import facts
-from support.servers import HERE, Server
 
 SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """RAM tiers, as shares of all the blocks that the requests leave."""

@@ -33,9 +33,8 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from penstock_lab.bench.compare.machine import machine  # noqa: E402
-
 from benchmarks.gpu.shapes import Shape  # noqa: E402
+from penstock_lab.bench.compare.machine import machine  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock.model import ModelInfo
@@ -121,6 +120,7 @@ def load(model: Path, device: str) -> dict[str, float]:
 def fill_ring(model: Path, info: ModelInfo) -> None:
     """Read all weights into the buffers of a ring, and call for their copies."""
     import torch
+
     from penstock.backends.torch.load import load_weights
     from penstock.backends.torch.recipes import Source
     from penstock.backends.torch.shard import whole

@@ -30,10 +30,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock import LLM, SamplingParams
-from penstock_lab.bench.compare.machine import memory_bandwidth
 from support import facts
 from support.random_gguf import GPT_OSS, Shape, tokenizer_values, write
+
+from penstock import LLM, SamplingParams
+from penstock_lab.bench.compare.machine import memory_bandwidth
 
 SHAPES = {
     "small": Shape(20, 2048, 32, 4, 128, 64, 8, 768),

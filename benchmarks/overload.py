@@ -22,10 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock_lab.bench.report import drawing
-from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 from support import facts, watching
 from support.servers import HERE, Server
+
+from penstock_lab.bench.report import drawing
+from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 
 RUNNING = 16
 """Requests that the engine runs at once. More would be served no faster by two cores."""

@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from plan_fit import fitted
+
 from penstock_lab.bench.slo import parse_slo
 from penstock_ops.plan.calibration import Row, read_rows, shipped
 from penstock_ops.plan.cut import Cut
@@ -40,7 +42,6 @@ from penstock_ops.plan.search import (
 from penstock_ops.plan.speed import StepModel
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.virtual import poisson
-from plan_fit import fitted
 
 PEERS = Path(os.environ.get("PEERS_DIR", Path.home() / ".cache/peers"))
 ASK = Path(__file__).parent / "peers/aiconfigurator_ask.py"

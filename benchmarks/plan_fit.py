@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+
 from penstock.model.fields import Fields
 from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.calibration import (

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support import facts, servers
+
 from penstock.cli.main import main as penstock
 from penstock_lab.bench.slo import parse_slo
 from penstock_ops.plan.calibration import shipped
@@ -31,7 +33,6 @@ from penstock_ops.plan.search import Found, Goal, Question, Speed, candidates, j
 from penstock_ops.plan.starting import Rates
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.virtual import Arrival, poisson
-from support import facts, servers
 
 LOADS = (
     (64, 64, 6.0),

@@ -3,7 +3,7 @@
     python benchmarks/routing_quality.py --trace mooncake_conversation.jsonl \\
         --trace azure_llm_2023_conv.csv
 
-Replays traces and made-up workloads with `penstock_lab.bench.routing`, as `penstock route replay` does,
+Replays traces and made-up workloads as `penstock route replay` does (`penstock_lab.bench.routing`),
 in virtual time. The numbers of the default profile were chosen on the first 2,000 seconds of the
 Mooncake trace and on made-up workloads with another seed.
 """
@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from support import facts
 
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
@@ -32,7 +34,6 @@ from penstock_lab.bench.routing import (
     replay,
 )
 from penstock_lab.bench.traces import Arrival, read
-from support import facts
 
 REPLICAS = 8
 WINDOWS = {

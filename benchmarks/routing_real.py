@@ -25,11 +25,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from support import facts, gateways
+from support.servers import HERE, PATIENCE_S, Server
+
 from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
 from penstock_lab.bench.compare.server_under_test import answers, first_line_with_digit, free_port
 from penstock_lab.bench.stats import percentile
-from support import facts, gateways
-from support.servers import HERE, PATIENCE_S, Server
 
 CPUS = os.sched_getaffinity(0)
 TENANTS = 14

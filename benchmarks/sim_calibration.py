@@ -23,15 +23,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from support import facts
+from support.fitting import Decode, fit_prefill, timing
+from support.servers import Server, simulation
+
 from penstock_lab.bench.body import ENDPOINTS
 from penstock_lab.bench.compare.load import Loads
 from penstock_lab.bench.compare.processes import wait_until_quiet
 from penstock_lab.bench.measure import parse_workload
 from penstock_lab.bench.progress import progress
 from penstock_lab.bench.target import Wanted
-from support import facts
-from support.fitting import Decode, fit_prefill, timing
-from support.servers import Server, simulation
 
 BUDGET = 256
 """Tokens of a step: the default of both engines."""

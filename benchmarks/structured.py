@@ -23,10 +23,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from penstock._native import Tokenizer
-from penstock.model.locate import locate
 from support import facts
 from support.servers import Server
+
+from penstock._native import Tokenizer
+from penstock.model.locate import locate
 
 PATIENCE_S = 300.0
 RECORD = {

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from penstock.config.machine import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core.codec import result_bytes
 from penstock.engine import start, startup

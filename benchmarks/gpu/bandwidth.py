@@ -6,8 +6,9 @@ import ctypes
 from typing import Any
 
 import torch
-from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
 from torch import Tensor
+
+from penstock.backends.torch.kernels.language import jit, multiprocessors, tl
 
 BLOCKS = (1024, 4096)
 """Words that a program reads at once."""

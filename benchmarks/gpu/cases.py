@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from penstock.backends.torch.kernels import (
     Activation,
     Heads,
@@ -35,7 +37,6 @@ from penstock.backends.torch.kernels.experts import (
     linear_widened,
 )
 from penstock.backends.torch.kernels.widen import widen_reference, widen_triton
-from torch import Tensor
 
 # Largest error of an output as a share of its largest number.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from benchmarks.gpu.sizes import BLOCK, Sizes
 from penstock.config import Raw, resolve
 from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.model import load_model
-
-from benchmarks.gpu.sizes import BLOCK, Sizes
 
 GREEDY = {
     "temperature": 0.0,

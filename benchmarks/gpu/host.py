@@ -31,6 +31,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from benchmarks.gpu import launches  # noqa: E402
+from benchmarks.gpu.shapes import Shape, write_checkpoint  # noqa: E402
+from benchmarks.support import facts  # noqa: E402
 from penstock._native import encode_sampling, hash_chain, hash_root  # noqa: E402
 from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import sampling  # noqa: E402
@@ -52,12 +58,6 @@ from penstock.executor.inline import InlineExecutor  # noqa: E402
 from penstock.kv import BlockHasher, KvCache  # noqa: E402
 from penstock.model import load_model  # noqa: E402
 from penstock.scheduler import Limits, Scheduler  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from benchmarks.gpu import launches  # noqa: E402
-from benchmarks.gpu.shapes import Shape, write_checkpoint  # noqa: E402
-from benchmarks.support import facts  # noqa: E402
 
 BLOCK, BUDGET, SEQUENCES, LONGEST, CONTEXT = 64, 8192, 256, 2048, 1024
 BLOCKS = SEQUENCES * LONGEST // BLOCK

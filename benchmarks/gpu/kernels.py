@@ -8,9 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
-from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
-from penstock.backends.torch.widening import SCRATCH_BYTES
 
 from benchmarks.gpu import cases, routing_cases, skinny_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
@@ -18,6 +15,9 @@ from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.machine import Ceilings
 from benchmarks.gpu.shares import Share
 from benchmarks.gpu.timing import Timing
+from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
+from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
+from penstock.backends.torch.widening import SCRATCH_BYTES
 
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)

@@ -20,6 +20,11 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.backends.compiler import GPUTarget
+
+from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 from penstock.backends.torch import kernels
 from penstock.backends.torch.captures import Captures
 from penstock.backends.torch.inputs import order_of, pack
@@ -36,11 +41,6 @@ from penstock.backends.torch.slots import DeviceSlots
 from penstock.backends.torch.stored import Checkpoint
 from penstock.core import StepPlan
 from penstock.model import load_model
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton.backends.compiler import GPUTarget
-
-from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 
 BLOCK, LONGEST, SLOTS, BUDGET = 64, 4096, 256, 8192
 META = torch.device("meta")

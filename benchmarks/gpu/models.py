@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from penstock.backends.torch.memory import step_bytes
-from penstock.core import StepPlan
 
 from benchmarks.gpu import serving
 from benchmarks.gpu.driver import Driver, Rank, Request, fill, open_backend, requests
@@ -23,6 +21,8 @@ from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
 from benchmarks.gpu.sizes import BLOCK, DRY, FULL, Sizes
 from benchmarks.gpu.timing import Compiler, Timing
+from penstock.backends.torch.memory import step_bytes
+from penstock.core import StepPlan
 
 CONTEXT = 1024
 """Tokens of each sequence in the tables of steps."""

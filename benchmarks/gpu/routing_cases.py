@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
+from benchmarks.gpu.cases import Case, Maker
 from penstock.backends.torch.kernels import Beside, Rule, gather
 from penstock.backends.torch.kernels.route import (
     route_reference,
@@ -10,9 +13,6 @@ from penstock.backends.torch.kernels.route import (
     sort_by_expert_reference,
     sort_by_expert_triton,
 )
-from torch import Tensor
-
-from benchmarks.gpu.cases import Case, Maker
 
 
 def routes(

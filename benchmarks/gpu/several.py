@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from penstock.backends.torch.captures import capture_cuda
-from penstock.backends.torch.symmetric import SymmetricGroup
 
 from benchmarks.gpu import models, serving
 from benchmarks.gpu.driver import Rank
@@ -25,6 +23,8 @@ from benchmarks.gpu.server import free_port
 from benchmarks.gpu.shapes import shape_of, write_checkpoint
 from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.timing import Timing
+from penstock.backends.torch.captures import capture_cuda
+from penstock.backends.torch.symmetric import SymmetricGroup
 
 NAME = "Qwen3-14B"
 MOST = 8

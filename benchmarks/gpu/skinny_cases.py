@@ -7,6 +7,11 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.gpu import cases
+from benchmarks.gpu.cases import Case, Maker, matrix
 from penstock.backends.torch.kernels import Activation, Beside, Matrix, Rule, activate
 from penstock.backends.torch.kernels.experts import experts_reference
 from penstock.backends.torch.kernels.mixture import inner_rows_triton, output_rows_triton
@@ -23,11 +28,6 @@ from penstock.backends.torch.kernels.skinny import (
     skinny_product_reference,
     skinny_product_triton,
 )
-from torch import Tensor
-from torch.nn import functional
-
-from benchmarks.gpu import cases
-from benchmarks.gpu.cases import Case, Maker, matrix
 
 Named = tuple[str, Callable[[], Case]]
 SILU = Activation("silu")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from penstock.backends.torch.kernels.rows import find_rows_reference, find_rows_triton
-from penstock.backends.torch.kernels.sample import sample_reference, sample_triton
 from torch import Tensor
 
 from benchmarks.gpu.cases import Case, Maker
+from penstock.backends.torch.kernels.rows import find_rows_reference, find_rows_triton
+from penstock.backends.torch.kernels.sample import sample_reference, sample_triton
 
 RULES = ((0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (9, 0.8, 0.05), (1, 1.0, 0.0))
 

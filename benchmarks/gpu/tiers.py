@@ -13,18 +13,18 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
-from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
-from penstock.backends.torch.lanes import Lanes
-from penstock.backends.torch.pool import Layout, make_pools
-from penstock.backends.torch.ram import RamTier
-from penstock.backends.torch.staging import PinnedSlots
-from penstock.core.transfer import RAM, Transfer, TransferKind
 from torch import Tensor
 
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.sizes import BLOCK
 from benchmarks.gpu.timing import Timing
+from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
+from penstock.backends.torch.lanes import Lanes
+from penstock.backends.torch.pool import Layout, make_pools
+from penstock.backends.torch.ram import RamTier
+from penstock.backends.torch.staging import PinnedSlots
+from penstock.core.transfer import RAM, Transfer, TransferKind
 
 END_S = 10.0
 """What copies get to end."""

@@ -9,14 +9,13 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from penstock.backends.torch.kernels import Scoring, decode, grouped, latent, prefill
-
 from benchmarks.gpu import cases
 from benchmarks.gpu.cases import Case, Maker
 from benchmarks.gpu.items import Results
 from benchmarks.gpu.kernels import lengths, made_case
 from benchmarks.gpu.shares import Share
 from benchmarks.gpu.timing import Timing
+from penstock.backends.torch.kernels import Scoring, decode, grouped, latent, prefill
 
 Sizes = dict[str, int]
 SERVED: Sizes = {}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock_lab.bench.compare.server_under_test import free_port
-
 from support.servers import HERE
 
 NAMES = ("penstock", "smg", "sglang-router", "llm-d", "envoy", "nginx")

@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted, wait_until_quiet
-
 from support import clients, watching
 from support.servers import Server, simulation
 

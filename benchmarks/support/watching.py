@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock_lab.bench.compare.processes import CPUS, ProcessTree, machine_cpu_seconds
-
 from support.servers import Server
 
 INTERVAL_S = 0.2

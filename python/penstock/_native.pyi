@@ -402,8 +402,7 @@ def needs_history(data: bytes, /) -> bool:
     """Whether the sampler needs the tokens of a sequence with these encoded parameters."""
 
 class PromptBudget:
-    """Learns what steps cost, and bounds the prompt tokens beside decodes (`crates/base/pacing`).
-    """
+    """Learns the cost of steps; bounds the prompt tokens beside decodes (`crates/base/pacing`)."""
 
     def observe(self, decodes: int, prompts: int, seconds: float) -> None:
         """A step of `decodes` and `prompts` tokens took `seconds`; 0 where nothing is measured."""

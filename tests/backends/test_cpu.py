@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from penstock.backends import cpu, cpu_options, load_backend, mover_options
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.config.sections import TierConfig, TiersConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from penstock.backends import gpu_start
 from penstock.backends.gpu_start import open_context, reading_ahead, weight_files
-
 from tests.real_ranks import TINY, exact_config
 
 

@@ -12,12 +12,11 @@ import pytest
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
+from benchmarks import modelled_gpu
+from benchmarks.support import ranks
 from penstock import LLM, SamplingParams
 from penstock.backends import BackendModule
 from penstock.core import PenstockError
-
-from benchmarks import modelled_gpu
-from benchmarks.support import ranks
 from tests.e2e.test_tiny import write_tokenizer
 
 TOY = "tests.backends.toy"

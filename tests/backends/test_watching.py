@@ -4,6 +4,7 @@ import threading
 import time
 
 import pytest
+
 from penstock.backends import watching
 from penstock.backends.watching import watched
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy
 import pytest
+
 from penstock.core import InvalidValueError
 from penstock_lab.bench.arrivals import Ramp, at_times, due_times
 from penstock_lab.bench.request import Request

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import penstock
 import pytest
+
+import penstock
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

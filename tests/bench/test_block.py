@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock_lab.bench import block
 from penstock_lab.bench.result import Traffic, Wanted
-
 from tests.bench.test_result import SHORT, UNSENT, made, outcome
 
 METRICS = ("ttft", "tpot", "itl")

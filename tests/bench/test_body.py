@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock_lab.bench.body import Body
 from penstock_lab.bench.request import Request

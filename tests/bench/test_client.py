@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock_lab.bench import client
 from penstock_lab.bench.body import Body
@@ -17,7 +18,6 @@ from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.prompts.lazy import LazyRequests
 from penstock_lab.bench.request import Load, Request
 from penstock_lab.bench.target import Address, Target
-
 from tests.fakes.load import Answer, PlayedRun
 
 TARGET = Target(Address("http://none"), "openai", "/v1/completions", "m", "m")

@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock_lab.bench.knee import Knee, find_knee
 
 DOUBLING = [1, 2, 4, 8, 16, 32, 64]

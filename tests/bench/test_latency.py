@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+
 from penstock.core import PenstockError
 from penstock_lab.bench import latency
 from penstock_lab.bench.batches import Batch
 from penstock_lab.bench.latency import Latencies
 from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.request import Request
-
 from tests.bench.batching import FakeBackend, whole
 from tests.bench.measuring import parse
 

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import InvalidValueError
 from penstock_lab.bench.lists import parse_counts, parse_pair, parse_rates
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 import pytest
+
 from penstock.cli.main import main
 from penstock_lab.bench.main import COMMANDS
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import client, prompts
 from penstock_lab.bench.measure import measure, parse_workload
 from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.target import Address, Target
-
 from tests.fakes.load import Answer, PlayedRun, Serve, exact
 
 

@@ -1,5 +1,4 @@
-"""The native load generator as Python sees it. What it records is tested in `crates/lab/loadgen`.
-"""
+"""The native load generator as Python sees it; tests of its records are in `crates/lab/loadgen`."""
 
 from __future__ import annotations
 
@@ -12,6 +11,7 @@ from array import array
 from typing import Any
 
 import pytest
+
 from penstock._native import LoadRun
 
 ANSWER = (

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import offline
 from penstock_lab.bench.batches import Batch, OnServer
 from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.request import Request
 from penstock_lab.bench.target import Address, Target
-
 from tests.bench.batching import FakeBackend, whole
 from tests.bench.measuring import parse
 from tests.fakes.load import Answer, PlayedRun, exact

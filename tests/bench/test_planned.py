@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock_lab.bench import client
-
 from tests.bench.servers import serving_model
 from tests.fakes.load import PlayedRun
 

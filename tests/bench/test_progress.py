@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+
 from penstock_lab.bench.progress import Bar, Lines, Silent, progress
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock_lab.bench import result
 from penstock_lab.bench.request import Load, Outcome

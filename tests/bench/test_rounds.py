@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import rounds
 from penstock_lab.bench.rounds import Figures, Plan, measure_rounds, summarise
 from penstock_lab.bench.runs import Keeper
-
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
 
 PLAN = Plan([100, 1000], output=1, prompts=50, max_concurrency=16, rounds=3, seed=5)

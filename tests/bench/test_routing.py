@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.routing import (

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock_lab.bench import client, flags
-
 from tests.bench.servers import serving_model
 from tests.fakes.load import Answer, PlayedRun, Serve, exact
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.core import InvalidValueError
 from penstock_lab.bench.slo import Slo, parse_slo
 

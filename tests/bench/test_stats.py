@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock_lab.bench import stats
 from penstock_lab.bench.body import Body
 from penstock_lab.bench.client import run_load
 from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.request import Load, Outcome, Request
 from penstock_lab.bench.target import Address, Target
-
 from tests.fakes.load import RecordedRun
 
 GOLDEN = Path(__file__).parents[1] / "golden/bench"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import sweep, sweep_plan
 from penstock_lab.bench.runs import Keeper
 from penstock_lab.bench.sweep import Curve
-
 from tests.bench.measuring import Call, FakeMeasure, Result, parse, result_of
 
 LENGTHS = ("--isl", "200", "--osl", "100")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 import pytest
+
 from penstock.config.machine import free_port
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.target import (
@@ -18,7 +19,6 @@ from penstock_lab.bench.target import (
     discover,
     wait_ready,
 )
-
 from tests.bench.servers import models, serving
 
 WANTED = Wanted("openai", "/v1/completions", None, None)

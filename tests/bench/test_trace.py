@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock_lab.bench import client
-
 from tests.bench.servers import serving_model
 from tests.fakes.load import PlayedRun
 

@@ -18,7 +18,6 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock.cli.chat import StartUp, printable
-
 from tests.e2e.server import HANG, eventually, metric
 from tests.e2e.sim import Sim
 

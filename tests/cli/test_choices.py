@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock import _native
 from penstock.cli import completion, gateway
 from penstock.cli.arguments import add_settings, settings

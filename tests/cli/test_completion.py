@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.config.flags import FLAGS
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+
 from penstock.cli import demo, local_server
 from penstock.config.machine import free_port
 from penstock.core import PenstockError

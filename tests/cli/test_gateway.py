@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from penstock.cli import gateway
 from penstock.core import InvalidValueError, PenstockError
 

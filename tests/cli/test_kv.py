@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.cli import kv
 from penstock.cli.main import main
 

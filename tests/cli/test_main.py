@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+
 from penstock import __version__
 from penstock.cli.main import main
 from penstock.config.flags import FLAGS, GROUPS
 from penstock.config.kinds import Switch
 from penstock.config.vllm_flags import FOREIGN, Foreign
-
 from tests.real_ranks import TINY
 
 # The command, after a line that says that its first module is read.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from penstock.cli import pull
 from penstock.core import PenstockError
 from penstock.model import GenerationDefaults

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from penstock.config.documents import DEEPEST, LARGEST, MOST, compose, read_document, read_trees
 from penstock.core import PenstockError
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.config import gather, model_named, resolve
 from penstock.config.sources import from_file
 from penstock.core import InvalidValueError, PenstockError

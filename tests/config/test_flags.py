@@ -1,6 +1,7 @@
 import re
 
 import pytest
+
 from penstock.config.flags import FLAGS, GROUPS, Flag
 from penstock.config.kinds import Switch
 from penstock.config.resolve import parse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.config.foreign_environment import lmcache_settings, ray_settings
 from penstock.config.resolve import resolve
 from penstock.config.sections import TierConfig

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.config import cluster_access, default_kubeconfigs
 from penstock.core import PenstockError
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from penstock.config import EngineConfig, KvEventsConfig, Raw, resolve
 from penstock.core import InvalidValueError, PenstockError
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from penstock.config import LogConfig, configure_log
 
 LOG = logging.getLogger("penstock.test")

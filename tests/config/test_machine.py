@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+
 from penstock.config import machine as machine_module
 from penstock.config.machine import available_memory, cpu_count, free_port, has_cuda
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.config import EngineConfig, Raw, cluster_key, resolve, split_address
 from penstock.core import InvalidValueError, PenstockError
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from penstock.config import Raw, prepare_ray_environment, ray_actor_environment, resolve
 from penstock.core import InvalidValueError, PenstockError
 

@@ -2,6 +2,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from penstock.config import (
     EngineConfig,
     Raw,

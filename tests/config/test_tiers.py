@@ -9,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.config import EngineConfig, Raw, TierConfig, TiersConfig, gather, resolve
 from penstock.config.tiers import Tier, object_options
 from penstock.core import InvalidValueError, PenstockError

@@ -1,6 +1,7 @@
 from array import array
 
 import pytest
+
 from penstock.core import GenerationParams, InvalidValueError, Request
 
 

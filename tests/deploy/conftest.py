@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.image import NAME, Images, call, debian, needs_tools
 from tests.plan.conftest import CONFIGS, FP8
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE
 
 DOCUMENT = Path(__file__).parents[2] / "docs/deploy.md"

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.parts import Condition, Place, when
 

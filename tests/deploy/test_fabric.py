@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE, Written
 
 INTERFACES = "ibs65,ibs67,ibs69,ibs71,ibs73,ibs75,ibs77,ibs79"

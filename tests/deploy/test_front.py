@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.gateway import complaint
 from penstock.cli.main import main, parser
-
 from tests.deploy.conftest import HERE, PLANS, Written
 
 PROXY = ("--gateway", "proxy", "--gateway-image", "penstock@sha256:1")

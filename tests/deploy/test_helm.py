@@ -17,8 +17,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE, PLANS, Written
 from tests.deploy.helm import helm
 

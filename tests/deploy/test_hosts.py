@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE, PLANS
 
 MODEL = ["--model-path", "/srv/models/my model"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock_ops.deploy.emit import dump
 
+from penstock_ops.deploy.emit import dump
 from tests.deploy.conftest import DEPLOYMENTS, Deployed
 from tests.deploy.kubeconform import findings, write_schemas
 from tests.deploy.test_api_server import objects

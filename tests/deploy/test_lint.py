@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock_ops.deploy.lint import lint
 from penstock_ops.deploy.object_rules import RULES
-
 from tests.deploy.conftest import HERE, PLANS, Written
 
 PUBLISHED = Path(__file__).parents[1] / "fixtures/deploy"

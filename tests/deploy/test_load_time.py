@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock_ops.deploy.cluster.flags import longest
-
 from tests.deploy.conftest import PLANS
 from tests.plan.conftest import CONFIGS, FP8
 

@@ -17,11 +17,11 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from penstock.cli.main import main
 from penstock.config.forms import control_character
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.quoting import compose, kubernetes, shell, unit
-
 from tests.deploy.conftest import of_this_machine
 
 NAMES = [

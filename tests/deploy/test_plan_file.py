@@ -12,8 +12,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE
 
 CHART = Path(__file__).parents[2] / "deploy/helm"

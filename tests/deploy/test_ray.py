@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from penstock.cli.main import main, parser
 
+from penstock.cli.main import main, parser
 from tests.deploy.conftest import HERE
 
 Ray = Callable[..., dict[str, Any]]

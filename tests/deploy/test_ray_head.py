@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock.config.machine import free_port
-
 from tests.deploy.conftest import HERE
 from tests.e2e.server import eventually
 from tests.ray_cluster import HANG, descendants, environment, is_alive, needs_ray

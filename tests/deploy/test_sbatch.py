@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.config.machine import free_port
-
 from tests.deploy.conftest import HERE, PLANS
 from tests.deploy.test_names import NAMES
 from tests.deploy.test_names import made as named

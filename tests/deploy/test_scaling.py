@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.conftest import HERE, PLANS, Written
 
 MORE = ("--autoscale-to", "4")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.cut import Cut
@@ -19,7 +20,6 @@ from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.memory import plan_memory
 from penstock_ops.plan.speed import step_model
 from penstock_ops.plan.subject import read_subject
-
 from tests.deploy.conftest import CONFIGS, FP8, Written
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock.cli.main import main, parser
 from penstock_ops.deploy.lint import lint
-
 from tests.deploy.conftest import HERE, Written
 
 TIERS = ("--kv-tier", "ram:4GiB", "--kv-tier", "disk:/var/kv,64GiB")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from penstock.cli.main import main, parser
 
+from penstock.cli.main import main, parser
 from tests.deploy.conftest import HERE
 
 TIERS = ("--kv-tier", "ram:4GiB", "--kv-tier", "disk:/srv/my kv,64GiB")

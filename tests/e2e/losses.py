@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-from penstock.config import shared_memory_directory
 
+from penstock.config import shared_memory_directory
 from tests.e2e import sse
 from tests.e2e.server import Server, eventually, is_alive
 from tests.fakes import faulty

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from penstock.config.machine import free_port
 
+from penstock.config.machine import free_port
 from tests.e2e.server import HANG, eventually
 
 BUCKET = "kv-tests"

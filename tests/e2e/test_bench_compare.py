@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock.config.machine import free_port
 from penstock_lab.bench.compare.summary import Workload, summarise
-
 from tests.bench.results import load_comparison, load_results
 from tests.e2e.server import HANG, eventually
 

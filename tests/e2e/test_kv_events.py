@@ -22,8 +22,8 @@ import msgspec
 import pytest
 import yaml
 import zmq
-from penstock.config.machine import free_port
 
+from penstock.config.machine import free_port
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.page import example

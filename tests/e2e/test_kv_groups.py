@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock import LLM
 
+from penstock import LLM
 from tests.e2e.server import eventually
 from tests.e2e.test_kv_tiers import (
     SIZES,

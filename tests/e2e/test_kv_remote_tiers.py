@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from penstock import LLM
 
+from penstock import LLM
 from tests.e2e import test_kv_tiers as kv
 from tests.e2e.conftest import Serve
 from tests.e2e.server import HANG, Server, eventually

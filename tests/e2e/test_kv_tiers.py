@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 import pytest
-from penstock import LLM, SamplingParams
 
+from penstock import LLM, SamplingParams
 from tests.e2e.conftest import Serve
 from tests.e2e.server import Server, eventually
 from tests.e2e.test_parallel import tiny

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from penstock.config.machine import free_port
 
+from penstock.config.machine import free_port
 from tests.e2e.conftest import Serve
 from tests.e2e.gateway import Gateway
 from tests.e2e.server import HANG, eventually

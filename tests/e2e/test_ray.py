@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock import LLM, SamplingParams
 
+from penstock import LLM, SamplingParams
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.e2e.losses import lose, memory_files

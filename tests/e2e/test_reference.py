@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+
 from penstock.config import Raw, resolve
 from penstock.core import PenstockError
 from penstock.core.plan import LogprobRow
-
 from tests.e2e import sse
 from tests.e2e.conftest import Serve
 from tests.fakes.plans import one_sequence, registration

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock._native import FrameReader, decode_sampling, encode_frame, encode_sampling
 from penstock.core import (
     CodecError,
@@ -38,7 +39,6 @@ from penstock.engine.frontend import (
     Step,
     Tiers,
 )
-
 from tests.fakes.sampling import encode
 
 MAX_FRAME_BYTES = 64 << 20

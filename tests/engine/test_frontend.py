@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock._native import FrameReader, encode_frame
 from penstock.core import CodecError, EngineStats, GenerationParams, Request, StepOutputs
 from penstock.engine.frontend import Cancel, Connection, ConnectionClosed, Fatal, Shutdown, Step
-
 from tests.fakes.sampling import encode
 
 HANG = 30.0

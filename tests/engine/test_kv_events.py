@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import zmq
+
 from penstock.kv import KvEvents
 
 native = pytest.importorskip("penstock._native", reason="the extension is not built")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import KvGroup, KvSpec, Loaded, Numerics, PenstockError, WorkerFacts
 from penstock.engine.facts import join_facts
 from penstock.engine.sizing import (
@@ -19,7 +20,6 @@ from penstock.engine.sizing import (
     plan_kv,
     size_kv,
 )
-
 from tests.engine.test_sizing import FACTS, config, model_info
 
 # SmolLM2-135M: 30 layers, 3 KV heads of 64, bfloat16.

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.core import TierKind
 from penstock.kv.tiers import CircuitBreaker, Stats, TierStats
 from penstock.kv.tiers.stats import Decisions
-
 from tests.fakes.index import FakeIndex
 
 

@@ -11,6 +11,7 @@ import termios
 import time
 
 import pytest
+
 from penstock.engine.load_report import LoadReport
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from penstock.core import (
     DeviceLostError,
     FinishReason,
@@ -25,7 +26,6 @@ from penstock.engine.tiers import OpenedTiers
 from penstock.executor import WorkersLostError
 from penstock.kv import BlockHasher, KvCache
 from penstock.scheduler import Limits, Scheduler
-
 from tests.fakes.executor import FakeExecutor, hash_chain, hash_root
 from tests.fakes.sampling import encode
 

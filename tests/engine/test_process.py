@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
 from penstock._native import FrameReader, encode_frame
 from penstock.config import resolve
 from penstock.core import FinishReason, GenerationParams, Request, StepOutput
@@ -27,7 +28,6 @@ from penstock.engine.frontend import (
     Shutdown,
     Step,
 )
-
 from tests.fakes.sampling import encode
 
 F = TypeVar("F")

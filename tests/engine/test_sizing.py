@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+
 from penstock.backends.cpu import parse_numerics
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import Numerics, PenstockError, WorkerFacts
@@ -16,7 +17,6 @@ from penstock.engine.startup import build_limits
 from penstock.model import DecoderSpec, ModelInfo
 from penstock.model.sharding import plan_grid
 from penstock.scheduler.limits import AHEAD_SECONDS
-
 from tests.fakes import models
 
 

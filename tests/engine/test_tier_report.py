@@ -11,7 +11,6 @@ from penstock.engine.tiers import OpenedTiers, flush
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
 from penstock.kv.tiers.breaker import SHORTEST
-
 from tests.fakes.executor import FakeExecutor
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
+
 from penstock.core import (
     FinishReason,
     GenerationParams,
@@ -25,7 +26,6 @@ from penstock.core import (
 from penstock.engine import InFlight
 from penstock.executor import Executor
 from penstock.scheduler import Scheduler
-
 from tests.fakes.sampling import encode
 from tests.families import FAMILIES
 from tests.real_ranks import VOCAB, engine

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+
 from penstock.executor import WorkersLostError
 from penstock.executor import connection as connection_module
 from penstock.executor.connection import GRACE, RankConnection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 
 import pytest
+
 from penstock.core import Registration, StepPlan
 from penstock.core.transfer import RAM, Transfer, TransferKind
-
 from tests.fakes import sampling
 from tests.fakes.contract import ContractBrokenError
 from tests.fakes.executor import FakeExecutor

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.config.machine import free_port
 from penstock.executor.nodes import heartbeat
 from penstock.executor.nodes.heartbeat import Heartbeat, heartbeats
-
 from tests.e2e.server import HANG, eventually
 
 

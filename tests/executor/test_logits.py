@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
 from penstock.core import LogprobRow, StepResult
 from penstock.executor import Executor
-
 from tests.fakes.plans import one_sequence, registration
 from tests.families import FAMILIES
 from tests.ray_cluster import TOKEN, RayCluster

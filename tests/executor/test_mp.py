@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from penstock.config import shared_memory_directory
 from penstock.core import KvGroup, KvSpec, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
@@ -22,7 +23,6 @@ from penstock.executor.connection import GRACE
 from penstock.executor.mp import connect_processes
 from penstock.executor.rank_group import RanksExecutor
 from penstock.executor.transport import PATIENCE
-
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration

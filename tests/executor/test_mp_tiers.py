@@ -9,11 +9,11 @@ import time
 from array import array
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock.core.transfer import RAM, Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
-
 from tests.executor.test_mp import Start, plan
 from tests.executor.test_mp import start as start
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
 from penstock.config import EngineConfig, shared_memory_directory
 from penstock.config.machine import free_port
 from penstock.core import PenstockError, StepPlan
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
-
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 
@@ -29,7 +29,6 @@ pytest.importorskip("penstock._native", reason="the extension is not built: run 
 
 from penstock.executor.nodes import NodeAgent, connect_nodes
 from penstock.executor.nodes.agent_session import RefusedError
-
 from tests.fakes.plans import one_sequence, registration
 
 pytestmark = pytest.mark.heavy

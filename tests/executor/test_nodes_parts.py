@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.config import ParallelConfig, ranks_of_nodes
 from penstock.executor.nodes.messages import (
     TYPES,

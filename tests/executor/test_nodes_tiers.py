@@ -7,9 +7,9 @@ import time
 from array import array
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
-
 from tests.executor.test_nodes import HANG, Launches, compute
 from tests.executor.test_nodes import launch as launch
 

@@ -9,6 +9,7 @@ from threading import Condition
 from typing import cast
 
 import pytest
+
 from penstock.executor.nodes.messages import (
     End,
     Ended,

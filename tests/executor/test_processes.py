@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from penstock.executor import processes
 from penstock.executor.processes import Processes, RankExit
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from penstock.executor.processes import RankExit
 from penstock.executor.ranks.messages import Failed, encode_answer
 from penstock.executor.ray import actors as actors_module

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+
 from penstock.config.machine import free_port
 from penstock.core import PenstockError
 from penstock.executor.ray.cluster import Cluster
-
 from tests.ray_cluster import TOKEN
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import PenstockError
 from penstock.executor.ranks import CommResource, RankLayout, comm_resources, keyed, wire
 from penstock.executor.ray.cluster import Node

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from penstock.config import EngineConfig, shared_memory_directory
 from penstock.core import InvalidValueError, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
@@ -17,7 +18,6 @@ from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
 from penstock.executor.ray import connect_ray
-
 from tests.fakes.backend import BLOCKS, engine_config, rank_layout
 from tests.fakes.executor import next_token
 from tests.fakes.plans import one_sequence, registration

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import PenstockError
 from penstock.core.transfer import Moved
 from penstock.executor.transfers import TransferTracker

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import PenstockError, StepResult
 from penstock.core.transfer import RAM, Moved, OpenTiers, Transfer, TransferKind
@@ -17,7 +18,6 @@ from penstock.engine.sizing import size_kv
 from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
 from penstock.model.sharding import plan_grid
-
 from tests.fakes.plans import one_sequence, registration
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")

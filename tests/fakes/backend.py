@@ -31,7 +31,6 @@ from penstock.core.progress import ProgressLine, Report
 from penstock.core.transfer import Moved, OpenTiers, Transfer
 from penstock.executor.ranks import RankLayout
 from penstock.model import ModelInfo
-
 from tests.fakes.executor import FakeExecutor
 
 MODEL = Path(__file__).parents[1] / "fixtures/tiny/llama"

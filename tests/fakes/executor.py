@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from penstock.core import LogprobRow, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
 from penstock.core.transfer import Moved, OpenTiers, Transfer
-
 from tests.fakes.contract import ContractBrokenError, require
 from tests.fakes.sampling import wants_logprobs
 from tests.fakes.tiers import FakeMover

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Sequence
 
 from penstock.core import Registration, StepPlan
-
 from tests.fakes.sampling import encode
 
 

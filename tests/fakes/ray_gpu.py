@@ -14,9 +14,10 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
 from penstock.backends.torch.pair import Accelerator, Pair, open_nccl
 from penstock.executor.ray.edges import announce
-from torch import Tensor
 
 HANG = 60.0
 LATE = 0.4

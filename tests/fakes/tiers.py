@@ -10,7 +10,6 @@ from array import array
 from collections import Counter
 
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
-
 from tests.fakes.contract import require
 
 DIGEST, GROUP = 32, 4

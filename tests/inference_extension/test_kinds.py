@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from penstock.core import PenstockError
 from penstock.inference_extension import Rules, converted, read, rules_of
 

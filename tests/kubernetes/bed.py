@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from penstock.config.machine import free_port
 
+from penstock.config.machine import free_port
 from tests.e2e.server import eventually
 from tests.kubernetes.binary import binary
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock._native import KvMover
 from penstock.core.transfer import Transfer, TransferKind
 from penstock.kv.gds import (
@@ -23,7 +24,6 @@ from penstock.kv.gds import (
     PartsError,
     kvikio,
 )
-
 from tests.executor.worker.test_kv_mover import HANG, disk, move
 
 HEADER = 4096

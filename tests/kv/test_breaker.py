@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.kv.tiers import CircuitBreaker
 from penstock.kv.tiers.breaker import FAILURES, LONGEST, QUIET, SHORTEST, BreakerState
 

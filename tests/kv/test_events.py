@@ -6,8 +6,8 @@ from array import array
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.kv import BlockHasher, BlockTable, KvCache
 
+from penstock.kv import BlockHasher, BlockTable, KvCache
 from tests.fakes.executor import hash_chain, hash_root
 from tests.fakes.followed import Followed
 

@@ -1,4 +1,5 @@
 import pytest
+
 from penstock.kv import BlockPool, OutOfBlocksError, PoolCorruptError
 
 

@@ -2,9 +2,9 @@ from array import array
 from typing import Any
 
 import pytest
+
 from penstock.core import InvalidValueError
 from penstock.kv import BlockHasher, BlockTable, KvCache
-
 from tests.fakes.executor import hash_chain, hash_root
 
 IDENTITY = b"i" * 32

@@ -1,6 +1,7 @@
 """Block tables of several groups: growth, what a window gives back, admission, the audit."""
 
 import pytest
+
 from penstock.core import InvalidValueError
 from penstock.kv import BlockTable, KvCache, PoolCorruptError, window_blocks
 

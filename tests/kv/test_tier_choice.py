@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+
 from penstock.core import TierKind
 from penstock.core.transfer import RAM
 from penstock.kv.tiers import Rates, Shape

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock._native import TierIndex
 from penstock_lab.bench.traces import read
 

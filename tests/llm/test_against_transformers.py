@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock import LLM, BeamSearchParams, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 from penstock.llm import Logprob
-
 from tests.e2e.test_tiny import write_tokenizer
 
 np = pytest.importorskip("numpy", reason="install numpy to compare logits")

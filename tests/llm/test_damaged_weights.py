@@ -12,7 +12,6 @@ pytest.importorskip("penstock._native", reason="the extension is not built: run 
 
 from penstock import LLM, SamplingParams
 from penstock.core import PenstockError
-
 from tests.e2e.test_tiny import write_tokenizer
 
 NAN, LARGE = b"\xff\x7f", b"\x7f\x7f"

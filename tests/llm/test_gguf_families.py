@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from penstock import LLM, SamplingParams
-
 from tests.families import GGUF_FAMILIES
 from tests.grammar.vocabulary import write_tokenizer
 from tests.real_ranks import TINY

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 

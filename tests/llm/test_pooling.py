@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock import LLM, PoolingParams, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
-
 from tests.e2e.test_tiny import write_tokenizer
 
 TEXTS = ["The capital of France is Paris.", "Paris, France", "A recipe for soup with leeks"]

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 import pytest
+
 from penstock.llm.progress import Bar, open_progress
 
 

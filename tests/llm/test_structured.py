@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from penstock import LLM, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
 from penstock.core import InvalidValueError, PenstockError
 

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-import penstock
 import pytest
+
+import penstock
 from penstock import LLM, SamplingParams
 from penstock.core import InvalidValueError, PenstockError
 from penstock.llm.metrics import Counter, Gauge

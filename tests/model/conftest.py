@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
 from penstock.model import ModelInfo, load_model
 
 CONFIG: dict[str, object] = {

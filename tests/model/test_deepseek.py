@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError
 from penstock.model.sharding import plan_grid
 from penstock.model.sizing import kv_spec

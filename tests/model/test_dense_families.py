@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError, load_model
 from penstock.model.spec import (
     Attention,

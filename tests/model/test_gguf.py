@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError
 from penstock.model.spec import (
     Attention,

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError
 from penstock.model.spec import Clamp, Experts, Mlp, Recipe, Router, YarnScaling
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+
 from penstock.model import ModelError, ModelInfo
 from penstock.model.spec import (
     Attention,

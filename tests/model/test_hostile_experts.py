@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError, load_model
 from penstock.model.gguf import native_reader
-
 from tests.model.test_published import INDEX, ROWS, alone
 from tests.real_ranks import TINY
 

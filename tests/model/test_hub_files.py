@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from penstock.model.locate import from_hub
 
 REPOSITORY = {

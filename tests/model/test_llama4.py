@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError
 from penstock.model.spec import Attention, Experts, Mlp, Recipe, Router, Temperature
-
 from tests.model.conftest import CONFIG
 
 LLAMA4: dict[str, object] = {

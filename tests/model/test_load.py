@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import GenerationDefaults, ModelError, load_model, sampling_defaults
 from penstock.model.files import tensor_names, weight_map
-
 from tests.families import FAMILIES, GGUF_FAMILIES
 
 ADDED = {"7": {"content": "<|end|>"}, "8": {"content": "<s>"}}

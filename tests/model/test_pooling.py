@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.core import Pooler, PoolerOutput, Pooling
 from penstock.model import ModelError, ModelInfo, load_model
 

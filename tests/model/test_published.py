@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError
 from penstock.model.spec import DecoderSpec, Experts, LatentAttention
-
 from tests.model.conftest import CONFIG
 
 Row = dict[str, Any]

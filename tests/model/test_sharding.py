@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import InvalidValueError
 from penstock.model.sharding import COLUMN_UNIT, VOCAB_UNIT, plan_grid
 from penstock.model.spec import DecoderSpec, Experts, Mlp, Router
-
 from tests.fakes.models import dense_spec
 
 SMOLLM2 = dense_spec(30, 576, 49152, 8192, (9, 3, 64), 1536)

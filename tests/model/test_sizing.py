@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+
 from penstock.backends import load_backend
 from penstock.core import KvGroup, KvSpec, Loaded
 from penstock.engine.startup import build_executor
@@ -21,7 +22,6 @@ from penstock.model.sizing import (
     whole,
 )
 from penstock.model.spec import DecoderSpec, Experts
-
 from tests.families import FAMILIES, GGUF_FAMILIES
 from tests.real_ranks import TINY, exact_config
 

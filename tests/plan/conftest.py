@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from penstock_ops.plan.subject import Subject, read_subject
 
 ROWS = map(json.loads, (Path(__file__).parent / "published.jsonl").open())

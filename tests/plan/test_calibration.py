@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+
 from penstock_ops.plan.calibration import (
     SHIPPED,
     Row,

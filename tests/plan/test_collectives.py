@@ -9,12 +9,12 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock_ops.plan.calibration import read_sums, shipped
 from penstock_ops.plan.collectives import Group, group
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.speed import step_model
-
 from tests.plan.conftest import FP8, R1, Model
 
 H100 = accelerator("h100-sxm-80gb")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 from penstock_ops.plan.hardware import ROOT, accelerator, names, node, parse_target
-
 from tests.plan.conftest import FP8, R1
 
 

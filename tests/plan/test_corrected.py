@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.plan.conftest import read
 
 ASKED = ["--isl", "500", "--osl", "50", "--rate", "4", "--requests", "60"]

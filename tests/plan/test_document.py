@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.cli.main import main
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.memory import sized
-
 from tests.plan.conftest import FP8, R1, Model, read
 
 ASKED = ["--isl", "2000", "--osl", "500", "--rate", "2", "--requests", "100"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.plan.conftest import CONFIGS, FP8
 
 DOCUMENT = Path(__file__).parents[2] / "docs/plan.md"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Load, engine, sglang_reserve
@@ -15,7 +16,6 @@ from penstock_ops.plan.here import here
 from penstock_ops.plan.memory import Memory, plan_memory, sized
 from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.tables import fewest
-
 from tests.plan.conftest import FP8, R1, Model
 
 H100 = accelerator("h100-sxm-80gb")

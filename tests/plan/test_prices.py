@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock_ops.plan.engines import engine
 from penstock_ops.plan.hardware import Target, parse_target, parse_targets
 from penstock_ops.plan.prices import cheapest
 from penstock_ops.plan.search import Question, candidates, judge
-
 from tests.plan.conftest import Model, read
 from tests.plan.test_search import ASKED, SPEED, goal
 

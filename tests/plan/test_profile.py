@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.core import PenstockError
 from penstock_ops.plan.calibration import Band, shipped
@@ -20,7 +21,6 @@ from penstock_ops.plan.search import Goal, Question, Speed, candidates, simulate
 from penstock_ops.plan.serving import Extra
 from penstock_ops.plan.subject import read_subject
 from penstock_ops.plan.virtual import Arrival
-
 from tests.grammar import vocabulary
 from tests.plan.conftest import read
 from tests.real_ranks import TINY

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from penstock.model.sizing import whole
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine

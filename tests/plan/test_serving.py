@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
+
 from penstock_lab.bench.request import Outcome
 from penstock_ops.plan.serving import FEWEST, SKIPPED, STREAMS, Extra, extra, step_seconds
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import ModelError, load_model
 from penstock.model.fields import Fields
 from penstock.model.sharding import plan_grid
@@ -27,7 +28,6 @@ from penstock.model.sizing import active_parameters, kv_spec, matrices, paramete
 from penstock.model.spec import Attention, DecoderSpec, Experts
 from penstock_ops.plan.keys import COMPARED
 from penstock_ops.plan.shape import read_shape, text_part
-
 from tests.families import FAMILIES
 from tests.real_ranks import TINY
 

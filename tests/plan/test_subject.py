@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.model import load_model
 from penstock.model.sizing import parameters
 from penstock_ops.plan.subject import read_subject
-
 from tests.model.test_published import READ, REFUSED, ROWS
 
 SIZED = [name for name in REFUSED if "num_hidden_layers" in ROWS[name]["config"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from penstock.cli.main import main
 from penstock.core import InvalidValueError
 from penstock_lab.bench.slo import parse_slo
@@ -17,7 +18,6 @@ from penstock_ops.plan.prefixes import Found, Prefixes, Store
 from penstock_ops.plan.search import Goal, Question, candidates, judge, search
 from penstock_ops.plan.tiers import Tier, keeps, parse_tiers, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica
-
 from tests.plan.conftest import FP8, R1, Model, read
 from tests.plan.test_search import ASKED, SPEED
 from tests.plan.test_virtual import on_the_scheduler, step_time

@@ -7,10 +7,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+
 from penstock.core import StepPlan
 from penstock_ops.plan.engines import ENGINES
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime, poisson
-
 from tests.scheduler.harness import World, make_request
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from penstock.backends import load_backend
 from penstock.cli.main import main
 from penstock.core import PenstockError
@@ -20,7 +21,6 @@ from penstock_ops.plan.hardware import accelerator
 from penstock_ops.plan.memory import sized
 from penstock_ops.plan.subject import read_subject
 from penstock_ops.plan.weights import as_packed, stored
-
 from tests.plan.conftest import FP8, R1, Model
 from tests.real_ranks import TINY, exact_config
 

@@ -121,7 +121,9 @@ PYTHON: dict[str, set[str]] = {
     "cli": {"engine", "inference_extension", "llm", *ROOMS_BELOW_ENGINE},
     "__init__": {"llm"},
     "__main__": {"cli"},
-    "penstock_lab.bench": {"llm", "model"},
+    "penstock_lab.bench": {"cli", "llm", "model"},
+    "penstock_lab.route": {"cli", "inference_extension", "penstock_lab.bench", "penstock_lab.sim"},
+    "penstock_lab.sim": {"cli", "model"},
     "penstock_ops.deploy": set(),
     "penstock_ops.plan": {"backends", "model", "penstock_lab.bench"},
 }
@@ -137,6 +139,7 @@ NATIVE = {
     "llm",
     "model",
     "penstock_lab.bench",
+    "penstock_lab.sim",
     "penstock_ops.plan",  # its measurements of this machine, and the prompts of mixed steps
     "scheduler",  # the prompts of mixed steps
 }

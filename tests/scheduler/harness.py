@@ -14,7 +14,6 @@ from penstock.kv import BlockHasher, KvCache, KvEvents
 from penstock.kv.tiers import Tiers
 from penstock.scheduler import Drafter, Limits, Scheduler
 from penstock.scheduler.limits import AHEAD_SECONDS
-
 from tests.fakes.executor import (
     FakeExecutor,
     FakeFuture,

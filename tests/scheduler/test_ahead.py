@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 import pytest
+
 from penstock.core import FinishReason, Request, StepPlan
 from penstock.core.plan import LAST_SAMPLED
-
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
-from penstock.core import FinishReason, Request
 
+from penstock.core import FinishReason, Request
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 PROMPT = [(3 * at) % 90 + 1 for at in range(40)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.core import FinishReason, Request
 from penstock.kv import window_blocks
-
 from tests.scheduler.harness import World, make_request
 
 PROMPT = [(3 * at) % 90 + 1 for at in range(200)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 from penstock.core import FinishReason, StepPlan
-
 from tests.scheduler.harness import RandomDrafter, World, make_request
 
 BUDGET = 256

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from penstock.core import FinishReason, Pooling, StepResult
 
+from penstock.core import FinishReason, Pooling, StepResult
 from tests.fakes.executor import FakeExecutor, pooled_vector
 from tests.scheduler.harness import RandomDrafter, World, make_request
 

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from penstock.core import FinishReason, Request
 from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES
 from penstock.kv import window_blocks
-
 from tests.fakes.sampling import wants_logprobs
 from tests.scheduler.harness import RandomDrafter, World, make_request
 

@@ -3,10 +3,10 @@
 from array import array
 
 import pytest
+
 from penstock.core import FinishReason, InvalidValueError, Request, StepPlan
 from penstock.core.plan import MAX_PLAN_GRAMMAR_BYTES, NO_TOKEN, NOT_FINITE
 from penstock.scheduler import Limits
-
 from tests.scheduler.harness import EOS, World, make_request, reference
 
 PROMPT = [(3 * at) % 90 + 1 for at in range(70)]

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from penstock.core import Request, StepPlan
 
+from penstock.core import Request, StepPlan
 from tests.scheduler.harness import World, make_request
 
 _native = pytest.importorskip(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+
 from penstock.core.transfer import Fault, TransferKind
 from penstock.kv.tiers.breaker import FAILURES, LONGEST, BreakerState
-
 from tests.scheduler.harness import make_request
 from tests.scheduler.tier_world import TierWorld, prompt
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, TransferKind
 from penstock.kv import window_blocks
-
 from tests.scheduler.harness import make_request
 from tests.scheduler.tier_world import BLOCK, CHUNK, TierWorld, prompt
 

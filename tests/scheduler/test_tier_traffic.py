@@ -10,8 +10,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from penstock.core import FinishReason, Request
 
+from penstock.core import FinishReason, Request
 from tests.scheduler.harness import RandomDrafter, make_request
 from tests.scheduler.tier_world import TierWorld, prompt
 

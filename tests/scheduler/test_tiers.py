@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from penstock.core import FinishReason, Request
 from penstock.core.transfer import RAM, TransferKind
 from penstock.kv.tiers import PrefixLoad
 from penstock.kv.tiers.load import IN_FLIGHT
-
 from tests.fakes.executor import hash_root
 from tests.scheduler.harness import IDENTITY, make_request
 from tests.scheduler.tier_world import BLOCK, CHUNK, TierWorld, prompt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.core import FinishReason, Request
-
 from tests.scheduler.harness import World, make_request
 
 PROMPT = list(range(3, 43))

@@ -10,7 +10,6 @@ from penstock.core import Request, StepPlan, TierKind
 from penstock.core.transfer import Transfer, TransferKind
 from penstock.kv.tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
 from penstock.kv.tiers.breaker import BreakerState
-
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.index import FakeIndex
 from tests.scheduler.harness import World, make_request

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from penstock.cli.arguments import settings
 from penstock.cli.main import main, parser
 from penstock.config.resolve import resolve
 from penstock.config.sources import gather
 from penstock.core import PenstockError
-
 from tests.e2e.server import HANG
 
 HERE = Path(__file__).parent

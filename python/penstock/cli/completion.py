@@ -6,9 +6,6 @@ import argparse
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-
-from penstock_lab.bench import main as bench
 
 from penstock.cli.parser import Parser
 from penstock.model.locate import ALIASES
@@ -44,20 +41,13 @@ def commands(top: Parser) -> list[Words]:
     for name, parser in top.commands().items():
         inner = parser.commands()
         words = _words(f"penstock {name}", parser)
-        if name == "bench":  # Its commands have parsers of their own, made when they run.
-            inner = {each: _bench(each) for each in bench.COMMANDS}
-            words.commands = {each: summary for each, (_, summary) in bench.COMMANDS.items()}
+        if made := parser.get_default("parsers"):
+            inner = made()
+            words.commands = {each: own.description or "" for each, own in inner.items()}
             words.positional = ()
         found.append(words)
         found += [_words(f"penstock {name} {each}", parser) for each, parser in inner.items()]
     return found
-
-
-def _bench(name: str) -> Parser:
-    module, summary = bench.COMMANDS[name]
-    parser = Parser(prog=f"penstock bench {name}", description=summary)
-    import_module(module).add_arguments(parser)
-    return parser
 
 
 def _words(path: str, parser: Parser) -> Words:

@@ -1,5 +1,5 @@
-"""`penstock COMMAND`: serve, chat, pull, demo, model, plan, deploy, sim, gateway, bench,
-route, kv, node-health, completion.
+"""`penstock COMMAND`. Serving has its commands here; those of the packages that measure, plan and
+deploy are entry points of the wheel.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import distribution
+from typing import Protocol
 
 from penstock import __version__
 from penstock.cli.arguments import add_settings
@@ -14,6 +16,18 @@ from penstock.cli.parser import Parser
 from penstock.core import InvalidValueError, PenstockError
 
 Command = Callable[[argparse.Namespace], int]
+TOOLS = "penstock.commands"
+"""Group of the entry points of commands, each a module: a `Tool`."""
+
+
+class Tool(Protocol):
+    SUMMARY: str
+    """Its line in the help."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Add flags; set `command` to the function that runs it, and `parsers` to one that makes
+        the parsers of its own commands where they are made on use.
+        """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,23 +67,15 @@ def parser() -> Parser:
             "demo", help="start a server, ask one question, print the answer and the speed"
         )
     )
-    _model(commands.add_parser("model", help="look at a model without loading it: show"))
-    _plan(
-        commands.add_parser("plan", help="what a model needs on some hardware, before it is served")
-    )
-    _deploy(
-        commands.add_parser("deploy", help="a plan as manifests, a unit or a batch script; lint")
-    )
-    _sim(commands.add_parser("sim", help="serve without a model: an engine with modelled timing"))
     _gateway(
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
     )
-    _bench(commands.add_parser("bench", help="measure a server, or several, under load"))
-    _route(commands.add_parser("route", help="how replicas are chosen: replay, explain, lint"))
     _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc"))
     _node_health(
         commands.add_parser("node-health", help="probe of a node other than 0: is its agent alive?")
     )
+    for name, tool in sorted(_tools().items()):
+        tool.add_arguments(commands.add_parser(name, help=tool.SUMMARY))
     _completion(commands.add_parser("completion", help="print a shell's completion script"))
     return top
 
@@ -111,37 +117,10 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_run_demo)
 
 
-def _model(parser: argparse.ArgumentParser) -> None:
-    from penstock.cli import model
-
-    model.add_arguments(parser)
-
-
-def _plan(parser: argparse.ArgumentParser) -> None:
-    from penstock_ops.plan import command
-
-    command.add_arguments(parser)
-    parser.set_defaults(command=command.run)
-
-
-def _deploy(parser: argparse.ArgumentParser) -> None:
-    from penstock_ops.deploy import command
-
-    command.add_arguments(parser)
-
-
-def _bench(parser: argparse.ArgumentParser) -> None:
-    from penstock_lab.bench import main as bench
-
-    bench.add_arguments(parser)
-    parser.set_defaults(command=lambda parsed: bench.run(parsed, Parser))
-
-
-def _sim(parser: argparse.ArgumentParser) -> None:
-    from penstock.cli import sim
-
-    sim.add_arguments(parser)
-    parser.set_defaults(command=sim.run)
+def _tools() -> dict[str, Tool]:
+    """The commands of other packages of the wheel."""
+    points = distribution("penstock").entry_points.select(group=TOOLS)
+    return {point.name: point.load() for point in points}
 
 
 def _gateway(parser: argparse.ArgumentParser) -> None:
@@ -149,12 +128,6 @@ def _gateway(parser: argparse.ArgumentParser) -> None:
 
     gateway.add_arguments(parser)
     parser.set_defaults(command=gateway.run)
-
-
-def _route(parser: argparse.ArgumentParser) -> None:
-    from penstock.cli import route
-
-    route.add_arguments(parser)
 
 
 def _kv(parser: argparse.ArgumentParser) -> None:

@@ -107,8 +107,7 @@ def run(configuration: dict[str, object]) -> int:
 def front_door(
     config: Config, info: ModelInfo, engine: dict[str, object], connections: int
 ) -> dict[str, object]:
-    """Configuration of `crates/server/server` (`Config` in its src/config.rs), `engine` included.
-    """
+    """Configuration of `crates/server/server` (`Config` in src/config.rs), `engine` included."""
     server, generation = config.server, chosen_defaults(config.engine, info)
     defaults: dict[str, object] = {
         "temperature": generation.temperature,

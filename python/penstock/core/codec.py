@@ -1,5 +1,4 @@
-"""Plans and results as bytes, for ranks in other processes and on other hosts (`crates/base/wire`).
-"""
+"""Plans and results as bytes (`crates/base/wire`), for ranks in other processes and hosts."""
 
 from __future__ import annotations
 

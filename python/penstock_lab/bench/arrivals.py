@@ -16,7 +16,6 @@ from random import Random
 from typing import Literal
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.prompts.lazy import LazyRequests
 from penstock_lab.bench.request import Request
 

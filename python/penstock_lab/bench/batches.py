@@ -15,7 +15,6 @@ from penstock.config import FLAGS
 from penstock.config.foreign_arguments import add_foreign
 from penstock.config.kinds import Switch
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench import client, flags, prompts, result
 from penstock_lab.bench.progress import Progress
 from penstock_lab.bench.prompts import PromptMaker, Served

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.prompts.server import as_messages
 from penstock_lab.bench.request import Prompt, Request
 

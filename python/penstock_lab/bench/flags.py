@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.config import openai_api_key
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench import block
 from penstock_lab.bench.body import ENDPOINTS, Body
 from penstock_lab.bench.target import Address, Target, Wanted, base_url, discover, wait_ready

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench import batches, flags, stats
 from penstock_lab.bench.batches import Backend, Batch
 from penstock_lab.bench.datasets import RandomOptions, random_requests

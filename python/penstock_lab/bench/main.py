@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from importlib import import_module
 
+from penstock.cli.parser import Parser
+
+SUMMARY = "measure a server, or several, under load"
 COMMANDS = {
     "serve": (
         "penstock_lab.bench.serve",
@@ -47,27 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("bench_command", metavar="COMMAND", choices=tuple(COMMANDS))
     parser.add_argument("rest", metavar="...", nargs=argparse.REMAINDER)
+    parser.set_defaults(command=run, parsers=parsers)
 
 
-def run(
-    parsed: argparse.Namespace,
-    parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser,
-) -> int:
+def parsers() -> dict[str, Parser]:
+    """The parser of each command, whose module is imported."""
+    return {name: _parser(name) for name in COMMANDS}
+
+
+def run(parsed: argparse.Namespace) -> int:
     """Run one command; its exit status."""
-    return run_command(parsed.bench_command, parsed.rest, parser_class)
-
-
-def run_command(
-    name: str,
-    words: Sequence[str],
-    parser_class: type[argparse.ArgumentParser] = argparse.ArgumentParser,
-) -> int:
-    module = import_module(COMMANDS[name][0])
-    parser = parser_class(
-        prog=f"penstock bench {name}", description=COMMANDS[name][1], allow_abbrev=False
-    )
-    module.add_arguments(parser)
-    parsed = parser.parse_args(words)
-    parsed.argv = [name, *words]
-    status: int = module.run(parsed)
+    name, words = parsed.bench_command, parsed.rest
+    own = _parser(name).parse_args(words)
+    own.argv = [name, *words]
+    status: int = import_module(COMMANDS[name][0]).run(own)
     return status
+
+
+def _parser(name: str) -> Parser:
+    module, summary = COMMANDS[name]
+    parser = Parser(prog=f"penstock bench {name}", description=summary)
+    import_module(module).add_arguments(parser)
+    return parser

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench import client, flags, prompts, result
 from penstock_lab.bench.progress import Progress
 from penstock_lab.bench.prompts import PromptMaker

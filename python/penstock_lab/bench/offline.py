@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench import batches, flags, workload
 from penstock_lab.bench.batches import Backend, Batch
 from penstock_lab.bench.measure import WARMUP_SEED

@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.config import forms
 from penstock.config.forms import count, members, number, rows, table, text
-
 from penstock_lab.bench import flags, result
 from penstock_lab.bench.measure import measure, parse_workload
 from penstock_lab.bench.progress import progress

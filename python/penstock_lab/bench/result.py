@@ -14,7 +14,6 @@ from typing import Any
 
 from penstock import __version__
 from penstock.core import PenstockError
-
 from penstock_lab.bench import stats
 from penstock_lab.bench.request import Load, Outcome
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench import flags, lists, runs
 from penstock_lab.bench.result import Result
 from penstock_lab.bench.runs import INTERRUPTED, Measure, cached_tokens, is_partial, measure_at

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench import flags, progress, result
 from penstock_lab.bench.measure import measure, parse_workload
 from penstock_lab.bench.result import Result

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench import flags, runs, sweep_plan
 from penstock_lab.bench.knee import FEWEST_LOADS, Knee, find_knee
 from penstock_lab.bench.result import Result

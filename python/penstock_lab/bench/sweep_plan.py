@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench import lists
 from penstock_lab.bench.slo import Slo, parse_slo
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench.prompts.server import Reply, Served
 
 CONNECT_TIMEOUT = 10.0

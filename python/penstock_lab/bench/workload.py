@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench import arrivals, flags, foreign_flags, traces
 from penstock_lab.bench.datasets import (
     FileOptions,

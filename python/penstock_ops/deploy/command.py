@@ -10,7 +10,6 @@ from typing import Any
 
 from penstock.config.forms import control_character
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_ops.deploy.chart.write import chart, write_chart
 from penstock_ops.deploy.cluster.flags import add_commands
 from penstock_ops.deploy.compose import compose
@@ -29,6 +28,7 @@ from penstock_ops.deploy.settings import (
 )
 from penstock_ops.deploy.tiers import tiers_of
 
+SUMMARY = "a plan as manifests, a unit or a batch script; lint"
 REFERENCE = re.compile(r"(?!.*://)\S+")
 """A reference of an image, without blanks and scheme: the registry says what else is wrong."""
 IMAGES = ("--image", "--gateway-image", "--image-volume")

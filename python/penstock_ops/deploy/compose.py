@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.engines.penstock import SHUTDOWN

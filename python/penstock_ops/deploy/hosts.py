@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.engines.penstock import PROGRAM, SHUTDOWN
 from penstock_ops.deploy.quoting import plain, shell, unit, unit_program, unit_value

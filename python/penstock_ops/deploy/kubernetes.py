@@ -6,7 +6,6 @@ from pathlib import Path
 
 from penstock.config import ranks_of_nodes
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.emit import dump
 from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.facts import facts

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.object_rules import objects_rules
 from penstock_ops.deploy.objects import Located, pods_of, read
 from penstock_ops.deploy.rules import Finding, pod_rules

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from penstock.config.sections import TierConfig
 from penstock.config.tiers import Tier
-
 from penstock_ops.deploy.cluster.quantity import quantity, shown
 from penstock_ops.deploy.objects import Pod, mapping, mappings
 

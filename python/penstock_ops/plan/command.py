@@ -9,7 +9,6 @@ from dataclasses import replace
 from penstock.config import ON_CPUS, ON_GPUS
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.sizing import active_parameters, parameters, whole
-
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load, engine
 from penstock_ops.plan.hardware import HERE, Target, names, parse_targets
@@ -21,6 +20,7 @@ from penstock_ops.plan.subject import Subject, read_subject
 from penstock_ops.plan.tables import concurrency_table, fit_table, memory_table
 from penstock_ops.plan.weights import BYTES, KV_BYTES, as_packed
 
+SUMMARY = "what a model needs on some hardware, before it is served"
 DESCRIPTION = (
     "Size a model before it is served, from config.json, a Hugging Face directory or a GGUF file "
     "alone: what fits on some hardware, where the memory goes, and with --rate the fewest devices "
@@ -29,6 +29,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=run)
     parser.description = DESCRIPTION
     known = ", ".join([HERE, *names("accelerators"), *names("nodes")])
     parser.add_argument("model", metavar="MODEL", help="a path, or an alias (smollm2)")

@@ -12,7 +12,6 @@ from typing import Any
 
 from penstock.core import PenstockError
 from penstock_lab.bench.slo import parse_slo
-
 from penstock_ops.plan.calibration import Band
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from penstock import __version__
 from penstock.config.forms import SCHEMA
 from penstock.core import PenstockError
 from penstock.model.sizing import active_parameters, parameters
-
 from penstock_ops.plan.engines import Engine
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory

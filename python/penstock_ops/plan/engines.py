@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from penstock.config import ranks_of_nodes
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
-
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.hardware import GIB, Accelerator
 from penstock_ops.plan.lines import Line

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 
 from penstock.config.machine import available_memory, cpu_count, cpuinfo
-
 from penstock_ops.plan.hardware import HERE, Accelerator
 
 ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from penstock.core import KvSpec
 from penstock.model.sizing import Matrix, Part, sequence_bytes
 from penstock.model.spec import DecoderSpec
-
 from penstock_ops.plan.cut import Cut, Share, Shares
 from penstock_ops.plan.engines import Engine, Load
 from penstock_ops.plan.hardware import Accelerator

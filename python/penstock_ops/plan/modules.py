@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from penstock.model.sizing import Matrix, Part, whole
 from penstock.model.spec import DecoderSpec, Experts
-
 from penstock_ops.plan.expressions import compiled
 
 Key = tuple[int | None, Part, str]

@@ -11,7 +11,6 @@ from typing import Any
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench import traces
 from penstock_lab.bench.slo import parse_slo
-
 from penstock_ops.plan.calibration import Band, shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.document import Request, document, summary, write

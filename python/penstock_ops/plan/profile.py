@@ -20,7 +20,6 @@ from penstock.backends import CarryingBackend, load_backend
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import PenstockError, Registration, StepPlan
 from penstock.model import ModelInfo, load_model
-
 from penstock_ops.plan.serving import NOTHING, Extra, measure_extra
 from penstock_ops.plan.subject import Subject
 

@@ -9,7 +9,6 @@ from typing import cast
 
 from penstock.core import PenstockError, shortened
 from penstock.model.spec import DecoderSpec
-
 from penstock_ops.plan.modules import Key, Modules
 
 LINEAR = ("attention", "dense", "experts", "shared")

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from penstock.core import InvalidValueError
 from penstock.model.sizing import whole
 from penstock_lab.bench.slo import Slo
-
 from penstock_ops.plan.calibration import Band
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Engine, Load

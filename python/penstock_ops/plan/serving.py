@@ -24,7 +24,6 @@ from penstock_lab.bench.compare.servers import Entry
 from penstock_lab.bench.progress import Silent
 from penstock_lab.bench.request import Outcome, Request
 from penstock_lab.bench.target import Address, Target, Wanted, discover
-
 from penstock_ops.plan.subject import Subject
 
 STREAMS = (1, 8)

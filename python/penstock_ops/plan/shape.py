@@ -26,7 +26,6 @@ from penstock.model.spec import (
     Norms,
     Router,
 )
-
 from penstock_ops.plan.keys import refuse_unread
 
 MOST = 1 << 26

@@ -14,7 +14,6 @@ from typing import Protocol
 from penstock.core import KvSpec
 from penstock.model.sizing import Matrix
 from penstock.model.spec import Attention, DecoderSpec, Experts, LatentAttention
-
 from penstock_ops.plan.collectives import Group, group
 from penstock_ops.plan.cut import Cut, Share, Shares
 from penstock_ops.plan.hardware import Accelerator

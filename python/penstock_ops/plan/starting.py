@@ -17,7 +17,6 @@ from typing import Any
 from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError
 from penstock.model.sizing import whole
-
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.subject import Subject

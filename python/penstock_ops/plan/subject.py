@@ -24,7 +24,6 @@ from penstock.model.load import CONFIG, load_model, map_hf
 from penstock.model.locate import locate
 from penstock.model.sizing import Matrix, Part
 from penstock.model.spec import DecoderSpec, Layer
-
 from penstock_ops.plan.keys import COMPARED
 from penstock_ops.plan.quantised import kv_type
 from penstock_ops.plan.shape import read_shape, text_part

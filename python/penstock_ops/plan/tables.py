@@ -8,7 +8,6 @@ from dataclasses import replace
 from penstock.core import InvalidValueError
 from penstock.model.spec import DecoderSpec
 from penstock_lab.bench.table import render
-
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import ENGINES, Engine, Load
 from penstock_ops.plan.hardware import GIB, Accelerator

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from penstock.config.kinds import Bytes
 from penstock.core import InvalidValueError
-
 from penstock_ops.plan.hardware import Target
 from penstock_ops.plan.memory import Memory
 from penstock_ops.plan.prefixes import Store

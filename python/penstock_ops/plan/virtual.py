@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock._native import PromptBudget
-
 from penstock_ops.plan.prefixes import Prefixes
 
 StepTime = Callable[[float, float, float, float], float]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from penstock.core import InvalidValueError
 from penstock.model.sizing import Matrix, Part, whole
 from penstock.model.spec import DecoderSpec
-
 from penstock_ops.plan.modules import Key
 from penstock_ops.plan.quantised import LINEAR, kinds
 

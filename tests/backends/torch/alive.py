@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.compiling import Rehearsal, recorded
 from penstock.backends.torch.pool import Layout
@@ -18,9 +21,6 @@ from penstock.backends.torch.warm_up import largest, step
 from penstock.backends.torch.weights import kv_groups
 from penstock.model import load_model
 from penstock.model.spec import Attention, DecoderSpec, LatentAttention
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
 from tests.backends.torch.caching import Allocator, Storages
 
 BLOCK = 16

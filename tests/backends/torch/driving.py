@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from penstock.backends import Backend, load_backend
 from penstock.config import EngineConfig
 from penstock.core import LogprobRow, Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
-
 from tests.fakes.sampling import encode
 from tests.real_ranks import TINY, VOCAB, exact_config
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch.captures import Capture
-from penstock.backends.torch.device import Cuda
-from penstock.backends.torch.kernels import language, skinny
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from penstock.backends.torch.captures import Capture
+from penstock.backends.torch.device import Cuda
+from penstock.backends.torch.kernels import language, skinny
 from tests.backends.torch.caching import Allocator, Storages
 
 GPU = torch.device("cuda", 0)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch import backend, kernels
-from penstock.backends.torch.kernels import language
 from torch import Tensor
 
+from penstock.backends.torch import backend, kernels
+from penstock.backends.torch.kernels import language
 from tests.backends.torch.fake_cuda import OnGpu, mapped, place
 
 INT, LONG, WIDE = torch.int32, torch.int64, torch.float32

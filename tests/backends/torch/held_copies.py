@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from penstock.backends.torch.copies import Pair
 from penstock.backends.torch.kernels import crc64
-from torch import Tensor
 
 HANG = 60.0
 

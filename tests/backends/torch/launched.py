@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 from penstock.backends.torch import kernels
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.graphs import decode_inputs, draw_all
@@ -21,8 +24,6 @@ from penstock.backends.torch.kernels import decode
 from penstock.backends.torch.model import Model
 from penstock.backends.torch.prompt_graphs import PromptGraphs
 from penstock.backends.torch.slots import DeviceSlots
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 MEMORY = ("empty", "empty_like", "empty_strided", "new_empty")
 """Operations that make memory alone."""

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
 from penstock._native import Star
 from penstock.backends.torch import symmetric
 from penstock.backends.torch.group import Group, NcclGroup
-from torch import Tensor
-from torch._C import _distributed_c10d as c10d
 
 HANG = 120.0
 PAD = 64

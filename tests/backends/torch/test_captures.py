@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from penstock._native import encode_sampling
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import prompt_graphs
@@ -21,8 +23,6 @@ from penstock.backends.torch.device import Cpu
 from penstock.core import StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
-from torch import Tensor
-
 from tests.backends.torch import fake_kernels, test_ranks
 from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
 from tests.backends.torch.fake_cuda import FakeCuda, fake_cuda

@@ -17,6 +17,10 @@ import torch
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
+from triton._C.libtriton import native_specialize_impl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
+
 from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import compiling, kernels, tuning  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
@@ -35,10 +39,6 @@ from penstock.backends.torch.recipes import Source  # noqa: E402
 from penstock.backends.torch.stored import Checkpoint  # noqa: E402
 from penstock.backends.torch.warm_up import warm_up  # noqa: E402
 from penstock.engine.startup import read_model  # noqa: E402
-from triton._C.libtriton import native_specialize_impl  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
-
 from tests.backends.torch.driving import HANG, backend  # noqa: E402
 from tests.backends.torch.quantised import with_fp8, with_mxfp4  # noqa: E402
 from tests.backends.torch.test_ranks import cut  # noqa: E402

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from penstock.backends.torch.dequant import BLOCKS, dequantize, mxfp4
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
 from penstock.backends.torch.codes import Cut, kept_form
 from penstock.backends.torch.copies import CudaCopies
 from penstock.backends.torch.dequant import BLOCKS
@@ -25,8 +27,6 @@ from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup, differenc
 from penstock.backends.torch.uploads import CudaStream, PlainReads, Ring, Uploads
 from penstock.core.transfer import RAM, TransferKind
 from penstock.model.spec import Recipe
-from torch import Tensor
-
 from tests.backends.torch import fake_kernels, test_staging
 from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, fake_cuda
 from tests.backends.torch.fake_kernels import bare, wrapped

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import flash, prompt_graphs, ranks
@@ -28,8 +30,6 @@ from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN
 from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.model.sharding import plan_grid
-from torch import Tensor
-
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
 from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, Nccl, OnGpu, Watch, fake_cuda

@@ -6,11 +6,11 @@ from array import array
 from pathlib import Path
 
 import pytest
+from tests.kv.gds import conftest
+
 from penstock.core import PenstockError
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Fault, Transfer, TransferKind
-from tests.kv.gds import conftest
-
 from tests.backends.torch import test_staging, test_tiers
 from tests.backends.torch.held_copies import LateCopies
 from tests.backends.torch.test_staging import CHUNKS, LOAD, STORE, moving

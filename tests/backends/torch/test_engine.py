@@ -11,8 +11,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 from openai import OpenAI
-from penstock.core import FinishReason
 
+from penstock.core import FinishReason
 from tests.e2e.server import Server
 from tests.e2e.test_tiny import write_tokenizer
 from tests.engine import test_traffic as traffic

@@ -10,9 +10,9 @@ from functools import cache
 
 import numpy as np
 import pytest
+
 from penstock.core import Pooling
 from penstock.core.plan import LAST_SAMPLED
-
 from tests.backends.torch.driving import HANG, Driver, Part, backend, dense, gguf_models
 from tests.families import FAMILIES
 from tests.real_ranks import TINY

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+
 from penstock.backends.torch import flash
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu, Device
@@ -21,7 +22,6 @@ from penstock.backends.torch.kernels import Scoring
 from penstock.core import PenstockError
 from penstock.core.plan import LAST_SAMPLED
 from penstock.engine.startup import read_model
-
 from tests.backends.torch import fake_flash
 from tests.backends.torch.driving import Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT, reference

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from penstock._native import encode_sampling
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import captures, graphs, measuring, memory, prompt_graphs
@@ -24,8 +26,6 @@ from penstock.core import PenstockError, Pooling, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.core.request import MAX_LOGPROBS
 from penstock.engine.startup import read_model
-from torch import Tensor
-
 from tests.backends.torch import fake_kernels
 from tests.backends.torch.caching import is_graphs
 from tests.backends.torch.driving import Driver, Part, config_of

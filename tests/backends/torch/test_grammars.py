@@ -14,12 +14,12 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+
 from penstock import LLM, SamplingParams, StructuredOutputsParams
 from penstock.backends.torch import grammars
 from penstock.backends.torch.grammars import Constraint, RowMasks, allowed_tokens, replaced, within
 from penstock.core import StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN
-
 from tests.backends.torch.driving import HANG, Driver, Part, backend, dense
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_graphs import Recorder, kernels, recorded, recorder

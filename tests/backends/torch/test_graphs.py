@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from penstock._native import encode_sampling
 from penstock.backends.torch import (
     attention,
@@ -30,9 +33,6 @@ from penstock.backends.torch.slots import new_slot
 from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NOT_FINITE
 from penstock.engine.startup import read_model
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend, config_of
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_steps import Late

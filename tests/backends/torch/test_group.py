@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
 from penstock._native import Star
 from penstock.backends.torch.group import (
     Group,
@@ -23,7 +25,6 @@ from penstock.backends.torch.group import (
     to_bytes,
 )
 from penstock.config.machine import free_port
-from torch import Tensor
 
 KEY = bytes(range(32))
 RANKS = 3

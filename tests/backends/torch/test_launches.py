@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+
 from penstock.backends.torch import feed_forward, products
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Matrix
 from penstock.backends.torch.kernels.skinny import NARROW
 from penstock.backends.torch.weights import LayerWeights, MixtureWeights
-
 from tests.backends.torch.driving import backend
 from tests.backends.torch.launched import Step, by_layer, decode_step, prompt_step
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+
 from penstock.backends.torch import device as device_module
 from penstock.backends.torch import group as group_module
 from penstock.backends.torch.copies import _CudaCopied

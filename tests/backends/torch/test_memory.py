@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from penstock.backends.torch import attention, feed_forward
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
@@ -20,7 +21,6 @@ from penstock.backends.torch.warm_up import largest, warm_up
 from penstock.backends.torch.weights import HeadWeights, MixtureWeights
 from penstock.core import PenstockError
 from penstock.model.spec import Attention
-
 from tests.backends.torch.driving import BLOCK, HANG, TOKENS, Driver, Part, backend
 from tests.backends.torch.test_families import PROMPT
 from tests.backends.torch.test_ranks import cut

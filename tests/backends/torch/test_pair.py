@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 import torch
 import torch.distributed as dist
-from penstock.backends.torch import device
-from penstock.backends.torch.pair import Accelerator, Pair, open_nccl
 from torch import Tensor
 
+from penstock.backends.torch import device
+from penstock.backends.torch.pair import Accelerator, Pair, open_nccl
 from tests.backends.torch.test_group import HANG, KEY, free_address
 from tests.fakes.ray_gpu import open_gloo
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor
+
 from penstock.backends.torch import feed_forward
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
@@ -27,8 +29,6 @@ from penstock.engine.sizing import plan_layout
 from penstock.engine.startup import read_model
 from penstock.executor.ranks import LocalResources, comm_resources, keyed, wire
 from penstock.model.sharding import plan_grid
-from torch import Tensor
-
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.executor import test_logits

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
 from penstock.executor.ranks import RankLayout
 from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import place
-
 from tests.backends.torch.test_families import MARGIN
 from tests.executor import test_logits
 from tests.ray_cluster import RayCluster, needs_ray, token_cluster

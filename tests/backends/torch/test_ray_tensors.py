@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock.executor import Executor, WorkersLostError
 from penstock.executor.ray import edges
-
 from tests.backends.torch.test_families import MARGIN
 from tests.executor import test_logits
 from tests.executor.test_ray_ranks import gone, memory_files

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import rules as rules_module
 from penstock.backends.torch import slots as slots_module
@@ -15,8 +17,6 @@ from penstock.backends.torch.rules import RuledRow, Rules, changed
 from penstock.backends.torch.slots import DeviceSlots, Updates
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from tests.backends.torch.driving import HANG, SLOTS, Driver, Part, backend
 from tests.backends.torch.test_families import PROMPT
 from tests.real_ranks import VOCAB

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from penstock.backends.torch.device import Cpu
 from penstock.backends.torch.mover import StagedMover
 from penstock.backends.torch.pool import Layout, make_pools
@@ -17,7 +18,6 @@ from penstock.backends.torch.staging import CHUNKS, STORES
 from penstock.backends.torch.tiers import open_tiers
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
-
 from tests.backends.torch import test_tiers
 from tests.backends.torch.held_copies import HeldCopies, LateCopies
 from tests.backends.torch.test_tiers import FAMILIES, assert_hits_change_nothing

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from penstock.backends import load_backend
 from penstock.backends.gpu_start import rank_of_host
 from penstock.backends.torch import backend as backend_module
@@ -21,7 +22,6 @@ from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
 from penstock.model.spec import DecoderSpec, LatentAttention, Recipe
-
 from tests.backends.torch.driving import backend, config_of
 from tests.real_ranks import TINY
 

@@ -19,7 +19,6 @@ from penstock.backends.torch.memory import (
     layer_bytes,
     step_bytes,
 )
-
 from tests.backends.torch.alive import StepMemory
 from tests.backends.torch.caching import Allocator, Block
 from tests.backends.torch.test_compiling import gpu

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
@@ -22,7 +23,6 @@ from penstock.core import Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind
 from penstock.engine.startup import read_model
-
 from tests.backends.torch.driving import BLOCK, HANG, Driver, Part, backend, config_of, dense
 from tests.backends.torch.test_families import MARGIN, PROMPT
 from tests.fakes.sampling import encode

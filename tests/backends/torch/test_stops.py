@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from penstock.backends.torch import copies as copies_module
 from penstock.backends.torch import mover as mover_module
 from penstock.backends.torch import staging
 from penstock.backends.torch.staging import CHUNKS
 from penstock.core import DeviceLostError
 from penstock.core.transfer import RAM, Fault
-
 from tests.backends.torch.held_copies import HeldCopies
 from tests.backends.torch.test_staging import HANG, LOAD, STORE, Moving
 from tests.e2e.server import eventually

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from penstock._native import Star
 from penstock.backends.torch import symmetric
 from penstock.backends.torch.symmetric import (
@@ -22,8 +24,6 @@ from penstock.backends.torch.symmetric import (
     obstacle,
 )
 from penstock.core import PenstockError
-from torch import Tensor
-
 from tests.backends.torch.symmetric_ranks import Memory, Rank, on_processes
 from tests.backends.torch.test_group import free_address
 

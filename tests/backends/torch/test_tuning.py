@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from penstock.backends.torch import feed_forward, tuning, warm_up
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.feed_forward import mixture_of_few, mixture_of_many
@@ -16,7 +17,6 @@ from penstock.backends.torch.kernels.skinny import NARROW, WIDE
 from penstock.backends.torch.products import FASTER, bucket
 from penstock.backends.torch.tuning import Contest, fastest, tune
 from penstock.backends.torch.weights import MixtureWeights
-
 from tests.backends.torch.driving import Driver, backend
 from tests.backends.torch.fake_cuda import Event
 from tests.backends.torch.test_devices import CAPTURE, on_gpu, steps

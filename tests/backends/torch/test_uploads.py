@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
 from penstock.backends.torch import uploads as uploads_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.device import Cpu
@@ -26,8 +28,6 @@ from penstock.backends.torch.stored import Checkpoint, File, Stored
 from penstock.backends.torch.uploads import InPlace, PlainReads, Ring, Uploads, Way
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model
-from torch import Tensor
-
 from tests.backends.torch.driving import config_of, gguf_models
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.test_start import broken

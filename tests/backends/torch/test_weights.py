@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from penstock.backends.torch.codes import Cut, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.dequant import BLOCKS, dequantize
 from penstock.backends.torch.kernels import Matrix
@@ -16,7 +17,6 @@ from penstock.backends.torch.stored import File, Stored
 from penstock.backends.torch.uploads import PlainReads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe
-
 from tests.backends.torch.driving import Driver, Part, backend
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
 from tests.backends.torch.test_families import MARGIN, PROMPT, read

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from benchmarks.gpu import cases
 from penstock.backends.torch import widening as module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.kernels import Matrix
@@ -14,8 +16,6 @@ from penstock.backends.torch.kernels.matrix import LARGEST_EXPONENT, pack_words
 from penstock.backends.torch.kernels.widen import pieces, widen_reference
 from penstock.backends.torch.weights import MixtureWeights
 from penstock.backends.torch.widening import SCRATCH_BYTES, Widening
-
-from benchmarks.gpu import cases
 from tests.backends.torch.driving import Driver, backend
 from tests.backends.torch.quantised import with_mxfp4
 from tests.backends.torch.test_devices import on_gpu, steps

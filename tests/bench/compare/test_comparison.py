@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.config.machine import free_port
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.compare.comparison import Comparison, Rules
@@ -26,7 +27,6 @@ from penstock_lab.bench.compare.servers import Entry
 from penstock_lab.bench.compare.summary import Workload, summarise
 from penstock_lab.bench.compare.workloads import Planned
 from penstock_lab.bench.target import Address
-
 from tests.bench.results import load_comparison, load_results
 
 if not sys.platform.startswith("linux"):

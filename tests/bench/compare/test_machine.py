@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+
 from penstock.config import machine as config
 from penstock_lab.bench.compare import machine
 

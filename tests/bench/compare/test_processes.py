@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from penstock_lab.bench.compare.processes import Meter, ProcessTree, uninterrupted
 
 if not sys.platform.startswith("linux"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.compare.recipe import (
     BUILT_IN,

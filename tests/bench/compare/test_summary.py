@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import PenstockError
 from penstock_lab.bench.compare.summary import Workload, summarise
 from penstock_lab.bench.compare.table import lines, number
-
 from tests.bench.results import load_results
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.compare.summary import Workload
 from penstock_lab.bench.compare.workloads import plan, read_lines

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.datasets import FileOptions, custom_requests
-
 from tests.fakes.tokenizing import PlainMaker
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why is it so"}]

@@ -5,9 +5,9 @@ import statistics
 from itertools import combinations, pairwise
 
 import pytest
+
 from penstock.core import InvalidValueError
 from penstock_lab.bench.datasets import RandomOptions, parse_range_ratio, random_requests
-
 from tests.fakes.tokenizing import PlainMaker
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import PenstockError
 from penstock_lab.bench.datasets import FileOptions, sharegpt_requests
-
 from tests.fakes.tokenizing import PlainMaker
 
 

@@ -5,10 +5,10 @@ do.
 from random import Random
 
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.prompts import Reply, Served, make
 from penstock_lab.bench.prompts.words import COMMON
-
 from tests.fakes.tokenizing import TokenizingServer, tokens_of
 
 CHAT = "/v1/chat/completions"

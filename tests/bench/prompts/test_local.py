@@ -5,11 +5,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from penstock._native import Tokenizer
 from penstock.core import PenstockError
 from penstock_lab.bench.prompts import PromptMaker, Reply, Served, ids, make
 from penstock_lab.bench.prompts.words import COMMON
-
 from tests.fakes.tokenizing import TokenizingServer
 
 CHAT = "/v1/chat/completions"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock_lab.bench.report.distributions import NAMED, quantiles
 
 samples = st.lists(st.floats(0, 1e6), min_size=2, max_size=400).map(sorted)

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Chart, Gantt, Plot, Point, Series
 from penstock_lab.bench.report.drawing import draw, request_parts, write

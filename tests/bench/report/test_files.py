@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from penstock.core import PenstockError
 from penstock_lab.bench.report.files import read
 from penstock_lab.bench.report.request_rows import LATENCIES, pooled
 from penstock_lab.bench.report.runs import collect, spread, tail_percentile
-
 from tests.bench.report import examples
 from tests.bench.report.examples import SERVERS, SHAPES
 

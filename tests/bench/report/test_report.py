@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.report import command
 from penstock_lab.bench.report.compose import compose
@@ -20,7 +21,6 @@ from penstock_lab.bench.report.markdown import markdown
 from penstock_lab.bench.report.page import page
 from penstock_lab.bench.report.runs import collect
 from penstock_lab.bench.report.wording import human, times
-
 from tests.bench.report import examples
 from tests.bench.report.examples import SERVERS, SHAPES, Shape
 

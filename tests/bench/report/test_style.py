@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.page import style_sheet
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.traces import Arrival, read
 

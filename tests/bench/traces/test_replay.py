@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.prompts import Served, make
 from penstock_lab.bench.traces import Arrival, ReplayOptions, Trace, read, replay
-
 from tests.fakes.tokenizing import PlainMaker
 
 pytestmark = pytest.mark.heavy

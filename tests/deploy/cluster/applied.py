@@ -13,7 +13,6 @@ from penstock_ops.deploy.cluster.manifests import Resolver, objects
 from penstock_ops.deploy.cluster.readiness import is_true
 from penstock_ops.deploy.cluster.snapshot import Snapshot, read
 from penstock_ops.deploy.cluster.status import report
-
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.recorded import save
 from tests.e2e.server import eventually

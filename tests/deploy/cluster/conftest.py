@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.cluster.confined import needs_privileges
 from tests.deploy.cluster.fake import FakeServer
 from tests.deploy.cluster.gpus import OnGpus

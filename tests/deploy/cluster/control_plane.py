@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Self
 
 from penstock_ops.deploy.cluster.readiness import is_true
-
 from tests.kubernetes.bed import ADMIN, Bed
 
 GRACE = "20s"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.pretended import DEVICES, Pretended
 from tests.e2e.server import eventually

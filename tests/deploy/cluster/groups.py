@@ -10,8 +10,8 @@ import threading
 from typing import Any, Self
 
 import httpx
-from penstock_ops.deploy.cluster.readiness import is_true
 
+from penstock_ops.deploy.cluster.readiness import is_true
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.e2e.server import eventually
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 import yaml
-from penstock.cli.main import main
 
+from penstock.cli.main import main
 from tests.deploy.cluster.applied import Applied
 from tests.deploy.cluster.node import Node
 from tests.deploy.conftest import PLACES, of_a_start, of_this_machine

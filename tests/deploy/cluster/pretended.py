@@ -12,7 +12,6 @@ from typing import Any
 
 from penstock.config.machine import free_port
 from penstock_ops.deploy.kinds.nic_cluster_policy import SHARES
-
 from tests.deploy.cluster.control_plane import ControlPlane
 from tests.deploy.cluster.stages import API, stages
 from tests.deploy.programs import program

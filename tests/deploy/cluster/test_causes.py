@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from penstock_ops.deploy.cluster.causes import Stage, causes
 from penstock_ops.deploy.cluster.manifests import Reference
 from penstock_ops.deploy.cluster.snapshot import Workload
 from penstock_ops.deploy.cluster.status import report
-
 from tests.deploy.cluster.made import (
     LABELS,
     at,

@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from penstock_ops.deploy.kinds.nic_cluster_policy import SHARES
 
+from penstock_ops.deploy.kinds.nic_cluster_policy import SHARES
 from tests.deploy.cluster.gpus import NAME, OnGpus
 from tests.deploy.cluster.pretended import DEVICES, LOG, PRODUCT
 from tests.deploy.cluster.stages import CRASHING, MISSING, PRIVATE

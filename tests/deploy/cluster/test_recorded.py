@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from penstock_ops.deploy.cluster.status import report
 
+from penstock_ops.deploy.cluster.status import report
 from tests.deploy.cluster.recorded import load
 
 DOCUMENT = Path(__file__).parents[3] / "docs/deploy.md"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from penstock_ops.deploy.cluster.causes import Stage, causes
-
 from tests.deploy.cluster.made import (
     asking,
     at,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+
 from penstock_ops.deploy.cluster.causes import Stage
 from penstock_ops.deploy.cluster.quantity import quantity, shown
-
 from tests.deploy.cluster.made import GIB, asking, first, node, pod, unscheduled
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from penstock_ops.deploy.cluster.snapshot import Snapshot
 from penstock_ops.deploy.cluster.waiting import wait
-
 from tests.deploy.cluster.made import (
     crashed,
     ended,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from penstock.executor.ranks import HeartbeatStream
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.core import PenstockError
 from penstock.executor.nodes.rank_assignment import Node
 from penstock.executor.ranks import RankLayout, SharedFiles, comm_resources, keyed, wire

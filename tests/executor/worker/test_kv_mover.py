@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from penstock._native import Decoder, KvMover
 from penstock.core.plan import LogprobRow, StepPlan
 from penstock.core.transfer import RAM, Moved, Transfer, TransferKind
-
 from tests.fakes.plans import one_sequence, registration
 
 BLOCK = 16

@@ -6,6 +6,7 @@ from array import array
 from typing import Any
 
 import pytest
+
 from penstock.core import (
     KvGroup,
     KvSpec,
@@ -28,7 +29,6 @@ from penstock.executor.ranks.messages import (
     encode_allocate,
 )
 from penstock.executor.worker import loop
-
 from tests.fakes.backend import engine_config
 
 FACTS = WorkerFacts(bytes(32), Numerics((), "none", "fake"), "none", 1, 0)

@@ -7,6 +7,7 @@ from array import array
 from queue import SimpleQueue
 
 import pytest
+
 from penstock.core import PenstockError, StepPlan, StepResult
 from penstock.core.codec import encode_plan
 from penstock.core.progress import Report, silent

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench.body import ENDPOINTS
 from penstock_lab.bench.compare.comparison import Comparison, Rules
 from penstock_lab.bench.compare.journal import Journal

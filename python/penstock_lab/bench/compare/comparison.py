@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.compare.journal import Journal
 from penstock_lab.bench.compare.processes import uninterrupted, wait_until_quiet
 from penstock_lab.bench.compare.schedule import Turn, interleaved, seed_of, sequential

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.compare.summary import COMPARISON_FILE, Result, Workload
 
 

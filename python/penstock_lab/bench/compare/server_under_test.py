@@ -12,7 +12,6 @@ from pathlib import Path
 
 from penstock.config.machine import free_port
 from penstock.core import PenstockError
-
 from penstock_lab.bench.compare.processes import Meter, ProcessTree, uninterrupted
 from penstock_lab.bench.compare.recipe import Recipe, Values, check_requirements
 from penstock_lab.bench.compare.servers import Entry

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.compare.recipe import Recipe, find_recipe, load_recipe
 from penstock_lab.bench.target import base_url
 

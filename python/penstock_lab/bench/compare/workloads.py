@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench.compare.summary import Workload
 
 AXES = {"time_scale": "time_scale", "request_rate": "rate", "max_concurrency": "concurrency"}

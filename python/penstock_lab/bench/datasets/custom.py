@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.datasets.files import FileOptions, json_lines, malformed
 from penstock_lab.bench.prompts import PromptMaker
 from penstock_lab.bench.request import Message, Request

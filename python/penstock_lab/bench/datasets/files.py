@@ -12,7 +12,6 @@ from random import Random
 from typing import TextIO, TypeVar
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.request import Request
 
 EXCERPT = 80

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.prompts import PromptMaker, ids
 from penstock_lab.bench.prompts.lazy import LazyRequests
 from penstock_lab.bench.request import Request

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.datasets.files import FileOptions, opened
 from penstock_lab.bench.prompts import PromptMaker
 from penstock_lab.bench.request import Request

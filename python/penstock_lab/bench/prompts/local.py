@@ -11,7 +11,6 @@ from random import Random
 from penstock._native import Tokenizer
 from penstock.core import PenstockError
 from penstock.model.locate import ALIASES, locate
-
 from penstock_lab.bench.prompts.maker import PromptMaker
 from penstock_lab.bench.prompts.words import usable
 from penstock_lab.bench.request import Message

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.request import Message, Prompt
 
 EXCERPT = 300

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.compose import compose
 from penstock_lab.bench.report.document import Document

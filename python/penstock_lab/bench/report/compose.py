@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.compare.summary import Summary, summarise
 from penstock_lab.bench.report import curves, distributions, headlines, records, tables, timelines
 from penstock_lab.bench.report.charts import Chart

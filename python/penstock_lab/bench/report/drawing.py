@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.report.charts import Axis, Chart, Gantt, Plot, Range, Series
 from penstock_lab.bench.report.request_rows import RequestRow
 from penstock_lab.bench.report.wording import clean, plain

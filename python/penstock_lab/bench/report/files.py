@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_lab.bench.compare.summary import COMPARISON_FILE
 from penstock_lab.bench.report.wording import clean
 

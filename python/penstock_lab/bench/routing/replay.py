@@ -11,7 +11,6 @@ from typing import Any
 
 from penstock.config import read_document
 from penstock.core import PenstockError
-
 from penstock_lab.bench.routing.workloads import Workload
 from penstock_lab.bench.stats import summarise
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError
-
 from penstock_lab.bench.traces import Arrival, Trace
 
 BLOCK = 64

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench.datasets.files import json_lines, malformed, opened
 
 MOONCAKE_BLOCK = 512

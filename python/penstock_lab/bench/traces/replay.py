@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.core import InvalidValueError, PenstockError
-
 from penstock_lab.bench.prompts import PromptMaker, ids
 from penstock_lab.bench.prompts.lazy import LazyRequests
 from penstock_lab.bench.request import Request

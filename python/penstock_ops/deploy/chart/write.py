@@ -7,7 +7,6 @@ from pathlib import Path
 
 from penstock import __version__
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.chart.places import places
 from penstock_ops.deploy.chart.values import COMMENTS, schema, values
 from penstock_ops.deploy.emit import dump, under

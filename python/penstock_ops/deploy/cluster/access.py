@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 from penstock.config import cluster_access, default_kubeconfigs
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.cluster.api import Api, HttpApi
 
 TIMEOUT = 60

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.cluster.api import APPLY, CONFLICT, INVALID, NOT_FOUND, Api, ApiError
 from penstock_ops.deploy.cluster.manifests import Reference
 from penstock_ops.deploy.emit import dump

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.cluster.api import NOT_FOUND, Api, ApiError
 from penstock_ops.deploy.objects import Located, mapping, read
 

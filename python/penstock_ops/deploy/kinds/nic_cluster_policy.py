@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from penstock.core import PenstockError
-
 from penstock_ops.deploy.facts import Facts
 from penstock_ops.deploy.settings import Settings
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from penstock.model.spec import DecoderSpec
 
+from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.collectives import Group, group
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.hardware import accelerator

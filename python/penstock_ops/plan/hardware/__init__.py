@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from penstock.core import InvalidValueError, PenstockError
 
 ROOT = Path(__file__).parent

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
 from penstock.backends.torch.kernels import (
     activation,
     checksum,
@@ -40,8 +43,6 @@ from penstock.backends.torch.kernels import (
 from penstock.backends.torch.kernels.narrow import TABLE, _list, _narrow
 from penstock.backends.torch.kernels.route import Rule, _route, _sort, choice_constants
 from penstock.backends.torch.kernels.sample import _draw_rows, _scan
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
-from penstock.backends.torch.kernels import Activation, Rule, Scoring
-from penstock.backends.torch.kernels.skinny import TILINGS
 
 from benchmarks.gpu import bandwidth, cases, routing_cases, skinny_cases, step_cases
 from benchmarks.gpu.cases import Case, Maker
+from penstock.backends.torch.kernels import Activation, Rule, Scoring
+from penstock.backends.torch.kernels.skinny import TILINGS
 
 # One token, one block, the borders of blocks of 16 and of tiles of 64, several tiles.
 LENGTHS = (1, 16, 17, 63, 64, 65, 130)

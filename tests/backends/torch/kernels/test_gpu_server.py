@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from penstock.model import load_model
 
 from benchmarks.gpu import plot, product, report, room, run, server, weights
 from benchmarks.gpu.compared import PUBLISHED, beside_published
@@ -21,6 +20,7 @@ from benchmarks.gpu.items import ABSENT, LEFT_OUT, Results, problems
 from benchmarks.gpu.loads import ALONE, FIRST
 from benchmarks.gpu.product import Product
 from benchmarks.gpu.shapes import TINY, TINY_EXPERTS
+from penstock.model import load_model
 
 
 def part(**results: Any) -> dict[str, Any]:

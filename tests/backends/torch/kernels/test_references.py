@@ -8,14 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from benchmarks.gpu import cases  # noqa: E402
 from penstock.backends.torch import kernels  # noqa: E402
 from penstock.backends.torch.kernels.attention import attend_reference  # noqa: E402
 from penstock.backends.torch.kernels.experts import experts_grouped, groups  # noqa: E402
 from penstock.backends.torch.kernels.matrix import pack_words  # noqa: E402
 from penstock.backends.torch.kernels.rotation import rotated  # noqa: E402
 from penstock.backends.torch.kernels.sample import philox  # noqa: E402
-
-from benchmarks.gpu import cases  # noqa: E402
 
 functional = torch.nn.functional
 

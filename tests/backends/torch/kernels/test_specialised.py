@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from penstock.backends.torch.kernels import Scoring, Spans  # noqa: E402
 from triton._C.libtriton import native_specialize_impl  # noqa: E402
 from triton.backends.compiler import BaseBackend  # noqa: E402
 
 from benchmarks.gpu import cases, routing_cases, skinny_cases, step_cases  # noqa: E402
 from benchmarks.gpu.cases import Case, Maker  # noqa: E402
+from penstock.backends.torch.kernels import Scoring, Spans  # noqa: E402
 
 
 class Launches:

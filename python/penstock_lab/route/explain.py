@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock_lab.bench.table import figure, render
-
 from penstock.config import gateway_api_key
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab.bench.table import figure, render
 
 PATH = "/route/explain"
 TIMEOUT = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.route_explain import lines
+from penstock_lab.route.explain import lines
 
 
 def replica(address: str, cached: float, held: dict[str, int] | None) -> dict[str, Any]:

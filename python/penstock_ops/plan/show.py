@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from penstock_ops.plan.subject import Subject, read_subject
-
 from penstock.core import KvSpec
 from penstock.model.sharding import Grid, plan_grid
 from penstock.model.sizing import active_parameters, kv_spec, matrices, parameters, state_bytes
@@ -26,7 +24,9 @@ from penstock.model.spec import (
     Mixer,
     Mlp,
 )
+from penstock_ops.plan.subject import Subject, read_subject
 
+SUMMARY = "look at a model without loading it: show"
 MOST_RANGES = 4
 KV_BYTES = {"bfloat16": 2, "float32": 4}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.cli.main import main
-from penstock.cli.model import spans
 
+from penstock.cli.main import main
+from penstock_ops.plan.show import spans
 from tests.model.test_published import READ, ROWS
 
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")

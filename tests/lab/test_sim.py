@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from penstock.cli import sim
+
 from penstock.cli.main import main
 from penstock.core import InvalidValueError, PenstockError
+from penstock_lab import sim
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

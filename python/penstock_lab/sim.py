@@ -14,6 +14,7 @@ from penstock.config import gather, resolve, runtime_directory
 from penstock.core import InvalidValueError, PenstockError
 from penstock.model.locate import locate
 
+SUMMARY = "serve without a model: an engine with modelled timing"
 DESCRIPTION = (
     "Serve without a model: requests are scheduled as Penstock schedules them, steps take as "
     "long as a profile says, and answers are made-up words. Prints one line for each replica "
@@ -24,6 +25,7 @@ PRESETS = ("default", "fast", "h100", "instant")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
+    parser.set_defaults(command=run)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
     )

@@ -11,6 +11,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from penstock.cli.gateway import complaint
+from penstock.core import InvalidValueError
+from penstock.inference_extension import converted, rules_of
+from penstock.inference_extension import read as read_kinds
 from penstock_lab.bench.routing import (
     POLICIES,
     WORKLOADS,
@@ -25,14 +29,10 @@ from penstock_lab.bench.routing import (
 )
 from penstock_lab.bench.table import figure, render
 from penstock_lab.bench.traces import read
+from penstock_lab.route.explain import explain
+from penstock_lab.sim import PRESETS, profile
 
-from penstock.cli.gateway import complaint
-from penstock.cli.route_explain import explain
-from penstock.cli.sim import PRESETS, profile
-from penstock.core import InvalidValueError
-from penstock.inference_extension import converted, rules_of
-from penstock.inference_extension import read as read_kinds
-
+SUMMARY = "how replicas are chosen: replay, explain, lint"
 COLUMNS = (
     "TTFT mean ms",
     "P50",

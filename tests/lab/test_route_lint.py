@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from penstock.cli.main import main
 
 MODEL = """

@@ -1,0 +1,1 @@
+"""`penstock route`: the choice of replicas, replayed, explained and checked."""
