@@ -1,8 +1,7 @@
-"""Which room may import which: the table of ARCHITECTURE.md, in the form that test_arrows.py
-checks.
+"""Which room may import which: test_arrows.py keeps the tree to it.
 
 A room's entry names everything it may import from Penstock besides itself. A new room needs an
-entry here and a line in ARCHITECTURE.md; a new arrow needs a reason there.
+entry here and a line in ARCHITECTURE.md; a new arrow needs a reason.
 """
 
 # Products, by directory under crates/: each with those below it.
