@@ -121,10 +121,10 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
     """Read all weights into the buffers of a ring, and call for their copies."""
     import torch
 
+    from penstock.backends.torch.checkpoint import Checkpoint
     from penstock.backends.torch.load import load_weights
     from penstock.backends.torch.recipes import Source
     from penstock.backends.torch.shard import whole
-    from penstock.backends.torch.stored import Checkpoint
     from penstock.backends.torch.uploads import Ring, Uploads
 
     class Nowhere:

@@ -27,6 +27,7 @@ from triton.backends.compiler import GPUTarget
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 from penstock.backends.torch import kernels
 from penstock.backends.torch.captures import Captures
+from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import language
 from penstock.backends.torch.load import load_weights
@@ -38,7 +39,6 @@ from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.sampling import Draws
 from penstock.backends.torch.shard import whole
 from penstock.backends.torch.slots import DeviceSlots
-from penstock.backends.torch.stored import Checkpoint
 from penstock.core import StepPlan
 from penstock.model import load_model
 

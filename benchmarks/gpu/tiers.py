@@ -19,8 +19,8 @@ from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.sizes import BLOCK
 from benchmarks.gpu.timing import Timing
-from penstock.backends.torch.copies import Copied, Copies, CudaCopies, Pair
-from penstock.backends.torch.lanes import Lanes
+from penstock.backends.torch.async_copy import Copied, Copies, CudaCopies, Pair
+from penstock.backends.torch.copy_workers import Lanes
 from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.ram import RamTier
 from penstock.backends.torch.staging import PinnedSlots

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, Literal, TypeVar, overload
 
 from penstock.core import StepPlan, StepResult
-from penstock.core.transfer import Moved, Transfer
+from penstock.core.transfer import Transfer, TransferResult
 from penstock.engine.frontend import EngineFrame, FrontFrame
 
 __version__: str
@@ -85,7 +85,7 @@ class KvMover:
     def submit(self, transfer: Transfer) -> None:
         """Never blocks. Blocks of the transfer are leased until it is answered."""
 
-    def take(self, timeout: float = 0.0) -> list[Moved]:
+    def take(self, timeout: float = 0.0) -> list[TransferResult]:
         """Answers since the last call; waits at most `timeout` seconds for the first."""
 
     def load_by(
@@ -381,10 +381,10 @@ def encode_transfer(transfer: Transfer, after: int, /) -> bytes:
 def decode_transfer(data: bytes, /) -> tuple[Transfer, int]:
     """The transfer and the plans before it; CodecError unless it is one and nothing else."""
 
-def encode_transfer_results(results: Iterable[Moved], capacity: int, /) -> list[bytes]:
+def encode_transfer_results(results: Iterable[TransferResult], capacity: int, /) -> list[bytes]:
     """Messages of results, each of at most `capacity` bytes or of one result."""
 
-def decode_transfer_results(data: bytes, /) -> list[Moved]:
+def decode_transfer_results(data: bytes, /) -> list[TransferResult]:
     """The results of one message."""
 
 def transfer_bytes(blocks: int, /) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from penstock.core import TierKind
-from penstock.core.transfer import Fault, Moved
+from penstock.core.transfer import Fault, TransferResult
 from penstock.engine.tiers import OpenedTiers, flush
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers import CircuitBreaker, Rates, Shape, Stats, TierCache, TierStats
@@ -67,8 +67,8 @@ def test_without_tiers_there_is_nothing_to_report() -> None:
 def test_a_store_without_room_is_no_error() -> None:
     disk = opened().stats.tiers[1]
     budget = "disk:/kv: full: 12 bytes are left of the daily write budget"
-    disk.stored(Moved(1, False, error=budget, fault=Fault.FULL))
-    disk.stored(Moved(2, False, error="disk:/kv: no such device", fault=Fault.FAILED))
+    disk.stored(TransferResult(1, False, error=budget, fault=Fault.FULL))
+    disk.stored(TransferResult(2, False, error="disk:/kv: no such device", fault=Fault.FAILED))
     assert (disk.dropped_stores, disk.errors) == (1, 1)
 
 

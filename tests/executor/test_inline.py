@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from penstock.core import KvGroup, KvSpec, Loaded, Numerics, StepPlan, StepResult, WorkerFacts
-from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor.inline import InlineExecutor
 
 FACTS = WorkerFacts(bytes(32), Numerics((), "none", "fake"), "none", 1, 0)
@@ -17,9 +17,9 @@ class Mover:
     closed: float | None = None
 
     def submit(self, transfer: Transfer) -> None:
-        self.over = [Moved(transfer.id, True)]
+        self.over = [TransferResult(transfer.id, True)]
 
-    def take(self, timeout: float) -> list[Moved]:
+    def take(self, timeout: float) -> list[TransferResult]:
         assert timeout == 0.0
         over, self.over = self.over, []
         return over
@@ -80,7 +80,7 @@ def test_transfers_go_straight_to_the_mover() -> None:
     assert backend.opened == OpenTiers("c0ffee", 1, 1.5)
     assert transfers.mover_reports() == ("{}",)
     transfers.transfer(Transfer(7, TransferKind.REMOVE, keys=bytes(32)))
-    assert transfers.moved() == [Moved(7, True)]
+    assert transfers.moved() == [TransferResult(7, True)]
     assert transfers.moved() == []
     executor.close()
     assert backend.mover.closed == 1.5

@@ -11,7 +11,7 @@ from array import array
 import pytest
 
 from penstock.core import PenstockError
-from penstock.core.transfer import RAM, Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import RAM, OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
 from tests.executor.test_mp import Start, plan
@@ -24,8 +24,8 @@ KEY, OTHER = bytes([1] * 32), bytes([2] * 32)
 BLOCK = array("i", [0])
 
 
-def await_moved(executor: RanksExecutor, count: int) -> list[Moved]:
-    moved: list[Moved] = []
+def await_moved(executor: RanksExecutor, count: int) -> list[TransferResult]:
+    moved: list[TransferResult] = []
     deadline = time.monotonic() + HANG
     while len(moved) < count:
         assert time.monotonic() < deadline, f"answered: {moved}"
@@ -84,7 +84,7 @@ def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start, tp: int
 def test_many_transfers_pass_and_steps_between_them(start: Start) -> None:
     executor = opened(start, 2, 2)
     fill_block(executor)
-    moved: list[Moved] = []
+    moved: list[TransferResult] = []
     for number in range(1, 201):
         slots = array("i", [number % 4])
         executor.transfers.transfer(Transfer(number, TransferKind.STORE, RAM, BLOCK, slots))

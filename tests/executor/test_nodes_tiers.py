@@ -9,7 +9,7 @@ from array import array
 import pytest
 
 from penstock.core import PenstockError
-from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from tests.executor.test_nodes import HANG, Launches, compute
 from tests.executor.test_nodes import launch as launch
 
@@ -34,7 +34,7 @@ def test_transfers_go_to_all_ranks_and_are_answered_by_all(
     executor.transfers.transfer(
         Transfer(2, TransferKind.PROBE, 1, keys=KEY, counts=array("i", [1]))
     )
-    moved: list[Moved] = []
+    moved: list[TransferResult] = []
     deadline = time.monotonic() + HANG
     while len(moved) < 2:
         assert time.monotonic() < deadline, moved

@@ -14,7 +14,7 @@ import pytest
 from penstock.config import EngineConfig, shared_memory_directory
 from penstock.core import InvalidValueError, PenstockError, StepPlan
 from penstock.core.progress import Report, silent
-from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor import WorkersLostError
 from penstock.executor.rank_group import RanksExecutor
 from penstock.executor.ray import connect_ray
@@ -177,7 +177,7 @@ def test_transfers_go_to_all_ranks_and_are_answered_by_all(start: Start) -> None
     executor.transfers.transfer(
         Transfer(2, TransferKind.PROBE, 1, keys=key, counts=array("i", [1]))
     )
-    moved: list[Moved] = []
+    moved: list[TransferResult] = []
     deadline = time.monotonic() + HANG
     while len(moved) < 2:
         assert time.monotonic() < deadline, moved

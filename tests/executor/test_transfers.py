@@ -13,7 +13,7 @@ import pytest
 
 from penstock.config import EngineConfig, Raw, resolve
 from penstock.core import PenstockError, StepResult
-from penstock.core.transfer import RAM, Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import RAM, OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.engine.sizing import size_kv
 from penstock.engine.startup import build_executor, read_model
 from penstock.executor import Executor
@@ -55,7 +55,7 @@ class Ranks:
 
     def move(
         self, kind: TransferKind, tier: int, blocks: Sequence[int] = (), **fields: object
-    ) -> Moved:
+    ) -> TransferResult:
         self._transfer += 1
         self.executor.transfers.transfer(
             Transfer(self._transfer, kind, tier, array("i", blocks), **fields)

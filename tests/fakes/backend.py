@@ -28,7 +28,7 @@ from penstock.core import (
     WorkerFacts,
 )
 from penstock.core.progress import ProgressLine, Report
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.executor.ranks import RankLayout
 from penstock.model import ModelInfo
 from tests.fakes.executor import FakeExecutor
@@ -151,7 +151,7 @@ class RankMover:
             self._mover.submit(transfer)
             self._news.notify()
 
-    def take(self, timeout: float) -> list[Moved]:
+    def take(self, timeout: float) -> list[TransferResult]:
         """Ranks differ in the bytes they move."""
         with self._news:
             if not (moved := self._mover.take()):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from penstock.core import LogprobRow, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, MAX_PLAN_GRAMMAR_BYTES, NO_BLOCK
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from tests.fakes.contract import ContractBrokenError, require
 from tests.fakes.sampling import wants_logprobs
 from tests.fakes.tiers import FakeMover
@@ -175,7 +175,7 @@ class FakeExecutor:
     def transfer(self, transfer: Transfer) -> None:
         self.mover.submit(transfer)
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[TransferResult]:
         return self.mover.take()
 
     def mover_reports(self) -> tuple[str, ...]:

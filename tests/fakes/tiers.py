@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 
-from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferResult
 from tests.fakes.contract import require
 
 DIGEST, GROUP = 32, 4
@@ -49,7 +49,7 @@ class FakeMover:
         self.storing: Counter[Place] = Counter()
         self._waiting: dict[int, Transfer] = {}
         self.stalled: set[int] = set()
-        self._moved: list[Moved] = []
+        self._moved: list[TransferResult] = []
         self._last = 0
 
     # What the executor calls ----------------------------------------------------------------------
@@ -65,7 +65,7 @@ class FakeMover:
         if self.auto:
             self.settle()
 
-    def take(self) -> list[Moved]:
+    def take(self) -> list[TransferResult]:
         moved, self._moved = self._moved, []
         return moved
 
@@ -84,21 +84,21 @@ class FakeMover:
         """Asked and not answered, the oldest first."""
         return list(self._waiting.values())
 
-    def step(self) -> Moved | None:
+    def step(self) -> TransferResult | None:
         """Answer the oldest transfer of those whose tier does not stall."""
         for each in self.waiting:
             if each.tier not in self.stalled:
                 return self.complete(each.id)
         return None
 
-    def settle(self) -> list[Moved]:
+    def settle(self) -> list[TransferResult]:
         """Answer all whose tier does not stall."""
         moved = []
         while (each := self.step()) is not None:
             moved.append(each)
         return moved
 
-    def complete(self, transfer_id: int) -> Moved:
+    def complete(self, transfer_id: int) -> TransferResult:
         """Answer this one, out of its turn perhaps."""
         transfer = self._end(transfer_id)
         moved = self._move(transfer)
@@ -111,13 +111,13 @@ class FakeMover:
         transfer_id: int,
         error: str = "the fake tier was told to fail",
         fault: Fault = Fault.FAILED,
-    ) -> Moved:
+    ) -> TransferResult:
         """Answer this one as not done."""
         transfer = self._end(transfer_id)
         if transfer.kind == TransferKind.LOAD:
             self._write(self._entries(transfer), None)
         found = bytes(len(transfer.counts))
-        return self._answer(Moved(transfer_id, False, found, error=error, fault=fault))
+        return self._answer(TransferResult(transfer_id, False, found, error=error, fault=fault))
 
     def _end(self, transfer_id: int) -> Transfer:
         transfer = self._waiting.pop(transfer_id)
@@ -151,20 +151,20 @@ class FakeMover:
     # Movement
     # -----------------------------------------------------------------------------------------
 
-    def _move(self, transfer: Transfer) -> Moved:
+    def _move(self, transfer: Transfer) -> TransferResult:
         if transfer.kind == TransferKind.PROBE:
             tier = self.tiers[transfer.tier - 1]
             chunks = zip(keys(transfer), transfer.counts, strict=True)
-            return Moved(transfer.id, True, bytes(chunk in tier for chunk in chunks))
+            return TransferResult(transfer.id, True, bytes(chunk in tier for chunk in chunks))
         if transfer.kind in (TransferKind.REMOVE, TransferKind.CLEAR):
             for tier in self.tiers:
                 for name in [name for name in tier if forgets(transfer, name[0])]:
                     del tier[name]
-            return Moved(transfer.id, True)
+            return TransferResult(transfer.id, True)
         move = self._move_ram if transfer.tier == RAM else self._move_chunk
         size = 4 * self.block_size * len(self._places(transfer))
         done = move(transfer)
-        return Moved(transfer.id, done, bytes=size if done else 0, seconds=size * 1e-9)
+        return TransferResult(transfer.id, done, bytes=size if done else 0, seconds=size * 1e-9)
 
     def _move_ram(self, transfer: Transfer) -> bool:
         for entry, slot in zip(self._entries(transfer), transfer.slots, strict=True):
@@ -285,7 +285,7 @@ class FakeMover:
             if each.tier not in self.stalled or each.kind == TransferKind.STORE:
                 self.fail(each.id, "", Fault.NONE)
 
-    def _answer(self, moved: Moved) -> Moved:
+    def _answer(self, moved: TransferResult) -> TransferResult:
         self._moved.append(moved)
         return moved
 

@@ -324,7 +324,7 @@ def small_pool_with_a_stalled_load() -> tuple[TierWorld, Request]:
     request = make_request(2, tokens)
     world.begin_loads(request)
     world.mover.stall(1)
-    while not world.tiers.hung:
+    while not world.tiers.stalled_for:
         world.step()
     return world, request
 

@@ -88,7 +88,7 @@ pub(crate) fn write_result(py: Python<'_>, result: TransferResult) -> PyResult<B
     static FAULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let found = PyBytes::new(py, &result.found);
     let (seconds, waited, error) = (result.seconds, result.waited, result.error);
-    RESULT.import(py, TRANSFER, "Moved")?.call1((
+    RESULT.import(py, TRANSFER, "TransferResult")?.call1((
         result.id,
         result.done,
         found,

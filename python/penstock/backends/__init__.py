@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from penstock.config import EngineConfig
 from penstock.core import KvSpec, PenstockError, StepPlan, StepResult, WorkerFacts
 from penstock.core.progress import Report, silent
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.model import ModelInfo
 
 GPU_BACKENDS = frozenset({"cuda"})
@@ -35,7 +35,7 @@ class KvMover(Protocol):
     def submit(self, transfer: Transfer, /) -> None:
         """Start a transfer. Never waits."""
 
-    def take(self, timeout: float = 0.0, /) -> list[Moved]:
+    def take(self, timeout: float = 0.0, /) -> list[TransferResult]:
         """Results since the last call; waits at most `timeout` seconds for the first."""
 
     def report(self) -> str:

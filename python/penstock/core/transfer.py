@@ -94,7 +94,7 @@ class Transfer:
 
 
 @dataclass(slots=True)
-class Moved:
+class TransferResult:
     """A rank's answer, or that of all ranks together."""
 
     id: int

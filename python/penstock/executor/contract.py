@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.backends import StepFuture
 from penstock.core import Loaded, PenstockError, StepPlan
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class WorkersLostError(PenstockError):
@@ -29,7 +29,7 @@ class TransferExecutor(Protocol):
         each other.
         """
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[TransferResult]:
         """Transfers that all ranks have answered since the last call, without waiting: done where
         all are, found where all have it, bytes of all, seconds of the slowest, the first error.
         WorkersLostError ends the others.

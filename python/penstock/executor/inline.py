@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.backends import Backend, KvMover, StepFuture
 from penstock.core import Loaded, StepPlan
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class InlineExecutor:
@@ -47,7 +47,7 @@ class InlineTransfers:
         assert self._mover is not None, "a transfer before the tiers are open"
         self._mover.submit(transfer)
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[TransferResult]:
         return self._mover.take(0.0) if self._mover else []
 
     def mover_reports(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from penstock.core import PenstockError
-from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor.connection import GRACE, LOOK, RankConnection
 from penstock.executor.contract import WorkersLostError
 from penstock.executor.ranks.messages import Answer, MoverClosed, MoverReport, TransferResults
@@ -42,7 +42,7 @@ class RankTransfers:
             self._tracker.begin(transfer.id)
         self._connection.send(encode_transfer(transfer, self.known_steps))
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[TransferResult]:
         self._connection.check()
         for rank in self._ranks:
             while self._connection.ready(rank) and self._connection.pump(rank, 0.0):
@@ -78,13 +78,13 @@ class TransferTracker:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._open: dict[int, dict[int, Moved]] = {}
-        self._over: list[Moved] = []
+        self._open: dict[int, dict[int, TransferResult]] = {}
+        self._over: list[TransferResult] = []
 
     def begin(self, transfer_id: int) -> None:
         self._open[transfer_id] = {}
 
-    def add(self, rank: int, batch: Iterable[Moved]) -> None:
+    def add(self, rank: int, batch: Iterable[TransferResult]) -> None:
         """A rank's results. PenstockError for one that was not asked for."""
         for moved in batch:
             answers = self._open.get(moved.id)
@@ -97,16 +97,16 @@ class TransferTracker:
                 del self._open[moved.id]
                 self._over.append(join([answers[each] for each in range(self._ranks)]))
 
-    def take(self) -> list[Moved]:
+    def take(self) -> list[TransferResult]:
         over, self._over = self._over, []
         return over
 
 
-def join(ranks: Sequence[Moved]) -> Moved:
+def join(ranks: Sequence[TransferResult]) -> TransferResult:
     """One result of all ranks. A rank that could not look has found nothing."""
     chunks = max(len(moved.found) for moved in ranks)
     found = [moved.found.ljust(chunks, b"\0") for moved in ranks]
-    return Moved(
+    return TransferResult(
         id=ranks[0].id,
         done=all(moved.done for moved in ranks),
         found=bytes(map(min, zip(*found, strict=True))),

@@ -6,12 +6,14 @@ from penstock.core import FinishReason
 from penstock.kv import KvCache
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.prefixes import Prefixes
-from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence_table import SequenceTable
 
 
 class Growth:
-    def __init__(self, intake: Intake, roster: Roster, kv: KvCache, prefixes: Prefixes) -> None:
+    def __init__(
+        self, intake: Intake, roster: SequenceTable, kv: KvCache, prefixes: Prefixes
+    ) -> None:
         self._intake = intake
         self._roster = roster
         self._kv = kv

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from penstock.core import FinishReason, StepPlan, StepResult
 from penstock.core.plan import LATE_MASK, NO_TOKEN, NOT_FINITE
 from penstock.kv import KvCache
-from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.output_buffer import OutputBuffer
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
-from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence_table import SequenceTable
 
 FAULTS = {
     NOT_FINITE: (
@@ -34,8 +34,8 @@ class Progress:
         self,
         kv: KvCache,
         prefixes: Prefixes,
-        roster: Roster,
-        outbox: Outbox,
+        roster: SequenceTable,
+        outbox: OutputBuffer,
         clock: Callable[[], float],
     ) -> None:
         self._kv = kv

@@ -27,12 +27,12 @@ from penstock.kv.tiers import Tiers
 from penstock.scheduler.drafting import Drafter, NoDrafts
 from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
-from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.output_buffer import OutputBuffer
 from penstock.scheduler.planning import Work, build_plan
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.progress import Progress
-from penstock.scheduler.roster import Roster
 from penstock.scheduler.selection import Selection
+from penstock.scheduler.sequence_table import SequenceTable
 
 AHEAD = 2
 """Plans in flight at most, where a sequence can be in several of them."""
@@ -50,9 +50,9 @@ class Scheduler:
         self.limits = limits
         self.tiers = tiers if tiers is not None else Tiers()
         self._kv = kv
-        self._outbox = Outbox(clock)
+        self._outbox = OutputBuffer(clock)
         self._prefixes = Prefixes(kv, self.tiers, clock)
-        self._roster = Roster(limits.max_num_seqs, kv, self._prefixes, self._outbox)
+        self._roster = SequenceTable(limits.max_num_seqs, kv, self._prefixes, self._outbox)
         self._intake = Intake(limits, kv)
         self._prompts = PromptBudget()
         self._selection = Selection(

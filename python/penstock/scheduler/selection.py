@@ -14,8 +14,8 @@ from penstock.scheduler.intake import Intake
 from penstock.scheduler.limits import Limits
 from penstock.scheduler.planning import Work
 from penstock.scheduler.prefixes import Prefixes
-from penstock.scheduler.roster import Roster
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.sequence_table import SequenceTable
 
 LONGEST_HANG = 30.0
 """Seconds for which a sequence that cannot enter waits for blocks that a tier holds."""
@@ -34,7 +34,7 @@ class Selection:
         self,
         limits: Limits,
         intake: Intake,
-        roster: Roster,
+        roster: SequenceTable,
         kv: KvCache,
         prefixes: Prefixes,
         drafter: Drafter,
@@ -176,9 +176,9 @@ class Selection:
             known, spare = len(seq.tokens), len(roster.running)
             if not self._kv.admit(seq.table, seq.digests, hits, known, spare, seq.load.end):
                 self.blocked = True
-                if not (hung := self._prefixes.tiers.hung):
+                if not (stalled_for := self._prefixes.tiers.stalled_for):
                     break
-                if hung > LONGEST_HANG and not roster.running:
+                if stalled_for > LONGEST_HANG and not roster.running:
                     stuck = seq
                 continue
             roster.run(seq)

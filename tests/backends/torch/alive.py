@@ -12,11 +12,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.compiling import Rehearsal, recorded
 from penstock.backends.torch.pool import Layout
 from penstock.backends.torch.shard import whole
-from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.warm_up import largest, step
 from penstock.backends.torch.weights import kv_groups
 from penstock.model import load_model

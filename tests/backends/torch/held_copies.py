@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.copies import Pair
+from penstock.backends.torch.async_copy import Pair
 from penstock.backends.torch.kernels import crc64
 
 HANG = 60.0

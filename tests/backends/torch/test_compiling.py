@@ -25,6 +25,7 @@ from penstock.backends.torch import backend as backend_module  # noqa: E402
 from penstock.backends.torch import compiling, kernels, tuning  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
 from penstock.backends.torch.captures import Captures  # noqa: E402
+from penstock.backends.torch.checkpoint import Checkpoint  # noqa: E402
 from penstock.backends.torch.compiling import (  # noqa: E402
     Launch,
     Rehearsal,
@@ -36,7 +37,6 @@ from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
 from penstock.backends.torch.kernels import decode, language, norm  # noqa: E402
 from penstock.backends.torch.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.recipes import Source  # noqa: E402
-from penstock.backends.torch.stored import Checkpoint  # noqa: E402
 from penstock.backends.torch.warm_up import warm_up  # noqa: E402
 from penstock.engine.startup import read_model  # noqa: E402
 from tests.backends.torch.driving import HANG, backend  # noqa: E402

@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.codes import Cut, kept_form
-from penstock.backends.torch.copies import CudaCopies
+from penstock.backends.torch.async_copy import CudaCopies
+from penstock.backends.torch.checkpoint import Stored
 from penstock.backends.torch.dequant import BLOCKS
 from penstock.backends.torch.group import NcclGroup
 from penstock.backends.torch.kernels import crc64, experts, linear, sort_by_expert
 from penstock.backends.torch.kernels.checksum import _tables
-from penstock.backends.torch.pair import Accelerator, Pair
+from penstock.backends.torch.packed_experts import Cut, kept_form
 from penstock.backends.torch.pool import make_pools
+from penstock.backends.torch.ray_communicator import Accelerator, Pair
 from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.stored import Stored
 from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup, difference
 from penstock.backends.torch.uploads import CudaStream, PlainReads, Ring, Uploads
 from penstock.core.transfer import RAM, TransferKind

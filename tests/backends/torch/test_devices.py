@@ -22,7 +22,7 @@ from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch import flash, prompt_graphs, ranks
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.group import NcclGroup
-from penstock.backends.torch.rules import Rules
+from penstock.backends.torch.logit_processors import Rules
 from penstock.backends.torch.step import Step
 from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup
 from penstock.core import KvSpec, Pooling, StepPlan, StepResult

@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock._native import decode_sampling, encode_sampling
-from penstock.backends.torch import rules as rules_module
+from penstock.backends.torch import logit_processors as rules_module
 from penstock.backends.torch import slots as slots_module
-from penstock.backends.torch.rules import RuledRow, Rules, changed
+from penstock.backends.torch.logit_processors import RuledRow, Rules, changed
 from penstock.backends.torch.slots import DeviceSlots, Updates
 from penstock.core import LogprobRow, StepResult
 from penstock.core.plan import LAST_SAMPLED

@@ -17,7 +17,7 @@ from penstock.backends.torch.pool import Layout, make_pools
 from penstock.backends.torch.staging import CHUNKS, STORES
 from penstock.backends.torch.tiers import open_tiers
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferResult
 from tests.backends.torch import test_tiers
 from tests.backends.torch.held_copies import HeldCopies, LateCopies
 from tests.backends.torch.test_tiers import FAMILIES, assert_hits_change_nothing
@@ -104,9 +104,9 @@ class Moving:
         (moved,) = self.take(1)
         return moved.found
 
-    def take(self, count: int) -> list[Moved]:
+    def take(self, count: int) -> list[TransferResult]:
         """So many answers."""
-        found: list[Moved] = []
+        found: list[TransferResult] = []
         while len(found) < count:
             more = self.mover.take(HANG)
             assert more, "no answer"
@@ -114,7 +114,7 @@ class Moving:
         assert len(found) == count
         return found
 
-    def move(self, *arguments: Any, **more: Any) -> Moved:
+    def move(self, *arguments: Any, **more: Any) -> TransferResult:
         self.submit(*arguments, **more)
         (moved,) = self.take(1)
         return moved

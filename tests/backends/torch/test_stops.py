@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.backends.torch import copies as copies_module
+from penstock.backends.torch import async_copy as copies_module
 from penstock.backends.torch import mover as mover_module
 from penstock.backends.torch import staging
 from penstock.backends.torch.staging import CHUNKS

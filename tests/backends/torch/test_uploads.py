@@ -19,12 +19,12 @@ from torch import Tensor
 
 from penstock.backends.torch import uploads as uploads_module
 from penstock.backends.torch.backend import TorchBackend
+from penstock.backends.torch.checkpoint import Checkpoint, File, Stored
 from penstock.backends.torch.device import Cpu
 from penstock.backends.torch.load import load_weights
 from penstock.backends.torch.readers import Readers
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.shard import whole
-from penstock.backends.torch.stored import Checkpoint, File, Stored
 from penstock.backends.torch.uploads import InPlace, PlainReads, Ring, Uploads, Way
 from penstock.core import PenstockError
 from penstock.engine.startup import read_model

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.backends.torch.codes import Cut, empty_codes, fill_codes, kept_form
+from penstock.backends.torch.checkpoint import File, Stored
 from penstock.backends.torch.dequant import BLOCKS, dequantize
 from penstock.backends.torch.kernels import Matrix
+from penstock.backends.torch.packed_experts import Cut, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.stored import File, Stored
 from penstock.backends.torch.uploads import PlainReads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe

@@ -16,10 +16,10 @@ from penstock.core.transfer import (
     GROUP_BYTES,
     KEY_BYTES,
     Fault,
-    Moved,
     OpenTiers,
     Transfer,
     TransferKind,
+    TransferResult,
 )
 from penstock.executor.ranks.messages import (
     MoverClosed,
@@ -77,7 +77,7 @@ TRANSFERS = transfers(
     st.lists(DIGESTS, max_size=4).map(b"".join),
 ) | transfers(st.just(TransferKind.CLEAR), st.just(b"") | GROUPS)
 MOVED = st.builds(
-    Moved,
+    TransferResult,
     U64,
     st.booleans(),
     st.binary(max_size=40),
@@ -129,7 +129,7 @@ def test_the_first_byte_tells_what_a_message_is() -> None:
 
 @given(st.lists(MOVED, max_size=8), st.integers(1, 400))
 def test_answers_come_back_however_many_messages_it_takes(
-    batch: list[Moved], capacity: int
+    batch: list[TransferResult], capacity: int
 ) -> None:
     messages = list(encode_results(batch, capacity))
     answers = [decode_answer(message) for message in messages]
@@ -147,7 +147,7 @@ def test_answers_come_back_however_many_messages_it_takes(
 
 
 def test_a_long_error_is_shortened() -> None:
-    (message,) = encode_moved([Moved(1, False, error="\N{SNOWMAN}" * 9999)], 1 << 16)
+    (message,) = encode_moved([TransferResult(1, False, error="\N{SNOWMAN}" * 9999)], 1 << 16)
     (moved,) = decode_moved(message)
     assert moved.error.startswith("\N{SNOWMAN}" * 300)
     assert len(message) < 2 << 10
@@ -161,7 +161,7 @@ def test_what_a_mover_says_comes_back(text: str) -> None:
 
 @given(TRANSFERS, st.lists(MOVED, min_size=1, max_size=4), st.data())
 def test_more_or_less_than_a_message_is_refused(
-    transfer: Transfer, batch: list[Moved], data: st.DataObject
+    transfer: Transfer, batch: list[TransferResult], data: st.DataObject
 ) -> None:
     encoded = encode_transfer(transfer, 0)
     cut = data.draw(st.integers(0, len(encoded) - 1))
@@ -176,7 +176,7 @@ def test_more_or_less_than_a_message_is_refused(
 
 @given(TRANSFERS, OPENED, st.lists(MOVED, min_size=1, max_size=4), st.data())
 def test_damaged_bytes_are_a_message_or_an_error(
-    transfer: Transfer, tiers: OpenTiers, batch: list[Moved], data: st.DataObject
+    transfer: Transfer, tiers: OpenTiers, batch: list[TransferResult], data: st.DataObject
 ) -> None:
     (moved,) = encode_results(batch, 1 << 16)
     cases = (

@@ -16,7 +16,7 @@ import pytest
 
 from penstock._native import Decoder, KvMover
 from penstock.core.plan import LogprobRow, StepPlan
-from penstock.core.transfer import RAM, Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Transfer, TransferKind, TransferResult
 from tests.fakes.plans import one_sequence, registration
 
 BLOCK = 16
@@ -80,7 +80,7 @@ def compute(decoder: Decoder, tokens: list[int], start: int, blocks: list[int]) 
     return row
 
 
-def move(mover: KvMover, transfer: Transfer) -> Moved:
+def move(mover: KvMover, transfer: Transfer) -> TransferResult:
     mover.submit(transfer)
     (moved,) = mover.take(HANG)
     assert moved.id == transfer.id

@@ -11,7 +11,7 @@ import pytest
 from penstock.core import PenstockError, StepPlan, StepResult
 from penstock.core.codec import encode_plan
 from penstock.core.progress import Report, silent
-from penstock.core.transfer import Moved, OpenTiers, Transfer, TransferKind
+from penstock.core.transfer import OpenTiers, Transfer, TransferKind, TransferResult
 from penstock.executor.ranks import RankTask
 from penstock.executor.ranks.messages import (
     Answer,
@@ -73,7 +73,7 @@ class Backend:
         self.go = threading.Semaphore(0)
         self.steps: list[int] = []
         self.transfers: SimpleQueue[Transfer] = SimpleQueue()
-        self.over: SimpleQueue[Moved] = SimpleQueue()
+        self.over: SimpleQueue[TransferResult] = SimpleQueue()
 
     def submit(self, work: StepPlan | Transfer) -> Backend:
         if isinstance(work, Transfer):
@@ -98,9 +98,9 @@ class Backend:
         return self
 
     def move(self) -> None:
-        self.over.put(Moved(self.transfers.get(timeout=HANG).id, True))
+        self.over.put(TransferResult(self.transfers.get(timeout=HANG).id, True))
 
-    def take(self, timeout: float) -> list[Moved]:
+    def take(self, timeout: float) -> list[TransferResult]:
         from queue import Empty
 
         try:

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use penstock_routing::ReplicaId;
 
+use crate::eligibility::FULL;
 use crate::member::Member;
 use crate::outcome::Outcome;
 use crate::prompts::Prompt;
 use crate::shared::Shared;
 use crate::snapshot::Entry;
-use crate::standing::FULL;
 
 /// Answers of fewer tokens say little of the time between two.
 const ENOUGH_TOKENS: u32 = 8;

@@ -10,13 +10,13 @@ use penstock_routing::Condition;
 use tokio::sync::Notify;
 
 use crate::Settings;
+use crate::eligibility::Standing;
 use crate::live::Live;
 use crate::load::Polled;
 use crate::outcome::Outcome;
-use crate::pace::Answers;
 use crate::process::Process;
 use crate::prompts::Prompts;
-use crate::standing::Standing;
+use crate::throughput::Answers;
 
 #[derive(Debug)]
 pub(crate) struct Member {

@@ -14,10 +14,10 @@ use crate::Settings;
 use crate::backend::Target;
 use crate::load::{Load, Polled};
 use crate::member::Member;
-use crate::others::Others;
 use crate::outliers::{Compared, outliers};
-use crate::pace::{Answers, Class};
+use crate::peer_gateways::Others;
 use crate::snapshot::{Entry, Snapshot};
+use crate::throughput::{Answers, Class};
 
 /// Uncached tokens of a prompt, before the first one was seen.
 const USUAL_TOKENS: f32 = 512.0;

@@ -10,7 +10,7 @@ use penstock_fleet::{Blame, Outcome};
 use penstock_http::{ClientError, Level, log};
 use penstock_routing::Unroutable;
 
-use crate::call::Call;
+use crate::call::ProxiedRequest;
 use crate::gateway::Gateway;
 use crate::headers::to_client;
 use crate::models::{Destination, RETRY_AFTER};
@@ -104,7 +104,7 @@ impl AttemptError {
 /// long as the replica is healthy. A request that is not repeatable is sent once.
 pub(crate) async fn attempt(
     gateway: &Gateway,
-    call: &Call,
+    call: &ProxiedRequest,
     body: &Bytes,
     pool: &Pool,
     routed: Routed,
@@ -188,7 +188,7 @@ pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     }
 }
 
-fn note(call: &Call, address: &str, what: &str) {
+fn note(call: &ProxiedRequest, address: &str, what: &str) {
     log(Level::Warning, format!("{}: {address} {what}", call.id));
 }
 

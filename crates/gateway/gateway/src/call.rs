@@ -45,7 +45,7 @@ pub(crate) struct Head {
 
 /// One request.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct ProxiedRequest {
     pub(crate) id: String,
     pub(crate) head: Head,
     pub(crate) body: Bytes,
@@ -63,7 +63,7 @@ pub(crate) struct Call {
     share: Option<BodyShare>,
 }
 
-impl Call {
+impl ProxiedRequest {
     /// # Errors
     /// The body is too large, does not arrive, or is neither a JSON object nor a form; the path may
     /// be read as another one.

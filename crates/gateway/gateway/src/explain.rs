@@ -11,7 +11,7 @@ use penstock_api_types::ApiError;
 use penstock_routing::{Condition, Ranked, Replica};
 use serde_json::{Value, json as value};
 
-use crate::call::Call;
+use crate::call::ProxiedRequest;
 use crate::exact::Held;
 use crate::gateway::Gateway;
 use crate::pool::RoutingTrace;
@@ -25,7 +25,7 @@ pub(crate) async fn explain(
     if !gateway.config.explain {
         return Err(ApiError::no_route(request.uri().path()).into());
     }
-    let mut call = Call::read(&gateway, request).await?;
+    let mut call = ProxiedRequest::read(&gateway, request).await?;
     let destination = gateway.destination(call.asked.as_deref(), None)?;
     call.tokenize(&destination.pool).await;
     let pool = &destination.pool;

@@ -12,12 +12,12 @@ use penstock_http::{BodyShare, Level, log};
 use penstock_routing::ReplicaId;
 
 use crate::attempt::{Answer, attempt};
-use crate::call::Call;
-use crate::continued::Continued;
+use crate::call::ProxiedRequest;
 use crate::gateway::Gateway;
 use crate::headers::is_read;
-use crate::marks::Marked;
 use crate::pool::Pool;
+use crate::resume_markers::Marked;
+use crate::text_resume::Continued;
 
 /// Most replicas that may continue one answer: a request that kills replicas is given up.
 const MOST: usize = 5;
@@ -26,9 +26,9 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// The request of an answer, kept to be sent to another replica.
 #[derive(Debug)]
-pub(crate) struct Trip {
+pub(crate) struct RequestContext {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) call: Call,
+    pub(crate) call: ProxiedRequest,
     pub(crate) pool: Arc<Pool>,
     /// The model's name there.
     pub(crate) model: String,
@@ -59,7 +59,7 @@ pub(crate) struct Failover {
 impl Failover {
     /// For an answer with marks, or one that can be continued by its text. Where no room is left to
     /// keep the request, failover is off and the marks are only taken out.
-    pub(crate) fn of(trip: &Trip, headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(trip: &RequestContext, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
             false => Way::Text(Box::new(by_text(trip, headers)?)),
@@ -115,7 +115,11 @@ impl Failover {
 
     /// Begins to look for another replica than the one that broke off; `None` where the answer
     /// cannot go on.
-    pub(crate) fn go_on(&mut self, trip: &Arc<Trip>, lost: ReplicaId) -> Option<ResumeFuture> {
+    pub(crate) fn go_on(
+        &mut self,
+        trip: &Arc<RequestContext>,
+        lost: ReplicaId,
+    ) -> Option<ResumeFuture> {
         let call = &trip.call;
         let (body, last_words, fits): (_, _, Fits) = match &mut self.way {
             Way::Marks(marked) => {
@@ -140,7 +144,7 @@ impl Failover {
     }
 
     /// Notes that another replica has taken over.
-    pub(crate) fn gone_on(&mut self, trip: &Trip, address: &str) {
+    pub(crate) fn gone_on(&mut self, trip: &RequestContext, address: &str) {
         if let Way::Text(text) = &mut self.way {
             text.moved();
         }
@@ -160,7 +164,7 @@ fn is_marked(headers: &HeaderMap) -> bool {
 }
 
 /// The stream's text so far, where it may go on by it.
-fn by_text(trip: &Trip, headers: &HeaderMap) -> Option<Continued> {
+fn by_text(trip: &RequestContext, headers: &HeaderMap) -> Option<Continued> {
     let config = &trip.gateway.config;
     let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && is_read(headers);
     wanted
@@ -172,7 +176,12 @@ fn by_text(trip: &Trip, headers: &HeaderMap) -> Option<Continued> {
 type Fits = fn(&HeaderMap) -> bool;
 
 /// Sends `body` to other replicas until one continues the answer.
-async fn elsewhere(trip: Arc<Trip>, body: Bytes, lost: ReplicaId, fits: Fits) -> Option<Answer> {
+async fn elsewhere(
+    trip: Arc<RequestContext>,
+    body: Bytes,
+    lost: ReplicaId,
+    fits: Fits,
+) -> Option<Answer> {
     let patience = Duration::from_secs_f64(trip.gateway.config.resume_timeout_s);
     let goes_on = |answer: &HttpResponse<Incoming>| {
         answer.status() == StatusCode::OK && fits(answer.headers())

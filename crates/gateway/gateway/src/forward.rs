@@ -11,9 +11,9 @@ use penstock_api_http::{AccessNote, Failure};
 use penstock_api_types::ApiError;
 
 use crate::attempt::{Answer, AttemptError};
-use crate::call::Call;
+use crate::call::ProxiedRequest;
 use crate::charge::Charge;
-use crate::failover::Trip;
+use crate::failover::RequestContext;
 use crate::flow::Turn;
 use crate::gateway::{Gateway, Place};
 use crate::headers::to_client;
@@ -40,7 +40,7 @@ pub(crate) async fn forward(
 async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Response, Failure> {
     let arrived = Instant::now();
     let place = gateway.admit()?;
-    let mut call = Call::read(gateway, request).await?;
+    let mut call = ProxiedRequest::read(gateway, request).await?;
     let destination = gateway.destination(call.asked.as_deref(), None)?;
     if let Some(renamed) = &destination.renamed {
         call.rename(renamed);
@@ -76,7 +76,7 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
 /// that must not run twice ends at the first replica that may have run it.
 async fn round(
     gateway: &Gateway,
-    call: &Call,
+    call: &ProxiedRequest,
     (destination, model): (&Destination, &str),
     turn: Turn,
     arrived: Instant,
@@ -120,7 +120,7 @@ async fn round(
 /// The client's answer: the replica's, as it comes.
 fn relayed(
     gateway: &Arc<Gateway>,
-    call: Call,
+    call: ProxiedRequest,
     destination: &Destination,
     (charge, answer): (Charge, Answer),
     (place, arrived): (Place, Instant),
@@ -139,7 +139,7 @@ fn relayed(
     }
     let renamed = destination.renamed.as_deref();
     let model = renamed.or(call.asked.as_deref()).unwrap_or_default();
-    let trip = Trip {
+    let trip = RequestContext {
         model: model.to_owned(),
         gateway: gateway.clone(),
         pool: destination.pool.clone(),

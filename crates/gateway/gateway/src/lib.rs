@@ -2,14 +2,13 @@
 //! by load and cached prefix, streams the answer through, and goes on with another replica when one
 //! fails.
 //!
-//! The path of a request, read downward: [`forward::forward`], [`call::Call::read`],
+//! The path of a request, read downward: [`forward::forward`], [`call::ProxiedRequest::read`],
 //! [`pool::Pool::route`], [`relay::ResponseBody`].
 
 mod attempt;
 mod call;
 mod charge;
 mod config;
-mod continued;
 mod cursor;
 mod ending;
 mod envoy;
@@ -26,7 +25,6 @@ mod headers;
 mod hedge;
 mod info;
 mod kinds;
-mod marks;
 mod members;
 mod metrics;
 mod mirror;
@@ -38,12 +36,14 @@ mod pool;
 mod relay;
 mod reload;
 mod rename;
+mod resume_markers;
 mod routes;
 mod run;
 mod scan;
 mod serving;
 mod silence;
 mod stop;
+mod text_resume;
 mod usage;
 
 pub use config::{Config, ExtProc, KvEvents, PoolConfig};

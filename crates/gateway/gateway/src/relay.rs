@@ -25,7 +25,7 @@ use crate::attempt::Answer;
 use crate::charge::Charge;
 use crate::ending::EndDetector;
 use crate::events::{Events, MOST_EVENT};
-use crate::failover::{Failover, ResumeFuture, Trip};
+use crate::failover::{Failover, RequestContext, ResumeFuture};
 use crate::gateway::Place;
 use crate::mirror::{self, Tap};
 use crate::observe::ResponseObserver;
@@ -37,7 +37,7 @@ use crate::stop::ShutdownWait;
 /// An answer.
 pub(crate) struct ResponseBody {
     source: Source,
-    trip: Arc<Trip>,
+    trip: Arc<RequestContext>,
     observer: ResponseObserver,
     /// The stream's, until it breaks off for good.
     events: Events,
@@ -62,7 +62,7 @@ type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
 impl ResponseBody {
     /// `renamed` is the model's name at the replica, if it is another than was asked for.
     pub(crate) fn new(
-        mut trip: Trip,
+        mut trip: RequestContext,
         renamed: Option<&str>,
         (charge, routed): (Charge, Routed),
         body: Incoming,

@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 use crate::credentials::Credentials;
 use crate::event::refused;
 use crate::plugin::CredentialCache;
-use crate::trouble::Trouble;
+use crate::watch_error::WatchError;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// Bound of a refusal's body.
@@ -45,10 +45,14 @@ impl Api {
     }
 
     /// An absolute URL of segments below the server's own path, with a query.
-    pub(crate) fn url(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Url, Trouble> {
+    pub(crate) fn url(
+        &self,
+        segments: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<Url, WatchError> {
         let server = &self.cluster.server;
         let shown = shown_url(server);
-        let wrong = |reason: String| Trouble::Credentials(format!("server {shown:?}: {reason}"));
+        let wrong = |reason: String| WatchError::Credentials(format!("server {shown:?}: {reason}"));
         let mut url = Url::parse(server).map_err(|error| wrong(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong("no http or https URL".to_owned()));
@@ -64,33 +68,33 @@ impl Api {
     /// there, with the body still to come.
     ///
     /// # Errors
-    /// [`Trouble`], for a status other than 200 too.
+    /// [`WatchError`], for a status other than 200 too.
     pub(crate) async fn open(
         &self,
         url: &Url,
         patience: Duration,
-    ) -> Result<Response<Incoming>, Trouble> {
-        let credentials = self.credentials().await.map_err(Trouble::Credentials)?;
+    ) -> Result<Response<Incoming>, WatchError> {
+        let credentials = self.credentials().await.map_err(WatchError::Credentials)?;
         let mut request = Request::get(url.as_str()).header(ACCEPT, "application/json");
         if let Some(token) = &credentials.token {
             let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| Trouble::Credentials("the token is no token".to_owned()))?;
+                .map_err(|_| WatchError::Credentials("the token is no token".to_owned()))?;
             bearer.set_sensitive(true);
             request = request.header(AUTHORIZATION, bearer);
         }
         let request = request.body(Bytes::new());
-        let request = request.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        let request = request.map_err(|error| WatchError::Unreachable(error.to_string()))?;
         let sent = self.client(credentials)?;
         let answer = tokio::time::timeout(patience, async {
             let answer = sent.send(request).await;
-            let answer = answer.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+            let answer = answer.map_err(|error| WatchError::Unreachable(error.to_string()))?;
             match answer.status() {
                 StatusCode::OK => Ok(answer),
                 status => Err(refusal(status.as_u16(), answer).await),
             }
         });
         let answer = answer.await.unwrap_or_else(|_| Err(late(patience)));
-        if matches!(answer, Err(Trouble::Refused { status: 401, .. })) {
+        if matches!(answer, Err(WatchError::Refused { status: 401, .. })) {
             self.issued.forget().await;
         }
         answer
@@ -110,18 +114,18 @@ impl Api {
         url: &Url,
         patience: Duration,
         most: usize,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Vec<u8>, WatchError> {
         let body = async {
             let answer = self.open(url, patience).await?;
             let body = Limited::new(answer.into_body(), most).collect().await;
-            let body = body.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+            let body = body.map_err(|error| WatchError::Unreachable(error.to_string()))?;
             Ok(body.to_bytes().to_vec())
         };
         let body = tokio::time::timeout(patience, body).await;
         body.unwrap_or_else(|_| Err(late(patience)))
     }
 
-    fn client(&self, credentials: Credentials) -> Result<Client, Trouble> {
+    fn client(&self, credentials: Credentials) -> Result<Client, WatchError> {
         let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((trust, client)) = &*made
             && *trust == credentials.trust
@@ -129,20 +133,20 @@ impl Api {
             return Ok(client.clone());
         }
         let client = Client::trusting(CONNECT_PATIENCE, &credentials.trust);
-        let client = client.map_err(Trouble::Credentials)?;
+        let client = client.map_err(WatchError::Credentials)?;
         *made = Some((credentials.trust, client.clone()));
         Ok(client)
     }
 }
 
-async fn refusal(status: u16, answer: Response<Incoming>) -> Trouble {
+async fn refusal(status: u16, answer: Response<Incoming>) -> WatchError {
     let body = Limited::new(answer.into_body(), REFUSAL_BYTES).collect();
     let body = body.await.map(|body| body.to_bytes()).unwrap_or_default();
     refused(status, &body)
 }
 
-fn late(patience: Duration) -> Trouble {
-    Trouble::Unreachable(format!("no answer in {} s", patience.as_secs_f64()))
+fn late(patience: Duration) -> WatchError {
+    WatchError::Unreachable(format!("no answer in {} s", patience.as_secs_f64()))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::backoff::{Backoff, chance};
 use crate::event::{Page, malformed};
 use crate::lines::{Lines, TooLong};
 use crate::objects::{Objects, Snapshot, head};
-use crate::trouble::Trouble;
+use crate::watch_error::WatchError;
 use crate::watched::Watched;
 
 /// Objects of one page of a list.
@@ -135,7 +135,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     }
 
     /// Lists all objects, page after page.
-    async fn list(&self, known: &mut Snapshot<T>) -> Result<(), Trouble> {
+    async fn list(&self, known: &mut Snapshot<T>) -> Result<(), WatchError> {
         let mut objects = Objects::new();
         let (mut place, mut empty) = (String::new(), 0);
         let version = loop {
@@ -155,7 +155,9 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 }
             }
             if objects.len() > MOST_OBJECTS {
-                return Err(Trouble::Malformed(format!("over {MOST_OBJECTS} objects")));
+                return Err(WatchError::Malformed(format!(
+                    "over {MOST_OBJECTS} objects"
+                )));
             }
             if page.metadata.r#continue.is_empty() {
                 break page.metadata.resource_version;
@@ -166,13 +168,13 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 empty += 1;
                 if empty > MOST_EMPTY {
                     let text = format!("over {MOST_EMPTY} pages without a new object");
-                    return Err(Trouble::Malformed(text));
+                    return Err(WatchError::Malformed(text));
                 }
                 sleep(self.timing.first_pause).await;
             }
         };
         if version.is_empty() {
-            return Err(Trouble::Malformed("a list without a version".to_owned()));
+            return Err(WatchError::Malformed("a list without a version".to_owned()));
         }
         let first = known.replace(objects, version);
         let unpublished = || {
@@ -191,7 +193,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         known: &mut Snapshot<T>,
         version: &str,
         backoff: &mut Backoff,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WatchError> {
         let began = Instant::now();
         let length = self.timing.watch.mul_f64(1.0 + 0.5 * chance());
         let mut query = self.watched.query();
@@ -215,17 +217,17 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             };
             let data = match frame {
                 None if began.elapsed() < SHORT => {
-                    return Err(Trouble::Cut("it ended at once".to_owned()));
+                    return Err(WatchError::Cut("it ended at once".to_owned()));
                 }
                 None => return Ok(()),
-                Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),
+                Some(Err(error)) => return Err(WatchError::Cut(error.to_string())),
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             };
             let mut changed = false;
             let applied = lines.push(&data, |line| {
                 changed |= known.apply(line)?;
                 backoff.reset();
-                Ok::<(), Trouble>(())
+                Ok::<(), WatchError>(())
             });
             if changed {
                 self.publish(known);
@@ -235,7 +237,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
     }
 }
 
-impl From<TooLong> for Trouble {
+impl From<TooLong> for WatchError {
     fn from(_: TooLong) -> Self {
         Self::Malformed(format!("an event of more than {EVENT_BYTES} bytes"))
     }

@@ -19,7 +19,7 @@ mod follow;
 mod lines;
 mod objects;
 mod plugin;
-mod trouble;
+mod watch_error;
 mod watched;
 mod watching;
 

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use crate::event::{Event, Head, ObjectMeta, malformed};
-use crate::trouble::Trouble;
+use crate::watch_error::WatchError;
 
 /// Objects by name.
 pub type Objects<T> = BTreeMap<String, T>;
@@ -42,8 +42,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
     /// grow, so an event without a newer version came twice, or late.
     ///
     /// # Errors
-    /// [`Trouble`]: the watch is over.
-    pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, Trouble> {
+    /// [`WatchError`]: the watch is over.
+    pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, WatchError> {
         let event = Event::parse(line)?;
         let (Event::Is(raw) | Event::Deleted(raw) | Event::Bookmark(raw)) = &event;
         let meta = head(raw)?;
@@ -87,11 +87,13 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
 }
 
 /// # Errors
-/// [`Trouble::Malformed`]: it is no object.
-pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, Trouble> {
+/// [`WatchError::Malformed`]: it is no object.
+pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, WatchError> {
     let head: Head = serde_json::from_str(raw.get()).map_err(malformed)?;
     match head.metadata.resource_version.is_empty() {
-        true => Err(Trouble::Malformed("an object without a version".to_owned())),
+        true => Err(WatchError::Malformed(
+            "an object without a version".to_owned(),
+        )),
         false => Ok(head.metadata),
     }
 }

@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::connection_limits::{Entry, OpenConnections};
 use crate::line_ends::LineEnds;
 use crate::listener::Socket;
-use crate::open::{Entry, OpenConnections};
 use crate::preface::{Version, version_of};
 use crate::timed::Timed;
 use crate::{Limits, Listener};

@@ -14,7 +14,6 @@ use penstock_tokenizer::TextModel;
 use penstock_wire::Ready;
 
 use crate::admission::{AdmissionLimiter, AdmissionPermit, Limits};
-use crate::arrival::unix_now;
 use crate::config::Config;
 use crate::grammar::Grammars;
 use crate::lanes::Lanes;
@@ -22,6 +21,7 @@ use crate::load::LoadStreams;
 use crate::metrics::{EngineView, Metrics, Rejection};
 use crate::reading::Formats;
 use crate::render::Identity;
+use crate::request_meta::unix_now;
 
 /// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
 /// takes longer.

@@ -7,7 +7,6 @@
 
 mod admission;
 mod app;
-mod arrival;
 mod call_grammar;
 mod choice;
 mod choices;
@@ -30,6 +29,7 @@ mod offsets;
 mod pooling;
 mod reading;
 mod render;
+mod request_meta;
 mod resume;
 mod routes;
 mod run;

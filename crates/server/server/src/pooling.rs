@@ -9,9 +9,9 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Slot};
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::engine::{self, poll_output};
 use crate::metrics::RequestTimer;
+use crate::request_meta::RequestMeta;
 
 /// Inputs that were checked, with a permit for those that are at the engine at once.
 pub(crate) struct Inputs {
@@ -37,7 +37,7 @@ struct Open {
 /// Why the engine refused an input, or what ended it.
 pub(crate) async fn pool(
     app: &Arc<App>,
-    arrival: &Arrival,
+    arrival: &RequestMeta,
     inputs: Inputs,
     mut take: impl FnMut(usize, Vec<f32>),
 ) -> Result<PoolingUsage, ApiError> {
@@ -83,7 +83,7 @@ pub(crate) async fn pool(
 
 fn start(
     app: &App,
-    arrival: &Arrival,
+    arrival: &RequestMeta,
     shared: &TokenRequest,
     index: usize,
     prompt: Vec<u32>,

@@ -8,10 +8,10 @@ use penstock_wire::TokenRequest;
 
 use crate::admission::Limits;
 use crate::app::App;
-use crate::arrival::Arrival;
+use crate::request_meta::RequestMeta;
 
 /// Time and seeds of the answer, drawn anew or taken from the stream that is resumed.
-pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &Arrival) -> Origin {
+pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &RequestMeta) -> Origin {
     if let Some(resume) = &common.resume {
         return resume.origin;
     }

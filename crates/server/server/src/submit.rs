@@ -8,12 +8,12 @@ use penstock_wire::{SamplingParams, TokenRequest};
 
 use crate::admission::{AdmissionPermit, Limits, Slot};
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::choice::{Choice, TextRules};
 use crate::choices::ChoiceStreams;
 use crate::marks::Marks;
 use crate::metrics::RequestTimer;
 use crate::reading::{Reader, Reading};
+use crate::request_meta::RequestMeta;
 use crate::{engine, lengths, resume, sampling, wanted_grammar};
 
 /// What an endpoint adds to the common parameters.
@@ -24,7 +24,7 @@ pub(crate) struct EndpointParams {
     pub(crate) prompt_logprobs: Option<u8>,
     /// `None`: the outputs are plain text.
     pub(crate) reading: Option<Reading>,
-    pub(crate) arrival: Arrival,
+    pub(crate) arrival: RequestMeta,
 }
 
 /// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked

@@ -16,6 +16,7 @@ from penstock.backends import KvMover, StepFuture
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
 from penstock.backends.torch.captures import Captures, Graph
+from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.checks import GroupLimits, Limits, check
 from penstock.backends.torch.compiling import Rehearsal, compile_ahead
 from penstock.backends.torch.device import Device
@@ -51,7 +52,6 @@ from penstock.backends.torch.sampling import (
 )
 from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
 from penstock.backends.torch.step import Pause, Step
-from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
 from penstock.backends.torch.uploads import READERS, Uploads
 from penstock.backends.torch.warm_up import warm_up

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.captures import Captures
+from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.checks import Limits
 from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.kernels.language import triton
@@ -33,7 +34,6 @@ from penstock.backends.torch.ranks import Ranks
 from penstock.backends.torch.recipes import Source
 from penstock.backends.torch.shard import Shard
 from penstock.backends.torch.slots import DeviceSlots
-from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.warm_up import Zeroes, warm_up
 from penstock.backends.torch.weights import kv_groups
 from penstock.model.spec import DecoderSpec, WeightRecipes

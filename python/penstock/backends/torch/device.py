@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.async_copy import Copies, CudaCopies, on_stream, wait_for
 from penstock.backends.torch.captures import Capture, capture_cuda
-from penstock.backends.torch.copies import Copies, CudaCopies, on_stream, wait_for
-from penstock.backends.torch.losses import label, losses
+from penstock.backends.torch.device_lost import label, losses
 from penstock.backends.torch.uploads import CudaStream, InPlace, Ring, Way
 from penstock.config.machine import available_memory
 from penstock.core import PenstockError

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.copies import Copies
-from penstock.backends.torch.lanes import Job, Workers
+from penstock.backends.torch.async_copy import Copies
+from penstock.backends.torch.copy_workers import Job, Workers
 from penstock.backends.torch.pool import Pool
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import Fault, Moved, Transfer
+from penstock.core.transfer import Fault, Transfer, TransferResult
 
 if TYPE_CHECKING:
     from penstock.kv.gds import KvikioParts, Memory, Part
@@ -44,7 +44,7 @@ class DirectLoads:
         share: Share,
         pools: Sequence[Pool],
         copies: Copies,
-        answer: Callable[[Moved | Exception], None],
+        answer: Callable[[TransferResult | Exception], None],
     ) -> None:
         self._parts, self._share, self._pools = parts, share, pools
         self._copies, self._answer = copies, answer
@@ -58,7 +58,7 @@ class DirectLoads:
                 copies.crc64([_extent(pool, 0, 0)])
 
     def submit(self, transfer: Transfer) -> None:
-        dropped = partial(self._answer_once, Moved(transfer.id, False))
+        dropped = partial(self._answer_once, TransferResult(transfer.id, False))
         with self._lock:
             self._open[transfer.id] = None
         job = self._workers.submit(partial(self._run, transfer, time.monotonic()), dropped)
@@ -80,24 +80,26 @@ class DirectLoads:
         with self._lock:
             left = list(self._open)
         for each in left:
-            self._answer_once(Moved(each, False, error="tier is closed before this was done"))
+            self._answer_once(
+                TransferResult(each, False, error="tier is closed before this was done")
+            )
         return ended
 
     def _run(self, transfer: Transfer, asked: float) -> None:
         self._answer_once(self._moved(transfer, asked))
 
-    def _answer_once(self, moved: Moved) -> None:
+    def _answer_once(self, moved: TransferResult) -> None:
         with self._lock:
             known = moved.id in self._open
             self._open.pop(moved.id, None)
         if known:
             self._answer(moved)
 
-    def _moved(self, transfer: Transfer, asked: float) -> Moved:
+    def _moved(self, transfer: Transfer, asked: float) -> TransferResult:
         from penstock.kv.gds import PartDamagedError, PartMissingError, PartsError
 
         began, size = time.monotonic(), 0
-        moved = Moved(transfer.id, False, waited=began - asked)
+        moved = TransferResult(transfer.id, False, waited=began - asked)
         try:
             for part, extents in self._parts_of(transfer):
                 self._load(part, extents)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.losses import is_loss
+from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.symmetric import with_symmetric
 

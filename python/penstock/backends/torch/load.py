@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
+from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.load_attention import load_mixer
 from penstock.backends.torch.load_feed_forward import load_feed_forward
 from penstock.backends.torch.recipes import EXPERT, Source
 from penstock.backends.torch.rope import Rotation, rotation
 from penstock.backends.torch.shard import Shard
-from penstock.backends.torch.stored import Checkpoint
 from penstock.backends.torch.weights import (
     LayerWeights,
     Loader,

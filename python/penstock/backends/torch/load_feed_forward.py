@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.backends.torch.codes import Cut, Form, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.kernels import Activation, Matrix, Rule
 from penstock.backends.torch.kernels.matrix import LARGEST_EXPONENT
+from penstock.backends.torch.packed_experts import Cut, Form, empty_codes, fill_codes, kept_form
 from penstock.backends.torch.recipes import FP8_BLOCK, of_expert
 from penstock.backends.torch.weights import Loader, MixtureWeights, MlpWeights, Roles, needed
 from penstock.core import PenstockError

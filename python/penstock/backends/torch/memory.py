@@ -14,7 +14,7 @@ import torch
 from penstock.backends.torch.kernels.decode import FILLS
 from penstock.backends.torch.kernels.merge import MOST_SPLITS
 from penstock.backends.torch.kernels.sample import drawing_bytes
-from penstock.backends.torch.rules import ENTRIES
+from penstock.backends.torch.logit_processors import ENTRIES
 from penstock.backends.torch.sampling import HEAD_ROWS
 from penstock.backends.torch.shard import Shard
 from penstock.core import PenstockError

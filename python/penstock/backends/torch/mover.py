@@ -18,13 +18,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from penstock.backends import KvMover
-from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.async_copy import Copies
+from penstock.backends.torch.copy_workers import Lanes
 from penstock.backends.torch.direct import DirectLoads
-from penstock.backends.torch.lanes import Lanes
 from penstock.backends.torch.ram import RamTier
 from penstock.backends.torch.staging import Chunks, PinnedSlots
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import RAM, Fault, Moved, Transfer, TransferKind
+from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferResult
 
 LAST = 0
 """Id of the transfer that ends the thread of the answers; the engine's count from 1."""
@@ -34,7 +34,7 @@ GRACE_S = 10.0
 """What copies that have begun get at a stop, beside the time of the stores."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
-Answers = SimpleQueue[Moved | Exception]
+Answers = SimpleQueue[TransferResult | Exception]
 """An error makes the rank unusable."""
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,8 @@ class StagedMover:
             else:
                 self._native.submit(transfer)
 
-    def take(self, timeout: float = 0.0) -> list[Moved]:
-        found: list[Moved] = []
+    def take(self, timeout: float = 0.0) -> list[TransferResult]:
+        found: list[TransferResult] = []
         try:
             while True:
                 each = self._answers.get(timeout=0.0 if found else timeout)
@@ -147,7 +147,7 @@ class StagedMover:
             self._drop(lambda each: True, why)
         ended = self._end_threads(deadline)
         for staged in list(self._staged.values()):
-            self._end(staged, Moved(staged.transfer.id, False, error=f"tier {why}"))
+            self._end(staged, TransferResult(staged.transfer.id, False, error=f"tier {why}"))
         self._ram.close()
         for removal, _ in self._removals:
             self._refuse(removal, why, Fault.NONE)
@@ -240,7 +240,7 @@ class StagedMover:
 
     def _refuse(self, transfer: Transfer, why: str, fault: Fault = Fault.FAILED) -> None:
         error = why and f"tier {why}"
-        self._answers.put(Moved(transfer.id, False, error=error, fault=fault))
+        self._answers.put(TransferResult(transfer.id, False, error=error, fault=fault))
 
     # On threads -----------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
                 self._known([staged.transfer.id])
 
-    def _copy_in(self, staged: Staged, moved: Moved) -> None:
+    def _copy_in(self, staged: Staged, moved: TransferResult) -> None:
         pairs = self._staging.pairs(staged.transfer, staged.slots)
         staged.copied = self._copies.to_device(pairs).result()
         self._end(staged, moved)
@@ -269,7 +269,7 @@ class StagedMover:
         except Exception as error:  # noqa: BLE001 - the engine gets any error
             self._answers.put(error)
 
-    def _moved(self, moved: Moved) -> None:
+    def _moved(self, moved: TransferResult) -> None:
         with self._lock:
             staged = self._staged.get(moved.id)
         if staged is None:
@@ -279,7 +279,7 @@ class StagedMover:
         else:
             self._end(staged, moved)
 
-    def _end(self, staged: Staged, moved: Moved) -> None:
+    def _end(self, staged: Staged, moved: TransferResult) -> None:
         """Answer when the chunk is free, once: a copy may end after the mover has."""
         with self._lock:
             if self._staged.pop(staged.transfer.id, None) is None:

@@ -7,17 +7,21 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from penstock.backends.torch.copies import Copies
-from penstock.backends.torch.lanes import Job, Lanes
+from penstock.backends.torch.async_copy import Copies
+from penstock.backends.torch.copy_workers import Job, Lanes
 from penstock.backends.torch.staging import PinnedSlots
-from penstock.core.transfer import Moved, Transfer, TransferKind
+from penstock.core.transfer import Transfer, TransferKind, TransferResult
 
 CLOSED = "tier is closed before this was done"
 
 
 class RamTier:
     def __init__(
-        self, slots: PinnedSlots, copies: Copies, lanes: Lanes, answer: Callable[[Moved], None]
+        self,
+        slots: PinnedSlots,
+        copies: Copies,
+        lanes: Lanes,
+        answer: Callable[[TransferResult], None],
     ) -> None:
         self._slots, self._copies, self._lanes, self._answer = slots, copies, lanes, answer
         self._last: dict[int, Job] = {}
@@ -35,7 +39,7 @@ class RamTier:
             self._open.add(transfer.id)
         copied = lane.submit(
             partial(self._copy, transfer, before, time.monotonic()),
-            partial(self._answer_once, Moved(transfer.id, False, error=CLOSED)),
+            partial(self._answer_once, TransferResult(transfer.id, False, error=CLOSED)),
         )
         self._last.update(dict.fromkeys(transfer.slots, copied))
 
@@ -44,12 +48,12 @@ class RamTier:
         with self._lock:
             left = sorted(self._open)
         for each in left:
-            self._answer_once(Moved(each, False, error=CLOSED))
+            self._answer_once(TransferResult(each, False, error=CLOSED))
 
     def _copy(self, transfer: Transfer, before: Iterable[Job], asked: float) -> None:
         # A slot whose store was dropped has not what is to be loaded.
         if not all(job.wait() for job in before):
-            self._answer_once(Moved(transfer.id, False, error=CLOSED))
+            self._answer_once(TransferResult(transfer.id, False, error=CLOSED))
             return
         waited = time.monotonic() - asked
         pairs = self._slots.pairs(transfer, transfer.slots)
@@ -59,10 +63,10 @@ class RamTier:
         else:
             copied = self._copies.to_device(pairs)
         seconds = copied.result()
-        moved = Moved(transfer.id, True, bytes=size, seconds=seconds, waited=waited)
+        moved = TransferResult(transfer.id, True, bytes=size, seconds=seconds, waited=waited)
         self._answer_once(moved)
 
-    def _answer_once(self, moved: Moved) -> None:
+    def _answer_once(self, moved: TransferResult) -> None:
         with self._lock:
             known = moved.id in self._open
             self._open.discard(moved.id)

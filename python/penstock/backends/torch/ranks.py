@@ -19,12 +19,12 @@ Wiring = dict[str, Any]
 """`penstock.executor.ranks.topology` makes it."""
 
 
-class Before(Protocol):
+class PrevStage(Protocol):
     def receive(self, like: Tensor) -> Tensor:
         """Rows of the residual stream, each like a norm's weight."""
 
 
-class After(Protocol):
+class NextStage(Protocol):
     def send(self, x: Tensor) -> None: ...
 
 
@@ -41,8 +41,8 @@ class Ranks:
     """None where there is no other rank."""
 
     group: Group | None = None
-    before: Before | None = None
-    after: After | None = None
+    before: PrevStage | None = None
+    after: NextStage | None = None
 
     def sum(self, x: Tensor) -> Tensor:
         return x if self.group is None else self.group.sum(x)
@@ -197,7 +197,7 @@ def _next(rows: queue.Queue[Any], patience: float) -> Any:
         raise ConnectionError("the stage before was silent") from None
 
 
-def _before(pipe: Wiring | None, inward: queue.Queue[Any], patience: float) -> Before | None:
+def _before(pipe: Wiring | None, inward: queue.Queue[Any], patience: float) -> PrevStage | None:
     if pipe is None:
         return None
     if pipe["kind"] == "tensors":
@@ -209,7 +209,7 @@ def _before(pipe: Wiring | None, inward: queue.Queue[Any], patience: float) -> B
     return _Bytes(_Stream(pipe, patience, listens=False))
 
 
-def _after(pipe: Wiring | None, outward: queue.Queue[Any], patience: float) -> After | None:
+def _after(pipe: Wiring | None, outward: queue.Queue[Any], patience: float) -> NextStage | None:
     if pipe is None:
         return None
     if pipe["kind"] == "tensors":

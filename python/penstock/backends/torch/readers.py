@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 from torch import Tensor
 
-from penstock.backends.torch.stored import Stored, read_whole
+from penstock.backends.torch.checkpoint import Stored, read_whole
 from penstock.core import PenstockError
 
 

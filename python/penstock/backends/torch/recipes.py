@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from penstock.backends.torch import dequant
-from penstock.backends.torch.stored import Checkpoint, Stored
+from penstock.backends.torch.checkpoint import Checkpoint, Stored
 from penstock.backends.torch.uploads import PlainReads, Reads
 from penstock.core import PenstockError
 from penstock.model.spec import Recipe

@@ -21,7 +21,7 @@ from penstock.backends.torch.grammars import (
 )
 from penstock.backends.torch.inputs import to_device
 from penstock.backends.torch.kernels import sample
-from penstock.backends.torch.rules import RuledRow, changed
+from penstock.backends.torch.logit_processors import RuledRow, changed
 from penstock.backends.torch.slots import DeviceSlots, Slot, Slots
 from penstock.core import LogprobRow, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE

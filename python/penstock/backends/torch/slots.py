@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.backends.torch.checks import Limits, distinct
 from penstock.backends.torch.grammars import Constraint, Grammars
 from penstock.backends.torch.inputs import to_device
-from penstock.backends.torch.rules import Rules
+from penstock.backends.torch.logit_processors import Rules
 from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.pooling import Pooling

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from penstock.backends.torch.copies import PAGE, Copies, Pair
+from penstock.backends.torch.async_copy import PAGE, Copies, Pair
 from penstock.backends.torch.pool import Layout, Pool
 from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Transfer, TransferKind

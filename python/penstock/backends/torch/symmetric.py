@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.copies import wait_for
-from penstock.backends.torch.losses import is_loss
+from penstock.backends.torch.async_copy import wait_for
+from penstock.backends.torch.device_lost import is_loss
 from penstock.core import PenstockError
 
 if TYPE_CHECKING:

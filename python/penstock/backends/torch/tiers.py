@@ -17,7 +17,7 @@ from torch import Tensor
 
 from penstock.backends import KvMover
 from penstock.backends.mover_options import mover_options
-from penstock.backends.torch.copies import Copies
+from penstock.backends.torch.async_copy import Copies
 from penstock.backends.torch.direct import DirectLoads, Share
 from penstock.backends.torch.mover import Answers, StagedMover
 from penstock.backends.torch.pool import Pool

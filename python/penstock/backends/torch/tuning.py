@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from penstock.backends.torch.captures import capture_cuda
+from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.feed_forward import few_rows, mixture_of_few, mixture_of_many
 from penstock.backends.torch.kernels import Activation, Matrix, activate
 from penstock.backends.torch.kernels.skinny import (
@@ -32,7 +33,6 @@ from penstock.backends.torch.kernels.skinny import (
     fits,
     skinny_product,
 )
-from penstock.backends.torch.losses import is_loss
 from penstock.backends.torch.products import FASTER, product_key
 from penstock.backends.torch.weights import HeadWeights, MixtureWeights, MlpWeights
 

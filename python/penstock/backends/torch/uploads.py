@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.checkpoint import Stored
 from penstock.backends.torch.readers import Part, Piece, Readers, ReadRequest
-from penstock.backends.torch.stored import Stored
 from penstock.core import PenstockError
 
 READERS = 8

@@ -23,8 +23,8 @@ from penstock.backends.torch.grammars import RowMasks
 from penstock.backends.torch.graphs import draw_all
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels.decode import split_count, split_tokens
+from penstock.backends.torch.logit_processors import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.model import Model, one_of_each
-from penstock.backends.torch.rules import ENTRIES, RuledRow, Rules
 from penstock.backends.torch.sampling import HEAD_ROWS, Draws, draw, score
 from penstock.backends.torch.slots import WRITTEN, DeviceSlots, Updates
 from penstock.backends.torch.tuning import tune

@@ -25,7 +25,7 @@ from penstock.core import (
 )
 from penstock.core.codec import CodecError, decode_result, encode_result
 from penstock.core.progress import ProgressLine
-from penstock.core.transfer import Moved
+from penstock.core.transfer import TransferResult
 from penstock.executor.ranks.transfers import decode_moved, encode_moved
 
 ALLOCATE = b"A"
@@ -104,7 +104,7 @@ class MoverClosed:
 class TransferResults:
     """Transfers that ended on this rank. `encode_results` splits them into messages."""
 
-    results: tuple[Moved, ...]
+    results: tuple[TransferResult, ...]
 
 
 Single = LoadStatus | Loaded | Ready | Computed | Failed | MoverReport | MoverClosed
@@ -145,7 +145,7 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
     return b"F" + json.dumps(fields).encode()
 
 
-def encode_results(results: Iterable[Moved], capacity: int) -> Iterator[bytes]:
+def encode_results(results: Iterable[TransferResult], capacity: int) -> Iterator[bytes]:
     """Answers of at most `capacity` bytes; none without results."""
     return (b"M" + batch for batch in encode_moved(results, capacity - 1))
 

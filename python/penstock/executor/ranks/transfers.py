@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from penstock import _native
 from penstock.core.errors import CodecError
-from penstock.core.transfer import Moved, OpenTiers, Transfer
+from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 TRANSFER = b"T"
 OPEN = b"O"
@@ -43,12 +43,12 @@ def transfer_bytes(blocks: int) -> int:
     return len(TRANSFER) + _native.transfer_bytes(blocks)
 
 
-def encode_moved(batch: Iterable[Moved], capacity: int) -> list[bytes]:
+def encode_moved(batch: Iterable[TransferResult], capacity: int) -> list[bytes]:
     """As many messages of at most `capacity` bytes as it takes; errors are cut to 1 KiB."""
     return _native.encode_transfer_results(batch, capacity)
 
 
-def decode_moved(data: bytes) -> tuple[Moved, ...]:
+def decode_moved(data: bytes) -> tuple[TransferResult, ...]:
     """CodecError unless `data` is whole results and nothing else."""
     return tuple(_native.decode_transfer_results(data))
 

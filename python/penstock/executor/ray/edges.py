@@ -98,7 +98,7 @@ def open_edges(
 
 def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
     """Make the device of an actor's tensors known to Ray, in the actor."""
-    backend = import_module("penstock.backends.torch.pair")
+    backend = import_module("penstock.backends.torch.ray_communicator")
     announce(backend.Accelerator(device, overlap, actor.lose), buffer_bytes)
 
 

@@ -16,7 +16,7 @@ from penstock.kv.tiers.lookup import TierLookup
 from penstock.kv.tiers.plan import cover
 from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.stats import Stats
-from penstock.kv.tiers.transfers import Common, Transfers
+from penstock.kv.tiers.transfers import TierContext, Transfers
 from penstock.kv.tiers.write_behind import WriteBehind
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TierCache(Tiers):
         self._stats = stats
         self._rates = rates
         self._transfers = transfers = Transfers(pools, executor, breakers, clock)
-        common = Common(pools, transfers, index, shape, rates, stats, clock, events)
+        common = TierContext(pools, transfers, index, shape, rates, stats, clock, events)
         self.write_behind = WriteBehind(common)
         self._lookup = TierLookup(common, self.write_behind)
         self._loader = Loader(common, self.write_behind)
@@ -68,8 +68,8 @@ class TierCache(Tiers):
         return self.write_behind.offloading > 0
 
     @property
-    def hung(self) -> float:
-        return self._transfers.hung
+    def stalled_for(self) -> float:
+        return self._transfers.stalled_for
 
     @property
     def next_poll(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.transfer import Moved, Transfer
+from penstock.core.transfer import Transfer, TransferResult
 
 if TYPE_CHECKING:
     from penstock.kv.tiers.load import PrefixLoad
@@ -52,7 +52,7 @@ class Tiers:
         return False
 
     @property
-    def hung(self) -> float:
+    def stalled_for(self) -> float:
         """Seconds for which a load that stalls has held blocks; 0 without one."""
         return 0.0
 
@@ -103,5 +103,5 @@ class TransferExecutor(Protocol):
     def transfer(self, transfer: Transfer, /) -> None:
         """Begin, and return at once."""
 
-    def moved(self) -> list[Moved]:
+    def moved(self) -> list[TransferResult]:
         """Transfers that every rank has answered since the last call."""

@@ -11,7 +11,7 @@ from functools import partial
 
 from penstock.core import TierKind, TierTokens
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.core.transfer import RAM, TransferKind, TransferResult
 from penstock.kv.tiers.plan import (
     Chunk,
     LoadPlan,
@@ -21,7 +21,7 @@ from penstock.kv.tiers.plan import (
     plan_whole,
 )
 from penstock.kv.tiers.stats import TierStats
-from penstock.kv.tiers.transfers import Common
+from penstock.kv.tiers.transfers import TierContext
 from penstock.kv.tiers.write_behind import WriteBehind
 
 IN_FLIGHT = 6
@@ -181,7 +181,7 @@ class PrefixLoad:
 
 
 class Loader:
-    def __init__(self, common: Common, write_behind: WriteBehind) -> None:
+    def __init__(self, common: TierContext, write_behind: WriteBehind) -> None:
         self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
         self._rates, self._stats = common.rates, common.stats
         self._shape, self._clock = common.shape, common.clock
@@ -284,7 +284,7 @@ class Loader:
         computed = self._rates.compute_seconds(segment.first * size, segment.blocks * size)
         return max(STALLED * expected, computed, LEAST_STALL)
 
-    def _loaded(self, load: PrefixLoad, segment: LoadSegment, moved: Moved) -> None:
+    def _loaded(self, load: PrefixLoad, segment: LoadSegment, moved: TransferResult) -> None:
         tier = segment.tier
         if self._issued.pop(segment, None):
             self._count(segment, -1)
@@ -358,7 +358,7 @@ class Loader:
         )
         pool.release(spare)
 
-    def _measured(self, tier: int, began: float, moved: Moved) -> None:
+    def _measured(self, tier: int, began: float, moved: TransferResult) -> None:
         now = self._clock()
         self._measure_at[tier] = now + max(MEASURE_INTERVAL, MEASURE_SHARE * (now - began))
         self._stats.tiers[tier].loaded(moved)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.core.transfer import RAM, TransferKind, TransferResult
 from penstock.kv.tiers.load import PrefixLoad
 from penstock.kv.tiers.plan import Chunk, chunks_to_probe, tails_to_probe
-from penstock.kv.tiers.transfers import Common
+from penstock.kv.tiers.transfers import TierContext
 from penstock.kv.tiers.write_behind import WriteBehind
 
 
 class TierLookup:
-    def __init__(self, common: Common, write_behind: WriteBehind) -> None:
+    def __init__(self, common: TierContext, write_behind: WriteBehind) -> None:
         self._transfers, self._index = common.transfers, common.index
         self._rates, self._stats = common.rates, common.stats
         self._per_chunk = common.shape.per_chunk
@@ -63,7 +63,9 @@ class TierLookup:
             done = partial(self._probed, load, tier, chunks)
             self._transfers.begin(TransferKind.PROBE, tier, done, keys=keys, counts=counts)
 
-    def _probed(self, load: PrefixLoad, tier: int, chunks: Sequence[Chunk], moved: Moved) -> None:
+    def _probed(
+        self, load: PrefixLoad, tier: int, chunks: Sequence[Chunk], moved: TransferResult
+    ) -> None:
         load.probes.remove(tier)
         hits = sum(moved.found)
         self._count(tier, hits, len(moved.found) - hits)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.core import TierKind
-from penstock.core.transfer import Fault, Moved
+from penstock.core.transfer import Fault, TransferResult
 from penstock.kv.tiers.breaker import BreakerState, CircuitBreaker
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TierStats:
     loads: Durations = field(default_factory=Durations)
     stores: Durations = field(default_factory=Durations)
 
-    def loaded(self, moved: Moved) -> None:
+    def loaded(self, moved: TransferResult) -> None:
         if moved.done:
             self.loaded_bytes += moved.bytes
             self.loads.observe(moved.seconds)
@@ -78,7 +78,7 @@ class TierStats:
         else:
             self.misses += 1
 
-    def stored(self, moved: Moved) -> None:
+    def stored(self, moved: TransferResult) -> None:
         if moved.done:
             self.stored_bytes += moved.bytes
             self.stores.observe(moved.seconds)

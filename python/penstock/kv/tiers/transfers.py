@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.plan import NO_BLOCK
-from penstock.core.transfer import KEY_BYTES, RAM, Fault, Moved, Transfer, TransferKind
+from penstock.core.transfer import KEY_BYTES, RAM, Fault, Transfer, TransferKind, TransferResult
 from penstock.kv.events import KvEvents
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers.breaker import BreakerState, CircuitBreaker
@@ -28,7 +28,7 @@ POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
 STALL = 5.0
 """Seconds after which a store or a lookup probe counts as stalled."""
 
-Done = Callable[[Moved], None]
+Done = Callable[[TransferResult], None]
 
 log = logging.getLogger("penstock.kv.tiers")
 
@@ -158,7 +158,7 @@ class Transfers:
         opened = self.skipped - skipped
         self.cancel([number for number, each in self._open.items() if each.tier in opened])
 
-    def _judge(self, each: _Open, moved: Moved) -> None:
+    def _judge(self, each: _Open, moved: TransferResult) -> None:
         """A lookup probe is answered from an index, so it does not prove that bytes can be had."""
         breaker = self._breakers[each.tier - 1]
         if moved.fault is Fault.FAILED:
@@ -183,7 +183,7 @@ class Transfers:
         self.cancel(late)
 
     @property
-    def hung(self) -> float:
+    def stalled_for(self) -> float:
         """Seconds for which a load that stalls has held blocks; 0 without one."""
         loads = (
             at
@@ -198,7 +198,7 @@ class Transfers:
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class TierContext:
     """What lookup, loads and write-behind share."""
 
     pools: Sequence[BlockPool]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from penstock.core.transfer import RAM, Moved, TransferKind
+from penstock.core.transfer import RAM, TransferKind, TransferResult
 from penstock.kv.tiers.contract import Blocks
-from penstock.kv.tiers.transfers import Common, Done
+from penstock.kv.tiers.transfers import Done, TierContext
 
 IN_FLIGHT = 2
 """Stores of a chunk tier in flight, at most."""
@@ -42,7 +42,7 @@ class ChunkStore(NamedTuple):
 class WriteBehind:
     """Queues of the chunk tiers, the chunks that these are known to have, and stores in flight."""
 
-    def __init__(self, common: Common) -> None:
+    def __init__(self, common: TierContext) -> None:
         self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
         self._rates, self._stats = common.rates, common.stats
         self._per_chunk = common.shape.per_chunk
@@ -204,13 +204,13 @@ class WriteBehind:
             TransferKind.STORE, tier, ended, blocks=blocks, slots=slots, keys=keys, parent=parent
         )
 
-    def _ended(self, tier: int, blocks: int, done: Done, moved: Moved) -> None:
+    def _ended(self, tier: int, blocks: int, done: Done, moved: TransferResult) -> None:
         self._storing[tier] -= 1
         self._held -= blocks
         self._stats.tiers[tier].stored(moved)
         done(moved)
 
-    def _in_ram(self, digests: list[bytes], awaited: bool, moved: Moved) -> None:
+    def _in_ram(self, digests: list[bytes], awaited: bool, moved: TransferResult) -> None:
         self.offloading -= len(digests) * awaited
         if self._index is None:
             return
@@ -222,7 +222,7 @@ class WriteBehind:
             self._report(RAM, digest, (digest,))
         self._report_left()
 
-    def _stored(self, store: ChunkStore, moved: Moved) -> None:
+    def _stored(self, store: ChunkStore, moved: TransferResult) -> None:
         if moved.done:
             self._rates.stored(store.tier, moved.bytes, moved.seconds)
             if store.key in self._known[store.tier - 1]:

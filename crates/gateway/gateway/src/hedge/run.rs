@@ -6,7 +6,7 @@ use std::time::Instant;
 use penstock_routing::ReplicaId;
 
 use crate::attempt::{Answer, AttemptError, attempt};
-use crate::call::Call;
+use crate::call::ProxiedRequest;
 use crate::gateway::Gateway;
 use crate::headers::is_stream;
 use crate::hedge::HedgeSettings;
@@ -19,7 +19,7 @@ use crate::pool::{Pool, Routed};
 /// replica's work, and so does its reservation. A second replica is one of those `tried`.
 pub(crate) async fn attempt_hedged(
     gateway: &Gateway,
-    call: &Call,
+    call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
     routed: Routed,
     tried: &mut Vec<ReplicaId>,
@@ -57,7 +57,7 @@ pub(crate) async fn attempt_hedged(
 
 /// Another replica for the request, with the reservation.
 fn second(
-    call: &Call,
+    call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
     settings: &HedgeSettings,
     tried: &mut Vec<ReplicaId>,
@@ -79,7 +79,7 @@ fn second(
 
 /// Whether two replicas may compute it. The header of an answer that comes whole is its end: that
 /// it has not come says nothing.
-fn may_be_hedged(call: &Call, settings: &HedgeSettings) -> bool {
+fn may_be_hedged(call: &ProxiedRequest, settings: &HedgeSettings) -> bool {
     let short = call.body.len() <= settings.max_bytes;
     let members = short.then(|| Members::of(&call.body)).flatten();
     members.is_some_and(|members| members.is_stream() && members.are_repeatable(call.path()))

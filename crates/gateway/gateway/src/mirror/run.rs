@@ -16,7 +16,7 @@ use penstock_http::{ClientError, Level, log};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::attempt::outcome_of;
-use crate::call::{Call, Head};
+use crate::call::{Head, ProxiedRequest};
 use crate::events::{EventContent, Events, count, data};
 use crate::gateway::Gateway;
 use crate::headers::{REQUEST_ID, is_plain, is_stream};
@@ -70,7 +70,7 @@ impl Tap {
 /// the budget.
 pub(crate) fn begin(
     gateway: &Arc<Gateway>,
-    call: &Call,
+    call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
     parts: &Parts,
     arrived: Instant,

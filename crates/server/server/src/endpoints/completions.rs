@@ -12,9 +12,9 @@ use penstock_http::request_id;
 use super::completions_render::{CompletionRender, ShownPrompt, Style};
 use crate::admission::AdmissionPermit;
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::jobs::{Job, work_on};
 use crate::lengths::truncate;
+use crate::request_meta::RequestMeta;
 use crate::stream;
 use crate::submit::{EndpointParams, submit};
 use penstock_api_http::Failure;
@@ -26,7 +26,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrival = Arrival::of(&request);
+    let arrival = RequestMeta::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let AdmittedRequest {

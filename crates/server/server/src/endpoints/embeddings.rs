@@ -14,15 +14,15 @@ use penstock_wire::{Pooler, PoolerOutput};
 
 use super::pooled::{body, encoded, given, inputs, pooler};
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::jobs::{Job, work_on};
 use crate::pooling::{Inputs, pool};
+use crate::request_meta::RequestMeta;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrival = Arrival::of(&request);
+    let arrival = RequestMeta::of(&request);
     let request_id = request_id(&request);
     let sent = app.read_body(request).await?;
     let caller = arrival.clone();
@@ -57,7 +57,7 @@ struct Form {
     normalize: bool,
 }
 
-fn prepare(job: &Job<'_>, arrival: &Arrival) -> Result<AdmittedRequest, ApiError> {
+fn prepare(job: &Job<'_>, arrival: &RequestMeta) -> Result<AdmittedRequest, ApiError> {
     let request = EmbeddingRequest::parse(job.body)?;
     let pooled = request.pooled;
     job.app.check_model(pooled.model.as_deref())?;

@@ -18,15 +18,15 @@ use serde_json::json;
 
 use super::pooled::{body, encoded, inputs, pooler};
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::jobs::{Job, work_on};
 use crate::pooling::{Inputs, pool};
+use crate::request_meta::RequestMeta;
 
 pub(crate) async fn score(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrival = Arrival::of(&request);
+    let arrival = RequestMeta::of(&request);
     let request_id = request_id(&request);
     let sent = app.read_body(request).await?;
     let (scores, usage, request) = scores(&app, &arrival, sent, |body| {
@@ -53,7 +53,7 @@ pub(crate) async fn rerank(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrival = Arrival::of(&request);
+    let arrival = RequestMeta::of(&request);
     let request_id = request_id(&request);
     let sent = app.read_body(request).await?;
     let (scores, usage, (model, shown)) = scores(&app, &arrival, sent, |body| {
@@ -111,7 +111,7 @@ enum Rule {
 /// The score of each pair, the tokens that it took, and what the request asked for besides.
 async fn scores<T: Send + 'static>(
     app: &Arc<App>,
-    arrival: &Arrival,
+    arrival: &RequestMeta,
     sent: HeldBody,
     parse: impl FnOnce(&[u8]) -> Result<(Pairs, T), ApiError> + Send + 'static,
 ) -> Result<(Vec<f32>, PoolingUsage, (Option<String>, T)), ApiError> {
@@ -130,7 +130,11 @@ async fn scores<T: Send + 'static>(
     Ok((rule.apply(&vectors), usage, rest))
 }
 
-fn prepare(job: &Job<'_>, arrival: &Arrival, pairs: &Pairs) -> Result<(Inputs, Rule), ApiError> {
+fn prepare(
+    job: &Job<'_>,
+    arrival: &RequestMeta,
+    pairs: &Pairs,
+) -> Result<(Inputs, Rule), ApiError> {
     let pooled = &pairs.pooled;
     job.app.check_model(pooled.model.as_deref())?;
     let pooler = pooler(job.app)?;

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use crate::admission::Limits;
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::jobs::Job;
 use crate::pooling::Inputs;
 use crate::render::Identity;
+use crate::request_meta::RequestMeta;
 
 /// Admits a request of `count` inputs; `encode` makes the token ids of each, in order.
 pub(super) fn inputs(
     job: &Job<'_>,
-    arrival: &Arrival,
+    arrival: &RequestMeta,
     pooled: &Pooled,
     count: usize,
     mut encode: impl FnMut(usize, &Limits) -> Result<Vec<u32>, ApiError>,

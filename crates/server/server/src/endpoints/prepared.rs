@@ -7,12 +7,12 @@ use penstock_tokenizer::Conversation;
 
 use crate::admission::AdmissionPermit;
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::call_grammar::CallConstraint;
 use crate::choices::ChoiceStreams;
 use crate::jobs::{ChatPrompt, Job};
 use crate::lengths::truncate;
 use crate::reading::Reading;
+use crate::request_meta::RequestMeta;
 use crate::submit::{EndpointParams, submit};
 
 /// An admitted and tokenized request.
@@ -113,7 +113,7 @@ impl AdmittedRequest {
     pub(super) async fn submit(
         mut self,
         app: &Arc<App>,
-        arrival: Arrival,
+        arrival: RequestMeta,
     ) -> Result<(Common, ChoiceStreams), ApiError> {
         if let Some(calls) = self.calls {
             self.common.grammar = Some(calls.grammar(app).await?);

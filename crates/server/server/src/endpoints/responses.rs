@@ -12,8 +12,8 @@ use penstock_http::request_id;
 use super::prepared::{count, prepare};
 use super::responses_render::ResponsesRender;
 use crate::app::App;
-use crate::arrival::Arrival;
 use crate::jobs::work_on;
+use crate::request_meta::RequestMeta;
 use crate::stream;
 use penstock_api_http::{Failure, json};
 
@@ -21,7 +21,7 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Failure> {
-    let arrival = Arrival::of(&request);
+    let arrival = RequestMeta::of(&request);
     let request_id = request_id(&request);
     let body = app.read_body(request).await?;
     let (mut echo, prepared) = work_on(&app, body, |job| {

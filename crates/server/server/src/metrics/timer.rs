@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use penstock_wire::Output;
 
 use super::{Ending, Metrics};
-use crate::arrival::Arrival;
+use crate::request_meta::RequestMeta;
 
 /// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts
 /// as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
     /// The key's bearer pays for what is generated.
-    arrival: Arrival,
+    arrival: RequestMeta,
     submitted: Instant,
     queued: Duration,
     first_token: Option<Instant>,
@@ -30,7 +30,7 @@ impl RequestTimer {
     /// Starts when the request has been handed to the engine.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
-        arrival: Arrival,
+        arrival: RequestMeta,
         prompt_tokens: u32,
         max_tokens: u32,
     ) -> Self {

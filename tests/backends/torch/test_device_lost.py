@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from penstock.backends.torch import device as device_module
 from penstock.backends.torch import group as group_module
-from penstock.backends.torch.copies import _CudaCopied
+from penstock.backends.torch.async_copy import _CudaCopied
 from penstock.backends.torch.device import Cuda, check_driver
+from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.group import NcclGroup
-from penstock.backends.torch.losses import is_loss
 from penstock.core import DeviceLostError, PenstockError
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.torch.device_lost import REMEDY, losses
 from penstock.backends.torch.kernels import crc64
-from penstock.backends.torch.losses import REMEDY, losses
 from penstock.core import DeviceLostError, PenstockError
 
 PAGE = 4096

@@ -10,7 +10,7 @@ use penstock_http::Caller;
 
 /// When a client's request came in, and whose key it carried, where that has a name.
 #[derive(Clone)]
-pub(crate) struct Arrival {
+pub(crate) struct RequestMeta {
     pub(crate) at: Instant,
     /// Unix time, in seconds.
     pub(crate) unix: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Arrival {
     pub(crate) caller: Option<Arc<Caller>>,
 }
 
-impl Arrival {
+impl RequestMeta {
     pub(crate) fn of(request: &Request<Body>) -> Self {
         Self {
             at: Instant::now(),

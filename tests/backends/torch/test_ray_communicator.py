@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from penstock.backends.torch import device
-from penstock.backends.torch.pair import Accelerator, Pair, open_nccl
+from penstock.backends.torch.ray_communicator import Accelerator, Pair, open_nccl
 from tests.backends.torch.test_group import HANG, KEY, free_address
 from tests.fakes.ray_gpu import open_gloo
 

@@ -11,7 +11,7 @@ from penstock.scheduler.sequence import Sequence
 U32_MAX = 2**32 - 1
 
 
-class Outbox:
+class OutputBuffer:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._rows = StepOutputs()

@@ -6,12 +6,12 @@ from bisect import insort
 
 from penstock.core import FinishReason, InvalidValueError
 from penstock.kv import KvCache, PoolCorruptError
-from penstock.scheduler.outbox import Outbox
+from penstock.scheduler.output_buffer import OutputBuffer
 from penstock.scheduler.prefixes import Prefixes
 from penstock.scheduler.sequence import NO_SLOT, Sequence
 
 
-class Roster:
+class SequenceTable:
     """`waiting` and `running` are sorted by `order`; all but waiting sequences have a slot.
 
     A sequence that ends while plans in flight hold it is `leaving`: it is answered at once, and
@@ -19,7 +19,7 @@ class Roster:
     until `sweep`, so that they can be made while it is read.
     """
 
-    def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: Outbox) -> None:
+    def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: OutputBuffer) -> None:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.slots = list(range(slots - 1, -1, -1))

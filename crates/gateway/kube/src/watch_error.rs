@@ -2,7 +2,7 @@
 
 /// The text goes to the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum WatchError {
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
@@ -17,7 +17,7 @@ pub(crate) enum Trouble {
     Malformed(String),
 }
 
-impl Trouble {
+impl WatchError {
     /// The version does not help any more: the objects have to be listed.
     pub(crate) fn needs_list(&self) -> bool {
         match self {

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from penstock.backends.torch.device_lost import is_loss
 from penstock.backends.torch.group import LEAST_MESSAGE, StarStore
-from penstock.backends.torch.losses import is_loss
 from penstock.core import PenstockError
 
 RANKS = 2
