@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from penstock.cli.gateway import add_arguments
 from tests.project import tree
 
 DOCS = tree.REPOSITORY / "docs"
@@ -133,3 +135,18 @@ def test_errors_of_the_page_are_those_of_the_code() -> None:
         if path.is_relative_to(tree.PYTHON) or "/src/" in tree.relative(path)
     )
     assert not [part for part in PRINTED if part not in page or part not in code]
+
+
+def test_the_reference_of_the_gateway_has_its_flags_and_metrics() -> None:
+    page = (DOCS / "gateway-reference.md").read_text()
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    flags = [name for action in parser._actions for name in action.option_strings]
+    crate = (path for path in tree.sources(".rs") if "crates/gateway/" in tree.relative(path))
+    named = re.findall(
+        r'"(penstock:gateway_\w+?)(?:_count|_sum)?"', "".join(map(tree.shipped_rust, crate))
+    )
+    assert len(flags) > 25
+    assert len(named) > 20
+    assert not [flag for flag in flags if f"`{flag}" not in page]
+    assert not [name for name in named if f"`{name}`" not in page]
