@@ -23,7 +23,7 @@ from tests.e2e.sse import Completion, completion
 
 BODY: dict[str, object] = {"model": "llama", "prompt": "t1 t2 t3", "max_tokens": 4}
 LLAMA = ("--served-model-name", "llama")
-SATURATED = "When all replicas are saturated"
+SATURATED = "Queues and priorities"
 KINDS = "Kinds of the inference extension"
 
 
@@ -46,7 +46,7 @@ def ask(client: httpx.Client, **more: object) -> httpx.Response:
 def test_retries(tmp_path: Path) -> None:
     with ExitStack() as stack:
         echoes = [stack.enter_context(Echo(("llama",), status=503)) for _ in range(3)]
-        text = example("The path of a request")
+        text = example("Retries")
         gateway = stack.enter_context(run(text, [echo.url for echo in echoes], tmp_path))
         client = stack.enter_context(gateway.client())
         assert ask(client).status_code == 503
@@ -255,7 +255,7 @@ def test_kinds(tmp_path: Path) -> None:
 
 
 RUN_BY: dict[str, Callable[..., object]] = {
-    "The path of a request": test_retries,
+    "Retries": test_retries,
     SATURATED: test_queues_and_objectives,
     "Failover": test_failover,
     "Failover by text": test_failover_text.test_a_stream_goes_on_behind_its_text,

@@ -18,7 +18,7 @@ from tests.grammar import vocabulary
 from tests.real_ranks import TINY
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 EXAMPLES = [
     pytest.param(code, id=f"{page.relative_to(REPOSITORY)}-{at}")
     for page in PAGES

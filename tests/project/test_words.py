@@ -20,7 +20,6 @@ RIDDLES = re.compile(
 RIDDLES_EXEMPT = ("tests/project/test_words.py", "benchmarks/results/")
 # A URL, a path or a table row has no place for a line break.
 UNBREAKABLE = re.compile(r"^\W*\S+\W*$|^\s*\|")
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 # Files and directories whose lines are data, each with its reason.
 LONG_LINES = {
     "benchmarks/results/": "as the tools wrote them",
@@ -60,13 +59,3 @@ def long_lines(columns: int, *suffixes: str) -> list[str]:
 def test_lines_end_at_their_column() -> None:
     assert not long_lines(CODE_COLUMNS, *CODE)
     assert not long_lines(MARKDOWN_COLUMNS, ".md")
-
-
-def test_links_of_documents_lead_to_files() -> None:
-    wrong = [
-        f"{name}: {target}"
-        for name, path in files(".md")
-        for target in LINK.findall(path.read_text())
-        if not (path.parent / target).exists()
-    ]
-    assert not wrong

@@ -3,7 +3,7 @@
 //! The text so far becomes the end of the prompt for the next replica. Its events continue the
 //! first stream: they keep the first id, time and model, repeat no role, and count the usage of
 //! both replicas. The bounds of tokens in the text are unknown, so this is not exact
-//! (docs/gateway.md).
+//! (docs/gateway-reference.md).
 
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};

@@ -60,7 +60,8 @@ impl Default for Pace {
 /// Tiers behind a replica's pool.
 pub const TIERS: usize = 3;
 /// What a token in RAM, on a disk or in shared storage is worth where the time of a load is not
-/// reported: means of what data sheets give for models on accelerators (docs/gateway.md).
+/// reported: means of what data sheets give for models on accelerators
+/// (docs/internals/gateway.md).
 const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
 
 /// A replica and its load at the moment of the decision: what it reported, and what was sent to it
