@@ -17,7 +17,7 @@ pub struct Reloaded<T> {
     value: RwLock<Arc<T>>,
 }
 
-/// Modification time and size (or inode) of each file; `None` for a missing one.
+/// Modification time and size of each file; `None` for a missing one.
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
 impl<T: Send + Sync + 'static> Reloaded<T> {
