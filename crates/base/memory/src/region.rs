@@ -1,4 +1,4 @@
-//! A range of zeroed memory of one's own.
+//! An owned range of zeroed memory.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use crate::touch::populate;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory from the operating system, aligned to huge pages (2 MiB), untouched until used.
-/// Who may refer to which part of it is its owner's business.
+/// The owner manages which parts are borrowed.
 pub struct Region {
     mapped: NonNull<u8>,
     mapped_len: usize,
@@ -68,7 +68,7 @@ impl Region {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

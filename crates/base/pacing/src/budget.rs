@@ -2,13 +2,13 @@
 
 use crate::curve::{CostCurve, Points};
 
-/// Longest mixed step, in steps that only decode: the inter-token latency of running answers while
-/// prompts are computed (the stalls of Agrawal et al. 2024, Sarathi-Serve).
+/// Upper bound on a mixed step, as a multiple of a decode-only step. It bounds the inter-token
+/// latency during prefill (the stalls of Agrawal et al. 2024, Sarathi-Serve).
 const STRETCH: f64 = 3.0;
 /// Fewest prompt tokens of a step: the sequences behind a prompt wait for it, and few sequences
 /// decode at a higher price each.
 const FEWEST: u32 = 32;
-/// Prompt tokens from which on a step says what one costs.
+/// Minimum prompt tokens of a step that counts as a measurement of the cost per token.
 const COUNTED: u32 = 16;
 /// Steps of a size before its average counts: the first one may compile a kernel or capture a
 /// graph.
@@ -18,7 +18,7 @@ const SURE: u32 = 2;
 /// than many short ones, for running answers too.
 const WASTE: f64 = 0.5;
 
-/// Learns what steps cost and bounds the prompt tokens of the next one.
+/// Learns the cost of steps and bounds the prompt tokens of the next one.
 ///
 /// Sizes are tried from the smallest up: a budget is at most twice the largest size that was
 /// measured. Measurements expire, so a cost that was learnt in an unusual moment does not hold for

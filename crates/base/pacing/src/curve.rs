@@ -1,4 +1,4 @@
-//! A cost as a function of a size, measured.
+//! A measured cost curve: seconds as a function of size.
 
 /// Weight of the newest step in an average.
 const FRESH: f64 = 0.25;

@@ -18,8 +18,8 @@ pub struct Add {
 pub struct TokenRequest {
     /// Not empty.
     pub prompt: Vec<u32>,
-    /// How many of `prompt`, its last, are the output of a run that was cut off: they count as
-    /// output. Fewer than the prompt and than `max_tokens`.
+    /// Number of last tokens of `prompt` that are the output of an interrupted run to resume; they
+    /// count as output. Less than the prompt's length and than `max_tokens`.
     pub resumed: u32,
     /// At least 1; prompt and output together fit the engine's `max_model_len`.
     pub max_tokens: u32,
@@ -31,13 +31,13 @@ pub struct TokenRequest {
     pub skip_prefix_cache: bool,
     /// End with the pooled hidden state of the prompt, without a token.
     pub pool: bool,
-    /// End as rejected after the engine's longest wait, if it has not begun by then.
+    /// End as rejected if the request has not begun within the engine's maximum wait.
     pub expires: bool,
-    /// What the output must match; choices of one client request share it.
+    /// Grammar that constrains the output; shared by the choices of one client request.
     pub grammar: Option<Arc<Grammar>>,
     /// Adapter applied to the weights; 0 is none.
     pub adapter: u32,
-    /// Lower ones are computed first, where the engine schedules by priority.
+    /// Lower values are computed first, if the engine schedules by priority.
     pub priority: i32,
     pub stop_token_ids: Vec<u32>,
     /// Requests with different salts share no cached prefix.
@@ -133,7 +133,7 @@ impl Add {
 }
 
 impl TokenRequest {
-    /// The ranges, for both directions. Sampling parameters check themselves.
+    /// Checks the ranges when encoding and decoding. Sampling parameters have their own checks.
     fn check(&self) -> Result<(), Refused> {
         check_prompt(&self.prompt)?;
         let after = PROMPT_AT + 4 * self.prompt.len();

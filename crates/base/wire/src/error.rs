@@ -1,6 +1,6 @@
 use super::{MAX_FRAME_BYTES, WIRE_VERSION};
 
-/// Why a frame cannot be read or written.
+/// Reason that a frame cannot be decoded or encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{frame} frame, field {field} at byte {offset}: {problem}")]
 pub struct FrameError {
@@ -13,7 +13,7 @@ pub struct FrameError {
     pub problem: Problem,
 }
 
-/// What is wrong with a field.
+/// Fault of a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("{needed} bytes are needed, {left} are left in the frame")]
@@ -78,7 +78,7 @@ impl Refused {
     }
 }
 
-/// Refuses `value` of the field at `offset` of its struct unless `ok`.
+/// Returns an error for `value` of the field at `offset` of its struct unless `ok`.
 pub(super) fn rule(
     field: &'static str,
     offset: usize,

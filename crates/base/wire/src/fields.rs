@@ -1,7 +1,7 @@
 use super::{FrameError, Problem};
 
-/// Reads the fields of one frame body, in order. Nothing is allocated before the bytes for it are
-/// known to be there.
+/// Reads the fields of one frame body, in order. Memory is allocated only after the length is
+/// checked against the remaining bytes.
 pub(super) struct Fields<'a> {
     frame: &'static str,
     rest: &'a [u8],
@@ -132,7 +132,7 @@ impl<'a> Fields<'a> {
         Ok(self.column::<1>(field, length)?.as_flattened())
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         let rest = std::mem::take(&mut self.rest);
         self.offset += rest.len();
@@ -192,15 +192,15 @@ impl<'a> Fields<'a> {
         Ok(items.map(|bytes| i8::from_le_bytes(*bytes)).collect())
     }
 
-    /// A list count, refused when `item_bytes` each do not fit in what is left: the caller may
-    /// reserve that many.
+    /// A list count; an error unless that many items of `item_bytes` fit in the remaining bytes, so
+    /// the caller may reserve memory for them.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
         let count = self.size(field)?;
         self.room(field, count, item_bytes)?;
         Ok(count)
     }
 
-    /// An error unless `count` items of `item_bytes` fit in what is left.
+    /// An error unless `count` items of `item_bytes` fit in the remaining bytes.
     pub(super) fn room(&self, field: &'static str, count: usize, item_bytes: usize) -> Result<()> {
         let (needed, left) = (count as u64 * item_bytes as u64, self.rest.len());
         if needed > left as u64 {

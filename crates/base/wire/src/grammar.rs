@@ -5,16 +5,17 @@ use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
 
-/// The most bytes that the text of a grammar may have.
+/// Upper bound on the text of a grammar, in bytes.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// The most bytes that the encoded grammars of one plan may have together: one of the largest fits.
+/// Upper bound on all encoded grammars of one plan together, in bytes; one grammar of maximum size
+/// fits.
 pub const MAX_PLAN_GRAMMAR_BYTES: usize = MAX_GRAMMAR_BYTES + 1;
 
 const NAME: &str = "GRAMMAR";
 const SIZE: &str = "1 to 262144 bytes of UTF-8";
 const KINDS: &str = "1 to 5";
 
-/// What every output of a sequence must match, from its first byte to its end token.
+/// Grammar that an output must match, from its first byte to its end token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
     pub kind: GrammarKind,

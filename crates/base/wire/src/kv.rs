@@ -14,11 +14,11 @@ pub struct KvCommand {
 /// A command with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvOrder {
-    /// Forget everything, in the pool and in all tiers.
+    /// Clear everything, in the pool and in all tiers.
     ClearAll,
-    /// Forget blocks of requests with this salt. Not empty.
+    /// Clear the blocks of requests with this salt. Not empty.
     ClearSalt(Vec<u8>),
-    /// Forget the blocks of one prefix and all that continue it.
+    /// Clear the blocks of one prefix and all its continuations.
     ClearPrefix(KvPrefix),
     /// Exempt the blocks of a prefix from eviction, now or once they are computed.
     Pin(KvPrefix),
@@ -27,7 +27,7 @@ pub enum KvOrder {
     Report,
 }
 
-/// Leading tokens of prompts, as far as they fill whole blocks.
+/// A prefix of prompts; only whole blocks count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KvPrefix {
     /// Not empty.
@@ -41,7 +41,7 @@ pub struct KvPrefix {
 pub struct KvReply {
     pub id: u64,
     pub outcome: KvOutcome,
-    /// A JSON object when it was done, else the reason.
+    /// A JSON object if the command succeeded, else the reason of the failure.
     pub text: String,
 }
 
@@ -50,7 +50,7 @@ pub struct KvReply {
 #[repr(u8)]
 pub enum KvOutcome {
     Done = 0,
-    /// Not possible in the present state: too much is pinned, say.
+    /// Not possible in the current state, e.g. too much is pinned.
     Refused = 1,
     /// A tier failed.
     Failed = 2,
@@ -136,8 +136,8 @@ impl KvCommand {
     }
 }
 
-/// An action has the fields that it needs and no others: a clearing with a lost prefix must not
-/// become one of everything.
+/// Each action requires exactly its own fields: a clear command with a missing prefix must not
+/// clear everything.
 fn check(action: KvAction, prefix: &KvPrefix) -> Result<(), FrameError> {
     use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
     let KvPrefix { tokens, cache_salt } = prefix;

@@ -2,8 +2,8 @@
 //! (version 8 of `docs/wire.md`), step plans, their results, and transfers of KV.
 //!
 //! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
-//! frames. Numbers are little-endian. Nothing is allocated for a count before the bytes of its
-//! items are known to be there. No IO.
+//! frames. Numbers are little-endian. Memory for a count is allocated only after the count is
+//! checked against the remaining bytes. No IO.
 
 mod add;
 mod error;
@@ -67,7 +67,7 @@ pub enum EngineFrame {
 }
 
 impl EngineFrame {
-    /// Appends the frame with its length prefix. On an error `out` is as it was.
+    /// Appends the frame with its length prefix. On an error `out` is unchanged.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
         match self {
             Self::Hello(hello) => FrameWriter::frame(out, HELLO, "HELLO", |w| hello.write(w)),
@@ -124,7 +124,7 @@ pub enum FrontFrame {
     Kv(KvCommand),
 }
 
-/// Ends requests before their time. Ids the engine does not know are ignored.
+/// Cancels requests. Unknown ids are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cancel {
     pub ids: Vec<u64>,
@@ -135,7 +135,7 @@ pub struct Cancel {
 pub struct Shutdown;
 
 impl FrontFrame {
-    /// Appends the frame with its length prefix. On an error `out` is as it was.
+    /// Appends the frame with its length prefix. On an error `out` is unchanged.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
         match self {
             Self::Add(add) => FrameWriter::frame(out, ADD, "ADD", |w| add.write(w)),

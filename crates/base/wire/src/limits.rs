@@ -1,8 +1,8 @@
-/// The version both ends must speak.
+/// The protocol version; must be equal at both ends.
 pub const WIRE_VERSION: u16 = 8;
 
-/// The most bytes that may follow a frame's length field.
+/// Upper bound on a frame's bytes after its length field.
 pub const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// The most alternatives a log-probability row may ask for.
+/// Upper bound on alternatives per log-probability row.
 pub const MAX_LOGPROBS: u8 = 20;

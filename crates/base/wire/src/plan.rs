@@ -1,4 +1,4 @@
-//! Step plans and results as ranks get and give them.
+//! Step plans sent to ranks, and their results.
 
 use super::fields::Fields;
 use super::grammar::MAX_PLAN_GRAMMAR_BYTES;
@@ -7,15 +7,15 @@ use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
 use super::{FrameError, Pooling, Problem};
 
-/// A token that only the ranks know: the one sampled last for the slot.
+/// Placeholder for the token sampled last for the slot, which only the ranks have.
 pub const LAST_SAMPLED: i32 = -1;
 
-/// A token that could not be drawn: the sequence's hidden state is not finite.
+/// Sentinel for a token that could not be sampled: the sequence's hidden state is not finite.
 pub const NOT_FINITE: i32 = -1;
-/// A token that could not be drawn: the sequence's grammar became too complex.
+/// Sentinel for a token that could not be sampled: the sequence's grammar became too complex.
 pub const NO_TOKEN: i32 = -2;
-/// A token that was not drawn: the mask of the sequence's grammar is late. It stands alone; its
-/// row, and rows made ahead that follow it, are to be computed again.
+/// Sentinel for a token that was not sampled because the sequence's grammar mask is late. It is the
+/// only token of its sequence; its row and the rows already computed after it must be recomputed.
 pub const LATE_MASK: i32 = -3;
 
 /// A sequence that takes a slot. Its block tables are empty and it has no last token.
@@ -32,7 +32,7 @@ pub struct Registration {
     pub prompt_len: u32,
     /// Alternatives for each prompt token; -1 is no log-probabilities.
     pub prompt_logprobs: i32,
-    /// What the output must match: the number of one of the plan's `grammars`, from 1; 0 is none.
+    /// Grammar of the output: its number in the plan's `grammars`, from 1; 0: no grammar.
     pub grammar: u32,
     /// 0 is none.
     pub adapter: u32,
@@ -72,13 +72,13 @@ pub struct StepPlan {
     pub added: Vec<i32>,
 }
 
-/// Log-probabilities by sequence: its index in the plan, and a row for each token.
+/// Log-probabilities by sequence: its index in the plan, and one row per token.
 pub type LogprobTable = Vec<(u32, Vec<LogprobRow>)>;
 
 /// Vectors of pooled sequences, by their index in the plan.
 pub type VectorTable = Vec<(u32, Vec<f32>)>;
 
-/// What a step gave.
+/// Result of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
     /// Tokens of each sequence of the plan: 0 to drafts + 1.
@@ -91,7 +91,7 @@ pub struct StepResult {
     pub vectors: VectorTable,
     /// Wall time of the step on the rank.
     pub seconds: f64,
-    /// What grammars cost since the last result of the rank.
+    /// Cost of grammar masks since the rank's last result.
     pub masks: MaskCost,
 }
 

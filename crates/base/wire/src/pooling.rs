@@ -4,7 +4,7 @@ use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
 
-/// Which rows of the hidden state, after the final norm, make the vector of a sequence.
+/// Pooling: the rows of the hidden state (after the final norm) that form the vector of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Pooling {
@@ -17,11 +17,11 @@ pub enum Pooling {
     Mean = 2,
 }
 
-/// What the vector is.
+/// Kind of vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PoolerOutput {
-    /// The engine refuses pooled requests.
+    /// The engine rejects pooled requests.
     #[default]
     None = 0,
     /// The pooled hidden state, which the model's users take as it is.
@@ -32,13 +32,13 @@ pub enum PoolerOutput {
     Labels = 3,
 }
 
-/// What the engine answers to pooled requests.
+/// Pooler of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pooler {
     pub output: PoolerOutput,
     /// Numbers of a vector.
     pub size: u32,
-    /// The model has no output head: all other requests are refused.
+    /// The model has no output head: all non-pooled requests are rejected.
     pub only: bool,
 }
 

@@ -8,8 +8,8 @@ pub trait Frame: Sized {
     fn decode(kind: u8, body: &[u8]) -> Result<Self, FrameError>;
 }
 
-/// Cuts the bytes of one connection into frames. Holds what has arrived and nothing more: a length
-/// field alone reserves no memory.
+/// Splits the bytes of one connection into frames. Buffers only received bytes: a length field
+/// alone reserves no memory.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: BytesMut,
@@ -29,8 +29,8 @@ impl FrameReader {
         &mut self.buffer
     }
 
-    /// The next whole frame, or `None` until more bytes are there. After an error the stream has no
-    /// frame border any more: close it.
+    /// The next whole frame, or `None` until more bytes arrive. After an error the frame boundary
+    /// is lost: close the connection.
     pub fn next_frame<F: Frame>(&mut self) -> Result<Option<F>, FrameError> {
         let Some(prefix) = self.buffer.first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);

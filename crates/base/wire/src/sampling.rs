@@ -3,8 +3,8 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, MAX_LOGPROBS};
 
-/// How the tokens of a sequence are drawn: encoded by the front door, decoded by the sampler, and
-/// opaque to everything between them.
+/// Sampling parameters of a sequence: encoded by the front door, decoded by the sampler, and opaque
+/// to everything in between.
 ///
 /// The changes are applied to a row of logits in this order: `allowed`, `banned`, `suppressed`,
 /// `bias`, penalties, temperature, `min_p`, `top_k`, `top_p`.
@@ -34,11 +34,11 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens: ids and finite values.
     pub bias: Vec<(u32, f32)>,
-    /// The only tokens that may be drawn; empty is all.
+    /// Allow-list of tokens; empty: all.
     pub allowed: Vec<u32>,
-    /// Runs of tokens that the output must not contain; none is empty.
+    /// Banned token sequences, each non-empty.
     pub banned: Vec<Vec<u32>>,
-    /// Tokens that are not drawn at absolute positions below `suppressed_until`.
+    /// Tokens masked at absolute positions below `suppressed_until`.
     pub suppressed: Vec<u32>,
     pub suppressed_until: u32,
 }
@@ -77,7 +77,7 @@ impl SamplingParams {
         suppressed_until: 0,
     };
 
-    /// Whether the sampler needs the tokens before the first that it draws.
+    /// Whether the sampler needs the tokens before the first sampled one.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0

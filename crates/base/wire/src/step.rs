@@ -2,15 +2,15 @@ use super::fields::Fields;
 use super::writer::FrameWriter;
 use super::{FrameError, TierTokens};
 
-/// STEP: the counters after one engine step and what it gave each request it touched. A heartbeat
-/// has no outputs.
+/// STEP: the counters after one engine step, and its outputs by request. A heartbeat has no
+/// outputs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Step {
     pub stats: StepStats,
     pub outputs: Vec<Output>,
 }
 
-/// Counters of the engine after a step; those that end in `_total` only grow.
+/// Counters of the engine after a step; counters named `_total` are monotonic.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepStats {
     /// From 1; unchanged in heartbeats.
@@ -34,7 +34,7 @@ pub struct StepStats {
     pub step_ms: f32,
 }
 
-/// What one step gave one request.
+/// Output of one step for one request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Output {
     pub id: u64,
@@ -44,7 +44,7 @@ pub struct Output {
     /// Prompt tokens that were not computed, whatever tier had them; on the request's first output,
     /// else 0.
     pub cached_tokens: u32,
-    /// Those of `cached_tokens` that came from behind the pool.
+    /// The part of `cached_tokens` loaded from tiers behind the pool.
     pub tier_tokens: TierTokens,
     /// Microseconds from receipt to first schedule; on the request's first output, else 0.
     pub queue_us: u32,
@@ -74,7 +74,7 @@ pub enum Finish {
     Error = 4,
     /// The engine's queue is full.
     Rejected = 5,
-    /// The request itself cannot be run by any engine like this one: see [`Output::error`].
+    /// The request is invalid for every engine with this configuration: see [`Output::error`].
     Unfit = 6,
 }
 

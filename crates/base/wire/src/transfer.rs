@@ -17,7 +17,7 @@ pub enum TransferKind {
     Load = 1,
     /// Pool -> tier.
     Store = 2,
-    /// Which of several chunks a tier has.
+    /// Check which chunks a tier has.
     Probe = 3,
     /// Forget chunks, in all chunk tiers.
     Remove = 4,
@@ -27,8 +27,7 @@ pub enum TransferKind {
     Clear = 6,
 }
 
-/// What a transfer that was not done says of its tier, by its number; the largest of several ranks
-/// counts.
+/// Fault of a tier in a failed transfer, by its number; over several ranks the largest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Fault {
@@ -43,7 +42,7 @@ pub enum Fault {
     Failed = 3,
 }
 
-/// What every rank does with its part of the blocks.
+/// A transfer, which every rank applies to its part of the blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     /// Names the transfer in its result.
@@ -73,7 +72,7 @@ pub struct Transfer {
 pub struct TransferResult {
     /// The transfer.
     pub id: u64,
-    /// Whether all of it was done.
+    /// True if the whole transfer succeeded.
     pub done: bool,
     /// Probe: 1 for each chunk of which the tier has all of this rank's parts.
     pub found: Vec<u8>,
@@ -83,11 +82,11 @@ pub struct TransferResult {
     pub seconds: f64,
     /// Seconds in the queue.
     pub waited: f64,
-    /// Why not, when not done; empty for what is missing or was cancelled.
+    /// Reason of a failure; empty if the data is missing or the transfer was cancelled.
     pub error: String,
-    /// What `error` says of the tier.
+    /// Fault of the tier.
     pub fault: Fault,
-    /// Chunks that have left the tier since another result said so.
+    /// Chunks evicted from the tier and not yet reported in another result.
     pub left: Vec<Digest>,
 }
 

@@ -16,7 +16,7 @@ macro_rules! numbers {
 }
 
 impl FrameWriter<'_> {
-    /// Appends length, type and whatever `write` appends; takes all of it back on an error.
+    /// Appends length, type and the output of `write`; rolls back on an error.
     pub(super) fn frame(
         out: &mut Vec<u8>,
         kind: u8,
@@ -45,7 +45,7 @@ impl FrameWriter<'_> {
         checked
     }
 
-    /// Appends what `write` appends, without length and type; takes it back on an error.
+    /// Appends the output of `write`, without length and type; rolls back on an error.
     pub(super) fn message(
         out: &mut Vec<u8>,
         frame: &'static str,

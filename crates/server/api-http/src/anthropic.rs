@@ -8,12 +8,13 @@ use penstock_http::is_below;
 
 const PATH: &str = "/v1/messages";
 
-/// Whether a path is Anthropic's.
+/// Whether a path belongs to Anthropic's API.
 pub fn is_here(path: &str) -> bool {
     is_below(path, PATH)
 }
 
-/// Writes an error in Anthropic's form, and the request's id where its clients look for it.
+/// Rewrites an error response in Anthropic's format, with the request id in the header that its
+/// clients read.
 pub(crate) fn in_own_form(response: &mut Response, request_id: &str) {
     if let Some(error) = response.extensions().get::<ApiError>() {
         let body = Body::from(anthropic_error(error, request_id));

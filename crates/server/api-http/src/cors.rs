@@ -1,19 +1,19 @@
 //! Cross-origin requests of browsers: preflight, response headers, and refusals.
 //!
 //! The Fetch standard (<https://fetch.spec.whatwg.org/#http-cors-protocol>). Without allowed
-//! origins no preflight succeeds, so pages of other sites can send nothing but what browsers send
-//! without one: that is refused too.
+//! origins no preflight succeeds, which leaves other sites only the simple requests that browsers
+//! send without a preflight; those are rejected as well.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use axum::response::Response;
 use penstock_api_types::ApiError;
 
-/// Seconds for which a browser may keep the answer to a preflight.
+/// Seconds for which a browser may cache a preflight response.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// The answer to a preflight from an allowed origin, before any key is checked: browsers send none
-/// with it. `None` for other requests.
+/// Response to a preflight from an allowed origin. Checked before the key, which browsers do not
+/// send with a preflight. `None` for other requests.
 pub(crate) fn preflight(allowed: &[String], request: &Request<Body>) -> Option<Response> {
     let headers = request.headers();
     let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
@@ -33,8 +33,8 @@ pub(crate) fn preflight(allowed: &[String], request: &Request<Body>) -> Option<R
     Some(response)
 }
 
-/// The value of `Access-Control-Allow-Origin` for a request; `None` where it has no origin, or one
-/// that is not allowed.
+/// Value of `Access-Control-Allow-Origin` for a request; `None` if its origin is missing or not
+/// allowed.
 pub(crate) fn allowed_origin(allowed: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(header::ORIGIN)?;
     if allowed.iter().any(|each| each == "*") {
@@ -54,8 +54,8 @@ pub(crate) fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.append(header::VARY, header::ORIGIN.into());
 }
 
-/// Refuses what a page of another site can have a browser send without a preflight. The page
-/// cannot read the answer, but it would have the work done.
+/// Rejects cross-origin requests that need no preflight. The page could not read the response, but
+/// the server would do the work.
 pub(crate) fn check_origin(allowed: &[String], request: &Request<Body>) -> Result<(), ApiError> {
     let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
     let Some(origin) = header(header::ORIGIN).filter(|_| request.method() == Method::POST) else {

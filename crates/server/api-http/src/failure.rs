@@ -27,8 +27,8 @@ impl From<BodyError> for Failure {
     }
 }
 
-/// The error goes along with its response, so that it can be logged, and written in the form of
-/// another protocol.
+/// Attaches the error to the response as an extension, for the log and for other protocols'
+/// formats.
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status =
@@ -50,10 +50,10 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Messages may quote a value that the client sent, so only their beginning is logged.
+/// Log limit for messages, which may quote client input.
 const MOST_LOGGED: usize = 200;
 
-/// Logs a refusal, its parts as fields of the JSON form too.
+/// Logs a rejected request; its parts are fields of a JSON log line.
 pub fn log_refusal(id: &str, method: &str, path: &str, error: &ApiError) {
     let (status, text) = (error.status, summary(error));
     log_with(

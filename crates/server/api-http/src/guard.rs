@@ -1,5 +1,5 @@
-//! What happens to every request around its endpoint: an id, the checks of its key and origin, and
-//! afterwards a count and a line in the log.
+//! Middleware for every request: request id, API key and origin checks, then metrics and the access
+//! log.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,36 +18,36 @@ use penstock_http::{
 use crate::failure::{Failure, log_refusal};
 use crate::{anthropic, cors};
 
-/// Probes and scrapers carry no keys.
+/// Probes and scrapers need no key.
 const OPEN: [&str; 5] = ["/health", "/metrics", "/metrics/stream", "/ping", "/ready"];
 
-/// At and below this path the admin key is required instead of the others.
+/// This path and all below it require the admin key instead of an API key.
 const ADMIN: &str = "/v1/kv";
 
-/// Characters of a path.
+/// Logged characters of a path.
 const MOST_LOGGED: usize = 200;
 
-/// What the checks need.
+/// Settings and state of the checks.
 #[derive(Debug)]
 pub struct Guard {
     pub keys: Keys,
     /// The key of `/v1/kv`. `None` disables these endpoints.
     pub admin_key: Option<String>,
-    /// Origins whose pages may use the server from a browser; `*` is all.
+    /// CORS: origins allowed to use the server from a browser; `*` allows all.
     pub allowed_origins: Vec<String>,
-    /// A line in the log for every request that has ended.
+    /// Log one line per completed request.
     pub access_log: bool,
-    /// By handler, whatever became of them.
+    /// Requests by handler, whatever their outcome.
     pub counts: Arc<RequestCounts>,
     pub ids: RandomIds,
 }
 
-/// What the endpoint adds to the line of the access log; an extension of its response.
+/// Text that the endpoint adds to the access log line; an extension of its response.
 #[derive(Debug, Clone)]
 pub struct AccessNote(pub String);
 
-/// Layer around the endpoints, for [`axum::middleware::from_fn_with_state`].
-/// Gives the request an id, rejects it without a valid key, and observes its end.
+/// Middleware for [`axum::middleware::from_fn_with_state`]. Assigns a request id, rejects requests
+/// without a valid key, and observes the end of the response.
 pub async fn guarded(
     State(guard): State<Arc<Guard>>,
     request: Request<Body>,
@@ -64,7 +64,8 @@ pub async fn guarded(
     .await
 }
 
-/// The endpoint's answer, or why it is not asked; and a permit for as long as the answer lasts.
+/// Runs the checks and then the endpoint. Returns the response and a permit to hold until the
+/// response has ended.
 async fn checked(
     guard: &Guard,
     mut request: Request<Body>,
@@ -96,8 +97,8 @@ async fn checked(
 }
 
 impl Guard {
-    /// Checks key, origin and, where the request may cost something, the limits of the key. A named
-    /// key's permit is kept until the answer has ended.
+    /// Checks the key, the origin and, if the request may cause engine work, the key's limits. Hold
+    /// the permit of a named key until the response has ended.
     ///
     /// # Errors
     /// One of the checks fails.
@@ -109,15 +110,15 @@ impl Guard {
     }
 }
 
-/// A request of a named key, within its limits.
+/// An admitted request of a named key.
 #[derive(Debug)]
 pub struct CallerPermit {
     pub caller: Arc<Caller>,
-    /// It may cost something, and counts against the key.
+    /// Set if the request may cause engine work and counts against the key's limits.
     _running: Option<KeyPermit>,
 }
 
-/// Counts a request that may cost something against its key.
+/// Counts a request that may cause engine work against its key's limits.
 fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>, ApiError> {
     let Bearer::Named(caller) = bearer else {
         return Ok(None);
@@ -142,13 +143,13 @@ fn admit(bearer: Bearer, request: &Request<Body>) -> Result<Option<CallerPermit>
     }))
 }
 
-/// Whether an engine may have to do something: what is posted, and whatever goes to what it keeps.
-/// The list of models is the server's own.
+/// Whether a request may cause engine work: every POST, and everything below `/v1` except the model
+/// list, which the server answers itself.
 fn may_cost(method: &Method, path: &str) -> bool {
     *method == Method::POST || (is_below(path, "/v1") && !is_below(path, "/v1/models"))
 }
 
-/// Logs a refusal at once, and counts the request when its answer has ended.
+/// Logs a rejection at once, and counts the request when its response has ended.
 fn observed(
     guard: Arc<Guard>,
     exchange: Exchange,
@@ -158,7 +159,7 @@ fn observed(
     permit: Option<CallerPermit>,
 ) -> Response {
     let (method, peer) = (exchange.method, exchange.peer);
-    // A probe asks again and again; its answer is not news.
+    // Probes repeat, so their failures are not logged.
     let refusal = response.extensions().get::<ApiError>();
     if let Some(error) = refusal.filter(|_| !OPEN.contains(&path.as_str())) {
         log_refusal(&id, method, &path, error);
@@ -219,12 +220,12 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
         .ok_or_else(ApiError::unauthorized)
 }
 
-/// Some proxies and servers take letters of either case for one.
+/// Case-insensitive, because some proxies and servers ignore the case of paths.
 fn is_admin(path: &str) -> bool {
     is_below(&path.to_ascii_lowercase(), ADMIN)
 }
 
-/// A named key may be for some endpoints only. Probes and scrapers, who need none, are not asked.
+/// Checks that a named key may use the endpoint. Probes and scrapers need no key.
 fn check_endpoint(bearer: &Bearer, path: &str) -> Result<(), ApiError> {
     match bearer {
         Bearer::Named(caller) if !caller.may_reach(path) => {

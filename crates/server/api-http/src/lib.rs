@@ -1,6 +1,5 @@
-//! What stands before the endpoints of every OpenAI-compatible server of Penstock: request ids,
-//! keys and their limits, checks of origins, refusals in the log, the access log, counts; and
-//! errors as responses.
+//! Middleware of all OpenAI-compatible servers of Penstock: request ids, API keys and their limits,
+//! origin checks, error and access logs, request metrics, and errors as responses.
 
 mod anthropic;
 mod cors;

@@ -1,4 +1,4 @@
-//! Answers where there is no endpoint.
+//! Responses for unknown paths and methods.
 
 use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -6,8 +6,8 @@ use penstock_api_types::ApiError;
 
 use crate::Failure;
 
-/// A path with a slash at its end is redirected to the one without, by 307: the method and the body
-/// are sent again.
+/// Redirects a path with a trailing slash to the path without, by 307, which preserves method and
+/// body; otherwise 404.
 pub async fn no_route(uri: Uri) -> Response {
     let path = uri.path();
     match path.trim_end_matches('/') {

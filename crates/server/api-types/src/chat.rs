@@ -22,9 +22,9 @@ pub struct ChatRequest {
     /// Alternatives per token, 0 to 20; `None` for no log-probabilities at all.
     pub logprobs: Option<u8>,
     pub tools: Tools,
-    /// The answer shows its reasoning.
+    /// Include the reasoning in the response.
     pub include_reasoning: bool,
-    /// The output goes on where the last message ends.
+    /// The output continues the last message.
     pub continue_final: bool,
     /// Alternatives per token of the prompt, 0 to 20; `None` for no log-probabilities of it.
     pub prompt_logprobs: Option<u8>,
@@ -67,7 +67,7 @@ impl ChatRequest {
     }
 }
 
-/// Whether an assistant's turn begins behind the messages, or the last one goes on.
+/// Whether to add a generation prompt, and whether to continue the last message.
 pub(super) fn take_end(fields: &mut Fields<'_>) -> Result<(bool, bool), ApiError> {
     let begins = fields.flag("add_generation_prompt", true)?;
     let goes_on = fields.flag("continue_final_message", false)?;

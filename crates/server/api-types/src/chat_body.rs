@@ -1,5 +1,5 @@
-//! The request of another protocol as a chat request: it is written as a chat body and read by
-//! chat's own parser, so that limits, refusals and defaults are the same.
+//! Converts requests of other protocols to a chat body, which chat's own parser reads, so that
+//! limits, errors and defaults are the same.
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -8,10 +8,10 @@ use super::chat::ChatRequest;
 use super::fields::Fields;
 use crate::error::ApiError;
 
-/// Names of chat's fields, each with the name that the other protocol has for it.
+/// Pairs of chat's field name and the other protocol's name.
 pub(crate) type Names = &'static [(&'static str, &'static str)];
 
-/// A chat body in the making.
+/// Builder of a chat body.
 #[derive(Debug, Default)]
 pub(crate) struct ChatBody(Vec<(&'static str, Box<RawValue>)>);
 
@@ -29,8 +29,8 @@ impl ChatBody {
         serde_json::from_str(raw.get()).ok()
     }
 
-    /// Reads the whole as a chat request. Fields of the original body that were not taken count as
-    /// they do in chat; those of this body replace them.
+    /// Parses the result as a chat request. Remaining fields of the original body keep their
+    /// meaning in chat; fields set here override them.
     pub(crate) fn read(self, rest: &Fields<'_>, names: Names) -> Result<ChatRequest, ApiError> {
         let mut text = Vec::new();
         let own = self.0.iter().map(|(name, raw)| (*name, &**raw));
@@ -46,7 +46,7 @@ impl ChatBody {
     }
 }
 
-/// The error with the client's own names of fields.
+/// Renames the fields in an error to the client's protocol.
 pub(crate) fn renamed(mut error: ApiError, names: Names) -> ApiError {
     let known = error.param.as_deref().and_then(|param| {
         let known = names.iter().find(|(chat, _)| *chat == param);

@@ -1,4 +1,4 @@
-//! What both generation endpoints accept.
+//! Parameters common to the generation endpoints.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use super::logits::LogitRules;
 use super::resume::{self, Resume};
 use crate::error::ApiError;
 
-/// Most stop strings of one request. Each is searched for in every token's text.
+/// Upper bound on stop strings per request; each is searched for in every token's text.
 const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_STRING_BYTES: usize = 1024;
 const MAX_STOP_TOKEN_IDS: usize = 256;
@@ -17,7 +17,7 @@ const MAX_CACHE_SALT_BYTES: usize = 256;
 /// Most choices of one prompt.
 const MAX_CHOICES: i64 = 128;
 
-/// Validated parameters of a generation request. `None` leaves the choice to the server's defaults.
+/// Validated parameters of a generation request. `None`: the server's default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Common {
     pub model: Option<String>,
@@ -33,12 +33,12 @@ pub struct Common {
     pub top_k: Option<i32>,
     pub seed: Option<i64>,
     pub logits: LogitRules,
-    /// What the output must match.
+    /// Grammar that constrains the output.
     pub grammar: Option<OutputGrammar>,
     /// Choices of each prompt, at least 1.
     pub n: usize,
     pub stop: Vec<String>,
-    /// Whether the text keeps what stopped it.
+    /// Whether the text includes the stop string.
     pub include_stop: bool,
     pub stop_token_ids: Vec<u32>,
     pub ignore_eos: bool,
@@ -47,11 +47,11 @@ pub struct Common {
     /// Last tokens of the prompt to keep; 0: as many as fit.
     pub truncate_prompt: Option<usize>,
     pub cache_salt: Option<String>,
-    /// Lower ones are served first, where the engine schedules by priority.
+    /// Lower values are served first, if the engine schedules by priority.
     pub priority: i32,
-    /// Usage names the tiers that cached tokens came from even where there is only one.
+    /// Split cached tokens by tier in the usage even with a single tier.
     pub return_cached_tokens_by_tier: bool,
-    /// The output so far of a stream that broke off.
+    /// The output so far of an interrupted stream to resume.
     pub resume: Option<Resume>,
 }
 
@@ -74,7 +74,7 @@ pub struct StreamOptions {
 }
 
 impl Common {
-    /// Most tokens that a prompt may have before it is truncated, where it may have `length` after.
+    /// Upper bound on prompt tokens before truncation, given the bound `length` after it.
     pub fn prompt_limit(&self, length: u32) -> u32 {
         self.truncate_prompt.map_or(length, |_| u32::MAX)
     }
@@ -115,7 +115,7 @@ impl Common {
     }
 }
 
-/// Last tokens of a prompt that are kept; 0 for as many as the model takes.
+/// Last tokens of a prompt to keep; 0: as many as fit the model.
 pub(super) fn take_truncation(fields: &mut Fields<'_>) -> Result<Option<usize>, ApiError> {
     let most = fields.integer("truncate_prompt_tokens", -1..=i64::from(i32::MAX))?;
     Ok(most.map(|tokens| tokens.max(0) as usize))
@@ -182,7 +182,7 @@ fn take_min_tokens(fields: &mut Fields<'_>, max_tokens: MaxTokens) -> Result<u32
     }
 }
 
-/// A grammar decides where the output ends, so it has to be allowed to end there.
+/// Rejects a grammar with `ignore_eos`: the grammar decides the end of the output.
 fn take_grammar(fields: &mut Fields<'_>) -> Result<Option<OutputGrammar>, ApiError> {
     let grammar = OutputGrammar::take(fields)?;
     match grammar {
@@ -202,7 +202,7 @@ fn take_temperature(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
 
 fn take_top_p(fields: &mut Fields<'_>) -> Result<Option<f32>, ApiError> {
     let value = fields.number("top_p", "in (0, 1]", |p| p > 0.0 && p <= 1.0)?;
-    // What 32 bits would round to 0 still means the likeliest token.
+    // Clamped, so a value that f32 would round to 0 still keeps the likeliest token.
     Ok(value.map(|p| (p as f32).max(f32::MIN_POSITIVE)))
 }
 

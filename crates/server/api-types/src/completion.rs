@@ -49,7 +49,7 @@ impl CompletionRequest {
         Ok(request)
     }
 
-    /// Whether only the prompt is wanted back, with `max_tokens: 0` and `echo`.
+    /// Whether the request only echoes the prompt, with `max_tokens: 0` and `echo`.
     pub fn echo_only(&self) -> bool {
         self.common.max_tokens == MaxTokens::Exactly(0)
     }
@@ -90,8 +90,8 @@ enum Form {
     TokenLists,
 }
 
-/// Which of the four forms the prompt has, from its first characters: an untagged enum would buffer
-/// the whole value and could not name the wrong token id.
+/// Detects the form of the prompt by its first characters. An untagged enum would buffer the whole
+/// value and could not name the invalid token id.
 fn form(raw: &RawValue) -> Form {
     if is_string(raw) {
         return Form::Text;

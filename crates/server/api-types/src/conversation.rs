@@ -111,7 +111,7 @@ impl Conversation {
     }
 }
 
-/// Adds a paragraph in place: a copy for each would make long turns quadratic.
+/// Appends a paragraph in place; copying each time would make long turns quadratic.
 fn append(own: &mut String, text: &str) {
     own.push_str("\n\n");
     own.push_str(text);

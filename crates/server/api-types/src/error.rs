@@ -1,4 +1,4 @@
-//! The one error a client can see. Built where the fault is found, carried unchanged to the
+//! The error type sent to clients, built at the point of failure and passed unchanged to the
 //! response.
 
 use std::borrow::Cow;
@@ -38,7 +38,7 @@ struct Body<'a> {
     code: Option<&'a str>,
 }
 
-/// A reason that ends a sentence, such as one that a template raises, gets no second full stop.
+/// Removes a duplicate full stop, e.g. after a reason raised by a template.
 fn ended_once(mut message: String) -> String {
     let dots = message.len() - message.trim_end_matches('.').len();
     let said = message[..message.len() - dots].ends_with(['!', '?']);
@@ -68,7 +68,7 @@ impl ApiError {
         error
     }
 
-    /// 400 that no single field is to blame for.
+    /// 400 without a single faulty field.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "invalid_request_error", message)
     }
@@ -101,7 +101,7 @@ impl ApiError {
         error
     }
 
-    /// 400: a field whose value this server does not serve; `remedy` is what to do instead.
+    /// 400: the value of a field is not supported; `remedy` names the alternative.
     pub fn unsupported(name: &'static str, remedy: &str) -> Self {
         let message = format!("{name} is not supported by this server: {remedy}.");
         let mut error = Self::invalid(name, message);
@@ -120,7 +120,7 @@ impl ApiError {
         error
     }
 
-    /// 401 of the endpoints that look after the cache.
+    /// 401 of the KV cache administration endpoints.
     pub fn admin_unauthorized() -> Self {
         let mut error = Self::unauthorized();
         error.message =
@@ -128,7 +128,7 @@ impl ApiError {
         error
     }
 
-    /// 403: there is no key that the endpoints which look after the cache would accept.
+    /// 403: the KV cache administration is disabled, because no admin key is set.
     pub fn admin_disabled() -> Self {
         let mut error = Self::new(
             403,
@@ -140,7 +140,7 @@ impl ApiError {
         error
     }
 
-    /// 403: the key is for other endpoints.
+    /// 403: the key may not use this endpoint.
     pub fn endpoint_forbidden(key: &str, path: &str) -> Self {
         let path: String = path.chars().take(100).collect();
         let mut error = Self::new(
@@ -152,7 +152,7 @@ impl ApiError {
         error
     }
 
-    /// 403: a page of another site sends what browsers send without asking first.
+    /// 403: a cross-origin request without a preflight.
     pub fn cross_origin() -> Self {
         let mut error = Self::new(
             403,
@@ -173,7 +173,7 @@ impl ApiError {
         )
     }
 
-    /// 409: the engine will not do that to its cache as things stand.
+    /// 409: the engine rejects the cache command in its current state.
     pub fn kv_refused(reason: &str) -> Self {
         let message = format!("The cache stays as it is: {reason}.");
         let mut error = Self::new(409, "invalid_request_error", message);
@@ -197,8 +197,8 @@ impl ApiError {
         error
     }
 
-    /// 400: an endpoint that the model cannot serve. Not a 404, for which proxies take a server out
-    /// of service, nor a 501, which clients try again.
+    /// 400: the model does not support the endpoint. Not a 404, for which proxies eject a server,
+    /// nor a 501, which clients retry.
     pub fn unsupported_endpoint(reason: &str) -> Self {
         let mut error = Self::bad_request(format!("{reason}."));
         error.code = Some("unsupported_endpoint");
@@ -217,7 +217,7 @@ impl ApiError {
         error
     }
 
-    /// 404: nothing lives at this path.
+    /// 404: unknown path.
     pub fn no_route(path: &str) -> Self {
         let path = capped(path.to_owned(), 200);
         let mut error = Self::new(
@@ -250,7 +250,7 @@ impl ApiError {
         )
     }
 
-    /// 408, in a stream that had begun: the client did not take it.
+    /// 408 inside a stream: the client reads too slowly.
     pub fn left_unread(bytes: usize) -> Self {
         let message = format!("The client left more than {bytes} bytes of the stream unread.");
         Self::new(408, "invalid_request_error", message)
@@ -267,7 +267,7 @@ impl ApiError {
         error
     }
 
-    /// 503: as many requests as may wait are waiting already.
+    /// 503: the queue is full.
     pub fn queue_full(retry_after_s: u32) -> Self {
         let mut error = Self::new(
             503,
@@ -290,7 +290,7 @@ impl ApiError {
         error
     }
 
-    /// 429: a gateway forwards as many requests as it may.
+    /// 429: the gateway is at its limit of requests in flight.
     pub fn saturated(retry_after_s: u32) -> Self {
         let message = "The gateway has as many requests as it may hold. Try again later.";
         let mut error = Self::new(429, "overloaded_error", message);
@@ -299,14 +299,14 @@ impl ApiError {
         error
     }
 
-    /// 429: no replica of a gateway has room, and `reason` why the request does not wait.
+    /// 429: no replica has capacity; `reason` explains why the request is not queued.
     pub fn shed(reason: &str, retry_after_s: u32) -> Self {
         let mut error = Self::saturated(retry_after_s);
         error.message = format!("No replica has room, and {reason}. Try again later.");
         error
     }
 
-    /// 503: other requests bring as many bytes, or as much text, as the server takes at once.
+    /// 503: the budget for request bodies is used up.
     pub fn bodies_full(retry_after_s: u32) -> Self {
         let mut error = Self::queue_full(retry_after_s);
         error.message =
@@ -314,7 +314,7 @@ impl ApiError {
         error
     }
 
-    /// 503: the server cannot take requests now, for the given reason.
+    /// 503: the server cannot accept requests now, for the given reason.
     pub fn unavailable(reason: impl Into<String>, retry_after_s: u32) -> Self {
         let mut error = Self::new(503, "service_unavailable_error", reason);
         error.code = Some("service_unavailable");
@@ -322,7 +322,7 @@ impl ApiError {
         error
     }
 
-    /// 503, or an error event in a stream that had begun: the engine died under the request.
+    /// 503, or an error event inside a stream: the engine was lost during the request.
     pub fn engine_failed(reason: &str) -> Self {
         let mut error = Self::unavailable(format!("The engine failed: {reason}"), 1);
         error.code = Some("engine_failed");

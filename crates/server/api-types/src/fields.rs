@@ -10,14 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
-/// Most fields of one request body, repeated ones included.
+/// Upper bound on fields per request body, repeated ones included.
 const MAX_FIELDS: usize = 256;
 
 /// The fields of one request body that have not been taken yet.
 ///
-/// Splitting does not recurse, and what is deserialised later is bounded by serde_json's depth
-/// limit of 128, so a body of nothing but brackets is an error and not a stack overflow. Of a
-/// repeated field the last one counts.
+/// Splitting does not recurse, and values deserialised later are subject to serde_json's depth
+/// limit of 128, so deeply nested brackets are an error and not a stack overflow. For a repeated
+/// field the last value wins.
 pub struct Fields<'a> {
     rest: HashMap<String, &'a RawValue>,
     #[cfg(test)]
@@ -86,12 +86,12 @@ impl<'a> Fields<'a> {
         self.rest.remove(name)
     }
 
-    /// Whether a field is there and not `null`.
+    /// Whether a field is present and not `null`.
     pub fn has(&self, name: &str) -> bool {
         self.rest.get(name).is_some_and(|raw| raw.get() != "null")
     }
 
-    /// The text of a field that stays.
+    /// The raw text of a field, without removing it.
     pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
         self.rest.get(name).map(|raw| raw.get())
     }
@@ -131,7 +131,7 @@ impl<'a> Fields<'a> {
         value.integer(name, range).map(Some)
     }
 
-    /// Removes a number that must fit; `allowed` names what does.
+    /// Removes a number and validates it; `allowed` describes the valid range.
     pub fn number(
         &mut self,
         name: &'static str,
@@ -229,19 +229,19 @@ impl Number {
         }
     }
 
-    /// Whether a bound is only that of the type.
+    /// Whether the bound is only the limit of the type.
     fn is_open(high: i128) -> bool {
         high == i128::from(u32::MAX) || high == i128::from(i32::MAX)
     }
 
-    /// The integer that a float is.
+    /// Converts an integral float.
     fn whole(&self, name: &'static str) -> Result<i128, ApiError> {
         let value = self.value(name)?;
         if value.fract() != 0.0 || !value.is_finite() {
             return Err(Self::refusal(name, "an integer", value));
         }
-        // 2^53: above it not every integer is a float, and which one was meant is not known. Beyond
-        // 64 bits all of them are out of range.
+        // Above 2^53 floats cannot represent every integer, so the intended value is ambiguous.
+        // Beyond 64 bits every value is out of range anyway.
         match value.abs() {
             ..=9_007_199_254_740_992.0 | 9_223_372_036_854_775_808.0.. => Ok(value as i128),
             _ => {
@@ -274,7 +274,8 @@ pub(super) fn read<T: DeserializeOwned>(name: &'static str, raw: &RawValue) -> R
         .map_err(|e| ApiError::invalid(name, format!("{name}: {}.", reason(&e))))
 }
 
-/// Reads one raw value that is an object. `T` alone would take the list of its members, too.
+/// Reads one raw value that must be an object: serde would also accept a list of the members for
+/// `T`.
 pub(super) fn read_object<T: DeserializeOwned>(
     name: &'static str,
     raw: &RawValue,
@@ -290,8 +291,7 @@ pub(super) fn read_object<T: DeserializeOwned>(
     read(name, raw)
 }
 
-/// serde_json's words without the position, which would be relative to the field and not to the
-/// body.
+/// serde_json's message without the position, which is relative to the field and not to the body.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ")

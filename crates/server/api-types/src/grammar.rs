@@ -1,4 +1,4 @@
-//! What an output must match, in the spellings of OpenAI, vLLM, SGLang and llama.cpp.
+//! Grammars of outputs, in the spellings of OpenAI, vLLM, SGLang and llama.cpp.
 
 use penstock_wire::{Grammar, GrammarKind, MAX_GRAMMAR_BYTES};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::fields::{Fields, read, read_object};
 use crate::error::ApiError;
 
-/// A grammar, and the field of the request that asked for it: errors name that field.
+/// A grammar, and the request field that it came from, for errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputGrammar {
     pub field: &'static str,
@@ -47,7 +47,7 @@ impl OutputGrammar {
         }
     }
 
-    /// Takes the fields that constrain the output, of which there may be one.
+    /// Takes the fields that constrain the output; at most one may be set.
     pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
         let mut found = Vec::new();
         found.extend(take_response_format(fields)?);

@@ -1,4 +1,4 @@
-//! Bodies of `/v1/kv`: a prefix, given as a request would give it.
+//! Bodies of `/v1/kv`: a prefix, in the form of a generation request.
 
 use super::common::take_cache_salt;
 use super::completion::{Prompt, take_prompts};
@@ -24,8 +24,8 @@ pub enum KvInput {
 }
 
 impl KvRequest {
-    /// Reads and validates a request body. Unknown fields are refused, unlike in other requests:
-    /// the wrong prefix would be pinned or forgotten.
+    /// Reads and validates a request body. Unlike in other requests, unknown fields are rejected: a
+    /// typo would pin or clear the wrong prefix.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body)?;
         let request = Self {
@@ -45,7 +45,7 @@ impl KvRequest {
 
 const ONE_INPUT: &str = "exactly one of prompt, messages and prompt_token_ids is required.";
 
-/// Members of the other inputs stay behind and are refused there.
+/// Takes the one input. Fields of other inputs remain and are rejected later.
 fn take_input(fields: &mut Fields<'_>) -> Result<KvInput, ApiError> {
     let given = ["prompt", "messages", "prompt_token_ids"].map(|name| fields.has(name));
     match given {

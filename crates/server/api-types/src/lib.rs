@@ -2,8 +2,8 @@
 //!
 //! Requests: a body is split into its fields once ([`Fields`]), each endpoint takes the fields it
 //! understands, and the rest is checked against the table of fields that change the output but are
-//! not built ([`neutral`]). Such a field is accepted at the value that changes nothing and refused
-//! by name otherwise; an unknown field is ignored, as OpenAI-compatible servers do.
+//! not built ([`neutral`]). Such a field is accepted at its neutral value and rejected by name
+//! otherwise; unknown fields are ignored, as in other OpenAI-compatible servers.
 
 pub mod error;
 pub mod sse;
@@ -54,5 +54,5 @@ pub use resume::{FAILED_MARK, MARK, Origin, RESUMABLE, Resume};
 pub use tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
 pub use tools::{Tool, ToolChoice, Tools};
 
-/// Most alternatives per position that a request may ask for.
+/// Upper bound on requested alternatives per position.
 pub const MAX_LOGPROBS: u8 = 20;

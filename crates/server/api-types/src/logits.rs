@@ -1,4 +1,4 @@
-//! Fields that change the logits before a token is drawn.
+//! Fields that modify the logits before sampling.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ pub struct LogitRules {
     pub presence_penalty: f32,
     /// In [-2, 2]; 0 is off.
     pub frequency_penalty: f32,
-    /// Token ids, and what is added to their logits: in [-100, 100].
+    /// Token ids and the biases of their logits, in [-100, 100].
     pub logit_bias: Vec<(u32, f32)>,
-    /// The only tokens that may be drawn; empty is all.
+    /// Allow-list of tokens; empty: all.
     pub allowed_token_ids: Vec<u32>,
     /// Texts that the output must not contain, as the model's tokens spell them.
     pub bad_words: Vec<String>,

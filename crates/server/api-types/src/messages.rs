@@ -78,8 +78,8 @@ fn is_empty(calls: &Value) -> bool {
     calls.is_null() || calls.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Each call has a function with a name; its arguments may be anything. An empty list is as none:
-/// templates ask whether the member is there.
+/// Checks that each call has a function with a name; arguments may be any value. An empty list is
+/// removed, because templates test for the member's presence.
 fn check_calls(index: usize, message: &mut Map<String, Value>) -> Result<(), ApiError> {
     let calls = match message.get_mut("tool_calls") {
         Some(Value::Array(calls)) if !calls.is_empty() => calls,

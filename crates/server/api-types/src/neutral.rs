@@ -1,13 +1,13 @@
-//! Fields that would change the output and are not built: accepted at their neutral value, refused
-//! by name otherwise. Ignoring one of them would answer a constrained request with unconstrained
-//! text and status 200.
+//! Unimplemented fields that would change the output: accepted at their neutral value, rejected by
+//! name otherwise. Ignoring one would answer a constrained request with unconstrained text and
+//! status 200.
 
 use serde_json::Value;
 
 use super::fields::Fields;
 use crate::error::ApiError;
 
-/// When a value leaves the output as it is.
+/// Neutral values of a field.
 enum Neutral {
     /// Only `null` or absence.
     Null,
@@ -55,7 +55,7 @@ const NOT_BUILT: &[(&str, Neutral)] = &[
     ("stop_regex", Neutral::Null),
 ];
 
-/// The same of requests that are answered with vectors.
+/// Unimplemented fields of pooled requests.
 const NOT_BUILT_IN_POOLING: &[(&str, Neutral)] = &[
     ("embed_dtype", Neutral::OneOf(&["float32"])),
     ("endianness", Neutral::OneOf(&["native", "little"])),
@@ -65,12 +65,12 @@ const NOT_BUILT_IN_POOLING: &[(&str, Neutral)] = &[
     ("mm_processor_kwargs", Neutral::Empty),
 ];
 
-/// Checks what an endpoint left untaken.
+/// Checks the fields that an endpoint has not taken.
 pub(super) fn check(fields: &Fields<'_>) -> Result<(), ApiError> {
     check_against(NOT_BUILT, fields)
 }
 
-/// [`check`] for requests that are answered with vectors.
+/// [`check`] for pooled requests.
 pub(super) fn check_pooling(fields: &Fields<'_>) -> Result<(), ApiError> {
     check_against(NOT_BUILT_IN_POOLING, fields)
 }

@@ -1,10 +1,10 @@
-//! Response bodies. They borrow, so that a chunk is serialised without copying its text.
+//! Response bodies. They borrow their text, so a chunk is serialised without a copy.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-/// Why a choice ended.
+/// Finish reason of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
@@ -29,11 +29,11 @@ pub struct Usage {
     pub completion_tokens: u32,
     pub cached_tokens: u32,
     pub cached_by_tier: Option<CachedByTier>,
-    /// Those of `completion_tokens` that are reasoning.
+    /// Reasoning tokens, a part of `completion_tokens`.
     pub reasoning_tokens: u32,
 }
 
-/// Where cached tokens came from. A kind of tier that there is not has no member.
+/// Cached tokens by source. Kinds of tiers that are not configured are omitted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct CachedByTier {
     pub pool: u32,
@@ -191,7 +191,7 @@ pub struct AssistantMessage<'a> {
     pub function_call: Option<FunctionCall<'a>>,
 }
 
-/// A tool call, whole or as a piece of one: only the first piece has `id`, `kind` and the name.
+/// A tool call, or a chunk of one: only the first chunk has `id`, `kind` and the name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolCall<'a> {
     /// In streams.
@@ -275,7 +275,7 @@ pub struct Model<'a> {
     pub object: &'static str,
     pub created: u64,
     pub owned_by: &'static str,
-    /// Where the weights came from.
+    /// Source of the weights.
     pub root: &'a str,
     /// Null until the engine is ready.
     pub max_model_len: Option<u32>,

@@ -1,8 +1,8 @@
-//! A stream that broke off, with the state from which another server resumes it.
+//! State with which another server resumes an interrupted stream.
 //!
-//! A server that is asked to (`crates/server/server/src/marks.rs`) marks its stream with comments.
-//! Put together into an array they are the field `resume` of the same request: first the origin,
-//! then the tokens of each step.
+//! On request, a server (`crates/server/server/src/marks.rs`) adds resume marks to its stream as
+//! SSE comments. Collected into an array they form the field `resume` of the retried request: first
+//! the origin, then the tokens of each step.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,17 +10,17 @@ use serde_json::value::RawValue;
 use super::fields::{Fields, read};
 use crate::error::ApiError;
 
-/// A header of requests that ask for marks, and of answers that have them.
+/// Header of requests for resume marks, and of responses with them.
 pub const RESUMABLE: &str = "x-penstock-resumable";
-/// A mark is a comment of its own that begins so, at the start of a line, and ends with an empty
-/// line; between is JSON. The events before it are whole with the tokens of all marks so far.
+/// Start of a mark, an SSE comment with JSON that ends with an empty line. The tokens of all marks
+/// so far reproduce the events before the mark.
 pub const MARK: &[u8] = b":resume ";
-/// Before an error event: another server may be able to go on.
+/// Precedes an error event: another server may be able to resume.
 pub const FAILED_MARK: &[u8] = b"\"failed\"";
 
 const FIELD: &str = "resume";
 
-/// What the first server drew, and the answer depends on.
+/// Random draws and time of the first server, on which the response depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
@@ -28,7 +28,7 @@ pub struct Origin {
     pub created: u64,
     /// Seed of the sampler.
     pub seed: u64,
-    /// What ids of tool calls are made of.
+    /// Seed of tool call ids.
     pub calls: u64,
 }
 
@@ -36,8 +36,8 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     pub origin: Origin,
-    /// Token ids of each step: the events of a step are made from its tokens at once. Not empty
-    /// lists.
+    /// Token ids of each step, never empty. A step's events are rendered from all its tokens at
+    /// once.
     pub steps: Vec<Vec<u32>>,
 }
 
@@ -63,7 +63,7 @@ impl Resume {
     }
 }
 
-/// A refusal with the fault of the field.
+/// A 400 about the field.
 pub(crate) fn invalid(what: &str) -> ApiError {
     ApiError::invalid(FIELD, format!("{FIELD}: {what}."))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::Usage;
 use crate::error::ApiError;
 
-/// Ends every stream, also one that failed.
+/// Appends the end of a stream, also of a failed one.
 pub fn done(out: &mut BytesMut) {
     out.extend_from_slice(b"data: [DONE]\n\n");
 }
@@ -19,13 +19,13 @@ pub fn error(out: &mut BytesMut, error: &ApiError) {
     out.extend_from_slice(b"\n\n");
 }
 
-/// Writes the chunks of one stream. What they share is rendered once.
+/// Writes the chunks of one stream. Their common head is rendered once.
 pub struct ChunkWriter {
     /// `data: {"id":...,"object":...,"created":...,"model":...,"choices":[`
     head: Vec<u8>,
 }
 
-/// What may follow the choices of a chunk.
+/// Optional fields after the choices of a chunk.
 #[derive(Default, Clone, Copy)]
 pub struct Tail<'a> {
     pub usage: Option<&'a Usage>,

@@ -1,4 +1,4 @@
-//! Reads server-sent events from pieces of a body, cut anywhere.
+//! Incremental parser of server-sent events; chunks may be cut anywhere.
 //!
 //! Follows the "event stream" of the WHATWG HTML standard: lines end with LF, CR or CR LF, lines of
 //! data are joined with LF, a line that starts with a colon is a comment, an event ends at an empty
@@ -23,12 +23,12 @@ pub struct EventTooLarge {
     pub limit: usize,
 }
 
-/// The state between two pieces. Whole events of one line are handed out where they lie; only what
-/// is cut is copied.
+/// Parser state between two chunks. Complete single-line events are borrowed from the chunk; only
+/// split ones are copied.
 #[derive(Debug)]
 pub struct EventReader {
     limit: usize,
-    /// A line whose end has not come.
+    /// A line without its end yet.
     line: Vec<u8>,
     name: Vec<u8>,
     /// Lines of data of the event being read, unless `Lines::whole` has them.
@@ -64,9 +64,9 @@ impl EventReader {
         }
     }
 
-    /// Takes the next piece and hands the events that it completes to `each`, in order.
+    /// Parses the next chunk and passes each completed event to `each`, in order.
     ///
-    /// After an error the reader is of no more use.
+    /// After an error the reader must not be used again.
     pub fn push(
         &mut self,
         piece: &[u8],
@@ -77,7 +77,7 @@ impl EventReader {
             self.after_cr = false;
             rest = rest.strip_prefix(b"\n").unwrap_or(rest);
         }
-        // the only line of data of the event being read, where it lies in the piece
+        // the event's only line of data, borrowed from the chunk
         let mut whole: Option<&[u8]> = None;
         while let Some(end) = memchr2(b'\n', b'\r', rest) {
             let line = &rest[..end];

@@ -22,11 +22,11 @@ pub struct Tool {
     pub description: Option<String>,
     /// A JSON schema of an object; `None` for a function without parameters.
     pub parameters: Option<Map<String, Value>>,
-    /// Arguments must follow the schema even where the model may answer freely.
+    /// Enforce the schema even if tool calls are optional.
     pub strict: bool,
 }
 
-/// Which calls the answer must or may hold.
+/// Tool choice: calls that the response must or may contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     /// No calls.
@@ -42,12 +42,12 @@ pub enum ToolChoice {
 /// The tools of a request. Without any, `list` is empty and `choice` is `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// What may be called: `allowed_tools` has been applied.
+    /// Callable tools, after applying `allowed_tools`.
     pub list: Vec<Tool>,
     pub choice: ToolChoice,
     /// Several calls in one answer.
     pub parallel: bool,
-    /// The request used `functions`: the answer has `function_call` in place of `tool_calls`.
+    /// The request used `functions`: the response has `function_call` instead of `tool_calls`.
     pub legacy: bool,
 }
 
@@ -115,7 +115,7 @@ impl Tools {
     /// Checked tools. `byte_length` is that of the tools in the request.
     ///
     /// # Errors
-    /// Too many tools or bytes, a name twice, a choice that needs a tool which is not there.
+    /// Too many tools or bytes, a duplicate name, or a choice of an unknown tool.
     pub fn new(
         list: Vec<Tool>,
         choice: ToolChoice,

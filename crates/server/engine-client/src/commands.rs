@@ -1,4 +1,4 @@
-//! Operators' orders about the cache, and the engine's replies.
+//! Operator commands for the KV cache, and the engine's replies.
 
 use std::sync::atomic::Ordering;
 
@@ -11,12 +11,12 @@ use crate::engine::Engine;
 use crate::requests::{Answer, Requests};
 
 impl Engine {
-    /// Sends an operator's order about the cache and waits for the engine's reply, for as long as
-    /// the engine lives. Dropping the future leaves the order as it is: the engine may have obeyed.
+    /// Sends a KV cache command and waits for the engine's reply, without a time-out. Dropping the
+    /// future does not cancel the command: the engine may have executed it.
     ///
     /// # Errors
-    /// When no engine is ready, when it is lost before it replies, or when the order breaks the
-    /// rules of the wire.
+    /// No engine is ready, the engine is lost before it replies, or the command is invalid on the
+    /// wire.
     pub async fn command(&self, order: KvOrder) -> Result<KvReply, CommandError> {
         let shared = &self.handle.shared;
         let answer = shared.requests.command(order)?;
@@ -29,7 +29,8 @@ impl Engine {
         match answer.await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(reason)) => Err(lost(&reason)),
-            // Unused senders are kept by what this handle shares with the supervisor.
+            // Not expected: pending senders live in the table that this handle shares with the
+            // supervisor.
             Err(_) => Err(lost("the engine was shut down")),
         }
     }
@@ -48,14 +49,14 @@ impl Requests {
         let Some(outbox) = &table.outbox else {
             return Ok(None);
         };
-        // As in `submit`: the supervisor fails the command next when the connection has just ended.
+        // As in `submit`: if the connection has just ended, the supervisor fails the command next.
         let _ = outbox.send(OutgoingFrame::new(frame));
         let (sender, answer) = oneshot::channel();
         table.commands.insert(id, sender);
         Ok(Some(answer))
     }
 
-    /// Delivers a reply to its command. One without a waiting command is dropped.
+    /// Delivers a reply to its command. Replies without a pending command are dropped.
     pub(crate) fn answer(&self, reply: KvReply) {
         if let Some(sender) = self.lock().commands.remove(&reply.id) {
             let _ = sender.send(Ok(reply));

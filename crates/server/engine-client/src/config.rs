@@ -1,29 +1,30 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How to run and judge one engine.
+/// How to start one engine and check its health.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Program and arguments of the engine; `{socket}` in any of them becomes the socket's path.
     /// `None` starts nothing: an external engine connects.
     pub argv: Option<Vec<String>>,
-    /// Standard input of the program: what no other user of the host may read.
+    /// Standard input of the program, for secrets that other users of the host must not read.
     pub input: String,
     pub socket: SocketPlace,
-    /// An engine from which no STEP came for so long is not healthy; see
-    /// [`crate::Engine::healthy`].
+    /// An engine without a STEP for this long is not healthy; see [`crate::Engine::healthy`].
     pub stall_timeout: Duration,
-    /// From the start of the process, or from the connection when nothing is started, to READY.
+    /// Time-out until READY, from the start of the process or, for an external engine, from the
+    /// connection.
     pub start_timeout: Duration,
     pub restart_backoff: RestartBackoff,
 }
 
-/// Where the socket `engine.sock` is made.
+/// Location of the socket `engine.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SocketPlace {
-    /// In this directory, which is made and removed unless it exists.
+    /// In this directory, which is created and later removed unless it already exists.
     Directory(PathBuf),
-    /// In a fresh private directory here. Those that killed front doors left here are removed.
+    /// In a new private directory below this one. Directories left behind by killed front doors are
+    /// removed.
     PrivateIn(PathBuf),
 }
 
@@ -34,12 +35,12 @@ impl Default for SocketPlace {
     }
 }
 
-/// How long to wait before the engine is started again. Doubles from `initial` to `max`.
+/// Exponential backoff before a restart, doubling from `initial` to `max`.
 #[derive(Debug, Clone, Copy)]
 pub struct RestartBackoff {
     pub initial: Duration,
     pub max: Duration,
-    /// An engine that was ready for so long before it was lost starts from `initial` again.
+    /// An engine that was ready for at least this long resets the backoff to `initial`.
     pub reset_after: Duration,
 }
 

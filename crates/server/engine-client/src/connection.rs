@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// How a connection ended.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Disconnect {
     #[error("closed")]
@@ -18,13 +18,13 @@ pub enum Disconnect {
     Malformed(#[from] FrameError),
 }
 
-/// Where frames for the other end go.
+/// Queue of outgoing frames.
 pub type Outbox = UnboundedSender<OutgoingFrame>;
 
-/// An encoded frame on its way to the other end. Until it is written it can be taken back.
+/// An encoded frame in the outgoing queue. Until it is written it can be withdrawn.
 #[derive(Debug, Clone)]
 pub struct OutgoingFrame {
-    /// `None` once it is taken.
+    /// `None` once taken.
     bytes: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
@@ -34,15 +34,16 @@ impl OutgoingFrame {
         Self { bytes }
     }
 
-    /// The bytes, for the first who asks: the connection that writes them, or the sender.
+    /// Takes the bytes; only the first call gets them: the connection to write them, or the sender
+    /// to withdraw them.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         bytes.take()
     }
 }
 
-/// One end of the wire, which receives frames of type `F`. Writing has a task of its own, so that
-/// an end that does not read holds up nothing but its own frames.
+/// One end of the wire, which receives frames of type `F`. A separate task writes, so a peer that
+/// does not read delays only its own frames.
 pub struct Connection<F> {
     stream: Box<dyn AsyncRead + Send + Unpin>,
     frames: FrameReader,
@@ -57,11 +58,11 @@ pub(crate) type EngineConnection = Connection<EngineFrame>;
 /// The engine's end, for engines written in Rust.
 pub type FrontConnection = Connection<FrontFrame>;
 
-/// Frames that wait together are written together, up to about this many bytes.
+/// Queued frames are coalesced into one write, up to about this many bytes.
 const WRITE_BYTES: usize = 256 << 10;
 
 impl<F: Frame> Connection<F> {
-    /// Speaks over `stream`, inside a tokio runtime.
+    /// A connection over `stream`. Must be called inside a tokio runtime.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (read, write) = tokio::io::split(stream);
         let (outbox, waiting) = unbounded_channel();
@@ -74,7 +75,7 @@ impl<F: Frame> Connection<F> {
         }
     }
 
-    /// Where to send encoded frames. Sends fail once the connection has ended.
+    /// Queue for encoded frames. Sends fail once the connection has ended.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
@@ -82,7 +83,7 @@ impl<F: Frame> Connection<F> {
     /// Waits for a whole frame. Cancel safe.
     ///
     /// # Errors
-    /// The connection has ended or carries no frames.
+    /// The connection has ended or the data is malformed.
     pub async fn next_frame(&mut self) -> Result<F, Disconnect> {
         loop {
             if let Some(frame) = self.frames.next_frame()? {
@@ -98,15 +99,15 @@ impl<F: Frame> Connection<F> {
 }
 
 impl FrontConnection {
-    /// Waits until everything sent has been written, and sends nothing any more. Other clones of
-    /// the outbox have been dropped.
+    /// Closes the outbox and waits until all queued frames are written. Other clones of the outbox
+    /// must have been dropped.
     pub async fn flush(&mut self) {
         self.outbox = unbounded_channel().0;
-        // The writer ends with the channel; an error is one of a front door that has gone.
+        // The writer ends with the channel; an error only means that the front door is gone.
         let _ = (&mut self.writer).await;
     }
 
-    /// Sends a frame. One that the wire cannot carry is dropped: engines make none.
+    /// Sends a frame. A frame that cannot be encoded is dropped; engines never produce one.
     pub fn send(outbox: &Outbox, frame: &EngineFrame) {
         let mut bytes = Vec::new();
         if frame.encode(&mut bytes).is_ok() {
@@ -121,7 +122,7 @@ impl<F> Drop for Connection<F> {
     }
 }
 
-/// Ends with the channel or with the first error, which the reading side notices and reports.
+/// Writes until the channel closes or a write fails; the reading side reports the failure.
 async fn write_all(
     mut stream: impl AsyncWrite + Unpin,
     mut waiting: UnboundedReceiver<OutgoingFrame>,

@@ -13,8 +13,8 @@ use crate::socket::EngineSocket;
 use crate::supervisor::{Stop, Supervisor, follow};
 use crate::{EngineConfig, EngineError, EngineState, Observer, RequestStream, SubmitError};
 
-/// A handle on one engine. Clones are the same engine; when the last is dropped, the engine is
-/// killed and its socket removed.
+/// A handle to one engine. Clones share the engine; dropping the last one kills the engine and
+/// removes its socket.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) handle: Arc<Handle>,
@@ -29,17 +29,17 @@ pub(crate) struct Handle {
 }
 
 impl Engine {
-    /// Makes the socket, starts the engine and goes on in the background; must be called inside a
-    /// tokio runtime.
+    /// Creates the socket and starts the engine in the background. Must be called inside a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// When the socket cannot be made or `argv` is empty. An engine that does not start shows in
+    /// The socket cannot be created or `argv` is empty. A failed engine start shows in
     /// [`Engine::state`].
     pub fn start(config: EngineConfig) -> Result<Self, EngineError> {
         Self::start_observed(config, Arc::new(()))
     }
 
-    /// [`Engine::start`] with an observer of every stage and step.
+    /// [`Engine::start`] with an observer of all stages and steps.
     ///
     /// # Errors
     /// The same.
@@ -71,8 +71,8 @@ impl Engine {
         })
     }
 
-    /// An engine of this process at the other end of `stream`: it is not started again when it is
-    /// lost. Must be called inside a tokio runtime.
+    /// An engine inside this process at the other end of `stream`. It is not restarted after a
+    /// loss. Must be called inside a tokio runtime.
     pub fn over(
         stream: impl AsyncRead + AsyncWrite + Send + 'static,
         observer: Arc<dyn Observer>,
@@ -95,13 +95,13 @@ impl Engine {
     /// Sends a request to the engine. Never waits.
     ///
     /// # Errors
-    /// When no engine is ready, or when the request breaks the rules of the wire.
+    /// No engine is ready, or the request is invalid on the wire.
     pub fn submit(&self, request: TokenRequest) -> Result<RequestStream, SubmitError> {
         self.submit_holding(request, ())
     }
 
-    /// [`Engine::submit`]; `hold` is dropped when the engine has ended the request: a stream that
-    /// is dropped before leaves the engine busy until it has obeyed.
+    /// [`Engine::submit`]; `hold` is dropped when the engine has ended the request, which is later
+    /// than the drop of its stream: the engine stays busy until it has processed the cancel.
     ///
     /// # Errors
     /// The same.
@@ -120,12 +120,12 @@ impl Engine {
         })
     }
 
-    /// Where the engine stands now.
+    /// Current state of the engine.
     pub fn state(&self) -> EngineState {
         self.handle.shared.state.borrow().clone()
     }
 
-    /// Follows the state. Intermediate states may be missed, the latest never is.
+    /// Watches the state. Intermediate states may be missed, the latest is not.
     pub fn watch(&self) -> watch::Receiver<EngineState> {
         self.handle.shared.state.subscribe()
     }
@@ -133,7 +133,7 @@ impl Engine {
     /// Waits for a ready engine and returns its limits.
     ///
     /// # Errors
-    /// When the engine failed for good or was stopped.
+    /// The engine failed for good or was stopped.
     pub async fn wait_ready(&self) -> Result<Arc<Ready>, EngineError> {
         let mut states = self.watch();
         let settled = states
@@ -156,28 +156,28 @@ impl Engine {
             })
     }
 
-    /// The counters of the last step; zeros until a new engine made its first.
+    /// Counters of the last step; zeros until a new engine's first step.
     pub fn stats(&self) -> StepStats {
         self.handle.shared.progress().stats
     }
 
-    /// Follows the counters: a change for each STEP, heartbeats included, and for each engine that
-    /// gets ready. Intermediate ones may be missed, the latest never is.
+    /// Watches the counters, which change with each STEP (heartbeats included) and each engine that
+    /// becomes ready. Intermediate values may be missed, the latest is not.
     pub fn watch_progress(&self) -> watch::Receiver<Progress> {
         self.handle.shared.progress.subscribe()
     }
 
-    /// What the tiers behind the pool did, as of at most about a second ago; `None` when the engine
-    /// has none or is new.
+    /// Latest report of the KV tiers, at most about a second old; `None` if the engine has no tiers
+    /// or has not reported yet.
     pub fn tiers(&self) -> Option<Arc<str>> {
         self.handle.shared.tiers()
     }
 
-    /// Whether the engine is ready and its last STEP, heartbeats included, is at most the stall
-    /// timeout old; else why not.
+    /// Checks that the engine is ready and that its last STEP (heartbeats included) is within the
+    /// stall time-out; otherwise returns the reason.
     ///
-    /// A stuck engine keeps its requests and its process: it may only be starved or paused, and
-    /// goes on where it was. An external health check decides whether to wait, to send requests
+    /// A stalled engine keeps its requests and its process, because it may only be starved or
+    /// paused and can continue. An external health check decides whether to wait, to route
     /// elsewhere or to restart.
     pub fn healthy(&self) -> Result<(), String> {
         let state = self.handle.shared.state.borrow();
@@ -194,14 +194,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Where engines connect; empty for an engine of this process.
+    /// Socket path for engines; empty for an engine inside this process.
     pub fn socket_path(&self) -> &Path {
         &self.handle.socket_path
     }
 
-    /// Ends the engine and removes its socket: SHUTDOWN, after `timeout` SIGKILL. An engine that is
-    /// not ready gets SIGKILL at once. Open requests end as cancelled, or as failed when the engine
-    /// does not end them in time.
+    /// Shuts down the engine and removes its socket: SHUTDOWN, then SIGKILL after `timeout`. An
+    /// engine that is not ready gets SIGKILL at once. Requests in flight end as cancelled, or as
+    /// failed if the engine does not end them in time.
     pub async fn shutdown(&self, timeout: Duration) {
         let (done, is_done) = oneshot::channel();
         let stop = Stop {
@@ -209,7 +209,7 @@ impl Engine {
             done: Some(done),
         };
         if self.handle.stops.send(stop).await.is_ok() {
-            // The sender is dropped when the engine has ended; a value never comes.
+            // No value is ever sent; the sender is dropped when the engine has ended.
             let _ = is_done.await;
         }
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use penstock_wire::FrameError;
 
-/// Why there is no engine.
+/// Reason that no engine is available.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error("the engine's argv is empty: its first item is the program to start")]
@@ -20,27 +20,27 @@ pub enum EngineError {
     NotReady { reason: String },
 }
 
-/// Why a request was not taken.
+/// Reason that a request was not submitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Worth another try later, unless the engine failed for good.
+    /// A retry may succeed, unless the engine failed for good.
     #[error("{reason}")]
     NotReady { reason: String },
-    /// The request breaks the rules of the wire.
+    /// The request is invalid on the wire.
     #[error(transparent)]
     Invalid(#[from] FrameError),
 }
 
-/// Why an order about the cache has no reply.
+/// Reason that a KV cache command has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Worth another try later, unless the engine failed for good.
+    /// A retry may succeed, unless the engine failed for good.
     #[error("{reason}")]
     NotReady { reason: String },
-    /// The engine was lost meanwhile; the reason names the cause.
+    /// The engine was lost before it replied; the reason names the cause.
     #[error("{reason}")]
     Lost { reason: String },
-    /// The order breaks the rules of the wire.
+    /// The command is invalid on the wire.
     #[error(transparent)]
     Invalid(#[from] FrameError),
 }

@@ -7,7 +7,7 @@ use penstock_wire::FrameError;
 
 use crate::connection::Disconnect;
 
-/// The cause of a lost engine. The text goes to every client whose request ended by it.
+/// Cause of a lost engine. The text is sent to every client whose request failed with it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineFailure {
     #[error("engine process {}", describe(*.0))]
@@ -44,8 +44,8 @@ impl From<Disconnect> for EngineFailure {
 }
 
 impl EngineFailure {
-    /// True when another start would end the same way, provided that no start succeeded so far: the
-    /// engine sent FATAL, ended on its own, or is not the right program.
+    /// Whether a failure before the first READY is permanent, so a restart would fail the same way:
+    /// the engine sent FATAL, exited on its own, or is the wrong program.
     pub(crate) fn is_final_before_ready(&self) -> bool {
         match self {
             Self::Fatal(_) | Self::Malformed(_) | Self::OutOfOrder { .. } | Self::Spawn { .. } => {

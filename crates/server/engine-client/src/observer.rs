@@ -2,14 +2,14 @@ use std::fmt;
 
 use penstock_wire::{Stage, StepStats};
 
-/// Receives every stage of every start and every step, in order: [`crate::EngineState`] and
-/// [`crate::Engine::stats`] may skip some. Called by the task that reads the engine's connection,
-/// so it must not wait.
+/// Receives all stages and steps in order, unlike [`crate::EngineState`] and
+/// [`crate::Engine::stats`], which may skip some. Runs on the task that reads the engine's
+/// connection, so it must not block.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A stage of the engine's start has ended.
     fn stage(&self, _stage: &Stage) {}
 
-    /// A step has ended, or an idle engine has shown that it lives: then `batch_tokens` is 0.
+    /// A step has ended, or an idle engine has sent a heartbeat, with `batch_tokens` 0.
     fn step(&self, _stats: &StepStats) {}
 }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The engine's process, or none for an external engine: that never exits here and takes no signal.
+/// The engine's process; empty for an external engine, which never exits here and gets no signals.
 ///
-/// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`), so each
-/// has a thread of its own, which lives as long as the process: one of the runtime's threads may go
-/// away while the front door lives on. Dropping kills it.
+/// The kernel kills the process when the thread that started it ends (`PR_SET_PDEATHSIG`). Each
+/// process therefore has a dedicated thread with the same lifetime, because the runtime may end its
+/// worker threads earlier. Dropping kills the process.
 #[derive(Debug)]
 pub(crate) struct EngineProcess {
     running: Option<Running>,
@@ -20,13 +20,12 @@ pub(crate) struct EngineProcess {
 
 #[derive(Debug)]
 struct Running {
-    /// `None` once the process is being reaped: its number may belong to another process from then
-    /// on.
+    /// `None` once the process is being reaped: the kernel may then reuse its pid.
     pid: Arc<Mutex<Option<i32>>>,
     exit: watch::Receiver<Option<ExitStatus>>,
 }
 
-/// How long the kernel may take to end a killed process.
+/// Time-out for the kernel to end a killed process.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
 impl EngineProcess {
@@ -64,16 +63,16 @@ impl EngineProcess {
         }
     }
 
-    /// Ends the process: waits until `deadline` for it to end on its own, then SIGKILL; it ignores
-    /// the signals that ask. One that the kernel cannot kill, as it waits for a disk that hangs, is
-    /// given up a moment later.
+    /// Waits until `deadline` for the process to exit, then sends SIGKILL; it ignores SIGTERM and
+    /// SIGINT. A process that the kernel cannot kill (e.g. in uninterruptible disk sleep) is
+    /// abandoned after a further time-out.
     pub(crate) async fn end(&mut self, deadline: Instant) {
         if self.running.is_some() && timeout_at(deadline, self.exited()).await.is_err() {
             let _ = timeout(AFTER_KILL, self.kill()).await;
         }
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) async fn kill(&mut self) {
         if self.running.is_some() {
             self.signal(libc::SIGKILL);
@@ -85,8 +84,8 @@ impl EngineProcess {
         let Some(running) = &self.running else { return };
         let pid = running.pid.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pid) = *pid {
-            // SAFETY: kill touches no memory of ours; the lock keeps `pid` from being reaped, so it
-            // is still our child.
+            // SAFETY: kill accesses no memory of this process; the lock keeps `pid` from being
+            // reaped, so it is still our child.
             unsafe { libc::kill(pid, signal) };
         }
     }
@@ -98,7 +97,7 @@ impl Drop for EngineProcess {
     }
 }
 
-/// The thread of one process: starts it, waits for it, reports its exit.
+/// Body of a process's thread: starts the process, waits for it, reports its exit.
 fn run(argv: &[String], input: &str, started: oneshot::Sender<io::Result<EngineProcess>>) {
     let mut child = match command(argv).spawn() {
         Ok(child) => child,
@@ -111,17 +110,17 @@ fn run(argv: &[String], input: &str, started: oneshot::Sender<io::Result<EngineP
         pid: Arc::clone(&pid),
         exit,
     };
-    // Without a receiver it is dropped here, which kills the process.
+    // Without a receiver the value is dropped here, which kills the process.
     drop(started.send(Ok(EngineProcess {
         running: Some(running),
     })));
     if let Some(mut stdin) = child.stdin.take() {
-        // A process that has ended needs no input.
+        // Fails only if the process has exited.
         let _ = stdin.write_all(input.as_bytes());
     }
     wait_without_reaping(number);
     *pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    // Cannot fail for a child that ended and is not reaped.
+    // Cannot fail for an exited child that is not reaped.
     let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(0));
     exited.send_replace(Some(status));
 }
@@ -142,8 +141,9 @@ fn command(argv: &[String]) -> Command {
     command
 }
 
-/// Ctrl-C, a closed terminal and the stop of a service reach whole process groups; the front door
-/// decides when its engine ends. Survives exec, and children inherit it.
+/// Ignores stop signals. Ctrl-C, a closed terminal and a service stop signal the whole process
+/// group, but the front door controls when its engine ends. The disposition survives exec and is
+/// inherited by children.
 fn ignore_stops() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: SIG_IGN is a valid disposition for each and installs no handler.
@@ -151,7 +151,7 @@ fn ignore_stops() {
     }
 }
 
-/// Has the kernel kill the calling process when its parent's starting thread ends.
+/// Makes the kernel kill the calling process when the thread that started it ends.
 fn die_with(parent: i32) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory; getppid has no
     // preconditions.
@@ -163,7 +163,7 @@ fn die_with(parent: i32) -> io::Result<()> {
     };
     match set {
         0 if actual_parent == parent => Ok(()),
-        // The parent died before the request was in place.
+        // Race: the parent died before prctl took effect.
         0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         _ => Err(io::Error::last_os_error()),
     }

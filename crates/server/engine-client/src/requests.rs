@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::connection::{Outbox, OutgoingFrame};
 
-/// An event of a request. The last is an output that finishes, or `Failed`.
+/// An event of a request. The terminal event is an output with a finish, or `Failed`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Output(Output),
@@ -30,7 +30,7 @@ impl Event {
     }
 }
 
-/// The events of one request. Dropped before the terminal one, it cancels the request.
+/// The events of one request. Dropping it before the terminal event cancels the request.
 #[derive(Debug)]
 pub struct RequestStream {
     id: u64,
@@ -40,7 +40,7 @@ pub struct RequestStream {
 }
 
 impl RequestStream {
-    /// The id that the engine knows the request by.
+    /// The request's id at the engine.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -69,10 +69,10 @@ impl Drop for RequestStream {
     }
 }
 
-/// The engine's reply to a command, or why it was lost before one came.
+/// The engine's reply to a command, or the reason for its loss before the reply.
 pub(crate) type Answer = Result<KvReply, Arc<str>>;
 
-/// The open requests of one engine, over all its restarts: ids are never used twice.
+/// The requests in flight at one engine. Ids are unique across restarts.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) last_id: AtomicU64,
@@ -82,21 +82,21 @@ pub(crate) struct Requests {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     open: HashMap<u64, Open>,
-    /// The operator's orders that have no reply yet.
+    /// Operator commands without a reply yet.
     pub(crate) commands: HashMap<u64, oneshot::Sender<Answer>>,
     /// `None` while no engine is ready.
     pub(crate) outbox: Option<Outbox>,
 }
 
-/// A request that the engine may know.
+/// A request that the engine may have received.
 struct Open {
-    /// `None` once the stream was dropped: the engine has not ended the request yet.
+    /// `None` after the stream was dropped while the engine has not ended the request.
     events: Option<UnboundedSender<Event>>,
     add: OutgoingFrame,
     _hold: Hold,
 }
 
-/// What is kept until the engine has ended a request.
+/// A value kept until the engine has ended a request.
 pub(crate) type Hold = Box<dyn Send>;
 
 impl fmt::Debug for Open {
@@ -108,13 +108,13 @@ impl fmt::Debug for Open {
 }
 
 impl Requests {
-    /// Requests go to `outbox` from now on.
+    /// Sends requests to `outbox` from now on.
     pub(crate) fn attach(&self, outbox: Outbox) {
         self.lock().outbox = Some(outbox);
     }
 
-    /// Sends the request to the engine; `None` when no engine is ready. `hold` is dropped when the
-    /// engine has ended the request, which may be later than the stream.
+    /// Sends the request to the engine; `None` if no engine is ready. `hold` is dropped when the
+    /// engine has ended the request, possibly after the stream was dropped.
     pub(crate) fn submit(
         self: &Arc<Self>,
         request: TokenRequest,
@@ -127,8 +127,8 @@ impl Requests {
         let Some(outbox) = &table.outbox else {
             return Ok(None);
         };
-        // A send fails when the connection has just ended: the supervisor fails what is in the
-        // table next.
+        // A send fails if the connection has just ended; the supervisor then fails all requests in
+        // the table.
         let add = OutgoingFrame::new(frame);
         let _ = outbox.send(add.clone());
         let (sender, events) = unbounded_channel();
@@ -158,13 +158,13 @@ impl Requests {
                 _ => table.open.remove(&output.id).and_then(|open| open.events),
             };
             if let Some(sender) = sender {
-                // The stream may be dropped at this very moment.
+                // The stream may be dropped concurrently.
                 let _ = sender.send(Event::Output(output));
             }
         }
     }
 
-    /// Fails every open request and command; new ones are refused until the next
+    /// Fails every open request and command; new ones are rejected until the next
     /// [`Requests::attach`].
     pub(crate) fn fail_all(&self, reason: &str) {
         let reason: Arc<str> = reason.into();
@@ -180,8 +180,8 @@ impl Requests {
         }
     }
 
-    /// Takes an ADD back that was not written; else the request stays open until the engine has
-    /// obeyed a CANCEL.
+    /// Withdraws the ADD if it was not written yet; otherwise sends CANCEL, and the request stays
+    /// open until the engine has ended it.
     fn abandon(&self, id: u64) {
         let mut table = self.lock();
         let Some(open) = table.open.get_mut(&id) else {

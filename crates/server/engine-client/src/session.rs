@@ -13,18 +13,18 @@ use crate::failure::EngineFailure;
 use crate::requests::Requests;
 use crate::{EngineState, Observer};
 
-/// The state of an engine that its handles read and its connection writes.
+/// Engine state, written by its connection and read by its handles.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: watch::Sender<EngineState>,
     pub(crate) requests: Arc<Requests>,
     observer: Arc<dyn Observer>,
     pub(crate) progress: watch::Sender<Progress>,
-    /// `None` until a new engine reports.
+    /// `None` until the engine's first report.
     tiers: Mutex<Option<Arc<str>>>,
 }
 
-/// The last STEP and when it came; a new engine counts as progress.
+/// The last STEP and its time. A new engine counts as progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
     pub stats: StepStats,
@@ -42,8 +42,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of the supervisor. When that panicked, its state would stay as it is and
-    /// its requests open for good: both are settled here.
+    /// Waits for the end of the supervisor. After a panic of the supervisor, sets the state and
+    /// fails the open requests, which would otherwise stay open forever.
     pub(crate) async fn outlive(self: Arc<Self>, supervisor: JoinHandle<()>) {
         if supervisor.await.is_err_and(|error| error.is_panic()) {
             self.state.send_replace(EngineState::Unsupervised);
@@ -90,7 +90,7 @@ impl Progress {
     }
 }
 
-/// Greets an engine and follows its start until it is ready.
+/// Exchanges HELLO with an engine and reads its stages until READY.
 pub(crate) async fn handshake(
     shared: &Shared,
     mut connection: EngineConnection,
@@ -122,7 +122,7 @@ pub(crate) async fn handshake(
     }
 }
 
-/// Passes on everything that a ready engine sends, until it is lost.
+/// Dispatches all frames of a ready engine until it is lost.
 pub(crate) async fn serve(
     shared: &Shared,
     connection: &mut EngineConnection,

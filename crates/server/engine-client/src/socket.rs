@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use crate::socket_dir::{SOCKET_NAME, SocketDir};
 use crate::{EngineError, SocketPlace};
 
-/// The socket that engines connect to, mode 0600. It and the directory made for it are removed on
-/// drop.
+/// The socket that engines connect to, mode 0600. Drop removes the socket and the directory created
+/// for it.
 #[derive(Debug)]
 pub(crate) struct EngineSocket {
     listener: UnixListener,
@@ -21,7 +21,7 @@ pub(crate) struct EngineSocket {
 }
 
 impl EngineSocket {
-    /// A socket without a listener is replaced.
+    /// Binds the socket; a stale socket file without a listener is replaced.
     pub(crate) fn bind(place: &SocketPlace) -> Result<Self, EngineError> {
         let dir = SocketDir::open(place)?;
         let path = dir.path().join(SOCKET_NAME);
@@ -36,7 +36,7 @@ impl EngineSocket {
         &self.path
     }
 
-    /// The next connection of a process of our own user; others are closed.
+    /// Accepts the next connection of a process of the same user; other connections are closed.
     pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
         loop {
             let (stream, _) = self.listener.accept().await?;
@@ -46,7 +46,7 @@ impl EngineSocket {
         }
     }
 
-    /// Closes connections that were not accepted: they belong to a process that is gone.
+    /// Closes connections in the backlog, which belong to a process that is gone.
     pub(crate) async fn discard_waiting(&self) {
         while let Ok(Ok(_)) = timeout(Duration::ZERO, self.listener.accept()).await {}
     }
@@ -54,7 +54,7 @@ impl EngineSocket {
 
 impl Drop for EngineSocket {
     fn drop(&mut self) {
-        // An error has no reader here, and the file may be gone already.
+        // Best effort: nobody can handle an error here, and the file may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -9,12 +9,12 @@ use crate::{EngineError, SocketPlace};
 /// Name of the socket in its directory.
 pub(crate) const SOCKET_NAME: &str = "engine.sock";
 
-/// A directory for sockets of this process, removed on drop when it was made here and is empty.
+/// A directory for sockets of this process. Drop removes it if it was created here and is empty.
 #[derive(Debug)]
 pub struct SocketDir {
     path: PathBuf,
     made: bool,
-    /// Locked while this process lives, however it ends: an unlocked directory is left over.
+    /// Held until this process ends, however it ends; an unlocked directory is stale.
     _lock: Option<File>,
 }
 
@@ -35,7 +35,7 @@ impl SocketDir {
         })
     }
 
-    /// A new directory in `parent`, after those there whose processes were killed are removed.
+    /// Creates a directory in `parent`, after removing stale directories of killed processes.
     pub fn private_in(parent: &Path) -> io::Result<Self> {
         let place = SocketPlace::PrivateIn(parent.to_owned());
         Self::open(&place).map_err(|error| match error {
@@ -52,13 +52,13 @@ impl SocketDir {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         if self.made {
-            // An error has no reader here, and the directory may be gone already.
+            // Best effort: nobody can handle an error here, and the directory may be gone already.
             let _ = fs::remove_dir(&self.path);
         }
     }
 }
 
-/// False when it exists already.
+/// Creates a directory; false if it already exists.
 fn make(dir: &Path) -> Result<bool, EngineError> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => Ok(true),
@@ -75,16 +75,16 @@ fn make_private(parent: &Path) -> Result<PathBuf, EngineError> {
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("penstock-{}-{number}", std::process::id()));
-        // One that exists was left by an earlier process with our number, or made by a stranger:
-        // not ours to use.
+        // An existing directory was left by an earlier process with our pid, or created by someone
+        // else: do not use it.
         if make(&dir)? {
             return Ok(dir);
         }
     }
 }
 
-/// Removes the directories of processes that were killed. Failures leave them where they are,
-/// which is harmless.
+/// Removes the directories of killed processes, best effort: one that cannot be removed is
+/// harmless.
 fn remove_left_over(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let owner = entry.file_name().to_str().and_then(owner);
@@ -94,7 +94,7 @@ fn remove_left_over(parent: &Path) {
     }
 }
 
-/// The process that made a directory of this name.
+/// Pid in a directory's name.
 fn owner(name: &str) -> Option<i32> {
     let (pid, _) = name.strip_prefix("penstock-")?.split_once('-')?;
     pid.parse().ok().filter(|pid| *pid > 0)
@@ -107,8 +107,7 @@ fn is_dead(pid: i32) -> bool {
     gone || is_unreaped(pid)
 }
 
-/// Whether it has ended and its parent has not asked for its status, as in containers without an
-/// init.
+/// Whether the process is a zombie, as in containers without an init.
 fn is_unreaped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
@@ -121,9 +120,9 @@ fn is_ours(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == user)
 }
 
-/// The process number may be that of a live process in another container that shares the directory:
-/// the lock tells. Only the socket and directories of the same kind are removed, and the directory
-/// only when nothing else is in it.
+/// Removes a directory if its lock is free. The lock is needed because a pid that is dead here may
+/// be alive in another container that shares the directory. Only the socket and nested directories
+/// of the same kind are removed, and the directory itself only if it is then empty.
 fn remove_if_unlocked(dir: &Path) {
     let Ok(lock) = File::open(dir) else { return };
     if lock.try_lock().is_err() {

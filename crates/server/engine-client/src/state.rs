@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use penstock_wire::Ready;
 
-/// Where an engine stands.
+/// State of an engine.
 #[derive(Debug, Clone)]
 pub enum EngineState {
     /// Not ready yet.
     Starting,
-    /// Takes requests.
+    /// Accepts requests.
     Ready(Arc<Ready>),
-    /// Lost; is started again after `retry_in`, or waited for when nothing is started here.
+    /// Lost; restarted after `retry_in`. An external engine is waited for instead.
     Down { reason: String, retry_in: Duration },
-    /// It could not start the first time and would not the second: nothing is tried any more.
+    /// The first start failed permanently; no retry.
     Failed { reason: String },
-    /// The task that supervises it ended unasked: a fault of ours, and nothing is tried any more.
+    /// The supervisor task panicked, a bug; no retry.
     Unsupervised,
-    /// Shut down by us.
+    /// Shut down on request.
     Stopped,
 }
 

@@ -13,16 +13,16 @@ use crate::session::{self, Shared};
 use crate::socket::EngineSocket;
 use crate::{EngineConfig, EngineState};
 
-/// The wish to end the engine.
+/// Request to shut down the engine.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    /// How long the engine may take to end its requests and exit.
+    /// Deadline for the engine to end its requests and exit.
     pub(crate) deadline: Instant,
     /// Dropped when the engine has ended.
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
-/// Owns the engine's process and connection, and brings them back when they are lost.
+/// Owns the engine's process and connection, and restarts them after a loss.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pub(crate) config: EngineConfig,
@@ -30,7 +30,7 @@ pub(crate) struct Supervisor {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// How the life of one engine process ended.
+/// Outcome of one engine run.
 enum End {
     Stopped(Stop),
     Failed {
@@ -39,7 +39,7 @@ enum End {
     },
 }
 
-/// How long the rest of a dying engine's words, or its exit code, may take to come.
+/// Grace period for the last frames of a dying engine, or its exit code, to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 impl Supervisor {
@@ -98,21 +98,21 @@ impl Supervisor {
         }
     }
 
-    /// The state changes first: a request submitted after another has failed must see why.
+    /// Sets the state before it fails the requests: a later submit must see the reason.
     fn lose(&self, failure: &EngineFailure, state: EngineState) {
         self.shared.state.send_replace(state);
         self.shared.requests.fail_all(&failure.to_string());
     }
 
-    /// One engine from its start to its end. `process` is left as it is: a lost engine may still
-    /// run.
+    /// Runs one engine from start to end. Does not end `process`: a lost engine may still be
+    /// running.
     async fn run_engine(
         &self,
         process: &mut EngineProcess,
         stops: &mut mpsc::Receiver<Stop>,
     ) -> End {
         self.shared.state.send_replace(EngineState::Starting);
-        // Not given up half-way: a stop waits until the process is gone.
+        // Not cancelled by a stop, which waits until the process is gone.
         if let Err(failure) = self.launch(process).await {
             return End::Failed {
                 failure,
@@ -136,7 +136,7 @@ impl Supervisor {
             }
         };
         send_shutdown(&connection);
-        // The outputs of requests that now end as cancelled still arrive.
+        // Keeps reading: the outputs of requests that now end as cancelled still arrive.
         let _ = timeout_at(
             stop.deadline,
             or_exit(process, session::serve(&self.shared, &mut connection)),
@@ -186,7 +186,7 @@ impl Supervisor {
     }
 }
 
-/// Follows an engine of this process until it is lost or a stop is wanted.
+/// Serves an engine inside this process until it is lost or a stop is requested.
 pub(crate) async fn follow(
     shared: Arc<Shared>,
     connection: EngineConnection,
@@ -209,8 +209,8 @@ pub(crate) async fn follow(
     shared.requests.fail_all(&reason);
 }
 
-/// `work` reads the engine's connection; this also watches its process, and finds the better of the
-/// two names for the cause when both end: a FATAL that was sent, else the exit status.
+/// Runs `work`, which reads the engine's connection, and watches the process at the same time. If
+/// both end, reports the more precise cause: a FATAL frame, else the exit status.
 async fn or_exit<T>(
     process: &mut EngineProcess,
     work: impl Future<Output = Result<T, EngineFailure>>,
@@ -231,7 +231,7 @@ async fn or_exit<T>(
     }
 }
 
-/// Kills the process of a lost engine. A stop that comes meanwhile is returned soon, even when the
+/// Kills the process of a lost engine. Returns a concurrent stop request promptly, even if the
 /// kernel cannot end the process.
 async fn end_lost(process: &mut EngineProcess, stops: &mut mpsc::Receiver<Stop>) -> Option<Stop> {
     let stop = tokio::select! {
@@ -246,12 +246,12 @@ async fn end_lost(process: &mut EngineProcess, stops: &mut mpsc::Receiver<Stop>)
 fn send_shutdown(connection: &EngineConnection) {
     let mut frame = Vec::new();
     if FrontFrame::Shutdown(Shutdown).encode(&mut frame).is_ok() {
-        // Fails when the connection has just ended, which serves as well.
+        // Fails only if the connection has just ended, which also ends the engine.
         let _ = connection.outbox().send(OutgoingFrame::new(frame));
     }
 }
 
-/// The next stop; when every handle is gone, one without a waiting caller.
+/// The next stop request; if all handles are dropped, one without a waiting caller.
 async fn next_stop(stops: &mut mpsc::Receiver<Stop>) -> Stop {
     stops.recv().await.unwrap_or_else(|| Stop {
         deadline: Instant::now(),

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::{Disconnect, FrontConnection};
 
-/// One thing the engine does for a request.
+/// One action of the engine for a request.
 #[derive(Debug, Clone)]
 pub enum Action {
     Wait(Duration),
@@ -36,11 +36,11 @@ pub enum Action {
     Die,
     /// Sends FATAL and closes the connection.
     Fatal(String),
-    /// Sends nothing any more, heartbeats included, and keeps the connection.
+    /// Stops sending, heartbeats included, and keeps the connection open.
     Stall,
 }
 
-/// One token for each output, `delay` before each; the last finishes with [`Finish::Length`].
+/// One output per token, each after `delay`; the last finishes with [`Finish::Length`].
 pub fn tokens(ids: &[u32], delay: Duration) -> Vec<Action> {
     let finish = |at| {
         if at + 1 == ids.len() {
@@ -71,10 +71,10 @@ pub fn reject() -> Vec<Action> {
 /// The actions that answer an ADD.
 pub type Answer = dyn Fn(&Add) -> Vec<Action> + Send + Sync;
 
-/// The reply to an order about the cache; `None` is no reply.
+/// Reply to a KV cache command; `None`: no reply.
 pub type Obedience = dyn Fn(&KvOrder) -> Option<(KvOutcome, String)> + Send + Sync;
 
-/// How the engine behaves.
+/// Behaviour of the engine.
 #[derive(Clone)]
 pub struct Script {
     pub wire_version: u16,
@@ -97,8 +97,8 @@ impl fmt::Debug for Script {
 }
 
 impl Script {
-    /// `answer` gives the actions after each ADD. An answer that ends without a finish leaves its
-    /// request open until a CANCEL.
+    /// `answer` returns the actions for each ADD. Without a finish among them, the request stays
+    /// open until a CANCEL.
     pub fn new(answer: impl Fn(&Add) -> Vec<Action> + Send + Sync + 'static) -> Self {
         Self {
             wire_version: WIRE_VERSION,
@@ -137,7 +137,7 @@ pub fn small_engine() -> Ready {
     }
 }
 
-/// The frames of the front door so far.
+/// Frames received from the front door so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Log {
     pub adds: Vec<Add>,
@@ -154,8 +154,7 @@ pub struct FakeEngine {
 }
 
 impl FakeEngine {
-    /// Connects to the front door's socket, waiting for it to listen, and starts to follow the
-    /// script.
+    /// Connects to the front door's socket, waiting until it listens, and starts the script.
     pub async fn connect(socket: &Path, script: Script) -> Self {
         let stream = loop {
             match UnixStream::connect(socket).await {
@@ -189,7 +188,7 @@ impl FakeEngine {
     /// Waits until the log satisfies `wanted`, and returns it.
     ///
     /// # Panics
-    /// When the connection ends before.
+    /// The connection ends first.
     pub async fn wait_log(&mut self, wanted: impl FnMut(&Log) -> bool) -> Log {
         self.log
             .wait_for(wanted)
@@ -305,7 +304,7 @@ impl Session {
                 }
                 self.send_step(vec![Output { id, ..output }]);
             }
-            // Played before its request was cancelled.
+            // The request was cancelled meanwhile.
             Action::Send(_) | Action::Wait(_) => {}
             Action::Die => return self.end().await,
             Action::Fatal(message) => {
@@ -317,7 +316,7 @@ impl Session {
         Some(())
     }
 
-    /// Writes what was sent; the session ends with it.
+    /// Flushes queued frames and ends the session.
     async fn end(&mut self) -> Option<()> {
         self.connection.flush().await;
         None

@@ -1,6 +1,6 @@
 //! Paths below a root.
 
-/// Whether `path` is `root` or lies below it. A slash at the end of the root adds nothing.
+/// Whether `path` is `root` or lies below it. A trailing slash of `root` is ignored.
 pub fn is_below(path: &str, root: &str) -> bool {
     let rest = path.strip_prefix(root.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

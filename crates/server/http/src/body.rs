@@ -1,4 +1,4 @@
-//! Request bodies, read within bounds of size and time.
+//! Reads request bodies within limits of size and time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,18 +11,17 @@ use hyper::body::Body as _;
 
 use crate::Limits;
 
-/// How long a body that is refused may go on arriving, how much of it, and how long it may pause.
-/// Closing a connection with unread input resets it, and the client would lose the response that
-/// says why.
+/// Bounds on draining a rejected body: total time, bytes, and the longest pause. Closing a
+/// connection with unread input resets it, and the client would lose the error response.
 const SKIP: Duration = Duration::from_secs(10);
 const SKIP_BYTES: usize = 64 << 20;
 const SKIP_PAUSE: Duration = Duration::from_millis(200);
 
-/// Room that an announced length gets before a byte of it has come. Beyond it a body makes its own
-/// room as it grows: a length costs a client nothing.
+/// Upper bound on the buffer reserved for a declared `Content-Length`. Beyond it the buffer grows
+/// with the data, because declaring a length costs a client nothing.
 const ANNOUNCED: usize = 1 << 20;
 
-/// Why a request body could not be read.
+/// Reason that a request body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     #[error("the request body is larger than {limit} bytes")]
@@ -37,23 +36,23 @@ pub enum BodyError {
     Busy,
 }
 
-/// The bytes of bodies that a server holds at once. Clones are the same budget.
+/// Budget for the bytes of all bodies in memory. Clones share the budget.
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
     taken: Arc<AtomicUsize>,
     limit: usize,
-    /// Bytes of each body that do not count.
+    /// First bytes of each body that are not counted.
     free: usize,
 }
 
-/// A body and its part of the budget, given back when dropped.
+/// A body and its share of the budget, returned when dropped.
 #[derive(Debug)]
 pub struct HeldBody {
     pub bytes: Vec<u8>,
     share: BodyShare,
 }
 
-/// The part of the budget that a body has taken, given back when dropped.
+/// A body's share of the budget, returned when dropped.
 #[derive(Debug)]
 pub struct BodyShare {
     budget: BodyBudget,
@@ -65,7 +64,7 @@ impl BodyBudget {
         Self::of(limits.bodies_bytes, limits.free_body_bytes)
     }
 
-    /// A budget of `limit` bytes, of which the first `free` of each body do not count.
+    /// A budget of `limit` bytes; the first `free` bytes of each body are not counted.
     pub fn of(limit: usize, free: usize) -> Self {
         Self {
             taken: Arc::default(),
@@ -74,7 +73,7 @@ impl BodyBudget {
         }
     }
 
-    /// A share that has nothing yet.
+    /// An empty share.
     pub fn share(&self) -> BodyShare {
         BodyShare {
             budget: self.clone(),
@@ -92,7 +91,7 @@ impl BodyBudget {
 }
 
 impl HeldBody {
-    /// Adds what arrived, up to `limit` bytes in all.
+    /// Appends data, up to `limit` bytes in total.
     ///
     /// # Errors
     /// [`BodyError::TooLarge`], [`BodyError::Busy`]
@@ -105,15 +104,14 @@ impl HeldBody {
         Ok(())
     }
 
-    /// The bytes, to be shared, and what they have taken of the budget.
+    /// Splits into shareable bytes and their share of the budget.
     pub fn split(self) -> (Bytes, BodyShare) {
         (self.bytes.into(), self.share)
     }
 }
 
 impl BodyShare {
-    /// Makes it the share of a body that has grown to `size` bytes. A body that is alone is never
-    /// too large for the budget.
+    /// Grows the share to a body of `size` bytes. A single body always fits the budget.
     ///
     /// # Errors
     /// [`BodyError::Busy`]
@@ -133,7 +131,7 @@ impl BodyShare {
         Ok(())
     }
 
-    /// Makes it the share of a body of which `size` bytes are left.
+    /// Shrinks the share to a body of `size` bytes.
     pub fn shrink(&mut self, size: usize) {
         let less = self
             .bytes
@@ -149,11 +147,11 @@ impl Drop for BodyShare {
     }
 }
 
-/// The whole body, of at most `limit` bytes.
+/// Reads the whole body, of at most `limit` bytes.
 ///
 /// # Errors
-/// [`BodyError`]. A declared length over the limit is refused by the header; where the client waits
-/// for `100 Continue`, without asking for the body.
+/// [`BodyError`]. A declared length over the limit is rejected before the body is read; a client
+/// that waits for `100 Continue` does not send it.
 pub async fn read_body(
     request: Request<Body>,
     limit: usize,
@@ -209,7 +207,7 @@ async fn collect(
     Ok(held)
 }
 
-/// Drops what arrives without a pause.
+/// Drains a rejected body until it pauses.
 async fn skip(body: &mut Body) {
     let mut skipped = 0;
     while skipped <= SKIP_BYTES {

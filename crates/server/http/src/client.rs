@@ -1,5 +1,4 @@
-//! HTTP client with a pool of connections, for gateways: requests go to servers that the operator
-//! names.
+//! HTTP client with a connection pool, for gateways. The operator configures the servers.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -23,62 +22,62 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::reuse::{TrackedConnector, is_stale};
 
-/// Connections that stay open without a request, for each server, and for how long: less than the
-/// 5 s of the servers of the field (uvicorn, cpp-httplib), so that this end closes first.
+/// Idle connections kept per server, and their keep-alive time-out. It is below the 5 s of common
+/// servers (uvicorn, cpp-httplib), so this end closes first.
 const MAX_IDLE: usize = 1024;
 const IDLE: Duration = Duration::from_secs(4);
-/// A server that closes a kept connection does so before it has looked at the request. One that
-/// ends later had the request.
+/// A pooled connection that fails within this time was closed by the server before it read the
+/// request. After it, the server is assumed to have received the request.
 const STALE: Duration = Duration::from_secs(2);
 
 type Connections = Pool<TrackedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
-/// A client; clones share its connections.
+/// A client; clones share the connection pool.
 ///
-/// A request may go on a connection that the server closes at that moment. Where a kept connection
-/// ends without a byte of the answer, [`Client::send`] sends the request once more on a new one:
-/// bodies are whole, and the server has closed the connection, not served the request. Whether it
-/// may have been read cannot be known: what must not happen twice goes by [`Client::send_once`].
+/// Race: the server may close a pooled connection just as a request is written to it. If a pooled
+/// connection ends before the first byte of a response, [`Client::send`] retries once on a new
+/// connection; bodies are in memory, so they can be sent again. The server may nevertheless have
+/// read the request, so a request that is not idempotent needs [`Client::send_once`].
 #[derive(Debug, Clone)]
 pub struct Client {
     kept: Connections,
-    /// Connections of one request.
+    /// Connections that serve one request each.
     new: Connections,
     sent_again: Arc<AtomicU64>,
-    /// What requests carry that have none of their own.
+    /// Default `Authorization` of requests without one.
     authorization: Option<HeaderValue>,
 }
 
-/// Why there is no answer.
+/// Reason for a missing response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing of the request has reached the server.
+    /// No part of the request reached the server.
     #[error("no connection: {0}")]
     Connect(String),
-    /// The same, because nothing listens there: the server's process has ended.
+    /// Connection refused: nothing listens there, so the server's process has ended.
     #[error("no connection: {0}")]
     Refused(String),
-    /// It may have.
+    /// The request may have reached the server.
     #[error("no answer: {0}")]
     Broken(String),
 }
 
-/// Whom a client believes, and as whom it comes.
+/// TLS settings: trusted certificate authorities and the client's certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trust {
-    /// PEM; `None`: the platform's.
+    /// PEM; `None`: the platform's authorities.
     pub authorities: Option<String>,
     pub identity: Option<Identity>,
 }
 
-/// A client's certificates, its own first, and its key: PEM.
+/// The client's certificate chain (leaf first) and private key, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     pub chain: String,
     pub key: String,
 }
 
-/// Without the key.
+/// Omits the private key.
 impl std::fmt::Debug for Trust {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Trust(..)")
@@ -124,19 +123,19 @@ fn certificates(pem: &str, what: &str) -> Result<Vec<CertificateDer<'static>>, S
 }
 
 impl Client {
-    /// HTTP/1.1 without and with TLS; the platform's certificate authorities.
+    /// A client for HTTP/1.1, plain or over TLS, with the platform's certificate authorities.
     ///
     /// # Errors
-    /// No authorities can be read.
+    /// The platform's certificate authorities cannot be read.
     pub fn new(connect_timeout: Duration) -> std::io::Result<Self> {
         let builder = HttpsConnectorBuilder::new().with_native_roots()?;
         Ok(Self::connecting(builder, connect_timeout))
     }
 
-    /// The same with other authorities, or a certificate of its own.
+    /// As [`Client::new`], with other authorities or a client certificate.
     ///
     /// # Errors
-    /// A text that says which of them is wrong.
+    /// A text that names the invalid part.
     pub fn trusting(connect_timeout: Duration, trust: &Trust) -> Result<Self, String> {
         let builder = HttpsConnectorBuilder::new().with_tls_config(trust.config()?);
         Ok(Self::connecting(builder, connect_timeout))
@@ -164,8 +163,8 @@ impl Client {
         }
     }
 
-    /// A client of the same connections whose requests carry `authorization` where they have none
-    /// of their own. Only for requests to servers that may know it.
+    /// A client with the same pool that adds `authorization` to requests without one. Use it only
+    /// for servers that may see the credential.
     pub fn authorized(&self, authorization: Option<HeaderValue>) -> Self {
         Self {
             authorization,
@@ -173,7 +172,7 @@ impl Client {
         }
     }
 
-    /// Sends a request with an absolute URI; ready when the answer's header is there.
+    /// Sends a request with an absolute URI; completes with the response header.
     ///
     /// # Errors
     /// [`ClientError`]
@@ -184,15 +183,15 @@ impl Client {
             Err(error) if is_stale(&error) && sent.elapsed() < STALE => {
                 self.sent_again.fetch_add(1, Ordering::Relaxed);
                 let answer = self.new.request(again.map(Full::new)).await;
-                // the first connection may have brought it there
+                // the first attempt may have reached the server
                 answer.map_err(|error| ClientError::Broken(innermost(&error).to_string()))
             }
             answer => answer.map_err(|error| trouble(&error)),
         }
     }
 
-    /// Sends a request that must not happen twice: on a new connection, which no server closes
-    /// before it has looked at the request.
+    /// Sends a request at most once, on a new connection, which avoids the race with the server's
+    /// idle close.
     ///
     /// # Errors
     /// [`ClientError`]
@@ -212,7 +211,7 @@ impl Client {
         request
     }
 
-    /// Requests that were sent once more, because a kept connection had ended.
+    /// Number of retries after a pooled connection had ended.
     pub fn sent_again(&self) -> u64 {
         self.sent_again.load(Ordering::Relaxed)
     }
@@ -230,7 +229,7 @@ fn trouble(error: &Error) -> ClientError {
     }
 }
 
-/// The cause at the end of the chain: the others say "client error".
+/// The root cause; the outer errors only say "client error".
 fn innermost(error: &Error) -> &(dyn std::error::Error + 'static) {
     let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(next) = cause.source() {

@@ -1,4 +1,4 @@
-//! Small pieces of a body that are there at once, as one.
+//! Coalesces small body chunks that are available at the same time.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,25 +10,27 @@ use bytes::BytesMut;
 use futures_util::task::AtomicWaker;
 use hyper::body::{Frame, SizeHint};
 
-/// A piece of this size goes on at once.
+/// A chunk of at least this size is forwarded at once.
 const ENOUGH: usize = 16 << 10;
 
-/// A body whose pieces are joined as long as more of them are there.
+/// A body that joins chunks while more are available.
 ///
-/// hyper's client hands over one chunk at a time, however many it has read, and its server writes
-/// what a body gives before it is pending: a stream costs a write for each token, although the
-/// tokens of a busy replica come several in a read. So a piece goes on when the tasks that can run
-/// have run: that of the replica's connection has given the next piece by then, if it has one.
+/// hyper's client yields one chunk at a time even if it has read several, and its server writes
+/// whenever the body becomes pending. Without coalescing, a stream costs one write per token,
+/// although one read from a busy replica contains several tokens. A chunk is therefore held until
+/// all runnable tasks have run; by then the replica's connection task has delivered the next chunk,
+/// if it has one.
 pub struct Gathered<B: HttpBody> {
     body: B,
     held: Option<BytesMut>,
-    /// Turn of the other tasks, since the last piece came.
+    /// Turn of the other tasks, begun after the last chunk arrived.
     turn: Option<Arc<Turn>>,
-    /// What came behind the held bytes: trailers, an error or (`None`) the end.
+    /// The frame after the held bytes: trailers, an error or (`None`) the end.
     next: Option<Polled<B>>,
 }
 
-/// Ended by the runtime when no task can run, or some dozens have.
+/// A turn of the other tasks: the runtime ends it when no task is runnable, or after some dozens
+/// have run.
 #[derive(Default)]
 struct Turn {
     ended: AtomicBool,
@@ -54,7 +56,7 @@ impl Wake for Turn {
 type Polled<B> = Option<Result<Frame<Bytes>, <B as HttpBody>::Error>>;
 
 impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
-    /// The pieces of `body`.
+    /// Wraps `body`.
     pub fn new(body: B) -> Self {
         Self {
             body,
@@ -72,15 +74,15 @@ impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
         }
     }
 
-    /// Whether the other tasks had a turn. A connection may poll its body several times in one of
-    /// its own, so being polled again does not say it.
+    /// Whether the other tasks had a turn. Being polled again is no proof, because a connection may
+    /// poll its body several times within its own turn.
     fn others_ran(&mut self, cx: &mut Context<'_>) -> bool {
         let turn = self.turn.get_or_insert_with(Turn::begin);
         turn.task.register(cx.waker());
         turn.ended.load(Ordering::Acquire)
     }
 
-    /// The held bytes.
+    /// Yields the held bytes.
     fn give(&mut self) -> Poll<Polled<B>> {
         Poll::Ready(self.held.take().map(|held| Ok(Frame::data(held.freeze()))))
     }
@@ -124,14 +126,14 @@ where
         self.held.is_none() && ended
     }
 
-    /// The length of a body that has not begun.
+    /// Exact only before the first chunk.
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
 }
 
 impl<B: HttpBody<Data = Bytes> + Unpin> Gathered<B> {
-    /// What follows the held bytes, behind them.
+    /// Queues `next` behind the held bytes.
     fn behind(&mut self, next: Polled<B>) -> Poll<Polled<B>> {
         if self.held.is_none() {
             return Poll::Ready(next);

@@ -1,4 +1,5 @@
-//! The open connections: bounds on their number, and which of them are idle.
+//! Connection limits, in total and per address. At the limit, the longest idle connection is
+//! closed.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,7 +26,7 @@ pub(crate) struct OpenConnections {
     limit: usize,
     address_limit: usize,
     table: Mutex<Table>,
-    /// A connection has ended, or become idle.
+    /// Notified when a connection has ended or become idle.
     changed: Notify,
 }
 
@@ -38,14 +39,14 @@ struct Table {
 struct State {
     /// `None` for a Unix socket.
     address: Option<IpAddr>,
-    /// Requests that are being answered: more than one with HTTP/2.
+    /// Requests in flight; more than one only with HTTP/2.
     busy: usize,
-    /// When the last of them had ended.
+    /// Time at which the last request ended.
     idle_since: Instant,
     unwanted: Arc<Notify>,
 }
 
-/// One connection; dropped when it ends.
+/// Registration of one connection; dropped when it ends.
 pub(crate) struct Entry {
     key: u64,
     peer: Peer,
@@ -66,8 +67,8 @@ impl OpenConnections {
         }
     }
 
-    /// Waits until one more connection may be open. Where the limit is reached, the one that is
-    /// idle longest is closed: without keep-alive it would be gone already.
+    /// Waits until one more connection is allowed. At the limit, closes the longest idle
+    /// connection, which without keep-alive would be closed already.
     pub(crate) async fn make_room(&self) {
         loop {
             let changed = self.changed.notified();
@@ -84,7 +85,8 @@ impl OpenConnections {
         }
     }
 
-    /// `None` where the address has its share of connections and none of them is idle.
+    /// Registers a connection. `None` if its address is at its limit and none of its connections is
+    /// idle.
     pub(crate) fn enter(self: &Arc<Self>, peer: Peer) -> Option<Entry> {
         let address = peer.0.map(|peer| peer.ip());
         let unwanted = Arc::new(Notify::new());
@@ -135,7 +137,7 @@ impl OpenConnections {
 }
 
 impl Table {
-    /// Closes the connection that is idle longest among some; whether there was one.
+    /// Closes the longest idle connection that matches `among`; returns whether one was found.
     fn close_idle(&mut self, among: impl Fn(&State) -> bool) -> bool {
         let idle = |(key, state): (&u64, &State)| {
             (state.busy == 0 && among(state)).then_some((state.idle_since, *key))
@@ -147,12 +149,12 @@ impl Table {
 }
 
 impl Entry {
-    /// Ready when the connection is to be closed although it may have a request.
+    /// Ready when the connection must close to make room, even if a request has just arrived.
     pub(crate) async fn unwanted(&self) {
         self.unwanted.notified().await;
     }
 
-    /// `router`, with a note of the requests that it answers.
+    /// Wraps `router` to track the requests in flight.
     pub(crate) fn watched(&self, router: Router) -> Watched {
         Watched {
             router: TowerToHyperService::new(router),
@@ -170,7 +172,7 @@ impl Drop for Entry {
     }
 }
 
-/// A router whose requests keep their connection from being idle.
+/// A router that marks its connection busy while a request is in flight.
 pub(crate) struct Watched {
     router: TowerToHyperService<Router>,
     key: u64,
@@ -178,7 +180,7 @@ pub(crate) struct Watched {
     all: Arc<OpenConnections>,
 }
 
-/// A request from its arrival to the end of its answer.
+/// A request in flight, from its arrival to the end of its response.
 struct Busy {
     key: u64,
     all: Arc<OpenConnections>,
@@ -207,8 +209,8 @@ impl Service<Request<Incoming>> for Watched {
     }
 }
 
-/// Whether a request names its host as it must (RFC 9112, section 3.2): proxies before this server
-/// may have read another one.
+/// Whether the request has one valid host (RFC 9112, section 3.2). Otherwise a proxy in front may
+/// have used a different host than this server.
 fn has_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     match (request.version(), hosts.next(), hosts.next()) {
@@ -218,7 +220,7 @@ fn has_host<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// `host`, `host:port`, or nothing.
+/// Whether the value is `host`, `host:port` or empty.
 fn is_host(value: &[u8]) -> bool {
     value.is_empty() || (!value.contains(&b'@') && Authority::try_from(value).is_ok())
 }
@@ -232,7 +234,7 @@ fn no_host() -> Response<Body> {
     response
 }
 
-/// The body of an answer.
+/// A response body that keeps its connection busy.
 pub(crate) struct BusyBody {
     body: Body,
     _busy: Busy,

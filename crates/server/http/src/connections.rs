@@ -1,4 +1,4 @@
-//! Accepting connections and closing them gracefully.
+//! Accepts connections and closes them gracefully.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,14 @@ use crate::preface::{Version, version_of};
 use crate::timed::Timed;
 use crate::{Limits, Listener};
 
-/// When accepting fails because descriptors have run out, trying at once would only burn the
-/// processor.
+/// Delay before the next accept after a failure, e.g. without free descriptors, to avoid a busy
+/// loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often a connection of HTTP/2 is asked whether its client is there.
+/// Keep-alive ping interval of HTTP/2 connections.
 const PING: Duration = Duration::from_secs(30);
 
-/// The open connections of a server. Dropping it accepts no more and leaves open ones running.
+/// The open connections of a server. Dropping it stops accepting and keeps open connections
+/// running.
 #[derive(Debug)]
 pub struct Connections {
     /// Ends when the connections have been closed.
@@ -33,7 +34,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Serves `router` on every connection, inside a tokio runtime.
+    /// Serves `router` on every connection. Must be called inside a tokio runtime.
     pub fn accept(listener: Listener, router: Router, limits: Limits) -> Self {
         let (closing, patience) = oneshot::channel();
         Self {
@@ -42,14 +43,14 @@ impl Connections {
         }
     }
 
-    /// Accepts no more and gives open connections `patience` to finish their responses.
+    /// Stops accepting and gives open connections `patience` to finish their responses.
     pub async fn close(self, patience: Duration) {
         let _ = self.closing.send(patience);
         let _ = self.accepting.await;
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     router: Router,
     limits: Limits,
@@ -125,8 +126,8 @@ async fn serve(
     }
 }
 
-/// Speaks HTTP. The connection's own errors are the client's: resets, malformed HTTP. hyper has
-/// answered what can be answered.
+/// Serves HTTP. Connection errors are ignored: they are the client's (resets, malformed HTTP), and
+/// hyper has already sent an error response where possible.
 async fn converse<S>(
     stream: S,
     shared: &Shared,

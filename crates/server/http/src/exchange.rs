@@ -1,4 +1,4 @@
-//! One exchange: from the arrival of a request to the end of its answer.
+//! One exchange: from the arrival of a request to the end of its response.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -13,31 +13,31 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::Peer;
 
-/// What is known of a request before it is answered.
+/// Properties of a request, known on arrival.
 #[derive(Debug, Clone)]
 pub struct Exchange {
-    /// The route, not the path: its values are few. `none` where no route matched.
+    /// The route, not the path, to bound the number of label values. `none` if no route matched.
     pub handler: String,
-    /// A method of HTTP, or `OTHER`.
+    /// A standard HTTP method, or `OTHER`.
     pub method: &'static str,
     pub arrived: Instant,
     /// `None` for a Unix socket.
     pub peer: Option<SocketAddr>,
 }
 
-/// What is known at the end.
+/// Result of an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExchangeEnd {
     pub status: u16,
     pub duration: Duration,
-    /// The body's.
+    /// Bytes of the response body.
     pub bytes: u64,
-    /// False when the client left before, or the answer failed.
+    /// False if the client disconnected early or the response failed.
     pub complete: bool,
 }
 
 impl Exchange {
-    /// Inside the router, which has matched the route by then.
+    /// Begins an exchange. Call it inside the router, after the route was matched.
     pub fn begin(request: &Request<Body>) -> Self {
         let matched = request.extensions().get::<MatchedPath>();
         Self {
@@ -48,7 +48,7 @@ impl Exchange {
         }
     }
 
-    /// `response`, which calls `end` when its body has been written or is given up.
+    /// Wraps `response` to call `end` when its body was fully written or dropped.
     pub fn observe(
         &self,
         response: Response,

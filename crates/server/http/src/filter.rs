@@ -1,6 +1,6 @@
-//! What the filters of a connection share.
+//! Common code of the connection filters.
 
-/// Implements `AsyncWrite` for a filter of reads by the methods of its field `stream`.
+/// Implements `AsyncWrite` for a read filter by delegating to its field `stream`.
 macro_rules! write_through {
     ($filter:ident) => {
         const _: () = {

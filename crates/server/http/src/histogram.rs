@@ -3,18 +3,18 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A histogram that any thread may add to.
+/// A thread-safe histogram.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than `bounds`: the last holds what is above all of them.
+    /// One more than `bounds`: the last counts values above all bounds.
     counts: Box<[AtomicU64]>,
     /// Bits of an f64.
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// `bounds` ascend; each is inclusive.
+    /// `bounds` must ascend; upper bounds are inclusive.
     pub fn new(bounds: &'static [f64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -52,7 +52,7 @@ impl Histogram {
     }
 }
 
-/// The sample lines of any histogram: `counts` has one more item than `bounds`.
+/// Writes the sample lines of a histogram; `counts` has one more item than `bounds`.
 pub fn write_histogram(
     out: &mut String,
     (name, labels): (&str, &str),
@@ -74,7 +74,7 @@ pub fn write_histogram(
     );
 }
 
-/// A bound as prometheus_client writes it: queries match the text, so 1 has to be `1.0`.
+/// Formats a bound like prometheus_client: queries match the text, so 1 must be `1.0`.
 fn label(bound: f64) -> String {
     let text = format!("{bound:?}");
     let point = text.find('.').unwrap_or(text.len());

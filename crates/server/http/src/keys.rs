@@ -1,4 +1,4 @@
-//! API keys: those of the command line, and named ones of a file with limits of their own.
+//! API keys: plain ones of the command line, and named ones of a file with their own limits.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,10 +14,10 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::rate::{KeyUse, RateLimits};
 use crate::{Reloaded, is_below};
 
-/// Where Anthropic's clients put a key.
+/// Key header of Anthropic's clients.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The form of a key file.
+/// Format of a key file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeyFile {
@@ -27,40 +27,40 @@ struct KeyFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamedKey {
-    /// What logs call it.
+    /// Name in logs.
     name: String,
     key: String,
     #[serde(default)]
     own_cache: bool,
-    /// Paths that it may reach, with all below them; all where there is no list.
+    /// Allowed paths, including everything below them; without a list, all.
     endpoints: Option<Vec<String>>,
     #[serde(flatten)]
     limits: RateLimits,
 }
 
-/// The bearer of a key of the file; an extension of its requests.
+/// The holder of a named key; an extension of its requests.
 #[derive(Debug)]
 pub struct Caller {
     pub name: String,
-    /// Cached prefixes are not shared with other keys: the secret that salts them.
+    /// Secret that salts cached prefixes, if they are not shared with other keys.
     own_cache: Option<[u8; 32]>,
     pub limits: RateLimits,
     /// `None`: all.
     endpoints: Option<Vec<String>>,
-    /// Kept when the file is read again.
+    /// Preserved across reloads of the file.
     pub usage: Arc<KeyUse>,
 }
 
 impl Caller {
-    /// The salt of a request that asks for the salt `asked` ("" for none), where the key has a
-    /// cache of its own: 64 characters, from which the key cannot be found.
+    /// Derives the cache salt of a request with the salt `asked` ("" for none), if the key has a
+    /// cache of its own: 64 hexadecimal characters, which do not reveal the key.
     pub fn cache_salt(&self, asked: &str) -> Option<String> {
         let secret = self.own_cache.as_ref()?;
         let salt = blake3::keyed_hash(secret, asked.as_bytes());
         Some(salt.to_hex().to_string())
     }
 
-    /// Whether the key is for the endpoint at `path`.
+    /// Whether the key may use the endpoint at `path`.
     pub fn may_reach(&self, path: &str) -> bool {
         let below = |root: &String| is_below(path, root);
         let listed = self.endpoints.as_ref();
@@ -68,32 +68,32 @@ impl Caller {
     }
 }
 
-/// By key.
+/// Callers with their keys.
 type Callers = Vec<(String, Arc<Caller>)>;
 
 /// The keys of a server.
 #[derive(Debug)]
 pub struct Keys {
-    /// Without name and limits.
+    /// Keys without name and limits.
     plain: Vec<String>,
     file: Option<Arc<Reloaded<Callers>>>,
 }
 
-/// Whose key a request carries.
+/// Result of authenticating a request.
 #[derive(Debug, Clone)]
 pub enum Bearer {
-    /// No key is required, or one without a name was given.
+    /// No key is required, or the key has no name.
     Anyone,
     Named(Arc<Caller>),
 }
 
 impl Keys {
-    /// Keys without names; none are needed where there are none.
+    /// Keys without names; if empty, no key is required.
     pub fn plain(plain: Vec<String>) -> Self {
         Self { plain, file: None }
     }
 
-    /// `plain` may be empty. The file is read again when it changes.
+    /// Plain keys (possibly none) and a key file, which is reloaded when it changes.
     ///
     /// # Errors
     /// The file is missing or malformed; the text names it.
@@ -112,8 +112,8 @@ impl Keys {
         })
     }
 
-    /// `None` where a key is required and the request has none that is known. Every key is
-    /// compared in full, so that the time taken reveals only lengths.
+    /// Authenticates a request. `None` if a key is required and the request has no valid one. Keys
+    /// are compared in full, so the timing reveals only lengths.
     pub fn bearer(&self, request: &Request<Body>) -> Option<Bearer> {
         if self.plain.is_empty() && self.file.is_none() {
             return Some(Bearer::Anyone);
@@ -142,7 +142,7 @@ fn is_one_of(keys: &[String], given: &[u8]) -> bool {
         .into()
 }
 
-/// A bearer token, or the header of Anthropic's clients.
+/// The key of a request: a bearer token, or the header of Anthropic's clients.
 fn key_of(request: &Request<Body>) -> Option<&[u8]> {
     let headers = request.headers();
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {

@@ -1,6 +1,6 @@
-//! HTTP as every server of Penstock needs it: connections, request bodies, limits, streamed
-//! response bodies, request ids, API keys, the metrics page, signals and the log. No OpenAI types,
-//! no engine.
+//! Common HTTP code of Penstock's servers: connections, request bodies, limits, streamed response
+//! bodies, request ids, API keys, the metrics page, signals and the log. Independent of OpenAI
+//! types and of the engine.
 
 mod below;
 mod body;

@@ -1,4 +1,4 @@
-//! The life of a process that serves: its log, its runtime, and how it winds down.
+//! Lifecycle of a server process: log, runtime and drain.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Level, LogSettings, Signals, configure_log, flush_log, log};
 
-/// How long the last lines of the log may take to be written.
+/// Time-out for flushing the log at exit.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
-/// Signals within this time of the first are the same wish: `timeout` sends its own to the process
-/// and then to the process group.
+/// Signals within this time of the first count as one: `timeout` signals the process and then its
+/// process group.
 const ONE_SIGNAL: Duration = Duration::from_millis(200);
 
-/// Runs `live` on a runtime of `workers` threads, and for blocking work of at most `blocking`, with
-/// the log set up; returns what it returns, once the log is written.
+/// Configures the log and runs `live` on a runtime of `workers` threads plus at most `blocking` for
+/// blocking work. Flushes the log and returns the result of `live`.
 ///
 /// # Errors
 /// The runtime cannot start.
@@ -34,14 +34,14 @@ pub fn run_process<T>(
         .enable_all()
         .build()?;
     let result = runtime.block_on(live);
-    // A thread that still works for a client who has left must not hold up the exit.
+    // Does not wait for blocking threads, which may still work for disconnected clients.
     runtime.shutdown_background();
     flush_log(LOG_PATIENCE);
     Ok(result)
 }
 
-/// Drains after a first signal. `drain` gets a future that is ready with a second signal, which
-/// ends the `open` requests at once. Returns the exit code: 1 if there was one, or else 0.
+/// Drains after the first signal. `drain` gets a future that completes on a second signal, which
+/// ends the `open` requests at once. Returns the exit code: 1 after a second signal, else 0.
 pub async fn wind_down(
     open: usize,
     signals: &mut Signals,

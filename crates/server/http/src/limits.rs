@@ -1,46 +1,46 @@
-//! The bounds of a server, all in one place: docs/limits.md says what happens at each.
+//! The limits of a server; docs/limits.md describes the behaviour at each.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Bounds on what clients may take. Sizes in bytes, times in seconds.
+/// Limits on the resources of clients. Sizes in bytes, times in seconds.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Open connections.
     pub max_connections: usize,
-    /// Open connections from one address, of which a proxy may have many. `None`: three quarters
-    /// of all.
+    /// Open connections per address; a proxy may need many. `None`: three quarters of
+    /// `max_connections`.
     pub max_connections_per_address: Option<usize>,
-    /// Requests at once on one connection of HTTP/2.
+    /// Concurrent requests per HTTP/2 connection.
     pub max_streams: u32,
-    /// For the whole header of a request, and for an idle connection to send its next one.
+    /// Time-out for a whole request header, and for the next request on an idle connection.
     pub header_timeout_s: f64,
     pub max_headers: usize,
-    /// The header block, and what one connection buffers.
+    /// Size of the header block, and read buffer of one connection.
     pub max_header_bytes: usize,
-    /// For a client to take the next bytes of its answer.
+    /// Time-out for a client to accept the next bytes of a response.
     pub write_timeout_s: f64,
-    /// For a whole request body.
+    /// Time-out for a whole request body.
     pub body_timeout_s: f64,
-    /// One body. `None`: the longest text that the model takes, and `json_bytes`.
+    /// Size of one body. `None`: the longest text that fits the model, plus `json_bytes`.
     pub max_body_bytes: Option<usize>,
-    /// What a body may hold beside its text.
+    /// Allowance of a body for everything besides its text.
     pub json_bytes: usize,
-    /// All bodies together, from the first byte that arrives until they are token ids. The first
+    /// Size of all bodies together, from their first byte until they are tokenized. The first
     /// `free_body_bytes` of each are not counted.
     pub bodies_bytes: usize,
     pub free_body_bytes: usize,
-    /// Bodies up to this are parsed and tokenized where they stand, in about a millisecond; larger
-    /// ones on threads of their own, so that other streams go on.
+    /// Bodies up to this size are parsed and tokenized inline, in about a millisecond; larger ones
+    /// on blocking threads, so that streams do not stall.
     pub inline_body_bytes: usize,
-    /// Larger bodies are long: they wait for one another, and others do not wait for them.
+    /// Bodies above this size use the lane for long bodies, so short ones do not queue behind them.
     pub short_body_bytes: usize,
-    /// Threads for bodies that are not long.
+    /// Threads for short bodies.
     pub short_jobs: usize,
     pub long_jobs: usize,
-    /// Bodies that may wait for a thread, of either kind.
+    /// Queue length per lane: bodies that may wait for a thread.
     pub max_waiting_jobs: usize,
 }
 

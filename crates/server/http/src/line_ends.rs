@@ -1,9 +1,9 @@
-//! Line ends of requests in HTTP/1. A proxy before this server may take a bare LF for a part of a
-//! value, and would then have checked another request than this one.
+//! Rejects bare LF line ends in HTTP/1 request heads (request smuggling). A proxy in front may
+//! treat a bare LF as part of a value, and would then have checked a different request.
 //!
-//! hyper accepts a bare LF and has no setting against it. This filter replaces it by NUL, which no
-//! head may contain, so hyper answers 400 and closes the connection. It parses the framing of
-//! bodies as hyper does, to check every head of a connection.
+//! hyper accepts a bare LF and has no option to reject it. This filter replaces it by NUL, which is
+//! invalid in a head, so hyper answers 400 and closes the connection. To find every head of a
+//! connection, it parses the framing of bodies as hyper does.
 
 use std::io;
 use std::pin::Pin;
@@ -13,16 +13,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::filter::write_through;
 
-/// Bytes of a line that are looked at: more than the name and value of a length have.
+/// Bytes inspected per line: more than name and value of a valid `Content-Length` need.
 const MOST_LINE: usize = 48;
 
 const LENGTH: &[u8] = b"content-length:";
 const CODING: &[u8] = b"transfer-encoding:";
 
-/// hyper parses no further before a head has come whole, so a spoiled one ends here.
+/// hyper parses a head only when it is complete, so this is written to end a spoiled head.
 const HEAD_END: &[u8] = b"\n\n";
 
-/// A connection whose heads end their lines as they must.
+/// A connection that rejects bare LF in request heads.
 pub(crate) struct LineEnds<S> {
     stream: S,
     framing: Framing,
@@ -32,22 +32,22 @@ pub(crate) struct LineEnds<S> {
 #[derive(Debug)]
 enum Framing {
     Head(Head),
-    /// The bytes left of a body.
+    /// Remaining bytes of a body.
     Body(u64),
     Chunks(Chunks),
-    /// After bytes that hyper refuses; it closes the connection.
+    /// After input that hyper rejects; it closes the connection.
     Unknown,
 }
 
-/// The position in a chunked body (RFC 9112, section 7.1). hyper refuses what is malformed.
+/// Position in a chunked body (RFC 9112, section 7.1). hyper rejects malformed input.
 #[derive(Debug)]
 enum Chunks {
-    /// In the digits of a size; whether one has been read.
+    /// In the digits of a size; the flag is set after the first digit.
     Size(u64, bool),
     /// After the digits, in the same line.
     Extension(u64),
     SizeLf(u64),
-    /// The bytes left of the chunk.
+    /// Remaining bytes of the chunk.
     Data(u64),
     DataCr,
     DataLf,
@@ -95,23 +95,24 @@ impl Chunks {
 
 #[derive(Debug, Default)]
 struct Head {
-    /// The beginning of the line.
+    /// Prefix of the current line.
     line: Vec<u8>,
-    /// The line is longer.
+    /// The line is longer than the prefix.
     is_cut: bool,
-    /// Its request line has ended.
+    /// The request line has ended.
     begun: bool,
     /// The last byte was CR.
     cr: bool,
     length: Option<u64>,
-    /// The last transfer coding; it goes before the length.
+    /// Whether the last transfer coding is chunked; overrides the length.
     is_chunked: Option<bool>,
-    /// hyper refuses it.
+    /// hyper rejects the head.
     is_wrong: bool,
 }
 
 impl Head {
-    /// Whether the head has ended; `None`: this is a bare LF, or ends a length that is too long.
+    /// Consumes a byte; returns whether the head has ended. `None`: the byte is a bare LF, or ends
+    /// an overlong length.
     fn take(&mut self, byte: u8) -> Option<bool> {
         let cr = std::mem::replace(&mut self.cr, byte == b'\r');
         if byte == b'\n' {
@@ -158,7 +159,7 @@ impl Head {
         }
     }
 
-    /// What follows it.
+    /// The framing after the head.
     fn next(&self) -> Framing {
         match (self.is_chunked, self.length) {
             _ if self.is_wrong => Framing::Unknown,
@@ -175,7 +176,7 @@ impl Framing {
         Self::Head(Head::default())
     }
 
-    /// Goes over bytes that were read, and spoils a bare line end in a head; whether there was one.
+    /// Scans bytes that were read and spoils a bare LF in a head; returns whether it found one.
     fn pass(&mut self, mut bytes: &mut [u8]) -> bool {
         while !bytes.is_empty() {
             match self {

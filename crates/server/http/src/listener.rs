@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, with TLS or without, or a Unix socket.
+//! Listeners: TCP, with or without TLS, or a Unix socket.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 use crate::Tls;
 
-/// Connections that wait to be accepted, as tokio has them.
+/// Accept backlog, as in tokio.
 const BACKLOG: u32 = 1024;
 
 /// A bound listener.
@@ -33,16 +33,16 @@ pub(crate) enum Socket {
     Unix(UnixStream),
 }
 
-/// Who is at the other end of a connection; an extension of its requests. `None` for a Unix socket.
+/// Peer address of a connection; an extension of its requests. `None` for a Unix socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub Option<SocketAddr>);
 
 impl Listener {
-    /// Binds a TCP port; 0 takes a free one. `::` covers IPv4 as well, and falls back to IPv4
-    /// alone where the kernel has no IPv6.
+    /// Binds a TCP port; 0 chooses a free one. `::` is dual-stack, and falls back to IPv4 if the
+    /// kernel has no IPv6.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub async fn tcp(host: &str, port: u16, tls: Option<Tls>) -> io::Result<Self> {
         let listener = if host.parse() == Ok(Ipv6Addr::UNSPECIFIED) {
             every_address(port)?
@@ -54,12 +54,12 @@ impl Listener {
         })
     }
 
-    /// Binds a Unix socket. The file is removed with the listener; one that a dead server left is
+    /// Binds a Unix socket. The file is removed with the listener; a stale file of a dead server is
     /// replaced.
     ///
     /// # Errors
-    /// Those of the operating system; a file that is not a socket, or that a server listens on, is
-    /// in use.
+    /// Errors of the operating system; address in use if the file is no socket or another server
+    /// listens on it.
     pub fn unix(path: &Path) -> io::Result<Self> {
         let abandoned = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket())
             && BlockingStream::connect(path).is_err();
@@ -75,7 +75,7 @@ impl Listener {
     /// `http://host:port`, `https://host:port` or `unix:path`.
     ///
     /// # Errors
-    /// Those of the operating system.
+    /// Errors of the operating system.
     pub fn url(&self) -> io::Result<String> {
         Ok(match &self.kind {
             Kind::Tcp(listener, tls) => {
@@ -90,10 +90,9 @@ impl Listener {
         match &self.kind {
             Kind::Tcp(listener, tls) => {
                 let (stream, address) = listener.accept().await?;
-                // A client of IPv4 is one, not `::ffff:10.0.0.1`, at a socket of both families.
+                // Unmaps IPv4 clients of a dual-stack socket (`::ffff:10.0.0.1`).
                 let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-                // Without it a token waits for the acknowledgement of the one before. Failing is
-                // harmless.
+                // Best effort. With Nagle's algorithm each token would wait for the previous ACK.
                 let _ = stream.set_nodelay(true);
                 Ok((Socket::Tcp(stream, tls.clone()), Peer(Some(address))))
             }

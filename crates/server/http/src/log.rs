@@ -1,8 +1,7 @@
-//! The log of the process: lines through a bounded queue to a thread that writes standard error.
+//! The process log: a bounded queue of lines, written to standard error by a thread.
 //!
-//! Standard error may be a pipe that is full, or one without a reader. A caller never waits for it
-//! and never fails by it: a line without room is dropped and counted, and the count is written
-//! later.
+//! Standard error may be a full pipe, or one without a reader. Callers never block or fail: a line
+//! that finds the queue full is dropped and counted, and the count is logged later.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 
-/// Lines that wait to be written.
+/// Capacity of the queue, in lines.
 const QUEUE: usize = 1024;
 const FLUSH_TICK: Duration = Duration::from_millis(2);
 
-/// How much a line matters.
+/// Severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -26,47 +25,48 @@ pub enum Level {
     Info,
 }
 
-/// The form of a line.
+/// Format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// `2026-01-31T12:00:00.000Z INFO penstock: message`.
     #[default]
     Text,
-    /// An object with the members `time`, `level`, `source` and `message`, and those of the line.
+    /// An object with the members `time`, `level`, `source` and `message`, and the line's own
+    /// fields.
     Json,
 }
 
-/// What is logged, and how.
+/// Log level and format.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSettings {
-    /// Lines above this are left out.
+    /// Lines less severe than this are discarded.
     pub level: Level,
     pub format: LogFormat,
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Settles how the process logs. Only the first call counts, and none after the first line.
+/// Configures the log. A no-op after the first call or the first line.
 pub fn configure_log(settings: LogSettings) {
     LOG.get_or_init(|| Log::start(std::io::stderr(), settings));
 }
 
-/// Logs a line. Never waits.
+/// Logs a line. Never blocks.
 pub fn log(level: Level, message: impl Into<String>) {
     let default = || Log::start(std::io::stderr(), LogSettings::default());
     LOG.get_or_init(default).line(level, message.into());
 }
 
-/// Logs a line whose parts are members of its JSON form, too. Never waits.
+/// Logs a line with `members` as fields of its JSON form. Never blocks.
 pub fn log_with(level: Level, message: impl Into<String>, members: LogFields) {
     let default = || Log::start(std::io::stderr(), LogSettings::default());
     LOG.get_or_init(default)
         .line_with(level, message.into(), members);
 }
 
-/// A text for one line of the log: control characters are escaped, all others stay.
+/// Escapes control characters, so that the text fits on one log line.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -79,19 +79,19 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// Waits until what was logged is written, for at most `patience`.
+/// Waits until all logged lines are written, for at most `patience`.
 pub fn flush_log(patience: Duration) {
     if let Some(log) = LOG.get() {
         log.flush(patience);
     }
 }
 
-/// Names and values of a line's parts.
+/// Structured fields of a line.
 #[derive(Debug, Clone, Default)]
 pub struct LogFields(Vec<(&'static str, serde_json::Value)>);
 
 impl LogFields {
-    /// These with one more, if it has a value.
+    /// Adds a field, unless its value is null.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<serde_json::Value>) -> Self {
         let value = value.into();
@@ -117,11 +117,11 @@ struct Log {
 
 #[derive(Default)]
 struct QueueCounts {
-    /// Lines that got into the queue.
+    /// Lines that entered the queue.
     queued: AtomicU64,
-    /// Those of them that left it, written or not.
+    /// Queued lines that left the queue, written or not.
     handled: AtomicU64,
-    /// Lines that were not written, and of which the log does not say so yet.
+    /// Dropped lines that are not yet reported in the log.
     dropped: AtomicU64,
 }
 
@@ -134,7 +134,7 @@ impl Log {
             format: settings.format,
             counts: counts.clone(),
         };
-        // Without a thread the queue fills and lines are dropped: the service goes on.
+        // Without a thread the queue fills and lines are dropped; the service continues.
         let _ = std::thread::Builder::new()
             .name("log".to_owned())
             .spawn(move || writer.run(&waiting));
@@ -176,7 +176,7 @@ impl Log {
     }
 }
 
-/// The end of the queue that writes.
+/// The writing end of the queue.
 struct Writer<W> {
     out: W,
     format: LogFormat,
@@ -240,8 +240,8 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A time in UTC with milliseconds. The date is by Howard Hinnant's `civil_from_days`, whose years
-/// begin in March.
+/// Formats a time in UTC with milliseconds. The date follows Howard Hinnant's `civil_from_days`,
+/// whose years begin in March.
 fn rfc3339(since_1970: Duration) -> String {
     let (days, second) = (since_1970.as_secs() / 86_400, since_1970.as_secs() % 86_400);
     let shifted = days + 719_468;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// A service manager that waits for this process; none where `socket` is `None`.
+/// The service manager to notify; with `socket` `None`, all messages are no-ops.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceManager {
     socket: Option<String>,
@@ -16,17 +16,17 @@ impl ServiceManager {
         Self { socket }
     }
 
-    /// Requests are served from now on; `status` is what `systemctl status` shows.
+    /// Reports that the server is ready; `systemctl status` shows `status`.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The server drains and ends.
+    /// Reports that the server is draining.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// A manager that cannot be reached changes nothing here.
+    /// Best effort: an unreachable manager is ignored.
     fn send(&self, message: &str) {
         if let Some(socket) = &self.socket {
             let _ = send(socket, message);

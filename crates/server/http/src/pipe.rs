@@ -1,8 +1,8 @@
 //! The body of a stream: a byte buffer between the task that renders events and the connection that
 //! writes them.
 //!
-//! Events rendered while the connection is busy leave in one write. Memory is bounded: a client
-//! that does not read fills the buffer to its cap, then writing fails.
+//! Events rendered while the connection is busy are coalesced into one write. Memory is bounded: if
+//! a client does not read, the buffer fills to its cap and then writes fail.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +11,12 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
 
-/// Why nothing more can be written.
+/// Reason that a write failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteError {
     /// The connection has ended.
     Gone,
-    /// The client has left more than the cap unread.
+    /// The unread bytes exceed the cap.
     Slow,
 }
 
@@ -31,20 +31,20 @@ struct State {
 
 type Shared = Arc<Mutex<State>>;
 
-/// The end that renders. Dropping it ends the body.
+/// The writing end. Dropping it ends the body.
 #[derive(Debug)]
 pub struct PipeWriter {
     shared: Shared,
     cap: usize,
 }
 
-/// The body.
+/// The reading end: the response body.
 #[derive(Debug)]
 pub struct PipeReader {
     shared: Shared,
 }
 
-/// A pipe that holds about `cap` bytes: one write may go beyond it.
+/// A pipe with a buffer of about `cap` bytes; one write may exceed it.
 pub fn pipe(cap: usize) -> (PipeWriter, PipeReader) {
     let shared = Shared::default();
     (
@@ -64,7 +64,7 @@ impl PipeWriter {
     /// Lets `render` append to the buffer.
     ///
     /// # Errors
-    /// The connection has ended, or the client has left more than the cap unread.
+    /// The connection has ended, or the unread bytes exceed the cap.
     pub fn write(&mut self, render: impl FnOnce(&mut BytesMut)) -> Result<(), WriteError> {
         let mut state = lock(&self.shared);
         if state.reader_gone {
@@ -78,7 +78,7 @@ impl PipeWriter {
         Ok(())
     }
 
-    /// Appends the end of the stream beyond the cap, and ends it.
+    /// Appends the last events, regardless of the cap, and ends the stream.
     pub fn finish(self, render: impl FnOnce(&mut BytesMut)) {
         render(&mut lock(&self.shared).buffer);
     }

@@ -1,4 +1,4 @@
-//! Which version of HTTP a connection speaks, by its first bytes.
+//! Detects the HTTP version of a connection by its first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::filter::write_through;
 
-/// How a client that knows of HTTP/2 begins (RFC 9113, section 3.4).
+/// The connection preface of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,18 +17,18 @@ pub(crate) enum Version {
     Http2,
 }
 
-/// A connection, and what was read of it to know its version.
+/// A connection that replays the bytes read to detect its version.
 pub(crate) struct Prefaced<S> {
     stream: S,
     head: Vec<u8>,
-    /// Bytes of `head` that have been read again.
+    /// Bytes of `head` already replayed.
     taken: usize,
 }
 
-/// Reads until the version is known. Waits for as long as the client sends nothing.
+/// Reads until the version is known. No time-out.
 ///
 /// # Errors
-/// Those of the connection, and its end before the version is known.
+/// Errors of the connection, and its end before the version is known.
 pub(crate) async fn version_of<S>(mut stream: S) -> io::Result<(Version, Prefaced<S>)>
 where
     S: AsyncRead + Unpin,

@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Appends the samples. What the system does not say is left out.
+/// Appends the samples; values that the system does not provide are omitted.
 pub fn write_process(out: &mut String) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9;
@@ -39,9 +39,9 @@ pub fn write_process(out: &mut String) {
     }
 }
 
-/// Unix time, in seconds, at which the process started; the same whenever it is asked for.
+/// Start time of the process in Unix seconds; the same on every call.
 fn started() -> Option<f64> {
-    // jiffies of 10 ms on every Linux since the boot, which /proc/stat dates
+    // in jiffies (10 ms on every Linux) since boot, whose time is in /proc/stat
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let after_name = stat.rsplit_once(')')?.1;
     let jiffies: f64 = after_name.split_whitespace().nth(19)?.parse().ok()?;

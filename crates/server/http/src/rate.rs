@@ -1,20 +1,20 @@
-//! What a key may use: requests at once, and a token bucket.
+//! Rate limits of a key: concurrent requests, and a token bucket.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Deserialize;
 
-/// Limits of a key; `None` is without.
+/// Limits of a key; `None`: unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RateLimits {
     pub max_concurrent_requests: Option<u32>,
-    /// Prompt and output tokens. A minute's worth may be used at once.
+    /// Prompt and output tokens; the burst size is one minute's worth.
     pub tokens_per_minute: Option<u32>,
 }
 
-/// What the bearers of a key use.
+/// Current usage of a key.
 #[derive(Debug)]
 pub struct KeyUse {
     state: Mutex<State>,
@@ -23,23 +23,24 @@ pub struct KeyUse {
 #[derive(Debug)]
 struct State {
     running: u32,
-    /// Tokens used and not yet made good by time. A request is admitted while this is below the
-    /// limit and pays afterwards, because the length of an answer is not known before.
+    /// Token bucket as a debt: tokens used and not yet refilled. A request is admitted while the
+    /// debt is below the limit and is charged afterwards, because the length of its response is
+    /// unknown at admission.
     debt: f64,
     since: Instant,
 }
 
-/// Why a request has to wait.
+/// Reason that a request was rate limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimited {
-    /// The limit that was reached, with its number.
+    /// Name of the reached limit; `most` is its value.
     pub limit: &'static str,
     pub most: u32,
     /// Seconds until the next request may be admitted.
     pub retry_after_s: u32,
 }
 
-/// A running request of a key; dropped when it has ended.
+/// A request in flight of a key; dropped when it has ended.
 #[derive(Debug)]
 pub struct KeyPermit {
     usage: Arc<KeyUse>,
@@ -93,12 +94,12 @@ impl KeyUse {
         }
     }
 
-    /// Notes tokens of a prompt or of an answer.
+    /// Charges tokens of a prompt or a response.
     pub fn spend(&self, tokens: u32) {
         self.state().debt += f64::from(tokens);
     }
 
-    /// Takes back what was noted too much: an estimate that the counts have not borne out.
+    /// Refunds tokens that an estimate overcharged.
     pub fn give_back(&self, tokens: u32) {
         let mut state = self.state();
         state.debt = (state.debt - f64::from(tokens)).max(0.0);

@@ -1,4 +1,4 @@
-//! Files that are read again when they change.
+//! Reloads files when they change.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,24 +7,25 @@ use std::time::{Duration, SystemTime};
 
 use crate::{Level, log};
 
-/// How often the files are looked at.
+/// Polling interval.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What was read last. A change that cannot be read leaves it as it is, and is logged.
+/// The last value that was read. A change that cannot be read is logged and keeps the previous
+/// value.
 #[derive(Debug)]
 pub struct Reloaded<T> {
     value: RwLock<Arc<T>>,
 }
 
-/// Changes when a file is written or replaced. `None` where it is missing.
+/// Modification time and size of each file; `None` for a missing one.
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
 impl<T: Send + Sync + 'static> Reloaded<T> {
-    /// Reads now, and again on a thread whenever one of `files` has changed, until the last clone
+    /// Reads now, and on a thread reloads whenever one of `files` has changed, until the last clone
     /// is dropped.
     ///
     /// # Errors
-    /// The error of the first reading.
+    /// The error of the first read.
     pub fn start(
         files: Vec<PathBuf>,
         read: impl Fn() -> Result<T, String> + Send + 'static,
@@ -42,7 +43,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             value: RwLock::new(Arc::new(read()?)),
         });
         let weak = Arc::downgrade(&reloaded);
-        // Without a thread the files are simply not read again.
+        // Without a thread the files are not reloaded.
         let _ = std::thread::Builder::new()
             .name("reload".to_owned())
             .spawn(move || watch(tick, &weak, &files, stamp, read));

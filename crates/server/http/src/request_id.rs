@@ -1,4 +1,4 @@
-//! Request ids: taken from the client's `x-request-id` or made here, and repeated in the response.
+//! Request ids: the client's `x-request-id` or a generated one, echoed in the response.
 
 use std::future::Future;
 
@@ -14,7 +14,7 @@ const MAX_REQUEST_ID: usize = 128;
 #[derive(Clone)]
 struct RequestId(String);
 
-/// Gives the request an id, which the response of `next` carries too.
+/// Assigns an id to the request and to the response of `next`.
 pub async fn with_request_id<F: Future<Output = Response>>(
     ids: &RandomIds,
     mut request: Request<Body>,
@@ -30,7 +30,7 @@ pub async fn with_request_id<F: Future<Output = Response>>(
     response
 }
 
-/// The id that [`with_request_id`] gave; empty without one.
+/// The id assigned by [`with_request_id`]; empty without one.
 pub fn request_id(request: &Request<Body>) -> String {
     let id = request.extensions().get::<RequestId>();
     id.map(|id| id.0.clone()).unwrap_or_default()
@@ -41,7 +41,7 @@ pub fn id_of(headers: &HeaderMap, ids: &RandomIds) -> String {
     client_id(headers).unwrap_or_else(|| ids.hex())
 }
 
-/// The client's own id, if it is short and of characters that are harmless in logs.
+/// The client's id, if it is short and its characters are safe in logs.
 fn client_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let harmless = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);

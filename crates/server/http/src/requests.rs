@@ -1,5 +1,5 @@
-//! Requests by handler, method and status: names and classes of status are those of
-//! prometheus-fastapi-instrumentator, which vLLM's dashboards read.
+//! Request metrics by handler, method and status. Names and status classes are those of
+//! prometheus-fastapi-instrumentator, which vLLM's dashboards use.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,19 +7,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::{Exchange, ExchangeEnd, Histogram, escaped};
 
-/// Seconds.
+/// Bucket bounds, in seconds.
 const DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 const DURATION: &str = "http_request_duration_seconds";
 
-/// Counts of ended exchanges. Probes and scrapes are left out, as by vLLM.
+/// Counts of completed exchanges, without probes and scrapes, as in vLLM.
 #[derive(Debug, Default)]
 pub struct RequestCounts {
     series: Mutex<BTreeMap<Labels, Histogram>>,
 }
 
-/// Handler, method and class of status: as many as routes have, whatever clients send.
+/// Handler, method and status class. The number of series is bounded by the routes, whatever
+/// clients send.
 type Labels = (String, &'static str, u16);
 
 const LEFT_OUT: [&str; 6] = [
@@ -32,7 +33,7 @@ const LEFT_OUT: [&str; 6] = [
 ];
 
 impl RequestCounts {
-    /// Counts an exchange that has ended.
+    /// Counts a completed exchange.
     pub fn count(&self, exchange: Exchange, end: &ExchangeEnd) {
         if LEFT_OUT.contains(&exchange.handler.as_str()) {
             return;

@@ -1,5 +1,5 @@
-//! Connections of a client that know whether an answer is due. A server may close an idle one at
-//! the moment at which the next request is written to it: that says nothing of the server.
+//! Tracks the reuse of client connections. A server may close an idle connection just as the next
+//! request is written to it; this race does not mean that the server failed.
 
 use std::io::{IoSlice, Result as IoResult};
 use std::pin::Pin;
@@ -15,20 +15,20 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower_service::Service;
 
-/// What is known of a connection, as an extra of [`Connected`].
+/// Use of a connection, attached as an extra of [`Connected`].
 #[derive(Debug, Clone, Default)]
 struct ConnectionUse(Arc<UseCounts>);
 
 #[derive(Debug, Default)]
 struct UseCounts {
-    /// Requests that were begun on it.
+    /// Requests begun on the connection.
     requests: AtomicU32,
-    /// Something was read since the last of them began.
+    /// Bytes were read since the last request began.
     heard: AtomicBool,
 }
 
 impl ConnectionUse {
-    /// The first bytes after an answer begin another request.
+    /// Records a write: the first bytes written after a read begin a new request.
     fn wrote(&self) {
         let first = self.0.requests.load(Ordering::Relaxed) == 0;
         if self.0.heard.swap(false, Ordering::Relaxed) || first {
@@ -41,7 +41,7 @@ impl ConnectionUse {
     }
 }
 
-/// Whether a request failed without a byte of an answer on a connection that had served others.
+/// Whether a request failed on a reused connection before the first byte of a response.
 pub(crate) fn is_stale(error: &Error) -> bool {
     let mut extras = Extensions::new();
     if let Some(connected) = error.connect_info() {
@@ -53,11 +53,11 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     })
 }
 
-/// Opens the connections of `C`, observed.
+/// Connector `C` with tracking of its connections.
 #[derive(Debug, Clone)]
 pub(crate) struct TrackedConnector<C>(pub(crate) C);
 
-/// An observed connection.
+/// A tracked connection.
 pub(crate) struct TrackedStream<S> {
     stream: TokioIo<S>,
     used: ConnectionUse,

@@ -1,10 +1,10 @@
-//! What errors and the log show of what others wrote.
+//! Sanitizes external text for errors and the log.
 
-/// Characters of a URL.
+/// Upper bound on the shown characters of a URL.
 const MOST: usize = 200;
 
-/// A URL without user, password and query, and not more of it than a line holds. It need not be
-/// one: what stands where a password would is left out.
+/// Redacts user, password and query of a URL and truncates it. Malformed URLs are accepted:
+/// everything in the place of a password is removed.
 pub fn shown_url(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) if scheme.bytes().all(is_of_scheme) => (Some(scheme), rest),
@@ -14,7 +14,7 @@ pub fn shown_url(url: &str) -> String {
         let bare = text.split(['?', '#']).next();
         bare.unwrap_or_default().to_owned()
     };
-    // first the password: a query's mark in it is a part of it
+    // the password first, because it may contain a `?`
     let rest = match rest.rsplit_once('@') {
         Some((_, rest)) => format!("...@{}", bare(rest)),
         None => bare(rest),
@@ -30,7 +30,7 @@ fn is_of_scheme(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
-/// The beginning of a text, with a note of what is missing.
+/// Truncates a text to `most` characters, with a note of its full size.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}... ({} bytes)", &text[..at], text.len()),

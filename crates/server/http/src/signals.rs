@@ -2,8 +2,8 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask a process to end. One that was ignored when the process started stays so:
-/// `nohup` ignores SIGHUP, and a front door all of them for its engine.
+/// The termination signals. A signal that was ignored when the process started stays ignored:
+/// `nohup` ignores SIGHUP, and a front door makes its engine ignore all of them.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Option<Signal>,
@@ -12,10 +12,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Handles them from now on, inside a tokio runtime.
+    /// Installs the handlers. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The operating system refuses a handler.
+    /// A handler cannot be installed.
     pub fn install() -> std::io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -31,7 +31,7 @@ impl Signals {
         })
     }
 
-    /// The next of any.
+    /// Waits for the next signal of any kind.
     pub async fn next(&mut self) {
         tokio::select! {
             () = next_of(&mut self.terminate) => {}

@@ -1,4 +1,4 @@
-//! A connection whose peer must take what is written.
+//! A connection with a write time-out.
 
 use std::future::Future;
 use std::io;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Fails a write of which the peer takes nothing for `patience`: an answer that is not read would
-/// stay in memory for as long as the peer likes.
+/// Fails a write if the peer accepts no bytes for `patience`. Otherwise a peer that does not read
+/// could keep a response in memory indefinitely.
 pub(crate) struct Timed<S> {
     stream: S,
     patience: Duration,
-    /// While a write waits.
+    /// Set while a write is pending.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -27,7 +27,7 @@ impl<S> Timed<S> {
         }
     }
 
-    /// `written` unless it waits for too long already.
+    /// Returns `written`, or an error if the write has been pending for too long.
     fn in_time<T>(
         &mut self,
         cx: &mut Context<'_>,

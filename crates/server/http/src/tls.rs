@@ -1,4 +1,4 @@
-//! TLS of the server's side: a certificate and its key from PEM files, read again when they change.
+//! Server-side TLS: a certificate and its key from PEM files, reloaded when they change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::Reloaded;
 
-/// Where the certificate is.
+/// Paths of the certificate files.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
-    /// The chain, the server's own certificate first.
+    /// The certificate chain, the server's own certificate first.
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// Makes TLS connections of TCP connections, with the newest certificate.
+/// Accepts TLS connections with the latest certificate.
 #[derive(Debug, Clone)]
 pub struct Tls {
     config: Arc<Reloaded<ServerConfig>>,

@@ -6,10 +6,10 @@ use crate::ToolSchema;
 use crate::json::{Progress, Scan};
 use crate::out::Out;
 
-/// Text that is held back at most until it is known to be a call.
+/// Upper bound, in bytes, on text held back until it is known to be a call.
 pub(crate) const MAX_HELD: usize = 1 << 20;
 
-/// Reads one object. Arguments leave as they come once the name is known.
+/// Parser of one object. Arguments are streamed once the name is known.
 #[derive(Debug)]
 pub(crate) struct CallObject {
     state: State,
@@ -41,7 +41,7 @@ enum State {
         key: Key,
         scan: Scan,
         text: String,
-        /// The value leaves while it is read.
+        /// The value is streamed while it is parsed.
         streamed: bool,
     },
     Next,
@@ -70,12 +70,12 @@ impl CallObject {
         }
     }
 
-    /// The text so far when it did not become a call, to be given back as content.
+    /// The text so far if it did not become a call, to be emitted as content.
     pub(crate) fn unread(&mut self) -> Option<String> {
         (!self.started).then(|| std::mem::take(&mut self.raw))
     }
 
-    /// Takes text of the object, and says how much of it.
+    /// Consumes text of the object; returns the number of bytes consumed.
     pub(crate) fn feed(&mut self, text: &str, out: &mut Out) -> (usize, Progress) {
         let mut at = 0;
         loop {

@@ -1,5 +1,5 @@
-//! What an output must look like to be calls: structural tags in xgrammar's form, of the format
-//! that the parser reads.
+//! Builds structural tags (in xgrammar's form) that constrain an output to calls in the format of
+//! its parser.
 
 use serde_json::{Map, Value, json};
 
@@ -139,7 +139,7 @@ impl ToolFormat {
         }))
     }
 
-    /// Marks that a call begins with.
+    /// Opening marks of calls.
     fn openings(self) -> Vec<&'static str> {
         match self {
             Self::Mistral => vec![mistral::OPEN],
@@ -235,7 +235,7 @@ impl Shape {
 }
 
 impl ToolSchema {
-    /// The tool as its arguments are held to: any object, unless it is strict.
+    /// The tool with its enforced schema: any object, unless the tool is strict.
     fn held(&self) -> Self {
         let any = || Some(Map::from_iter([("type".to_owned(), "object".into())]));
         Self {
@@ -284,7 +284,7 @@ fn separated(tags: Vec<Value>, separator: &str, several: bool) -> Value {
     })
 }
 
-/// Arguments are an object, also where the schema forgets to say so.
+/// Adds `"type": "object"` if the schema lacks it.
 fn as_object(mut schema: Value) -> Value {
     if let Some(schema) = schema.as_object_mut()
         && !schema.contains_key("type")

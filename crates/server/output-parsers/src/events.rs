@@ -1,5 +1,5 @@
-/// What a model's output is made of, in order. Text comes in pieces; texts of one kind follow one
-/// another until an event of another kind.
+/// A part of a model's output, in order. Consecutive events of one kind are chunks of the same
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputEvent {
     Reasoning(String),

@@ -1,4 +1,4 @@
-//! Which format a model writes: by name, or by its chat template.
+//! Selects a model's output format by name, or by its chat template.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ const REASONING_FORMATS: &[(&str, ReasoningFormat)] = &[
     ("openai_gptoss", ReasoningFormat::Harmony),
 ];
 
-/// What only templates of one family have, the most telling first.
+/// Strings that only templates of one family contain, most specific first.
 const TOOL_SIGNS: &[(&str, ToolFormat)] = &[
     (harmony::CHANNEL, ToolFormat::Harmony),
     ("```json", ToolFormat::DeepseekV3),
@@ -101,7 +101,7 @@ impl ToolFormat {
         TOOL_FORMATS.iter().map(|(name, _)| *name)
     }
 
-    /// The format that a chat template speaks of; `None` when it knows no tools.
+    /// Detects the format in a chat template; `None` without tool support.
     pub fn of_template(template: &str) -> Option<Self> {
         let deepseek = template.contains(marked::SEPARATOR);
         let shows = |&&(sign, format): &&(&str, Self)| {
@@ -110,7 +110,7 @@ impl ToolFormat {
         TOOL_SIGNS.iter().find(shows).map(|(_, format)| *format)
     }
 
-    /// Texts that the parser must see although they may be special tokens.
+    /// Marks that must stay in the text for the parser, even if they are special tokens.
     pub fn marks(self) -> Vec<&'static str> {
         let marked = |marks: &marked::Marks| {
             let [begin, end] = marks.section;
@@ -180,7 +180,7 @@ impl ReasoningFormat {
         REASONING_FORMATS.iter().map(|(name, _)| *name)
     }
 
-    /// The format that a chat template speaks of.
+    /// Detects the format in a chat template.
     pub fn of_template(template: &str) -> Option<Self> {
         let shows = |(sign, _): &&(&str, Self)| template.contains(sign);
         REASONING_SIGNS
@@ -189,7 +189,7 @@ impl ReasoningFormat {
             .map(|(_, format)| *format)
     }
 
-    /// Texts that the parser must see although they may be special tokens.
+    /// Marks that must stay in the text for the parser, even if they are special tokens.
     pub fn marks(self) -> Vec<&'static str> {
         match self.think() {
             Some(marks) => [marks.open, marks.close].concat(),

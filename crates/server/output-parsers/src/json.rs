@@ -1,4 +1,4 @@
-//! The end of a JSON value in text that comes in pieces.
+//! Finds the end of a JSON value in chunked text.
 
 /// How far a value has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

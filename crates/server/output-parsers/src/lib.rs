@@ -1,8 +1,8 @@
-//! What a model writes, read into reasoning, content and tool calls while it is written.
+//! Streaming parsers that split a model's output into reasoning, content and tool calls.
 //!
-//! Streaming state machines, one for each family of formats: text in, events out, whatever pieces
-//! the text comes in. No IO. Text that only looks like a call is content; a call that is not well
-//! formed keeps its arguments as they are. What is held back until that is known is bounded.
+//! One state machine per family of formats: text in, events out, independent of the chunk
+//! boundaries. No IO. Text that only looks like a call is content; a malformed call keeps its
+//! arguments unchanged. The text held back until the decision is bounded.
 
 mod call_object;
 mod constraint;

@@ -1,12 +1,11 @@
-//! What all tool parsers have in common.
+//! Interface of all tool parsers.
 
 use crate::out::Out;
 
 /// Text that one step sees at most: marks are short, and moving the rest costs time.
 const PIECE: usize = 4096;
 
-/// A state machine over text that comes in pieces. Equal texts give equal events, however they are
-/// cut.
+/// A state machine over chunked text. The events do not depend on the chunk boundaries.
 pub(crate) trait Machine: std::fmt::Debug + Send {
     /// Text that was not taken yet.
     fn buffer(&mut self) -> &mut String;

@@ -6,7 +6,7 @@ use crate::out::Out;
 use crate::think::Think;
 use crate::{OutputEvent, ReasoningFormat, ToolFormat, ToolSchema};
 
-/// What to look for in an output.
+/// Parser settings.
 #[derive(Debug, Clone, Default)]
 pub struct ParserRules {
     /// `None`: all text is content.
@@ -66,7 +66,7 @@ impl OutputParser {
         std::mem::take(&mut self.out.events)
     }
 
-    /// The output is complete: what was held back comes out.
+    /// Ends the output and emits the held-back text.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
         if let Some(think) = &mut self.think {
             let content = think.finish(&mut self.out);

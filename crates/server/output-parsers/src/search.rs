@@ -1,6 +1,6 @@
-//! Marks in text that comes in pieces.
+//! Search for marks in chunked text.
 
-/// Where the first of some marks stands.
+/// Position of the first mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// `text[start..end]` is the mark with this index.
@@ -9,7 +9,7 @@ pub(crate) enum Found {
         end: usize,
         which: usize,
     },
-    /// There is none; behind this offset one may have begun.
+    /// No mark; a partial mark may begin at this offset.
     Clear(usize),
 }
 

@@ -104,7 +104,7 @@ impl Think {
                         self.held.push_str(space);
                         let more = excess(&mut self.held);
                         if !more.is_empty() {
-                            // So much white space is an answer of its own: no mark is awaited.
+                            // More white space than the bound is content; stop waiting for a mark.
                             content.push_str(&more);
                             content.push_str(&std::mem::take(&mut self.held));
                             self.state = State::Content;

@@ -1,4 +1,4 @@
-//! Arguments written one by one as text: their JSON, by the types in the tool's schema.
+//! Converts arguments written as plain text to JSON, by the types in the tool's schema.
 
 use serde_json::{Map, Value};
 
@@ -19,7 +19,7 @@ pub(crate) struct TypedArguments {
 enum TypedValue {
     /// Text leaves as it comes.
     String,
-    /// Anything else is looked at when complete.
+    /// Other types are held back until complete and then converted.
     Held(String, Types),
 }
 
@@ -81,7 +81,8 @@ impl TypedArguments {
         }
     }
 
-    /// The output has ended within a value, which is left open: it must not look whole.
+    /// Ends an output cut off inside a value. The JSON stays unclosed, so it does not look
+    /// complete.
     pub(crate) fn cut_off(&mut self, out: &mut Out) {
         if let Some(TypedValue::Held(held, _)) = self.value.take() {
             out.arguments(&held);

@@ -1,5 +1,5 @@
-//! Admission: a bound on the requests inside the server, those being tokenized included, and on the
-//! time that one would wait for its turn.
+//! Admission control: bounds the requests inside the server (those being tokenized included) and
+//! their expected wait in the queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use penstock_api_types::ApiError;
 use penstock_wire::{Pooler, TierKinds};
 
-/// What a ready engine allows, within the server's own limits.
+/// Limits of a ready engine, lowered by the server's configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     /// In tokens.
     pub(crate) max_model_len: u32,
     pub(crate) vocab_size: u32,
-    /// Engine requests that may be inside at once.
+    /// Upper bound on admitted engine requests.
     pub(crate) capacity: usize,
-    /// Requests that the engine runs at once; the others inside wait.
+    /// Requests that the engine runs at once; further admitted requests wait.
     pub(crate) running: usize,
-    /// The longest wait that is expected of a request when it comes; `None`: any.
+    /// Upper bound on the expected wait of a request at its admission; `None`: unbounded.
     pub(crate) max_wait: Option<Duration>,
     pub(crate) kv_tiers: TierKinds,
     pub(crate) pooler: Pooler,
 }
 
 impl Limits {
-    /// An error that names the first id outside the vocabulary.
+    /// Returns an error with the first token id outside the vocabulary.
     pub(crate) fn check_tokens(&self, field: &'static str, ids: &[u32]) -> Result<(), ApiError> {
         let size = self.vocab_size;
         let Some(token) = ids.iter().find(|&&token| token >= size) else {
@@ -36,22 +36,22 @@ impl Limits {
     }
 }
 
-/// Counts the engine requests inside.
+/// Counts admitted engine requests.
 #[derive(Default, Clone)]
 pub(crate) struct AdmissionLimiter {
     inside: Arc<Mutex<Inside>>,
 }
 
-/// Leave for some engine requests to be inside, given back when dropped.
+/// Permit for one or more engine requests; dropping it releases the slots.
 pub(crate) struct AdmissionPermit {
-    /// One for each request; each is given back on its own.
+    /// One slot per request, each released on its own.
     pub(crate) slots: Vec<Slot>,
     /// The limits at the time of admission.
     pub(crate) limits: Limits,
 }
 
-/// Leave for one engine request. It lasts until the engine has ended the request: one whose client
-/// has left may still keep the engine busy.
+/// Permit for one engine request, held until the engine has ended it: a request whose client has
+/// disconnected may still keep the engine busy.
 pub(crate) struct Slot {
     inside: Arc<Mutex<Inside>>,
 }
@@ -60,8 +60,8 @@ impl AdmissionLimiter {
     /// Admits `count` requests.
     ///
     /// # Errors
-    /// The time after which to come again, where more than the capacity would be inside or the
-    /// wait would be too long.
+    /// Time until a retry makes sense, if the capacity would be exceeded or the expected wait is
+    /// too long.
     pub(crate) fn acquire(
         &self,
         count: usize,
@@ -77,14 +77,15 @@ impl AdmissionLimiter {
         })
     }
 
-    /// Requests inside now.
+    /// Admitted requests that have not ended.
     pub(crate) fn taken(&self) -> usize {
         lock(&self.inside).taken
     }
 }
 
 impl Slot {
-    /// Gives the place to another engine request of the same client's. For the pace one has ended.
+    /// Reuses the slot for another engine request of the same client. The throughput estimate
+    /// counts one request as ended.
     pub(crate) fn pass_on(&self) {
         lock(&self.inside).pass_on(Instant::now());
     }
@@ -100,37 +101,37 @@ fn lock(inside: &Mutex<Inside>) -> MutexGuard<'_, Inside> {
     inside.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Requests that run at once for each one that may wait, under a load that lasts.
+/// Under sustained overload, one request may wait per this many running ones.
 const SHARE: usize = 4;
 
-/// The requests inside, and the pace of those that wait. The last *turn* is the time in which as
-/// many requests ended as run at once, so it lets that many of the waiting ones in. Before as many
-/// have ended, it is the time since the queue began, which is too short: a crowd that comes in that
-/// time may wait longer than was expected. A pace of the past would be worse, as it would refuse a
-/// crowd of short requests after long ones.
+/// Admitted requests and the throughput estimate for the queue. A *turn* is the time in which as
+/// many requests ended as run at once, so it starts that many waiting requests. Before that many
+/// have ended, the time since the queue began is used, which underestimates: a burst in that time
+/// may wait longer than expected. An estimate from the past would be worse: after long requests it
+/// would reject a burst of short ones.
 ///
-/// A crowd may wait as long as `max_wait`. Where more come than end, turn after turn, it is no
-/// crowd: to let more in only makes all of them late. So who comes then has its turn before that
-/// has lasted for `max_wait`, and later a share of a turn is the longest wait. Clients that send
-/// their next request when one has ended never are: as many come as end.
+/// A burst may wait up to `max_wait`. If arrivals exceed completions turn after turn, the load is a
+/// sustained overload, and a longer queue only makes every request late. The bound therefore
+/// shrinks with the duration of the overload, down to a share of a turn. Closed-loop clients, which
+/// send the next request after one has ended, never cause an overload: arrivals equal completions.
 #[derive(Debug, Default)]
 struct Inside {
     taken: usize,
     running: usize,
-    /// Requests that have come, the refused ones too.
+    /// Requests that have arrived, rejected ones included.
     come: u64,
-    /// When the last turn began; `None` while nothing waits.
+    /// Start of the last turn; `None` while the queue is empty.
     turn: Option<Moment>,
-    /// When the requests of the last turn ended, oldest first.
+    /// Completion times of the requests of the last turn, oldest first.
     ends: VecDeque<Moment>,
-    /// Since when more have come in each turn than have ended.
+    /// Start of the overload: since then each turn had more arrivals than completions.
     swamped: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
-    /// Requests that had come.
+    /// Requests that had arrived by then.
     come: u64,
 }
 
@@ -150,7 +151,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Begins a turn where requests have to wait from now on.
+    /// Begins a turn if new requests have to wait.
     fn begin(&mut self, now: Instant) {
         if self.taken >= self.running {
             let come = self.come;
@@ -158,7 +159,7 @@ impl Inside {
         }
     }
 
-    /// The longest wait that is right for a request that comes now, at most `most`.
+    /// Upper bound on the wait of a request that arrives now, at most `most`.
     fn longest(&mut self, most: Duration, now: Instant) -> Duration {
         let whole = self.turn.filter(|_| self.ends.len() >= self.running);
         let ordinary = (self.running + self.running / SHARE + SHARE) as u64;
@@ -173,7 +174,7 @@ impl Inside {
         most.saturating_sub(now.saturating_duration_since(since))
     }
 
-    /// Requests that end before one that came now can run.
+    /// Requests that must end before a new request can run.
     fn ahead(&self) -> usize {
         (self.taken + 1).saturating_sub(self.running)
     }
@@ -184,7 +185,7 @@ impl Inside {
         self.begin(now);
     }
 
-    /// How long a request would wait that came now.
+    /// Expected wait of a request that arrives now.
     fn wait(&self, now: Instant) -> Duration {
         let turn = self.turn.map(|turn| now.saturating_duration_since(turn.at));
         turn.unwrap_or_default()

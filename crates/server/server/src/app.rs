@@ -1,4 +1,4 @@
-//! State that all requests share.
+//! State shared by all requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,8 +23,8 @@ use crate::reading::Formats;
 use crate::render::Identity;
 use crate::request_meta::unix_now;
 
-/// Seconds after which a client may try again: a full queue moves in about one, a start or a drain
-/// takes longer.
+/// `Retry-After` in seconds: a full queue moves in about one second, a start or a drain takes
+/// longer.
 const RETRY_QUEUE: u32 = 1;
 const MAX_RETRY_QUEUE: u32 = 60;
 const RETRY_ENGINE: u32 = 2;
@@ -72,18 +72,18 @@ impl App {
         }
     }
 
-    /// Makes the model's text side available. Only the first call counts.
+    /// Sets the model's tokenizer and template. Later calls are no-ops.
     pub(crate) fn set_text(&self, text: Arc<TextModel>) {
         let formats = Formats::of(&text, &self.config);
         let _ = self.text.set((text, formats));
     }
 
-    /// The text side; 503 until it has been read.
+    /// The tokenizer and template; 503 until they are loaded.
     pub(crate) fn text(&self) -> Result<&TextModel, ApiError> {
         self.text_and_formats().map(|(text, _)| text.as_ref())
     }
 
-    /// How the model writes tool calls and reasoning; 503 until its text side has been read.
+    /// Formats of the model's tool calls and reasoning; 503 until the template is loaded.
     pub(crate) fn formats(&self) -> Result<&Formats, ApiError> {
         self.text_and_formats().map(|(_, formats)| formats)
     }
@@ -94,13 +94,14 @@ impl App {
         })
     }
 
-    /// The whole body of a request, within the limits.
+    /// Reads the whole body of a request, within the limits.
     pub(crate) async fn read_body(&self, request: Request<Body>) -> Result<HeldBody, Failure> {
         let limit = self.body_limit();
         Ok(read_body(request, limit, &self.config.limits, &self.bodies).await?)
     }
 
-    /// The largest body: by default the longest text that fits the context, and room for the rest.
+    /// Upper bound on the body size. Default: the longest text that fits the context, plus room for
+    /// the other fields.
     fn body_limit(&self) -> usize {
         let limits = &self.config.limits;
         limits.max_body_bytes.unwrap_or_else(|| {
@@ -110,13 +111,13 @@ impl App {
         })
     }
 
-    /// The context in tokens; `None` while no engine is ready and no limit is set.
+    /// Context length in tokens; `None` while no engine is ready and none is configured.
     pub(crate) fn max_model_len(&self) -> Option<u32> {
         let ready = self.limits().map(|limits| limits.max_model_len);
         ready.or(self.config.max_model_len)
     }
 
-    /// From now on new generation requests are refused.
+    /// Starts the drain: new generation requests are rejected.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -125,12 +126,12 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Requests inside that have not ended.
+    /// Requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.limiter.taken()
     }
 
-    /// 404 unless `asked` is absent or served.
+    /// Returns 404 unless `asked` is absent or a served model name.
     pub(crate) fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
         let names = &self.config.served_model_names;
         match asked {
@@ -141,7 +142,7 @@ impl App {
         }
     }
 
-    /// The name responses carry: what was asked for, or the first one served.
+    /// Identity of a response; its model name is the requested one, or else the first served one.
     pub(crate) fn identity(
         &self,
         prefix: &str,
@@ -156,11 +157,11 @@ impl App {
         }
     }
 
-    /// Leave for `count` engine requests to be inside.
+    /// Admits `count` engine requests.
     ///
     /// # Errors
-    /// 503 while draining, without an engine that makes progress, or at capacity; 400 when `count`
-    /// is over capacity.
+    /// 503 while draining, without a healthy engine, or at capacity; 400 if `count` exceeds the
+    /// capacity.
     pub(crate) fn admit(&self, count: usize) -> Result<AdmissionPermit, ApiError> {
         if self.draining() {
             self.metrics.rejected(Rejection::Draining);
@@ -184,17 +185,17 @@ impl App {
         })
     }
 
-    /// Leave for the inputs of a pooled request, of which as many are inside at once as the engine
+    /// Admits the inputs of a pooled request; at most as many are in flight at once as the engine
     /// runs.
     ///
     /// # Errors
-    /// Those of [`Self::admit`].
+    /// As [`Self::admit`].
     pub(crate) fn admit_pooled(&self, inputs: usize) -> Result<AdmissionPermit, ApiError> {
         let running = self.limits().map_or(1, |limits| limits.running.max(1));
         self.admit(inputs.min(running))
     }
 
-    /// The error of requests while no engine is ready, or while it is stuck.
+    /// Error for requests while the engine is not ready or not healthy.
     pub(crate) fn engine_down(&self) -> ApiError {
         self.metrics.rejected(Rejection::EngineUnavailable);
         let reason = self.engine.healthy().err();
@@ -226,7 +227,7 @@ impl App {
         }
     }
 
-    /// The page of `GET /metrics`.
+    /// Renders the page of `GET /metrics`.
     pub(crate) fn metrics_page(&self) -> String {
         let state = self.engine.state();
         let ready = state.ready();
@@ -238,7 +239,7 @@ impl App {
         })
     }
 
-    /// When the server started, in Unix seconds.
+    /// Start time of the server, in Unix seconds.
     pub(crate) fn started(&self) -> u64 {
         self.started
     }

@@ -1,5 +1,5 @@
-//! The grammar of an output that may or must hold calls. The arguments of a tool that is not strict
-//! are any object where no grammar honours its schema.
+//! Grammars of outputs that may or must contain tool calls. If the schema of a non-strict tool does
+//! not compile, any JSON object is accepted as its arguments.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use crate::reading::Reading;
 
 const TOOLS: &str = "tools";
 
-/// The constraint on an output's calls: which tools, and how closely.
+/// Constraint on the tool calls of an output.
 pub(crate) struct CallConstraint {
     reading: Reading,
-    /// The tools that may be called.
+    /// Callable tools.
     tools: Vec<ToolSchema>,
     several: bool,
-    /// The output is calls alone.
+    /// The output must consist of tool calls only.
     demanded: bool,
-    /// The grammar with the schemas as they came.
+    /// The grammar with all schemas unchanged.
     whole: OutputGrammar,
 }
 
-/// Whether calls of a tool follow its schema.
+/// Whether the grammar enforces the schema of a tool.
 fn is_followed(tool: &ToolSchema, demanded: bool) -> bool {
     tool.strict || demanded
 }
@@ -38,7 +38,7 @@ fn schema(tool: &ToolSchema) -> Grammar {
     Grammar::new(GrammarKind::JsonSchema, Value::Object(schema).to_string())
 }
 
-/// The grammar of calls of `tools`.
+/// Builds the grammar of calls of `tools`.
 fn tag(
     reading: &Reading,
     tools: &[ToolSchema],
@@ -53,10 +53,11 @@ fn tag(
 }
 
 impl CallConstraint {
-    /// `None` where the request leaves its calls free.
+    /// `None` if the request does not constrain its calls.
     ///
     /// # Errors
-    /// 500 where the model's format cannot tell calls from text, which requests for them presume.
+    /// 500 if the request needs constrained calls and the model's format cannot tell calls from
+    /// text.
     pub(crate) fn of(reading: &Reading, request: &ChatRequest) -> Result<Option<Self>, ApiError> {
         let tools = &request.tools;
         let (demanded, named) = match &tools.choice {
@@ -86,12 +87,13 @@ impl CallConstraint {
         self.demanded
     }
 
-    /// The grammar, which compiles where its tools' schemas do. The schemas are checked one by one
-    /// only where all together do not compile: to name the tool, or to let its arguments be any
-    /// object.
+    /// Returns a grammar that compiles. Only if all schemas together do not compile are they
+    /// checked one by one, to name the faulty strict tool or to relax the arguments of a non-strict
+    /// one to any object.
     ///
     /// # Errors
-    /// 400 with the name of a strict tool whose schema no grammar honours; 503.
+    /// 400 with the name of a strict tool whose schema does not compile; 503 if the compiler is
+    /// busy.
     pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
         let busy = |error| api_error(TOOLS, TOOLS, &error);
         match self.whole_compiles(app).await {
@@ -127,8 +129,8 @@ impl CallConstraint {
         verdict
     }
 
-    /// The grammar with any object in place of schemas that no grammar honours. `trial` is the
-    /// verdict on the large ones.
+    /// Builds the grammar with any object in place of schemas that do not compile. `trial` is the
+    /// verdict on the large schemas.
     fn of_honoured(
         mut self,
         app: &App,

@@ -1,4 +1,4 @@
-//! One choice: token ids of the engine become text.
+//! One choice: turns token ids of the engine into text.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,15 +12,15 @@ use crate::engine::poll_output;
 use crate::metrics::{Ending, RequestTimer};
 use crate::reading::Reader;
 
-/// How token ids become the text of a choice.
+/// Rules for turning token ids into the text of a choice.
 pub(crate) struct TextRules {
     pub(crate) stop: Vec<String>,
     pub(crate) stop_token_ids: Vec<u32>,
-    /// The text keeps what stopped it.
+    /// The text includes the stop string or stop token.
     pub(crate) include_stop: bool,
-    /// Stop strings do not count in the first tokens.
+    /// Stop strings are ignored in this many first tokens.
     pub(crate) min_tokens: u32,
-    /// The request wanted no output: the one token that the engine must make is dropped.
+    /// The request has `max_tokens` 0: the one token that the engine must generate is dropped.
     pub(crate) discard_output: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Choice {
     rules: TextRules,
     reader: Option<Reader>,
     timer: RequestTimer,
-    /// Tokens so far, without tiers.
+    /// Tokens so far, without the split by tier.
     pub(crate) usage: Usage,
     pub(crate) tier_tokens: TierTokens,
     pub(crate) finished: bool,
@@ -63,7 +63,7 @@ impl Choice {
         }
     }
 
-    /// The next delta. Not polled after a finish or an error.
+    /// Polls for the next delta. Must not be called after a finish or an error.
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -97,7 +97,7 @@ impl Choice {
         self.detokenize(output)
     }
 
-    /// The text of an output: what may be sent now, and what is held back.
+    /// Detokenizes an output. Text that may become a stop string is held back.
     pub(crate) fn detokenize(&mut self, output: Output) -> OutputDelta {
         let mut delta = OutputDelta {
             tokens: output.tokens,
@@ -127,7 +127,7 @@ impl Choice {
         delta
     }
 
-    /// Turns the text of one token, or the last of the text, into events.
+    /// Parses the new text of the delta into events.
     fn read(&mut self, delta: &mut OutputDelta) {
         let Some(reader) = &mut self.reader else {
             return;
@@ -140,7 +140,8 @@ impl Choice {
         }
     }
 
-    /// Appends what may be sent of `text`; true when a stop string has ended the output.
+    /// Appends the part of `text` that cannot be the start of a stop string; true if a stop string
+    /// has ended the output.
     fn emit(&mut self, text: &str, delta: &mut OutputDelta) -> bool {
         if self.usage.completion_tokens <= self.rules.min_tokens {
             delta.text.push_str(text);
@@ -156,7 +157,7 @@ impl Choice {
         true
     }
 
-    /// Releases the text held back once the output is complete; false while it is not.
+    /// Releases the held-back text once the output is complete; false while it is not.
     fn finish(&mut self, finish: Finish, stop_token: Option<u32>, delta: &mut OutputDelta) -> bool {
         let reason = match finish {
             Finish::Stop => FinishReason::Stop,

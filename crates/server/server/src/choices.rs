@@ -9,16 +9,16 @@ use crate::choice::Choice;
 use crate::delta::OutputDelta;
 use crate::marks::Marks;
 
-/// The choices of a request, by index. Dropping them cancels what still runs at the engine.
+/// The choices of a request, by index. Dropping them cancels the ones in flight at the engine.
 pub(crate) struct ChoiceStreams {
     choices: Vec<Choice>,
-    /// The choice to poll first, so that none starves the others.
+    /// The choice to poll first: round robin, so no choice starves another.
     turn: usize,
-    /// `Some` when usage names the tiers that cached tokens came from.
+    /// `Some` if the usage splits cached tokens by tier.
     tiers: Option<TierKinds>,
-    /// What was sent before by another server, step by step.
+    /// Deltas that another server has already sent, one per step.
     pub(crate) replayed: Vec<OutputDelta>,
-    /// `Some` where the stream is to have marks.
+    /// `Some` if the stream carries resume marks.
     pub(crate) marks: Option<Marks>,
 }
 
@@ -33,10 +33,10 @@ impl ChoiceStreams {
         }
     }
 
-    /// Takes in the steps of a stream that broke off, of one choice.
+    /// Replays the steps of an interrupted stream, which has one choice.
     ///
     /// # Errors
-    /// The output has ended in them.
+    /// The output already ends within `steps`.
     pub(crate) fn replay(&mut self, steps: &[Vec<u32>], scored: bool) -> Result<(), ApiError> {
         let Some(choice) = self.choices.first_mut() else {
             return Ok(());
@@ -55,7 +55,7 @@ impl ChoiceStreams {
         self.choices.len()
     }
 
-    /// The next delta of any choice with its index; `None` when all have ended. Cancel safe.
+    /// The next delta of any choice, with its index; `None` after all have ended. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Result<(usize, OutputDelta), ApiError>> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -114,7 +114,8 @@ impl ChoiceStreams {
     }
 }
 
-/// `tokens` are the part of `cached` that came from behind the pool, at most all of it.
+/// Splits `cached` by tier. `tokens` came from tiers behind the pool; their total is clamped to
+/// `cached`.
 fn cached_by_tier(cached: u32, tokens: TierTokens, kinds: TierKinds) -> CachedByTier {
     let behind = tokens.total().min(cached.into()) as u32;
     CachedByTier {
@@ -125,8 +126,8 @@ fn cached_by_tier(cached: u32, tokens: TierTokens, kinds: TierKinds) -> CachedBy
     }
 }
 
-/// A step that another server has sent already. Rows of log-probabilities are not known; with
-/// `scored` there are as many as tokens.
+/// The output of a step that another server has already sent. Log-probabilities are unknown; with
+/// `scored`, each token gets a placeholder row.
 fn sent(tokens: &[u32], scored: bool) -> Output {
     let row = LogprobRow {
         logprob: 0.0,

@@ -6,75 +6,77 @@ use penstock_http::{Limits, LogSettings, TlsFiles};
 use penstock_output_parsers::{ReasoningFormat, ToolFormat};
 use serde::Deserialize;
 
-/// The configuration. There are no other inputs, the environment included.
+/// The configuration: the only input; environment variables are not read.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub host: String,
-    /// 0 lets the system choose; the ready line names the choice.
+    /// 0: the system chooses; the ready line names the port.
     pub port: u16,
-    /// Not empty. The first is the name responses carry.
+    /// Not empty. The first is the default model name in responses.
     pub served_model_names: Vec<String>,
     pub model_path: PathBuf,
     /// A file that replaces the model's own chat template.
     pub chat_template: Option<PathBuf>,
-    /// A Unix socket to listen on instead.
+    /// A Unix socket to listen on instead of host and port.
     #[serde(default)]
     pub uds: Option<PathBuf>,
     #[serde(default)]
     pub tls: Option<TlsFiles>,
-    /// A port for `/metrics` and the probes alone; `/metrics` is then on no other.
+    /// A separate port for `/metrics` and the probes; the main port then does not serve `/metrics`.
     #[serde(default)]
     pub metrics_port: Option<u16>,
-    /// Special tokens that are spelled in messages are read as control tokens.
+    /// Special tokens spelled out in messages are encoded as control tokens.
     #[serde(default)]
     pub allow_special_tokens: bool,
-    /// Chat templates of requests are run.
+    /// Accept chat templates in requests.
     #[serde(default)]
     pub trust_request_chat_template: bool,
-    /// The program, and its arguments, that runs a job of a request, the kind of which is added:
-    /// one of those templates, or the trial of a grammar. Empty: templates run here, and no trials.
+    /// Command that runs a job of a request (a chat template or a grammar trial) in a process of
+    /// its own; the kind of job is appended as an argument. Empty: templates run in this process
+    /// and grammar trials are skipped.
     #[serde(default)]
     pub job_command: Vec<String>,
-    /// Format of tool calls, by name; `None` or `auto`: by the template.
+    /// Tool-call format by name; `None` or `auto`: detected in the template.
     #[serde(default)]
     pub tool_call_parser: Option<String>,
-    /// Format of reasoning, by name; `None` or `auto`: by the template; `none`: it is content.
+    /// Reasoning format by name; `None` or `auto`: detected in the template; `none`: reasoning is
+    /// part of the content.
     #[serde(default)]
     pub reasoning_parser: Option<String>,
-    /// No key is required where there is neither one of these nor a file.
+    /// API keys. With neither keys nor a key file, no key is required.
     pub api_keys: Vec<String>,
     /// Named keys with limits: docs/limits.md.
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
-    /// Origins whose pages may use the server from a browser; `*` is all.
+    /// CORS: origins allowed to use the server from a browser; `*` allows all.
     #[serde(default)]
     pub allowed_origins: Vec<String>,
     /// The key of `/v1/kv`. `None` disables these endpoints.
     #[serde(default)]
     pub admin_api_key: Option<String>,
     pub generation_defaults: GenerationDefaults,
-    /// Rows of the model's embedding; a tokenizer with more tokens is refused.
+    /// Rows of the model's embedding; a tokenizer with more tokens is rejected.
     #[serde(default)]
     pub vocab_size: Option<usize>,
     pub engine: EngineProcess,
-    /// Requests that may wait beyond those the engine can run at once.
+    /// Queue length: requests that may wait beyond those the engine runs at once.
     pub max_queue: usize,
-    /// The longest expected wait of those; `None`: any.
+    /// Upper bound on the expected wait in the queue; `None`: unbounded.
     #[serde(default)]
     pub max_queue_wait_s: Option<f64>,
     #[serde(default)]
     pub limits: Limits,
-    /// How long open streams may go on after SIGTERM.
+    /// Drain time-out: time that open streams have to finish after SIGTERM.
     pub drain_timeout_s: f64,
-    /// An engine silent for this long is not healthy.
+    /// An engine without a STEP for this long is not healthy.
     pub stall_timeout_s: f64,
-    /// Lowers the engine's own limit.
+    /// Upper bound on the context length, if lower than the engine's.
     pub max_model_len: Option<u32>,
     pub version: String,
     #[serde(default)]
     pub log: LogSettings,
-    /// A line in the log for every request that has ended.
+    /// Log one line per completed request.
     #[serde(default)]
     pub access_log: bool,
     /// The socket of a service manager: `NOTIFY_SOCKET` of sd_notify(3).
@@ -84,7 +86,7 @@ pub struct Config {
     pub worker_threads: usize,
 }
 
-/// Sampling parameters of requests without them. `None`: 1.0, off, 1.0 and random.
+/// Default sampling parameters. `None`: 1.0, off, 1.0 and random.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerationDefaults {
@@ -93,17 +95,17 @@ pub struct GenerationDefaults {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
-    /// `None`: a new one for each request. With one, the whole server is repeatable: like vLLM's
-    /// `--seed`, equal requests get equal answers, because a request's draws depend on nothing but
-    /// its seed and its own tokens.
+    /// `None`: a random seed per request. With a seed, the server is deterministic, like vLLM with
+    /// `--seed`: equal requests get equal answers, because sampling depends only on the seed and
+    /// the request's own tokens.
     pub seed: Option<u64>,
 }
 
-/// How the engine is started and connected.
+/// How to start and connect the engine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineProcess {
-    /// The command to start, `{socket}` standing for the socket's path. `None`: an external engine
+    /// Command to start; `{socket}` is replaced by the socket's path. `None`: an external engine
     /// connects.
     pub argv: Option<Vec<String>>,
     /// Standard input of the command.
@@ -111,7 +113,7 @@ pub struct EngineProcess {
     pub input: String,
     /// `None`: a fresh private directory.
     pub socket_dir: Option<PathBuf>,
-    /// Where that private directory is made; `None`: in the temporary directory.
+    /// Parent of the private directory; `None`: the temporary directory.
     #[serde(default)]
     pub runtime_dir: Option<PathBuf>,
 }
@@ -121,7 +123,7 @@ fn one() -> usize {
 }
 
 impl Config {
-    /// Reads and checks the JSON; the error names the field.
+    /// Parses and validates the JSON; the error names the field.
     pub fn from_json(json: &str) -> Result<Self, String> {
         let config: Self =
             serde_json::from_str(json).map_err(|e| format!("front door configuration: {e}"))?;

@@ -1,20 +1,20 @@
-//! What a choice gains.
+//! Output deltas of a choice.
 
 use penstock_api_types::{FinishReason, StopReason};
 use penstock_output_parsers::OutputEvent;
 use penstock_wire::LogprobRow;
 
-/// What one or more engine steps added to a choice.
+/// Output that one or more engine steps added to a choice.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct OutputDelta {
-    /// Whole characters, with nothing that may still become a stop string. Empty where the text is
-    /// read.
+    /// Whole characters, without a possible start of a stop string. Empty if a reader parses the
+    /// text.
     pub(crate) text: String,
-    /// What has been read in the text, where it is.
+    /// Events parsed from the text, if a reader parses it.
     pub(crate) events: Vec<OutputEvent>,
-    /// All tokens, also one that stopped the request and has no text.
+    /// All tokens, including a stop token without text.
     pub(crate) tokens: Vec<u32>,
-    /// One row for each of `tokens`, or none.
+    /// One row per token of `tokens`, or empty.
     pub(crate) logprobs: Vec<LogprobRow>,
     /// Row i belongs to prompt token i + 1. Comes with the first delta.
     pub(crate) prompt_logprobs: Vec<LogprobRow>,

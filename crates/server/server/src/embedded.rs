@@ -1,4 +1,4 @@
-//! The server's endpoints before an engine of the same process.
+//! The server's endpoints in front of an engine in the same process.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::metrics::Metrics;
 use crate::routes::router;
 use crate::startup::EngineLog;
 
-/// The endpoints before the engine at the other end of `stream`, once that is ready. Of `config`,
-/// the address, the engine's process and the time limits have no meaning here.
+/// Waits until the engine at the other end of `stream` is ready and returns the endpoints in front
+/// of it. The address, engine process and time limits of `config` are ignored.
 ///
 /// # Errors
-/// The engine ended before it was ready.
+/// The engine was lost before it was ready.
 pub async fn router_over(
     config: Config,
     text: Arc<TextModel>,

@@ -1,4 +1,4 @@
-//! Requests at the engine, whose errors become API errors.
+//! Submits requests to the engine and maps its errors to API errors.
 
 use std::task::{Context, Poll};
 
@@ -8,7 +8,7 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::app::App;
 
-/// Sends a request; `hold` is dropped when the engine has ended it.
+/// Submits a request; `hold` is dropped when the engine has ended it.
 pub(crate) fn submit(
     app: &App,
     request: TokenRequest,
@@ -23,7 +23,7 @@ pub(crate) fn submit(
     })
 }
 
-/// The next output of a request, or the error of an unwanted end.
+/// Polls for the next output of a request; an end other than a stop or the length is an error.
 pub(crate) fn poll_output(
     events: &mut RequestStream,
     cx: &mut Context<'_>,
@@ -37,7 +37,7 @@ pub(crate) fn poll_output(
     })
 }
 
-/// The error of an end that is neither a stop nor the length.
+/// Maps an end other than a stop or the length to its error.
 fn refusal(output: &mut Output) -> Result<(), ApiError> {
     match output.finish {
         Finish::None | Finish::Stop | Finish::Length => Ok(()),

@@ -1,5 +1,5 @@
-//! Grammars of requests: compiled here first, so that one that cannot be followed is refused before
-//! the engine sees it.
+//! Grammars of requests. The front door compiles each first, so an unusable one is rejected before
+//! the engine receives it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -14,29 +14,29 @@ use tokio::sync::Mutex as TaskMutex;
 
 use crate::job_process::JobProcess;
 
-/// Time to compile a grammar: ordinary ones take milliseconds.
+/// Time-out of a compilation; ordinary grammars take milliseconds.
 const COMPILE_LIMIT: Duration = Duration::from_secs(3);
 const RETRY_S: u32 = 1;
-/// Verdicts that are kept.
+/// Capacity of the verdict cache.
 const KEPT: usize = 1024;
-/// Locks by which requests wait for the trial of one grammar.
+/// Lock shards: requests with the same grammar wait for one trial.
 const GATES: usize = 32;
 
 pub(crate) type Verdict = Result<(), GrammarError>;
 
-/// The compiler of the model's vocabulary, made with the first grammar.
+/// The grammar compiler for the model's vocabulary, built lazily with the first grammar.
 #[derive(Default)]
 pub(crate) struct Grammars {
     compiler: OnceLock<Result<Compiler, GrammarError>>,
-    /// `None`: trials are left out.
+    /// `None`: trials are skipped.
     pub(crate) process: Option<JobProcess>,
-    /// One grammar that is asked for many times at once has one trial.
+    /// Coalesces concurrent trials of the same grammar into one.
     gates: [Arc<TaskMutex<()>>; GATES],
     pub(crate) verdicts: Verdicts,
 }
 
 impl Grammars {
-    /// `command` runs jobs of requests.
+    /// `command` starts the process for trials.
     pub(crate) fn new(command: &[String]) -> Self {
         Self {
             process: JobProcess::new(command, "grammar"),
@@ -44,7 +44,7 @@ impl Grammars {
         }
     }
 
-    /// Compiles the grammar of a request after its trial; waits for it.
+    /// Compiles a grammar that has passed its trial. Blocks.
     ///
     /// # Errors
     /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
@@ -56,14 +56,15 @@ impl Grammars {
         self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
     }
 
-    /// Whether a grammar is compiled and kept.
+    /// Whether the compiled grammar is in the cache.
     pub(crate) fn is_kept(&self, grammar: &Grammar) -> bool {
         let compiler = self.compiler.get().and_then(|made| made.as_ref().ok());
         compiler.is_some_and(|compiler| compiler.is_kept(grammar))
     }
 
-    /// The verdict on each schema: the keyword that no grammar honours, or [`GrammarError::Busy`].
-    /// A schema comes with whether it is large; `trial` is the verdict on the large ones.
+    /// Verdict on each schema: the keyword that the compiler does not support, or
+    /// [`GrammarError::Busy`]. The flag of a schema marks it as large; `trial` is the verdict on
+    /// the large ones.
     pub(crate) fn check_schemas<'a>(
         &self,
         tokenizer: &Tokenizer,
@@ -88,7 +89,7 @@ impl Grammars {
         schemas.map(check).collect()
     }
 
-    /// The lock of a grammar's trial, by its number.
+    /// The lock for a grammar's trial, by its hash.
     pub(crate) fn gate(&self, key: u64) -> Arc<TaskMutex<()>> {
         Arc::clone(&self.gates[key as usize % GATES])
     }
@@ -102,7 +103,7 @@ impl Grammars {
     }
 }
 
-/// What was found of the last grammars, by a number of each.
+/// Cache of the verdicts on the latest grammars, by hash.
 #[derive(Default)]
 pub(crate) struct Verdicts {
     numbers: RandomState,
@@ -121,7 +122,7 @@ impl Verdicts {
     }
 
     pub(crate) fn keep(&self, key: u64, verdict: &Verdict) {
-        // Both errors depend on the load of the moment.
+        // Not cached: both errors depend on the current load.
         if !matches!(verdict, Err(GrammarError::Busy | GrammarError::TooSlow(_))) {
             let mut kept = lock(&self.kept);
             kept.truncate(KEPT - 1);
@@ -134,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// 400 about `what` of a field; 503 while too many grammars are compiled.
+/// 400 about `what` in a field; 503 while too many grammars are being compiled.
 pub(crate) fn api_error(field: &'static str, what: &str, error: &GrammarError) -> ApiError {
     match error {
         GrammarError::Busy => {

@@ -1,5 +1,5 @@
-//! Grammars that may not end are compiled by a process that can be ended, before they are compiled
-//! here.
+//! Trial compilation of large grammars in a process that can be killed, before they are compiled in
+//! this one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,14 @@ use crate::app::App;
 use crate::grammar::Verdict;
 use crate::job_process::JobProcess;
 
-/// The longest wait for a trial, and for a thread that compiles.
+/// Time-out of the wait for a trial, and for a compile thread.
 const TURN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Grammars of a request by what they may take to compile, for which each is parsed once.
+/// Grammars of a request, classified by estimated compile cost; each is parsed once for the
+/// estimate.
 pub(crate) struct Screening {
     grammars: Vec<Grammar>,
-    /// By index: the grammar needs a trial.
+    /// By index: whether the grammar is large and needs a trial.
     large: Vec<bool>,
 }
 
@@ -35,8 +36,8 @@ impl Screening {
         self.grammars.iter().zip(self.large.iter().copied())
     }
 
-    /// The verdict on the large grammars, from one process that compiles them all: where that does
-    /// not end, all are too large. Takes no thread while it waits.
+    /// Compiles all large grammars in one process. If it does not finish, all count as too large.
+    /// Occupies no thread while it waits in the queue.
     ///
     /// # Errors
     /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
@@ -45,7 +46,7 @@ impl Screening {
         try_out(app, large.map(|(grammar, _)| grammar.clone()).collect()).await
     }
 
-    /// Waits for a thread that compiles the grammars, after their trial.
+    /// Waits for a thread to compile the grammars, after their trial.
     ///
     /// # Errors
     /// [`GrammarError::Busy`].
@@ -58,10 +59,11 @@ impl Screening {
     }
 }
 
-/// Compiles a grammar here, after its trial, and runs `work` on it, on a thread for that.
+/// Compiles a grammar in this process, after its trial, and runs `work` on it on the same blocking
+/// thread.
 ///
 /// # Errors
-/// The grammar's own fault; [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+/// The compiler's error; [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
 pub(crate) async fn compiled<T: Send + 'static>(
     app: &Arc<App>,
     grammar: &Grammar,
@@ -113,7 +115,7 @@ async fn try_out(app: &Arc<App>, large: Vec<Grammar>) -> Verdict {
     trial.await.unwrap_or(Err(GrammarError::Busy))
 }
 
-/// The outcome of a trial.
+/// Runs a trial.
 fn tried(app: &App, process: &JobProcess, grammars: &[Grammar]) -> Verdict {
     let text = app.text().map_err(|_| GrammarError::Busy)?;
     let job = trial_job(app.grammars.compiler(&text.tokenizer)?, grammars)?;

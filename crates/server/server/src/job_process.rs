@@ -1,5 +1,5 @@
-//! The process that runs one job of a request, a template or the trial of a grammar: it ends with
-//! its job, and bounds its own memory and time before it reads it.
+//! A process that runs one job of a request: a chat template or a grammar trial. It exits after the
+//! job, and limits its own memory and time before it reads the job.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
@@ -12,8 +12,7 @@ pub(crate) struct JobProcess {
 }
 
 impl JobProcess {
-    /// `command` is a program and its arguments, to which the kind is added; `None` where it is
-    /// empty.
+    /// `command` is a program and its arguments; `kind` is appended. `None` if it is empty.
     pub(crate) fn new(command: &[String], kind: &str) -> Option<Self> {
         let (program, arguments) = command.split_first()?;
         let arguments = arguments.iter().cloned().chain([kind.to_owned()]);
@@ -23,10 +22,10 @@ impl JobProcess {
         })
     }
 
-    /// The outcome of a job; `None` where it came to no end.
+    /// Runs a job and returns its output; `None` if the process failed or hit a limit.
     ///
     /// # Errors
-    /// A process that cannot start or be awaited, which is no verdict on the job.
+    /// The process cannot be started or waited for, which is no verdict on the job.
     pub(crate) fn run(&self, job: &str) -> io::Result<Option<String>> {
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
@@ -34,7 +33,7 @@ impl JobProcess {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        // The child reads all its input before it writes. An early end shows in its status.
+        // The child reads all input before it writes. If it exits early, its status is the error.
         if let Some(mut input) = child.stdin.take() {
             let _ = input.write_all(job.as_bytes());
         }

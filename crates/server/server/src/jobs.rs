@@ -1,7 +1,7 @@
-//! Work on request bodies: small ones where they stand, others on threads of their own.
+//! Jobs on request bodies: small bodies are handled inline, larger ones on blocking threads.
 //!
-//! A body is parsed, admitted and tokenized in one piece of work: what it becomes meanwhile, a
-//! hundred times its size at worst, exists as often as there are threads.
+//! A body is parsed, admitted and tokenized in one job, so the number of threads bounds the
+//! intermediate memory, which can be a hundred times the body's size.
 
 use std::sync::{Arc, Weak};
 
@@ -11,28 +11,29 @@ use penstock_tokenizer::{Conversation, TextError, TextModel};
 
 use crate::app::App;
 
-/// A body above this leaves enough freed memory behind to give it back.
+/// After a body above this size, freed memory is returned to the system.
 const TRIM_BYTES: usize = 256 << 10;
 const RETRY_S: u32 = 1;
 const FAILED: &str = "Reading the request failed.";
 
-/// A body and what works on it.
+/// A body and the context for its job.
 pub(crate) struct Job<'a> {
     pub(crate) app: &'a App,
     pub(crate) text: &'a TextModel,
     pub(crate) body: &'a [u8],
-    /// Gone with the client; `None` where the client cannot leave meanwhile.
+    /// Cannot be upgraded once the client has disconnected; `None` for inline jobs, which a
+    /// disconnect cannot interrupt.
     client: Option<Weak<()>>,
 }
 
-/// What became of a conversation.
+/// A rendered and tokenized conversation.
 pub(crate) struct ChatPrompt {
     pub(crate) ids: Vec<u32>,
     pub(crate) text: String,
 }
 
 impl Job<'_> {
-    /// Fails when the client has left: to be asked before each longer part of the work.
+    /// Fails if the client has disconnected. Called before each longer part of the job.
     pub(crate) fn check_client(&self) -> Result<(), ApiError> {
         let gone = |client: &Weak<()>| client.strong_count() == 0;
         if self.client.as_ref().is_some_and(gone) {
@@ -41,7 +42,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Token ids of a conversation, under the same rule as [`Self::encode`].
+    /// Renders and tokenizes a conversation, with the limits of [`Self::encode`].
     pub(crate) fn encode_chat(
         &self,
         chat: &Conversation<'_>,
@@ -60,7 +61,7 @@ impl Job<'_> {
         Ok(ChatPrompt { ids, text })
     }
 
-    /// Refuses a text that cannot fit the context, however it is tokenized.
+    /// Rejects a text that cannot fit the context however it is tokenized.
     fn check_length(&self, written: &str, max_model_len: u32) -> Result<(), ApiError> {
         if written.len() > self.text.longest_text(max_model_len).unwrap_or(usize::MAX) {
             return Err(ApiError::text_too_long(max_model_len, written.len()));
@@ -68,10 +69,10 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Token ids of a prompt's text, which is refused untouched when it cannot fit the context.
+    /// Tokenizes a prompt; text that cannot fit the context is rejected before tokenization.
     ///
     /// # Errors
-    /// A text that is too long, one that the tokenizer cannot take, a client that has left.
+    /// The text is too long, the tokenizer rejects it, or the client has disconnected.
     pub(crate) fn encode(
         &self,
         field: &'static str,
@@ -86,8 +87,8 @@ impl Job<'_> {
     }
 }
 
-/// Errors of templates and tokenizers are errors of the request: the model's files were checked at
-/// the start.
+/// Maps template and tokenizer errors to errors of the request: the model's files were checked at
+/// startup.
 fn text_error(field: &'static str, error: &TextError) -> ApiError {
     match error {
         TextError::TemplateStart(_) => ApiError::unavailable(format!("{error}."), RETRY_S),
@@ -97,21 +98,21 @@ fn text_error(field: &'static str, error: &TextError) -> ApiError {
 
 const TEMPLATE: &str = "chat_template";
 
-/// Whether a request brings a chat template, which may run for seconds. The endpoint reads the body
-/// by the same rules, and refuses one that is no object.
+/// Whether the request contains a chat template, which may run for seconds. The endpoint parses the
+/// body the same way and rejects a non-object.
 fn has_template(body: &[u8]) -> bool {
     Fields::parse(body).is_ok_and(|fields| fields.has(TEMPLATE))
 }
 
-/// Whether a body can have the template's field: its name, or an escape that may spell it. Costs a
-/// look at each byte, where [`has_template`] parses.
+/// Whether the body may contain the template field: its name, or an escape that may spell it. A
+/// cheap byte search that avoids the parse of [`has_template`].
 fn may_have_template(body: &[u8]) -> bool {
     [TEMPLATE, "\\u"]
         .iter()
         .any(|text| memchr::memmem::find(body, text.as_bytes()).is_some())
 }
 
-/// [`has_template`] of a body of any size: long ones are parsed on a thread of their lane.
+/// [`has_template`] for a body of any size: long bodies are parsed on a thread of their lane.
 async fn brings_template(app: &App, body: HeldBody) -> Result<(HeldBody, bool), ApiError> {
     let (limits, size) = (&app.config.limits, body.bytes.len());
     if !app.config.trust_request_chat_template || !may_have_template(&body.bytes) {
@@ -130,10 +131,10 @@ async fn brings_template(app: &App, body: HeldBody) -> Result<(HeldBody, bool), 
     parsed.await.map_err(|_| ApiError::internal(FAILED))
 }
 
-/// Runs `work` on a body.
+/// Runs `work` on a body, inline or on a thread.
 ///
 /// # Errors
-/// Those of `work`; 503 while the model's text side is not there, or when too many bodies wait.
+/// Errors of `work`; 503 while the tokenizer is not loaded, or if too many bodies are waiting.
 pub(crate) async fn work_on<T: Send + 'static>(
     app: &Arc<App>,
     body: HeldBody,

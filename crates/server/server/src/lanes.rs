@@ -1,4 +1,4 @@
-//! Turns on the threads that work on bodies.
+//! Lanes: bounded queues for the blocking threads that handle bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,16 +8,16 @@ use penstock_http::Limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 const RETRY_S: u32 = 1;
-/// Templates of requests, and trials of grammars, that run at once, each in a process of its own.
+/// Concurrent chat templates and grammar trials, each in a process of its own.
 const TEMPLATES: usize = 2;
 const TRIALS: usize = 2;
-/// Grammars that are compiled here at once, of either size.
+/// Concurrent compilations in this process, for each of the two sizes.
 const GRAMMARS: usize = 2;
-/// Threads that no lane has.
+/// Threads beyond those of the lanes.
 const SPARE: usize = 2;
 
-/// Long bodies have a lane of their own, templates of requests another, and so have grammars by
-/// what they may take: others do not wait behind them.
+/// Separate lanes for long bodies, chat templates and grammars (by compile cost), so cheap jobs do
+/// not queue behind expensive ones.
 pub(crate) struct Lanes {
     short: Lane,
     long: Lane,
@@ -50,16 +50,16 @@ impl Lanes {
         }
     }
 
-    /// Threads that all lanes take together, and some to spare.
+    /// Threads of all lanes together, plus the spare ones.
     pub(crate) fn threads(limits: &Limits) -> usize {
         let bodies = limits.short_jobs.saturating_add(limits.long_jobs);
         bodies.saturating_add(TEMPLATES + TRIALS + 2 * GRAMMARS + SPARE)
     }
 
-    /// Waits for a thread; dropping the future gives the place up.
+    /// Waits for a thread; dropping the future leaves the queue.
     ///
     /// # Errors
-    /// 503 when as many as may wait are waiting.
+    /// 503 if the queue is full.
     pub(crate) async fn turn(&self, long: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let lane = if long { &self.long } else { &self.short };
         lane.turn().await
@@ -67,17 +67,17 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// [`Self::turn`] of a request that brings a template.
+    /// [`Self::turn`] for a request with a chat template.
     pub(crate) async fn template_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.templates.turn().await
     }
 
-    /// [`Self::turn`] of a grammar that is tried in a process of its own.
+    /// [`Self::turn`] for a grammar trial.
     pub(crate) async fn trial_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         self.trials.turn().await
     }
 
-    /// [`Self::turn`] of grammars that are compiled here, `large` ones after their trial.
+    /// [`Self::turn`] for grammars compiled in this process; `large` ones have passed a trial.
     pub(crate) async fn grammar_turn(&self, large: bool) -> Result<OwnedSemaphorePermit, ApiError> {
         let lane = match large {
             true => &self.large_grammars,
@@ -98,7 +98,7 @@ impl Lane {
     }
 }
 
-/// A place among those that wait.
+/// A place in a lane's queue, released when dropped.
 struct Place<'a>(&'a Lane);
 
 impl<'a> Place<'a> {
@@ -107,7 +107,7 @@ impl<'a> Place<'a> {
         let taken = lane
             .waiting
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        // Made only where one is taken: the end of a `Place` gives one back.
+        // Constructed only after a successful increment, because dropping a `Place` decrements.
         taken.is_ok().then(|| Self(lane))
     }
 }

@@ -1,17 +1,17 @@
-//! Lengths of prompts and outputs, against the model's.
+//! Length limits of prompts and outputs.
 
 use penstock_api_types::{ApiError, Common, MaxTokens};
 
 use crate::admission::Limits;
 
-/// Keeps the last tokens of a prompt where the request has `truncate_prompt_tokens`.
+/// Truncates a prompt to its last tokens if the request has `truncate_prompt_tokens`.
 pub(crate) fn truncate(prompt: &mut Vec<u32>, common: &Common, limits: Limits) {
     if let Some(most) = common.truncate_prompt {
         keep_last(prompt, most, limits.max_model_len);
     }
 }
 
-/// Keeps the last `most` tokens; 0 stands for all that leave room for an answer in the window.
+/// Keeps the last `most` tokens; 0: as many as leave room for one output token in the context.
 pub(crate) fn keep_last(prompt: &mut Vec<u32>, most: usize, max_model_len: u32) {
     let most = match most {
         0 => max_model_len.saturating_sub(1) as usize,
@@ -27,8 +27,8 @@ pub(crate) fn check_prompt(prompt: &[u32], limits: &Limits) -> Result<(), ApiErr
     limits.check_tokens("prompt", prompt)
 }
 
-/// The longest output, `unset` for requests that name none. At least 1, also when no output is
-/// wanted: the engine cannot make none.
+/// Upper bound on the output; `unset` is the default. At least 1 even if the request asks for 0,
+/// because the engine always generates a token.
 pub(crate) fn max_tokens(
     common: &Common,
     unset: Option<u32>,

@@ -1,9 +1,8 @@
-//! The HTTP server before one engine (the front door): OpenAI's API.
+//! The front door: an HTTP server with OpenAI's API in front of one engine.
 //!
-//! [`run`] is the whole life of the process: bind, start the engine, serve, drain. A generation
-//! request is one function in `endpoints/`, read downward. Nothing here blocks the runtime: long
-//! texts are tokenized on a thread of their own, and a stream is rendered by a task that ends with
-//! its connection.
+//! [`run`] is the lifecycle of the process: bind, start the engine, serve, drain. Each generation
+//! endpoint is one function in `endpoints/`. Nothing blocks the runtime: long texts are tokenized
+//! on blocking threads, and a stream is rendered by a task that ends with its connection.
 
 mod admission;
 mod app;

@@ -1,4 +1,4 @@
-//! The load of the engine as a stream of lines, which saves gateways their polls.
+//! Pushes the engine's load as a stream of lines, so gateways need not poll.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Where they are; the metrics page names it.
+/// Path of the stream; the metrics page names it.
 pub(crate) const LOAD_STREAM: &str = "/metrics/stream";
-/// Streams at once: each holds a connection, and needs no key.
+/// Upper bound on concurrent streams: each holds a connection and needs no API key.
 pub(crate) const MAX_STREAMS: usize = 64;
-/// The least time between two lines of a stream.
+/// Minimum time between two lines of a stream.
 const GAP: Duration = Duration::from_millis(5);
-/// The longest, while nothing changes: a reader sees that the stream is alive.
+/// Heartbeat interval while nothing changes.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// The streams of a server.
+/// The load streams of a server.
 #[derive(Debug)]
 pub(crate) struct LoadStreams {
     places: Arc<Semaphore>,
@@ -37,7 +37,7 @@ impl Default for LoadStreams {
 }
 
 impl LoadStreams {
-    /// A line of JSON now, and one for each step of the engine; `None` where all streams are taken.
+    /// Opens a stream: a JSON line now, then one per engine step. `None` at the limit.
     pub(crate) fn open(&self, engine: &Engine) -> Option<Body> {
         let lines = Lines {
             progress: engine.watch_progress(),
@@ -49,18 +49,18 @@ impl LoadStreams {
     }
 }
 
-/// The lines of one stream. Nothing is made before the connection takes it, so a slow reader gets
-/// fewer lines, and the latest state.
+/// The lines of one stream, rendered on demand: a slow reader gets fewer lines, each with the
+/// latest state.
 struct Lines {
     progress: watch::Receiver<Progress>,
     states: watch::Receiver<EngineState>,
-    /// When the last line was made.
+    /// Time of the last line.
     last: Option<Instant>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Lines {
-    /// The next line, when it is due; `None` when the engine has ended for good.
+    /// Waits for the next line; `None` after the engine has ended for good.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         if let Some(last) = self.last {
             self.due(last).await?;
@@ -108,7 +108,7 @@ fn kv_tokens(ready: &Ready) -> u64 {
     u64::from(ready.block_size) * u64::from(ready.num_blocks)
 }
 
-/// The members of a line; docs/api.md has them.
+/// Members of a line, documented in docs/api.md.
 #[derive(Serialize)]
 struct Line {
     step: u64,

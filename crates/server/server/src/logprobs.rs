@@ -1,4 +1,4 @@
-//! Log-probability rows of the engine in the shapes of the two endpoints.
+//! Converts the engine's log-probability rows to the formats of the two endpoints.
 
 use penstock_api_types::{
     ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptScores, TokenLogprob, TokenScores,
@@ -7,16 +7,16 @@ use penstock_api_types::{
 use penstock_tokenizer::Tokenizer;
 use penstock_wire::LogprobRow;
 
-/// What JSON has instead of minus infinity, as in vLLM.
+/// Replacement for minus infinity, which JSON cannot represent; as in vLLM.
 const LEAST: f32 = -9999.0;
 
-/// A finite log-probability.
+/// Clamps a log-probability to a finite value.
 fn finite(logprob: f32) -> f32 {
-    // NaN as well: max returns the other operand.
+    // Also replaces NaN: `max` returns the other operand.
     logprob.max(LEAST)
 }
 
-/// The chat shape of `tokens`; `as_ids` names them by id.
+/// Chat format of `tokens`; with `as_ids` tokens are named by id.
 pub(crate) fn chat(
     tokenizer: &Tokenizer,
     tokens: &[u32],
@@ -72,8 +72,8 @@ fn bytes(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     tokenizer.token_bytes(id).unwrap_or_default().into_owned()
 }
 
-/// Appends `tokens` in the completions shape, each with its offset in the text. A missing row, as
-/// the first token of a prompt has, becomes nulls.
+/// Appends `tokens` in the completions format, each with its offset in the text. A missing row, as
+/// for the first token of a prompt, becomes nulls.
 pub(crate) fn append_completion<'r>(
     out: &mut CompletionLogprobs,
     tokenizer: &Tokenizer,
@@ -90,8 +90,8 @@ pub(crate) fn append_completion<'r>(
     }
 }
 
-/// The text of a token. One that is a part of a character has none of its own, and gets the name
-/// that OpenAI gives it, `bytes:\xf0\x9f`, so that no two share a key.
+/// The text of a token. A token that is part of a character has no text and is named as by OpenAI,
+/// `bytes:\xf0\x9f`, so that keys stay unique.
 fn completion_name(tokenizer: &Tokenizer, id: u32) -> String {
     let bytes = bytes(tokenizer, id);
     String::from_utf8(bytes).unwrap_or_else(|error| {
@@ -100,7 +100,7 @@ fn completion_name(tokenizer: &Tokenizer, id: u32) -> String {
     })
 }
 
-/// The alternatives and, when it is none of them, the token itself.
+/// Scores of the alternatives, plus the token itself if it is not among them.
 fn scores(tokenizer: &Tokenizer, token: &str, row: &LogprobRow) -> TokenScores {
     let mut scores = TokenScores::default();
     for &(id, logprob) in &row.alternatives {

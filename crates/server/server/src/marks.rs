@@ -1,10 +1,10 @@
-//! Marks in a stream, by which another server can go on with it where this one stops.
+//! Resume marks in a stream, with which another server can resume an interrupted stream.
 //!
-//! The first mark, before all events, has what this server drew; one follows the events of each
-//! step and has the step's tokens. The last step has none: it is made again. A server that goes
-//! on makes the events of the marked steps again from their tokens, sends none of them, and so
-//! is where the first one was: detokenizer, stop strings, parsers, writers and counts have no
-//! other state.
+//! The first mark precedes all events and holds this server's random draws (time and seeds). After
+//! the events of each step, a mark holds the step's tokens; the last step has no mark and is
+//! recomputed. The resuming server replays the marked steps from their tokens without sending the
+//! events. This restores all state: detokenizer, stop strings, parsers, writers and counts depend
+//! on nothing else.
 
 use bytes::{BufMut, BytesMut};
 use penstock_api_types::{ApiError, FAILED_MARK, MARK, Origin};
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// The marks of one stream.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// `None` once it has been written, and in a resumed stream, whose client has it.
+    /// `None` after it was written, and in a resumed stream, whose client already has it.
     origin: Option<Origin>,
 }
 
@@ -24,7 +24,7 @@ impl Marks {
         }
     }
 
-    /// Appends the mark that comes before all events.
+    /// Appends the mark that precedes all events.
     pub(crate) fn begin(&mut self, out: &mut BytesMut) {
         if let Some(origin) = self.origin.take() {
             mark(out, &origin);
@@ -38,7 +38,7 @@ impl Marks {
         }
     }
 
-    /// Appends the mark of a failure that another server may not have.
+    /// Appends the mark of a failure (status 5xx) that another server may not have.
     pub(crate) fn failed(out: &mut BytesMut, error: &ApiError) {
         if error.status >= 500 {
             out.extend_from_slice(MARK);
@@ -50,7 +50,7 @@ impl Marks {
 
 fn mark(out: &mut BytesMut, value: &impl Serialize) {
     out.extend_from_slice(MARK);
-    // Neither plain data nor memory can fail.
+    // Cannot fail: plain data into memory.
     let written = serde_json::to_writer(out.writer(), value);
     debug_assert!(written.is_ok(), "plain data serialises: {written:?}");
     out.extend_from_slice(b"\n\n");

@@ -1,19 +1,19 @@
-//! Where the text of each token begins in the text of a completion.
+//! Text offsets of the tokens of a completion.
 
 use std::sync::Arc;
 
 use penstock_tokenizer::{Detokenizer, Tokenizer};
 
-/// Offsets of tokens that come one after the other, in characters. A token that is a part of a
-/// character has the offset of that character, one that the text leaves out adds nothing.
+/// Offsets of consecutive tokens, in characters. A token that is part of a character has the offset
+/// of that character; a token left out of the text adds nothing.
 pub(crate) struct Offsets {
     detokenizer: Detokenizer,
     characters: u32,
 }
 
 impl Offsets {
-    /// Offsets in an output that begins after so many `characters`; `detokenizer` is as that of
-    /// its text.
+    /// Offsets in an output that begins at `characters`; `detokenizer` must be configured like the
+    /// output's own.
     pub(crate) fn of_output(detokenizer: Detokenizer, characters: u32) -> Self {
         Self {
             detokenizer,
@@ -29,8 +29,8 @@ impl Offsets {
     }
 }
 
-/// The offsets of a prompt's tokens in its `text`, as it is echoed. Special tokens count where the
-/// text has them: a client wrote some, and the tokenizer added others.
+/// Offsets of a prompt's tokens in its echoed `text`. Special tokens count only if the text
+/// contains them: clients may have written some, and the tokenizer adds others.
 pub(crate) fn of_prompt(tokenizer: &Arc<Tokenizer>, tokens: &[u32], text: &str) -> Vec<u32> {
     let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), false, &[]);
     let (mut rest, mut characters) = (text, 0);
@@ -48,7 +48,7 @@ pub(crate) fn of_prompt(tokenizer: &Arc<Tokenizer>, tokens: &[u32], text: &str) 
     tokens.iter().map(offset).collect()
 }
 
-/// The characters of a text.
+/// Counts the characters of a text.
 pub(crate) fn count(text: &str) -> u32 {
     u32::try_from(text.chars().count()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Pooled requests at the engine: as many inputs at once as it runs, the others after them.
+//! Pooled requests at the engine, with at most as many inputs in flight as it runs at once.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use crate::engine::{self, poll_output};
 use crate::metrics::RequestTimer;
 use crate::request_meta::RequestMeta;
 
-/// Inputs that were checked, with a permit for those that are at the engine at once.
+/// Validated inputs, with a permit for the ones in flight.
 pub(crate) struct Inputs {
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) cache_salt: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Inputs {
     pub(crate) permit: AdmissionPermit,
 }
 
-/// An input at the engine.
+/// An input in flight at the engine.
 struct Open {
     index: usize,
     events: RequestStream,
@@ -30,11 +30,11 @@ struct Open {
     slot: Arc<Slot>,
 }
 
-/// Gives the vector of each input to `take`, with its index, as they come. Dropped, it cancels what
-/// still runs at the engine.
+/// Calls `take` with the index and vector of each input, in completion order. Dropping the future
+/// cancels the inputs in flight.
 ///
 /// # Errors
-/// Why the engine refused an input, or what ended it.
+/// The engine rejected an input, or ended it with an error.
 pub(crate) async fn pool(
     app: &Arc<App>,
     arrival: &RequestMeta,
@@ -42,7 +42,7 @@ pub(crate) async fn pool(
     mut take: impl FnMut(usize, Vec<f32>),
 ) -> Result<PoolingUsage, ApiError> {
     let size = inputs.permit.limits.pooler.size as usize;
-    // Without a prompt; each input brings its own.
+    // Template without a prompt, copied for each input.
     let shared = TokenRequest {
         pool: true,
         priority: inputs.priority,
@@ -109,8 +109,8 @@ fn start(
     })
 }
 
-/// The last output of any open input with its place among them. `turn` is the place to poll first,
-/// so that none starves the others.
+/// The final output of any open input, with its position. `turn` is the position to poll first
+/// (round robin), so no input starves another.
 fn poll_next(
     open: &mut [Open],
     turn: &mut usize,

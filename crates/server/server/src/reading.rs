@@ -1,4 +1,4 @@
-//! The text of a choice as reasoning, content and tool calls.
+//! Parses the text of a choice into reasoning, content and tool calls.
 
 use std::sync::Arc;
 
@@ -11,21 +11,22 @@ use penstock_wire::{Grammar, GrammarKind};
 
 use crate::config::Config;
 
-/// The end of a prompt in which templates open or close the reasoning.
+/// Bytes at the end of the prompt in which templates open or close the reasoning.
 const PROMPT_END: usize = 64;
 
-/// How the model writes calls and reasoning: found once, when its template has been read.
+/// The model's formats for tool calls and reasoning, detected once when the template is loaded.
 #[derive(Debug)]
 pub(crate) struct Formats {
     pub(crate) tools: ToolFormat,
     reasoning: Option<ReasoningFormat>,
-    /// Special tokens that the parsers must see.
+    /// Special tokens that the tool-call parser needs in the text.
     tool_marks: Vec<u32>,
     reasoning_marks: Vec<u32>,
 }
 
 impl Formats {
-    /// By flag, by the template, or else Hermes, in which templates without tools get them.
+    /// Tool format: the flag's, else the one detected in the template, else Hermes, which is also
+    /// used to add tools to templates without tool support.
     pub(crate) fn of(text: &TextModel, config: &Config) -> Self {
         let template = text.template.as_ref();
         let source = template.map_or("", |template| template.sources());
@@ -55,12 +56,12 @@ impl Formats {
     }
 }
 
-/// How the outputs of one request are read.
+/// Parser settings for the outputs of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     rules: ParserRules,
     prompt_end: String,
-    /// Special tokens that are not skipped.
+    /// Special tokens kept in the text.
     pub(crate) kept: Arc<[u32]>,
     include_reasoning: bool,
     finish: FinishReason,
@@ -96,13 +97,14 @@ impl Reading {
 }
 
 impl Reading {
-    /// What may be called.
+    /// The callable tools.
     pub(crate) fn tools(&self) -> Option<&[ToolSchema]> {
         self.rules.tools.as_ref().map(|(_, tools)| &tools[..])
     }
 
-    /// Whether the output may hold calls of strict tools, which a mark tells from text. Any other
-    /// grammar of the request takes their place, and so does `ignore_eos`: no output is whole then.
+    /// Whether the output may contain calls of strict tools in a format that marks them in the
+    /// text. Another grammar of the request overrides this, and so does `ignore_eos`, with which no
+    /// output is complete.
     pub(crate) fn is_strict(&self, request: &ChatRequest) -> bool {
         let marked = self
             .rules
@@ -112,7 +114,7 @@ impl Reading {
         marked && strict(request)
     }
 
-    /// The grammar of text that may hold calls of `tools`, where a mark tells them from it.
+    /// Grammar of text that may contain calls of `tools`; `None` if the format does not mark them.
     pub(crate) fn allow(&self, tools: &[ToolSchema], several: bool) -> Option<OutputGrammar> {
         let (format, _) = self.rules.tools.as_ref()?;
         let begun = OutputParser::new(&self.rules, &self.prompt_end).reasons();
@@ -120,7 +122,7 @@ impl Reading {
         Some(structural("tools", &tag))
     }
 
-    /// The grammar of an output that is calls of `tools`.
+    /// Grammar of an output that consists of calls of `tools`.
     pub(crate) fn demand(&self, tools: &[ToolSchema], several: bool) -> Option<OutputGrammar> {
         let (format, _) = self.rules.tools.as_ref()?;
         let reasons = OutputParser::new(&self.rules, &self.prompt_end).reasons();
@@ -135,7 +137,7 @@ fn structural(field: &'static str, tag: &serde_json::Value) -> OutputGrammar {
     OutputGrammar { field, grammar }
 }
 
-/// Whether text is free, and the arguments of a call are not.
+/// Whether only the arguments of strict tools are constrained, and the text is free.
 fn strict(request: &ChatRequest) -> bool {
     let (tools, common) = (&request.tools, &request.common);
     tools.choice == ToolChoice::Auto
@@ -153,7 +155,7 @@ fn schemas(tools: &Tools) -> Arc<[ToolSchema]> {
     tools.list.iter().map(schema).collect()
 }
 
-/// How an answer with calls ends: one to a named function with `stop`, as OpenAI has it.
+/// Finish reason of a response with calls; `stop` if the request names the function, as in OpenAI.
 fn finish(tools: &Tools) -> FinishReason {
     match tools.choice {
         ToolChoice::Named(_) => FinishReason::Stop,
@@ -162,12 +164,12 @@ fn finish(tools: &Tools) -> FinishReason {
     }
 }
 
-/// Reads the text of one choice.
+/// Parser of one choice's text.
 #[derive(Debug)]
 pub(crate) struct Reader {
     parser: OutputParser,
     reading: Reading,
-    /// Makes the ids of calls.
+    /// Seed of the call ids.
     seed: u64,
 }
 
@@ -186,7 +188,7 @@ impl Reader {
         self.append(new, events);
     }
 
-    /// Appends what was held back; the finish of the choice, given the engine's.
+    /// Appends the held-back events; maps the engine's finish reason to the choice's.
     pub(crate) fn finish(
         &mut self,
         finish: FinishReason,
@@ -218,7 +220,7 @@ impl Reader {
         }
     }
 
-    /// Mistral's templates take 9 letters and digits, all others anything.
+    /// Mistral's templates require ids of 9 letters and digits; other templates accept any id.
     fn call_id(&self, index: usize) -> String {
         let index = index as u64;
         match self.reading.rules.tools {

@@ -1,22 +1,22 @@
-//! Outputs as JSON: chunks of a stream, or the one body of a response that is not streamed. The
-//! endpoints differ here and nowhere below.
+//! Renders outputs as JSON: chunks of a stream, or the body of a non-streamed response. Below this
+//! trait the endpoints share all code.
 
 use bytes::BytesMut;
 use penstock_api_types::{ApiError, StreamOptions, Usage, sse};
 
 use crate::delta::OutputDelta;
 
-/// What every response of a request repeats.
+/// Fields repeated in every chunk of a response.
 pub(crate) struct Identity {
     pub(crate) id: String,
     pub(crate) created: u64,
     pub(crate) model: String,
 }
 
-/// One endpoint's way of writing deltas. It may keep state: what has been sent of each choice.
+/// Renderer of one endpoint. It may keep state, such as the progress of each choice.
 pub(crate) trait Render: Send + 'static {
-    /// Appends the events for a delta of choice `index`. May append nothing for a delta without
-    /// news.
+    /// Appends the events for a delta of choice `index`; nothing if the delta has no visible
+    /// contents.
     fn chunk(
         &mut self,
         out: &mut BytesMut,
@@ -25,10 +25,10 @@ pub(crate) trait Render: Send + 'static {
         usage: Option<&Usage>,
     );
 
-    /// Appends the event that closes the accounting of the whole request.
+    /// Appends the event with the usage of the whole request.
     fn usage(&self, _out: &mut BytesMut, _usage: &Usage) {}
 
-    /// Appends what ends a stream.
+    /// Appends the end of a stream.
     fn end(&mut self, out: &mut BytesMut, usage: &Usage, options: StreamOptions) {
         if options.include_usage {
             self.usage(out, usage);
@@ -36,17 +36,17 @@ pub(crate) trait Render: Send + 'static {
         sse::done(out);
     }
 
-    /// Appends what ends a stream that an error cuts short.
+    /// Appends an error and the end of the stream.
     fn fail(&mut self, out: &mut BytesMut, error: &ApiError) {
         sse::error(out, error);
         sse::done(out);
     }
 
-    /// Whether all that is sent later can be made from the tokens so far.
+    /// Whether the rest of the stream depends only on the tokens so far, so that it can be resumed.
     fn resumable(&self) -> bool {
         true
     }
 
-    /// The body of a response that is not streamed; one merged delta for each choice.
+    /// Body of a non-streamed response, from one merged delta per choice.
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8>;
 }

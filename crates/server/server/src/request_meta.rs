@@ -1,4 +1,4 @@
-//! The arrival of a request.
+//! Metadata of a request: arrival time and caller.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,13 +8,13 @@ use axum::http::Request;
 use penstock_api_types::{Common, RESUMABLE};
 use penstock_http::Caller;
 
-/// When a client's request came in, and whose key it carried, where that has a name.
+/// Arrival time of a request, and the caller if its key has a name.
 #[derive(Clone)]
 pub(crate) struct RequestMeta {
     pub(crate) at: Instant,
     /// Unix time, in seconds.
     pub(crate) unix: u64,
-    /// The answer is to have marks, if it is a stream that can have them.
+    /// Resume marks requested, for responses that can carry them.
     pub(crate) marked: bool,
     pub(crate) caller: Option<Arc<Caller>>,
 }
@@ -29,13 +29,13 @@ impl RequestMeta {
         }
     }
 
-    /// What the answer names as its time, in Unix seconds.
+    /// `created` of the response in Unix seconds; a resumed response keeps its first value.
     pub(crate) fn created(&self, common: &Common) -> u64 {
         let resume = common.resume.as_ref();
         resume.map_or(self.unix, |resume| resume.origin.created)
     }
 
-    /// The salt of the request; another one where its key has a cache of its own.
+    /// The request's cache salt; replaced by a derived one if its key has a cache of its own.
     pub(crate) fn salt(&self, asked: Option<&str>) -> Vec<u8> {
         let asked = asked.unwrap_or_default();
         let own = self.caller.as_ref();
@@ -44,7 +44,7 @@ impl RequestMeta {
     }
 }
 
-/// In seconds.
+/// Unix time in seconds.
 pub(crate) fn unix_now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

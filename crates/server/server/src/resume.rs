@@ -1,5 +1,5 @@
-//! Streams that broke off at another server and go on at this one: what that one drew, and its
-//! output so far.
+//! Resuming a stream that was interrupted at another server, from its random draws and its output
+//! so far.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::admission::Limits;
 use crate::app::App;
 use crate::request_meta::RequestMeta;
 
-/// Time and seeds of the answer, drawn anew or taken from the stream that is resumed.
+/// Time and seeds of a response: new ones, or those of the stream to resume.
 pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &RequestMeta) -> Origin {
     if let Some(resume) = &common.resume {
         return resume.origin;

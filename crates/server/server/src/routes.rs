@@ -16,7 +16,7 @@ use crate::load::LOAD_STREAM;
 const METRICS: &str = "/metrics";
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    // `/metrics` and its stream have a port of their own where there is one.
+    // With a metrics port, the main port does not serve `/metrics` and its stream.
     let elsewhere = app.config.metrics_port.is_some();
     let mut router = Router::new();
     for (path, methods) in routes() {
@@ -31,7 +31,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// All paths. `penstock_api_types::openapi` describes the same.
+/// All paths. `penstock_api_types::openapi` describes the same set.
 fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     vec![
         ("/v1/chat/completions", post(chat::create)),
@@ -71,7 +71,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
     ]
 }
 
-/// `/metrics`, its stream and the probes, for a port of their own.
+/// `/metrics`, its stream and the probes, for the metrics port.
 pub(crate) fn metrics_router(app: Arc<App>) -> Router {
     Router::new()
         .route(METRICS, get(info::metrics))

@@ -1,4 +1,4 @@
-//! The life of the process.
+//! Lifecycle of the process.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::lanes::Lanes;
 use crate::server::{Server, StartError};
 use crate::startup::{info, limits};
 
-/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
-/// when the engine could not start or was given up, or when a second signal cut the drain short.
+/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain; 1 if
+/// the engine could not start or failed for good, or if a second signal cut the drain short.
 ///
 /// # Errors
-/// A configuration that is not valid, an address that cannot be bound, a socket that cannot be
-/// made.
+/// The configuration is invalid, the address cannot be bound, or the engine's socket cannot be
+/// created.
 pub fn run(config_json: &str) -> Result<i32, StartError> {
     let config = Config::from_json(config_json).map_err(StartError::Config)?;
     let threads = (config.worker_threads, Lanes::threads(&config.limits));

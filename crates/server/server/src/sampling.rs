@@ -1,4 +1,5 @@
-//! Sampling parameters of a request: its fields, the server's defaults, the model's end tokens.
+//! Sampling parameters of a request, from its fields, the server's defaults and the model's end
+//! tokens.
 
 use penstock_api_types::{ApiError, Common, LogitRules};
 use penstock_tokenizer::{TextError, TextModel};
@@ -7,7 +8,7 @@ use penstock_wire::SamplingParams;
 use crate::admission::Limits;
 use crate::app::App;
 
-/// The parameters that all choices of a request share.
+/// Parameters shared by all choices of a request.
 pub(crate) fn params(
     app: &App,
     common: &Common,
@@ -39,7 +40,7 @@ pub(crate) fn params(
     })
 }
 
-/// Tokens that end the output: not drawn before `min_tokens`, nor before a grammar allows the end.
+/// Tokens that end the output, masked until `min_tokens` and until the grammar may end.
 fn end_tokens(app: &App, common: &Common) -> Vec<u32> {
     if common.min_tokens == 0 && common.grammar.is_none() {
         return Vec::new();
@@ -57,8 +58,8 @@ fn check_rules(rules: &LogitRules, limits: &Limits) -> Result<(), ApiError> {
     limits.check_tokens("allowed_token_ids", &rules.allowed_token_ids)
 }
 
-/// The token runs of bad words: at the start of a text, and after a space where that is another
-/// token of the same length, as vLLM has it.
+/// Token sequences of bad words: at the start of a text, and after a space if that variant differs
+/// and has the same number of tokens, as in vLLM.
 fn banned(text: &TextModel, words: &[String]) -> Result<Vec<Vec<u32>>, TextError> {
     let mut runs: Vec<Vec<u32>> = Vec::new();
     for word in words {

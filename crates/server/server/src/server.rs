@@ -1,4 +1,4 @@
-//! A server from its start to its end, without signals.
+//! Lifecycle of a server, without signal handling.
 
 use std::future::Future;
 use std::path::Path;
@@ -15,15 +15,15 @@ use crate::metrics::Metrics;
 use crate::routes::{metrics_router, router};
 use crate::startup::{self, EngineLog, StartupError};
 
-/// How long the engine may take to end its requests and exit.
+/// Time-out for the engine to end its requests and exit.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
-/// The same with tiers behind its pool: it also writes what waits to be stored, for up to 10 s.
+/// The same time-out with KV tiers, whose pending writes are flushed for up to 10 s.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(15);
-/// How long connections may take to write the ends of their responses.
+/// Time-out for connections to write the rest of their responses.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(2);
 const DRAIN_TICK: Duration = Duration::from_millis(10);
 
-/// Why a server did not begin.
+/// Reason that a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("{0}")]
@@ -43,19 +43,17 @@ pub enum StartError {
     Engine(#[from] EngineError),
 }
 
-/// A listening server. It answers from the start; generation is refused with 503 until
-/// [`Server::ready`].
+/// A listening server. It accepts requests at once; generation returns 503 until [`Server::ready`].
 pub struct Server {
     app: Arc<App>,
     url: String,
     connections: Connections,
-    /// The connections of the port for `/metrics`.
+    /// Connections of the metrics port.
     scrapers: Option<Connections>,
 }
 
 impl Server {
-    /// Binds first, so that a taken port is known before anything heavy begins, then starts the
-    /// engine.
+    /// Binds first, so a port in use fails before anything expensive, then starts the engine.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let keys = Keys::start(config.api_keys.clone(), config.api_key_file.clone());
         let keys = keys.map_err(StartError::Config)?;
@@ -81,37 +79,37 @@ impl Server {
         })
     }
 
-    /// Where it listens: `http://host:port`, with the port that was taken, or `unix:path`.
+    /// Listening URL: `http://host:port` with the bound port, or `unix:path`.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where an engine that is not started here connects.
+    /// Socket path for an external engine.
     pub fn engine_socket(&self) -> &Path {
         self.app.engine.socket_path()
     }
 
-    /// Reads the tokenizer, waits for the engine, and reports each stage of both to standard error.
-    /// Returns the engine's limits.
+    /// Loads the tokenizer, waits for the engine, and logs each stage of both. Returns the engine's
+    /// limits.
     ///
     /// # Errors
-    /// When the model's text files are not usable or the engine cannot start; the text says why.
+    /// The tokenizer files are unusable or the engine cannot start; the error names the reason.
     pub async fn ready(&self) -> Result<Arc<Ready>, StartupError> {
         startup::complete(&self.app).await
     }
 
-    /// Requests that have not ended.
+    /// Requests in flight.
     pub fn open_requests(&self) -> usize {
         self.app.in_flight()
     }
 
-    /// Reports losses and returns of the engine until it is given up or stopped.
+    /// Logs losses and restarts of the engine until it has failed for good or stopped.
     pub(crate) fn log_engine_changes(&self) -> impl Future<Output = EngineState> + use<> {
         startup::log_changes(self.app.engine.clone())
     }
 
-    /// Refuses new requests and waits for the open ones, up to the configured time or until
-    /// `hurry`; then ends the engine and closes the connections.
+    /// Rejects new requests and waits for those in flight, up to the drain time-out or until
+    /// `hurry`; then shuts down the engine and closes the connections.
     pub async fn drain(self, hurry: impl Future<Output = ()>) {
         self.app.drain();
         let patience = Duration::from_secs_f64(self.app.config.drain_timeout_s);
@@ -131,7 +129,7 @@ impl Server {
         }
     }
 
-    /// The engine first: requests that it ends as cancelled still need their connections.
+    /// Shuts down the engine first: requests that it cancels still need their connections.
     async fn close(self, engine: Duration, connections: Duration) {
         self.app.engine.shutdown(engine).await;
         self.connections.close(connections).await;
@@ -141,7 +139,7 @@ impl Server {
     }
 }
 
-/// The listener for requests, and its URL.
+/// Binds the listener for requests and returns it with its URL.
 async fn listen(config: &Config) -> Result<(Listener, String), StartError> {
     if let Some(path) = &config.uds {
         let bind = || {

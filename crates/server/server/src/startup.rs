@@ -1,4 +1,4 @@
-//! The way to the first request, reported stage by stage.
+//! Startup until the first request can be served, with a log line per stage.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::job_process::JobProcess;
 use crate::metrics::Metrics;
 
-/// Why a server that listens cannot serve.
+/// Reason that a listening server cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum StartupError {
     #[error("the model's tokenizer cannot be used: {0}")]
@@ -33,12 +33,12 @@ pub enum StartupError {
     Engine(String),
 }
 
-/// Logs what happens as it should.
+/// Logs at level info.
 pub(crate) fn info(line: impl Into<String>) {
     log(Level::Info, line);
 }
 
-/// Logs the stages of every start of the engine, and counts its steps.
+/// Logs the stages of each engine start, and counts its steps.
 #[derive(Debug)]
 pub(crate) struct EngineLog {
     metrics: Arc<Metrics>,
@@ -60,7 +60,8 @@ impl Observer for EngineLog {
     }
 }
 
-/// Reads the text side while the engine starts; ends when both are there or one cannot be.
+/// Loads the tokenizer and template while the engine starts; returns when both are ready or one has
+/// failed.
 pub(crate) async fn complete(app: &Arc<App>) -> Result<Arc<Ready>, StartupError> {
     let ((), ready) = tokio::try_join!(read_text(app), follow_engine(&app.engine))?;
     Ok(ready)
@@ -128,7 +129,7 @@ fn stage_line(name: &str, seconds: f64, detail: &str) -> String {
     format!("{name} {seconds:.2} s{detail}")
 }
 
-/// What a ready engine is and takes.
+/// Log line with a ready engine's device and limits.
 pub(crate) fn limits(ready: &Ready) -> String {
     format!(
         "{} on {}, {} threads; context {} tokens, {} sequences",
@@ -136,7 +137,7 @@ pub(crate) fn limits(ready: &Ready) -> String {
     )
 }
 
-/// Reports every later loss and return of the engine; ends with the engine's last state.
+/// Logs each later loss and restart of the engine; returns its final state.
 pub(crate) async fn log_changes(engine: Engine) -> EngineState {
     let mut states = engine.watch();
     states.mark_unchanged();

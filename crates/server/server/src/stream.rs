@@ -1,4 +1,4 @@
-//! From choices to a response, streamed or whole.
+//! Turns choices into a response, streamed or whole.
 
 use std::task::Poll;
 
@@ -15,15 +15,15 @@ use crate::marks::Marks;
 use crate::render::Render;
 use penstock_api_http::json;
 
-/// Rendered bytes that a client may leave unread before its request is given up.
+/// Unread rendered bytes at which a slow client's request is aborted.
 const MAX_UNREAD: usize = 1 << 20;
 
 type Next = Option<Result<(usize, OutputDelta), ApiError>>;
 
-/// Streams with `options`, or waits for the whole without.
+/// Streams if `options` is set, else waits for the whole response.
 ///
 /// # Errors
-/// Why the engine refused the request, or what ended it before anything was sent.
+/// The engine rejected the request, or it failed before anything was sent.
 pub(crate) async fn answer(
     choices: ChoiceStreams,
     render: impl Render,
@@ -46,8 +46,8 @@ async fn whole(mut choices: ChoiceStreams, mut render: impl Render) -> Result<Re
     Ok(json(render.response(&merged, choices.usage())))
 }
 
-/// Answers with an event stream. The headers wait for the first event of the engine, so that a
-/// request it refuses has a status of its own.
+/// Answers with an event stream. The headers wait for the engine's first event, so a rejected
+/// request gets an error status.
 async fn events(
     mut choices: ChoiceStreams,
     mut render: impl Render,
@@ -66,7 +66,7 @@ async fn events(
         HeaderValue::from_static("text/event-stream; charset=utf-8"),
     );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Asks nginx not to collect the stream.
+    // Disables nginx's response buffering.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     if marked {
         let name = HeaderName::from_static(RESUMABLE);
@@ -75,7 +75,7 @@ async fn events(
     Ok(response)
 }
 
-/// Brings the writer to where another server's was.
+/// Replays the steps sent by another server, to restore the renderer's state.
 fn replay(choices: &mut ChoiceStreams, render: &mut impl Render, options: StreamOptions) {
     let mut sent = BytesMut::new();
     let usage = choices.usage_of(0);
@@ -86,8 +86,8 @@ fn replay(choices: &mut ChoiceStreams, render: &mut impl Render, options: Stream
     }
 }
 
-/// Writes every delta as it comes, until the end, an error, or the client's departure. Returning
-/// drops the choices, which cancels what still runs.
+/// Writes each delta until the end, an error, or a client disconnect. Returning drops the choices,
+/// which cancels those in flight.
 async fn pump(
     mut choices: ChoiceStreams,
     mut render: impl Render,
@@ -131,7 +131,7 @@ async fn pump(
     }
 }
 
-/// The next event, or `None` when the client has gone.
+/// The next event, or `None` if the client has disconnected.
 async fn next_or_gone(choices: &mut ChoiceStreams, writer: &mut PipeWriter) -> Option<Next> {
     std::future::poll_fn(|cx| {
         if writer.poll_gone(cx).is_ready() {

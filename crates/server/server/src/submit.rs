@@ -1,4 +1,4 @@
-//! From validated parameters and token ids to requests at the engine.
+//! Submits validated parameters and token ids as engine requests.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::reading::{Reader, Reading};
 use crate::request_meta::RequestMeta;
 use crate::{engine, lengths, resume, sampling, wanted_grammar};
 
-/// What an endpoint adds to the common parameters.
+/// Endpoint-specific parameters.
 pub(crate) struct EndpointParams {
-    /// `max_tokens` of requests without it; `None` for what fits.
+    /// Default `max_tokens`; `None`: the remaining context.
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) logprobs: Option<u8>,
     pub(crate) prompt_logprobs: Option<u8>,
@@ -27,8 +27,8 @@ pub(crate) struct EndpointParams {
     pub(crate) arrival: RequestMeta,
 }
 
-/// Submits `n` engine requests for each prompt; the permit has a slot for each. All are checked
-/// before the first is sent.
+/// Submits `n` engine requests per prompt, each with a slot of the permit. All are validated before
+/// the first is sent.
 pub(crate) async fn submit(
     app: &Arc<App>,
     common: &Common,
@@ -56,7 +56,8 @@ pub(crate) async fn submit(
         for choice in 0..common.n as u32 {
             let mut request = first.clone();
             request.sampling.choice = choice;
-            // The others may wait for their turn: with the first the answer has begun.
+            // Only the first request may expire in the queue: once it has started, the response has
+            // begun.
             request.expires = requests.is_empty();
             requests.push(request);
         }
@@ -98,7 +99,7 @@ fn token_request(
         min_tokens,
         prompt_logprobs: params.prompt_logprobs,
         ignore_eos: common.ignore_eos,
-        // A cached position has no logits to take probabilities from.
+        // Cached positions have no logits to compute prompt log-probabilities from.
         skip_prefix_cache: params.prompt_logprobs.is_some(),
         stop_token_ids: common.stop_token_ids.clone(),
         cache_salt: params.arrival.salt(common.cache_salt.as_deref()),
@@ -120,7 +121,7 @@ fn start(
     origin: Origin,
 ) -> Result<Choice, ApiError> {
     let max_tokens = request.max_tokens;
-    // The choices of a prompt share its tokens in the usage.
+    // The usage counts a prompt's tokens once for all its choices.
     let shared = request.sampling.choice > 0;
     let prompt_tokens = request.prompt.len() as u32 - request.resumed;
     let tokenizer = app.text()?.tokenizer.clone();

@@ -1,4 +1,4 @@
-//! The grammar that a request wants for its output.
+//! The output grammar of a request.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::app::App;
 use crate::grammar::api_error;
 use crate::grammar_trial;
 
-/// The grammar of the request, if it has one: it compiles.
+/// Returns the request's grammar, if any, after checking that it compiles.
 ///
 /// # Errors
-/// 400 with the grammar's fault, for an output that no token could end, and for a resumed output
-/// that the grammar forbids; 503 while too many grammars are compiled.
+/// 400 if the grammar is faulty, if no token could end the output, or if the grammar rejects the
+/// resumed output; 503 while too many grammars are being compiled.
 pub(crate) async fn checked(
     app: &Arc<App>,
     common: &Common,

@@ -93,7 +93,7 @@ fn assistant(
             Some("thinking") => {
                 conversation.reasoning(required(block, "thinking", at)?.to_owned());
             }
-            // Encrypted: of another server.
+            // Encrypted reasoning of another server: ignored.
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let input = block.get("input").filter(|input| input.is_object());
@@ -101,7 +101,7 @@ fn assistant(
                 let (id, name) = (required(block, "id", at)?, required(block, "name", at)?);
                 conversation.call(id, name, &arguments);
             }
-            // Of a tool that ran at another server, or of a kind that came after this one.
+            // Blocks of server-side tools, or of unknown types: ignored.
             Some(_) => {}
             None => return Err(unknown(&at(), None)),
         }

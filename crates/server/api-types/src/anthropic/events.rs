@@ -8,7 +8,7 @@ use crate::error::ApiError;
 use crate::event::named;
 use crate::{FinishReason, StopReason, Usage};
 
-/// Writes one message: parts of the output go in as they come, events come out.
+/// Writer of one message: turns parts of the output into events.
 pub struct MessageWriter {
     id: String,
     model: String,
@@ -29,7 +29,7 @@ enum Block {
 }
 
 impl Block {
-    /// As `content_block_start` has it: without its content.
+    /// The block in `content_block_start`, without its content.
     fn start(&self) -> Value {
         match self {
             Self::Text(_) => json!({"type": "text", "text": ""}),
@@ -40,7 +40,8 @@ impl Block {
         }
     }
 
-    /// As the whole message has it. Arguments that are cut short are no object: the call has none.
+    /// The block in the whole message. If the arguments were cut short and are not valid JSON, the
+    /// input is empty.
     fn whole(&self) -> Value {
         match self {
             Self::Text(text) => json!({"type": "text", "text": text}),
@@ -67,8 +68,7 @@ impl MessageWriter {
         }
     }
 
-    /// The event that begins the message, which has the prompt's tokens. Only the first call
-    /// counts.
+    /// Appends `message_start`, with the number of prompt tokens. Later calls are no-ops.
     pub fn start(&mut self, out: &mut BytesMut, usage: &Usage) {
         if std::mem::replace(&mut self.started, true) {
             return;
@@ -89,7 +89,7 @@ impl MessageWriter {
         }
     }
 
-    /// Text that the model writes to itself.
+    /// Appends reasoning text.
     pub fn reasoning(&mut self, out: &mut BytesMut, more: &str) {
         if !matches!(self.open, Some(Block::Thinking(_))) {
             self.add(out, Block::Thinking(String::new()));
@@ -142,8 +142,8 @@ impl MessageWriter {
         message.to_string().into_bytes()
     }
 
-    /// Why a message ended, for [`Self::finish`] and [`Self::whole`]. `full`: the context, and not
-    /// `max_tokens`, was the limit.
+    /// Stop reason of a message, for [`Self::finish`] and [`Self::whole`]. `full`: the output was
+    /// limited by the context, not by `max_tokens`.
     pub fn end(
         &self,
         reason: Option<FinishReason>,
@@ -192,7 +192,7 @@ impl MessageWriter {
     }
 }
 
-/// Tokens from the cache are not among the input tokens here.
+/// Anthropic's input tokens exclude cached tokens.
 fn tokens(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),

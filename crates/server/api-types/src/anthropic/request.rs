@@ -37,7 +37,7 @@ impl MessagesRequest {
         let (messages, assistant_last) = conversation(system.as_ref(), &messages)?;
         chat.set("messages", messages);
         if assistant_last {
-            // The answer goes on where the assistant's last message ends.
+            // The response continues the assistant's last message.
             chat.set("continue_final_message", true);
             chat.set("add_generation_prompt", false);
         }
@@ -52,7 +52,7 @@ impl MessagesRequest {
         Ok(Self { chat })
     }
 
-    /// An error about the chat request, in the words of this protocol.
+    /// Renames the fields in an error of the chat request to this protocol's names.
     pub fn renamed(error: ApiError) -> ApiError {
         renamed(error, NAMES)
     }
@@ -86,7 +86,8 @@ fn take_ignored(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Whether to think is a variable of chat templates. The budget bounds nothing: `max_tokens` does.
+/// Passes the thinking switch as a chat template variable. The thinking budget is ignored:
+/// `max_tokens` is the bound.
 fn take_thinking(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<(), ApiError> {
     let Some(thinking) = fields.take::<Value>("thinking")? else {
         return Ok(());
@@ -111,7 +112,7 @@ fn take_output(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<(), ApiEr
     if let Some(effort) = config.get("effort").filter(|effort| !effort.is_null()) {
         chat.set("reasoning_effort", effort);
     }
-    // The older place of the format.
+    // The former location of the format.
     let older: Option<Value> = fields.take("output_format")?;
     let format = config.get("format").or(older.as_ref());
     let Some(format) = format.filter(|format| !format.is_null()) else {

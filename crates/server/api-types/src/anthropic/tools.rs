@@ -13,7 +13,7 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
     if tools.is_empty() {
         return Ok(());
     }
-    // A type is that of a tool which runs at Anthropic, or whose schema only its models know.
+    // A typed tool runs at Anthropic, or has a schema that only its models know: skipped.
     let ours = |(_, tool): &(usize, &Value)| matches!(member(tool, "type"), None | Some("custom"));
     let functions: Result<Vec<_>, _> = tools
         .iter()

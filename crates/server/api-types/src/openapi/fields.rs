@@ -1,7 +1,7 @@
-//! The fields of request bodies, each with its JSON schema. All may be `null`, which is as absent.
+//! The fields of request bodies, each with its JSON schema. `null` equals absence for all.
 //!
-//! The bodies are read field by field, with bounds that types do not show, so schemas derived from
-//! types would say less. A test compares the names here with those that the parsers ask for.
+//! Bodies are read field by field with bounds that Rust types do not express, so derived schemas
+//! would be less precise. A test compares these names with the fields that the parsers take.
 
 pub(super) type Fields = &'static [(&'static str, &'static str)];
 

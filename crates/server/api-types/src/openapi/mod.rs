@@ -24,16 +24,16 @@ pub struct Endpoint {
 enum Answer {
     /// A schema of [`SCHEMAS`].
     Json(&'static str),
-    /// The same, or events when `stream` is true.
+    /// A schema of [`SCHEMAS`], or events if `stream` is true.
     JsonOrEvents(&'static str),
     Text,
-    /// JSON of that schema in each line, without end.
+    /// An endless stream of lines, each JSON of that schema.
     Lines(&'static str),
     /// Errors only.
     Never,
 }
 
-/// Errors that a key or a body brings, and those of work for the engine.
+/// Error statuses of the key check, of body parsing, and of engine work.
 const KEY: &[u16] = &[401];
 const BODY: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 503];
 const WORK: &[u16] = &[400, 401, 403, 404, 408, 413, 415, 429, 500, 503];

@@ -17,7 +17,7 @@ pub struct EmbeddingRequest {
     pub encoding: Encoding,
     /// Leading numbers of each vector to keep, at least 1.
     pub dimensions: Option<usize>,
-    /// Scale to length 1; `None` is as the model's users do.
+    /// Scale to length 1; `None`: the model's default.
     pub normalize: Option<bool>,
 }
 

@@ -19,23 +19,23 @@ use crate::error::ApiError;
 /// Most inputs of one request, as OpenAI has it.
 pub const MAX_INPUTS: usize = 2048;
 
-/// What all of them accept.
+/// Parameters common to all pooled requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pooled {
     pub model: Option<String>,
     pub truncation: Truncation,
     pub add_special_tokens: bool,
     pub cache_salt: Option<String>,
-    /// Lower ones are served first, where the engine schedules by priority.
+    /// Lower values are served first, if the engine schedules by priority.
     pub priority: i32,
 }
 
-/// What happens to inputs that are too long.
+/// Truncation of long inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
     /// Tokens to keep of each input; 0: as many as fit; `None`: longer inputs are refused.
     pub most: Option<usize>,
-    /// The last ones, in place of the first.
+    /// Keep the last tokens instead of the first.
     pub keep_last: bool,
 }
 
@@ -108,7 +108,7 @@ fn check_count(name: &'static str, count: usize) -> Result<(), ApiError> {
     }
 }
 
-/// Tokens of all inputs; there are no others.
+/// Tokens of all inputs; pooled requests have no output tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolingUsage {
     pub prompt_tokens: u64,

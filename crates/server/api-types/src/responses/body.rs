@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::{TokenLogprob, Usage};
 
-/// What a response repeats of its request.
+/// Request fields echoed in the response.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Echo {
     pub instructions: Option<String>,
@@ -31,7 +31,7 @@ pub(super) enum Status {
     Failed,
 }
 
-/// What all versions of one response repeat.
+/// Fields repeated in every version of one response.
 #[derive(Debug, Serialize)]
 pub(super) struct Head {
     pub(super) id: String,
@@ -133,7 +133,7 @@ impl From<&Usage> for UsageBody {
     }
 }
 
-/// An output item, as far as it is known.
+/// An output item, possibly incomplete.
 #[derive(Debug)]
 pub(super) enum Item {
     Message {

@@ -9,10 +9,10 @@ use crate::error::ApiError;
 use crate::event::named;
 use crate::{FinishReason, TokenLogprob, Usage};
 
-/// Writes one response: parts of the output go in as they come, events come out.
+/// Writer of one response: turns parts of the output into events.
 pub struct ResponseWriter {
     head: Head,
-    /// What ids of items end with.
+    /// Suffix of item ids.
     suffix: String,
     started: bool,
     events: u64,
@@ -128,7 +128,7 @@ impl ResponseWriter {
         }
     }
 
-    /// Text that the model writes to itself.
+    /// Appends reasoning text.
     pub fn reasoning(&mut self, out: &mut BytesMut, more: &str) {
         if !self.is_open(|item| matches!(item, Item::Reasoning { .. })) {
             let text = String::new();

@@ -31,7 +31,7 @@ pub(super) fn conversation(
     }
     let (mut messages, _) = conversation.finish();
     if messages.iter().all(|message| message["role"] == "system") {
-        // A probe, or items of which nothing is left: chat templates need a turn.
+        // An empty probe, or only ignored items: chat templates need a turn.
         messages.push(json!({"role": "user", "content": ""}));
     }
     Ok(messages)
@@ -72,9 +72,9 @@ fn add(conversation: &mut Conversation, index: usize, item: &Value) -> Result<()
     Ok(())
 }
 
-/// Calls that a client made of tools which are no functions (`custom_tool_call`, `local_shell_call`
-/// and what comes after them) are calls all the same, with their outputs. What a host made, and
-/// every other item, is left out: this model cannot read it.
+/// Converts client-side calls of non-function tools (`custom_tool_call`, `local_shell_call` and
+/// later types) and their outputs to ordinary calls. Host-side calls and all other items are
+/// dropped, because the model cannot read them.
 fn add_of_other_tool(conversation: &mut Conversation, kind: &str, item: &Value) {
     let Some(id) = member(item, "call_id") else {
         return;
@@ -97,8 +97,8 @@ fn add_of_other_tool(conversation: &mut Conversation, kind: &str, item: &Value) 
     }
 }
 
-/// The output of a tool. Parts that are no text, such as a picture, leave their name: the model
-/// should know that there was something.
+/// Text of a tool's output. A non-text part, such as an image, is replaced by its type, so the
+/// model sees that there was one.
 fn output_text(output: &Value) -> String {
     match output {
         Value::String(text) => text.clone(),
@@ -129,7 +129,7 @@ fn add_message(
     };
     match role {
         "user" => conversation.user(text),
-        // Templates know the one word or both.
+        // Templates support one of the two roles or both.
         "system" | "developer" => conversation.system(text),
         "assistant" => conversation.assistant(text),
         _ => {
@@ -154,7 +154,7 @@ fn reasoning(item: &Value) -> Option<String> {
     texts.into_iter().find(|text| !text.is_empty())
 }
 
-/// What the assistant said in the text parts of an item; parts of other types are left out.
+/// Joins the text parts of an assistant item; other parts are left out.
 fn said(parts: &[Value]) -> String {
     let text = |part| member(part, "text").or_else(|| member(part, "refusal"));
     parts.iter().filter_map(text).collect::<Vec<_>>().join("\n")

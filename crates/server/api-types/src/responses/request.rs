@@ -20,7 +20,7 @@ const NAMES: Names = &[
     ("reasoning_effort", "reasoning"),
 ];
 
-/// Fields that this server cannot serve, each with what to do instead.
+/// Unsupported fields, each with the remedy.
 const REFUSED: [(&str, &str); 4] = [
     (
         "previous_response_id",
@@ -45,7 +45,7 @@ const REFUSED: [(&str, &str); 4] = [
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponsesRequest {
     pub chat: ChatRequest,
-    /// What the response repeats of the request.
+    /// Request fields echoed in the response.
     pub echo: Echo,
 }
 
@@ -86,7 +86,7 @@ impl ResponsesRequest {
         Ok(Self { chat, echo })
     }
 
-    /// An error about the chat request, in the words of this protocol.
+    /// Renames the fields in an error of the chat request to this protocol's names.
     pub fn renamed(error: ApiError) -> ApiError {
         renamed(error, NAMES)
     }
@@ -122,7 +122,7 @@ fn take_ignored(fields: &mut Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The format of the text; returned as it is repeated in the response.
+/// Takes the text format; returns it in the form echoed in the response.
 fn take_text(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result<Value, ApiError> {
     let mut text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     let wrong = |message: &str| Err(ApiError::invalid("text", message));

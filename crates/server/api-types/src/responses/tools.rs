@@ -7,9 +7,8 @@ use crate::conversation::{member, required};
 use crate::error::ApiError;
 use crate::fields::Fields;
 
-/// Tools as the response repeats them: functions. A tool of another type needs a host behind the
-/// API, and agents send several of them to every server; the model is not offered what it cannot
-/// call.
+/// Tools as echoed in the response: functions only. Agents send hosted tools to every server, but
+/// these need a host behind the API, so they are dropped and not offered to the model.
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) given: Vec<Value>,
@@ -46,7 +45,7 @@ pub(super) fn take_tools(fields: &mut Fields<'_>, chat: &mut ChatBody) -> Result
     })
 }
 
-/// A choice without the tools that were left out. One that demands such a tool cannot be kept.
+/// Removes dropped tools from the tool choice. A choice that requires a dropped tool is an error.
 fn functions_only(choice: &Value) -> Result<Value, ApiError> {
     let is_function = |tool: &Value| matches!(member(tool, "type"), None | Some("function"));
     let mut choice = choice.clone();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use penstock_api_types::{FunctionCall, ToolCall};
 use penstock_output_parsers::OutputEvent;
 
-/// What one message or delta holds.
+/// Contents of one message or delta.
 #[derive(Debug, Default)]
 pub(super) struct Parts<'a> {
     pub(super) reasoning: Option<Cow<'a, str>>,
@@ -16,7 +16,7 @@ pub(super) struct Parts<'a> {
 #[derive(Debug)]
 struct CallPart<'a> {
     index: usize,
-    /// Id and name, where the call begins here.
+    /// Id and name, if the call begins in this delta.
     begins: Option<(&'a str, &'a str)>,
     arguments: Cow<'a, str>,
 }
@@ -57,7 +57,7 @@ impl<'a> Parts<'a> {
         !self.calls.is_empty()
     }
 
-    /// The calls; `indexed` where they are pieces of a stream.
+    /// The tool calls; `indexed` for the chunks of a stream.
     pub(super) fn calls(&self, indexed: bool) -> Vec<ToolCall<'_>> {
         let written = self.calls.iter().map(|part| ToolCall {
             index: indexed.then_some(part.index),
@@ -68,7 +68,7 @@ impl<'a> Parts<'a> {
         written.collect()
     }
 
-    /// The first call, in the form that answers `functions`.
+    /// The first call in the legacy `function_call` form.
     pub(super) fn function_call(&self) -> Option<FunctionCall<'_>> {
         self.calls.first().map(function)
     }

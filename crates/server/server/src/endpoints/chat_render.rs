@@ -20,13 +20,13 @@ pub(crate) struct ChatRender {
     writer: ChunkWriter,
     tokenizer: Arc<Tokenizer>,
     style: ChatStyle,
-    /// The prompt's ids, when they are shown or scored.
+    /// The prompt's ids, if the response shows or scores them.
     prompt: Vec<u32>,
     /// Choices whose first chunk was sent.
     started: Vec<bool>,
 }
 
-/// What the answer to a chat request shows.
+/// Optional contents of a chat response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChatStyle {
     logprobs: bool,
@@ -90,15 +90,15 @@ impl ChatRender {
         self.style.token_ids.then_some(&delta.tokens)
     }
 
-    /// The choices share the prompt; its scores come with the first.
+    /// Scores of the prompt, which all choices share; the first choice carries them.
     fn prompt_logprobs(&self, deltas: &[OutputDelta]) -> Option<Vec<Option<PromptScores>>> {
         let rows = deltas.first().map(|delta| &delta.prompt_logprobs)?;
         let scores = || logprobs::prompt(&self.tokenizer, &self.prompt, rows);
         self.style.prompt_logprobs.then(scores)
     }
 
-    /// The chunk that names the role. It leaves with the first token: clients take its arrival for
-    /// the first token's.
+    /// Appends the chunk with the role. It is sent with the first token, because clients measure
+    /// the time to first token by it.
     fn start(&mut self, out: &mut BytesMut, index: usize, usage: Option<&Usage>) {
         self.started[index] = true;
         let choice = ChatChunkChoice {
@@ -138,7 +138,7 @@ impl ChatRender {
         }
     }
 
-    /// Whether a chunk would carry anything: half a character gives none.
+    /// Whether a chunk would have contents; part of a character has none.
     fn has_news(&self, delta: &OutputDelta, usage: Option<&Usage>) -> bool {
         let style = self.style;
         let tokens_shown = style.token_ids || style.logprobs || usage.is_some();
@@ -170,7 +170,7 @@ impl Render for ChatRender {
             index: index as u32,
             delta: Delta {
                 role: None,
-                // Clients expect one member at least.
+                // Clients expect at least one member.
                 content: parts.content.as_deref().or((!other).then_some("")),
                 reasoning,
                 reasoning_content: reasoning,

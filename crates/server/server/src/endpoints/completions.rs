@@ -19,7 +19,7 @@ use crate::stream;
 use crate::submit::{EndpointParams, submit};
 use penstock_api_http::Failure;
 
-/// `max_tokens` of requests without it, as OpenAI and vLLM have it for this endpoint.
+/// Default `max_tokens` of this endpoint, as in OpenAI and vLLM.
 const DEFAULT_MAX_TOKENS: u32 = 16;
 
 pub(crate) async fn create(
@@ -62,7 +62,7 @@ struct AdmittedRequest {
     logprobs: Option<u8>,
     style: Style,
     prompts: Vec<Vec<u32>>,
-    /// What the responses show of the prompt of each choice.
+    /// The echoed prompt of each choice.
     shown: Vec<ShownPrompt>,
     permit: AdmissionPermit,
 }

@@ -13,18 +13,17 @@ use crate::logprobs::append_completion;
 use crate::offsets::{Offsets, count, of_prompt};
 use crate::render::{Identity, Render};
 
-/// What a response shows beside the output.
+/// Optional contents of a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) echo: bool,
     pub(crate) logprobs: bool,
     pub(crate) token_ids: bool,
-    /// Special tokens are not in the text.
+    /// Special tokens are left out of the text.
     pub(crate) skip_special: bool,
 }
 
-/// A prompt as far as responses need it; empty where they do not. The choices of a prompt share
-/// it.
+/// The parts of a prompt that responses need, empty if unneeded. Shared by the choices of a prompt.
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) text: Arc<str>,
@@ -32,7 +31,7 @@ pub(crate) struct ShownPrompt {
 }
 
 impl ShownPrompt {
-    /// The offsets of the output's tokens; the text has the prompt before them where it is echoed.
+    /// Offsets of the output's tokens, which follow the prompt if it is echoed.
     fn output_offsets(&self, tokenizer: &Arc<Tokenizer>, style: Style) -> Offsets {
         let output = Detokenizer::new(Arc::clone(tokenizer), style.skip_special, &self.tokens);
         Offsets::of_output(output, count(&self.text))
@@ -47,15 +46,15 @@ pub(crate) struct CompletionRender {
     choices: Vec<ChoiceProgress>,
 }
 
-/// What has been sent of one choice.
+/// Progress of one choice's response.
 struct ChoiceProgress {
     prompt: ShownPrompt,
     started: bool,
-    /// Where the tokens begin whose log-probabilities are to be sent.
+    /// Text offset of the next token with log-probabilities.
     offsets: Offsets,
 }
 
-/// A delta with what precedes it.
+/// A delta, preceded by the echoed prompt.
 struct Parts {
     text: String,
     logprobs: Option<CompletionLogprobs>,
@@ -89,7 +88,7 @@ impl CompletionRender {
         }
     }
 
-    /// Puts the prompt before the first delta when it is to be echoed.
+    /// Puts the prompt before the first delta if the request has `echo`.
     fn parts(&mut self, index: usize, delta: &OutputDelta) -> Parts {
         let sent = &mut self.choices[index];
         let echo = self.style.echo && !std::mem::replace(&mut sent.started, true);
@@ -117,7 +116,7 @@ impl CompletionRender {
         parts
     }
 
-    /// `first`: this is the choice's first chunk, or its only response.
+    /// `first`: the choice's first chunk, or its only response.
     fn choice<'a>(
         &'a self,
         index: usize,

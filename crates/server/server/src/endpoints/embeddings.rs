@@ -49,7 +49,7 @@ struct AdmittedRequest {
     form: Form,
 }
 
-/// What becomes of each vector.
+/// Output form of the vectors.
 #[derive(Clone, Copy)]
 struct Form {
     encoding: Encoding,
@@ -110,7 +110,7 @@ fn prepare(job: &Job<'_>, arrival: &RequestMeta) -> Result<AdmittedRequest, ApiE
     })
 }
 
-/// The numbers to keep of a vector, which has to have as many.
+/// Checks the requested number of dimensions against the vector size.
 fn dimensions(asked: Option<usize>, pooler: Pooler) -> Result<Option<usize>, ApiError> {
     if pooler.output == PoolerOutput::Labels {
         return Err(ApiError::unsupported_endpoint(

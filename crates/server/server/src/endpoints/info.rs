@@ -32,7 +32,7 @@ pub(crate) async fn model(
     Ok(answer(&described(&app, &id)))
 }
 
-/// `root`, the path of the model in vLLM, is its first name: the path stays inside.
+/// `root` (the model's path in vLLM) is the first served name, so the path is not disclosed.
 fn described<'a>(app: &'a App, id: &'a str) -> Model<'a> {
     Model {
         id,
@@ -53,7 +53,7 @@ fn answer(body: &impl Serialize) -> Response {
     json(serde_json::to_vec(body).unwrap_or_default())
 }
 
-/// `GET /`: what this is, for a browser that was pointed at the server.
+/// `GET /`: a short description, for a browser.
 pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
     let names = app.config.served_model_names.join(", ");
     let version = &app.config.version;
@@ -66,7 +66,7 @@ pub(crate) async fn index(State(app): State<Arc<App>>) -> String {
     )
 }
 
-/// `GET /health`: 200 while an engine is ready and makes progress, else 503 with the reason.
+/// `GET /health`: 200 while the engine is ready and healthy, else 503 with the reason.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     app.text()?;
     app.engine
@@ -75,8 +75,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Result<Response, Fail
     Ok(json(b"{\"status\":\"ok\"}".to_vec()))
 }
 
-/// `GET /ready`: as `/health`, and 503 while draining: a load balancer should send requests
-/// elsewhere.
+/// `GET /ready`: as `/health`, and 503 while draining, so a load balancer sends requests elsewhere.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     if app.draining() {
         return Err(ApiError::unavailable("The server is shutting down.", 5).into());
@@ -110,7 +109,7 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
         .into_response()
 }
 
-/// `GET /metrics/stream`: the load as it changes.
+/// `GET /metrics/stream`: a stream of load updates.
 pub(crate) async fn load(State(app): State<Arc<App>>) -> Result<Response, Failure> {
     let body = app.load_streams.open(&app.engine).ok_or_else(|| {
         let message = format!("{MAX_STREAMS} streams of the load are open, which is the most.");

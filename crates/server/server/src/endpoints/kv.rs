@@ -1,7 +1,7 @@
-//! `/v1/kv`: administration of the KV cache. The admin key has been checked.
+//! `/v1/kv`: administration of the KV cache. The router has already checked the admin key.
 //!
-//! The engine's reply to an order is the response, so the contents of a report are defined in one
-//! place only.
+//! The response is the engine's reply unchanged, so only the engine defines the contents of a
+//! report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::jobs::{Job, work_on};
 use crate::lengths::check_prompt;
 use penstock_api_http::{Failure, json};
 
-/// Longer than any step that an order may have to wait for.
+/// Time-out of an order, longer than any engine step it may wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ pub(crate) async fn report(State(app): State<Arc<App>>, uri: Uri) -> Result<Resp
     obeyed(&app, KvOrder::Report).await
 }
 
-/// `DELETE /v1/kv`: everything, what one salt left, or a prefix.
+/// `DELETE /v1/kv`: clears everything, the entries of one salt, or a prefix.
 pub(crate) async fn clear(
     State(app): State<Arc<App>>,
     request: Request<Body>,
@@ -89,7 +89,8 @@ async fn of_prefix(
     obeyed(app, order(prefix)).await
 }
 
-/// A misspelt name is refused: without its salt, a clearing would be one of everything.
+/// Parses the query and rejects unknown parameters: with a misspelt `salt`, a DELETE would clear
+/// everything.
 fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
     let parsed = Query::try_from_uri(uri);
     parsed
@@ -101,7 +102,7 @@ fn salt_error(message: &str) -> ApiError {
     ApiError::invalid("salt", message)
 }
 
-/// The prefix that `body` names, as the engine knows it.
+/// The prefix in `body`, as the engine identifies it.
 fn prefix(job: &Job<'_>) -> Result<KvPrefix, ApiError> {
     let (app, request) = (job.app, KvRequest::parse(job.body)?);
     app.check_model(request.model.as_deref())?;

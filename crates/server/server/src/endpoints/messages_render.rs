@@ -9,7 +9,7 @@ use crate::render::Render;
 
 pub(crate) struct MessagesRender {
     writer: MessageWriter,
-    /// The context, and not `max_tokens`, is the limit.
+    /// The output is limited by the context, not by `max_tokens`.
     capped: bool,
     finish: Option<FinishReason>,
     stop: Option<StopReason>,
@@ -68,7 +68,7 @@ impl Render for MessagesRender {
     }
 
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
-        // The same parts make the events, which are dropped.
+        // Renders the events to fill the writer's state, and drops them.
         let mut events = BytesMut::new();
         for delta in deltas {
             self.chunk(&mut events, 0, delta, None);

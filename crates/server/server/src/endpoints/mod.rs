@@ -1,5 +1,5 @@
-//! One file for each group of endpoints. A generation endpoint is one function, read downward:
-//! parse, admit and tokenize (one piece of work on the body, `jobs.rs`), submit, answer.
+//! One file per group of endpoints. A generation endpoint is one function with these stages: parse,
+//! admit and tokenize (one job on the body, `jobs.rs`), submit, answer.
 
 pub(crate) mod chat;
 mod chat_parts;

@@ -1,4 +1,4 @@
-//! `POST /v1/score` and `POST /v1/rerank`: how alike two texts are, by the cosine of their
+//! `POST /v1/score` and `POST /v1/rerank`: similarity of two texts, by the cosine of their
 //! embeddings or by the model's classification head.
 
 use std::cmp::Ordering;
@@ -85,13 +85,13 @@ pub(crate) async fn rerank(
     Ok(answer(body(&identity, "results", &items, usage)))
 }
 
-/// What results of a rerank show.
+/// Optional contents of rerank results.
 struct RerankStyle {
     top_n: usize,
     documents: Option<Vec<String>>,
 }
 
-/// Texts to compare: one or as many on the left as on the right.
+/// Texts to compare; the left side has one text or as many as the right side.
 struct Pairs {
     pooled: Pooled,
     fields: [&'static str; 2],
@@ -100,15 +100,15 @@ struct Pairs {
     activation: bool,
 }
 
-/// How scores are made of vectors.
+/// Rule for turning vectors into scores.
 enum Rule {
     /// The first `left` vectors are the left side.
     Cosine { left: usize },
-    /// A vector of one logit for each pair; with the activation a probability.
+    /// Each pair has a vector of one logit; the activation turns it into a probability.
     Logit { activation: bool },
 }
 
-/// The score of each pair, the tokens that it took, and what the request asked for besides.
+/// The score of each pair, the tokens used, and the other options of the request.
 async fn scores<T: Send + 'static>(
     app: &Arc<App>,
     arrival: &RequestMeta,
@@ -156,7 +156,7 @@ fn prepare(
         );
         return Err(ApiError::unsupported_endpoint(&reason));
     }
-    // vLLM joins them so for models whose tokenizer has no template of pairs.
+    // Plain concatenation, as in vLLM for models whose tokenizer has no pair template.
     let inputs = inputs(job, arrival, pooled, right.len(), |index, limits| {
         let pair = format!("{}{}", left[index % left.len()], right[index]);
         encoded(job, pairs.fields[1], &pair, pooled, limits)
@@ -183,7 +183,7 @@ impl Rule {
     }
 }
 
-/// Indexes by descending score; equal ones in their order.
+/// Indexes by descending score; the sort is stable.
 fn ranked(scores: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let descending = |a: &usize, b: &usize| scores[*b].partial_cmp(&scores[*a]);

@@ -1,4 +1,5 @@
-//! Inputs of pooled requests, admitted and tokenized; what their answers share.
+//! Admits and tokenizes the inputs of pooled requests, and renders the common part of their
+//! responses.
 
 use penstock_api_types::{ApiError, Pooled, PoolingUsage, Truncation};
 use penstock_tokenizer::shortened;
@@ -30,10 +31,10 @@ pub(super) fn inputs(
     })
 }
 
-/// What the engine makes of a prompt.
+/// The engine's pooler.
 ///
 /// # Errors
-/// 400 where it makes nothing; 503 while no engine is ready.
+/// 400 if the model has no pooler; 503 while no engine is ready.
 pub(super) fn pooler(app: &App) -> Result<Pooler, ApiError> {
     let limits = app.limits().ok_or_else(|| app.engine_down())?;
     match limits.pooler.output {
@@ -44,7 +45,8 @@ pub(super) fn pooler(app: &App) -> Result<Pooler, ApiError> {
     }
 }
 
-/// Token ids of a text, cut where the request asks for it. Special tokens around it stay.
+/// Token ids of a text, truncated if the request asks for it. Truncation keeps the surrounding
+/// special tokens.
 pub(super) fn encoded(
     job: &Job<'_>,
     field: &'static str,
@@ -63,7 +65,7 @@ pub(super) fn encoded(
     checked(ids, field, limits)
 }
 
-/// The same of ids that the client made.
+/// Truncates and checks token ids sent by the client.
 pub(super) fn given(
     mut ids: Vec<u32>,
     field: &'static str,
@@ -97,13 +99,13 @@ fn checked(ids: Vec<u32>, field: &'static str, limits: &Limits) -> Result<Vec<u3
     Ok(ids)
 }
 
-/// An error of a prompt as one of `field`.
+/// Renames the parameter of a prompt error to `field`.
 fn named(mut error: ApiError, field: &'static str) -> ApiError {
     error.param = error.param.map(|_| field.into());
     error
 }
 
-/// An answer with `member`, whose items are already JSON.
+/// Renders a response with the list `member`, whose items are already JSON.
 pub(super) fn body(
     identity: &Identity,
     member: &str,

@@ -1,4 +1,4 @@
-//! Conversations of all protocols, from a chat request to its choices at the engine.
+//! Common path of all chat protocols, from a chat request to its choices at the engine.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) struct AdmittedRequest {
 
 const RESPONSE_FORMAT: &str = "response_format";
 
-/// Admits a conversation and makes its prompt.
+/// Admits a conversation and builds its prompt.
 pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedRequest, ApiError> {
     let common = &request.common;
     job.app.check_model(common.model.as_deref())?;
@@ -41,7 +41,7 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     truncate(&mut prompt, common, permit.limits);
     let calls = CallConstraint::of(&reading, &request)?;
     let mut common = request.common;
-    // A response format shapes content, and an output of demanded calls has no content.
+    // A response format constrains content, and an output of required calls has no content.
     if calls.as_ref().is_some_and(CallConstraint::demanded)
         && let Some(other) = common.grammar.take()
         && other.field != RESPONSE_FORMAT
@@ -60,13 +60,13 @@ pub(super) fn prepare(job: &Job<'_>, request: ChatRequest) -> Result<AdmittedReq
     })
 }
 
-/// Tokens of a conversation of any length.
+/// Counts the tokens of a conversation of any length.
 pub(super) fn count(job: &Job<'_>, request: &ChatRequest) -> Result<usize, ApiError> {
     job.app.check_model(request.common.model.as_deref())?;
     Ok(encode(job, request, u32::MAX)?.ids.len())
 }
 
-/// Token ids of the conversation and, longer than `max_model_len` tokens can be, a refusal.
+/// Encodes the conversation; rejects text longer than `max_model_len` tokens can be.
 fn encode(
     job: &Job<'_>,
     request: &ChatRequest,
@@ -85,7 +85,7 @@ fn encode(
     job.encode_chat(&chat, max_model_len)
 }
 
-/// Refuses a request's template unless the operator takes those.
+/// Rejects a template in the request unless the operator allows it.
 pub(super) fn check_template(job: &Job<'_>, template: Option<&str>) -> Result<(), ApiError> {
     if template.is_some() && !job.app.config.trust_request_chat_template {
         let remedy = "leave it out, or start the server with --trust-request-chat-template";
@@ -95,8 +95,8 @@ pub(super) fn check_template(job: &Job<'_>, template: Option<&str>) -> Result<()
 }
 
 impl AdmittedRequest {
-    /// Lowers `max_tokens` to the room in the context, for protocols in which it is a bound and
-    /// the response names the reason of its end. Returns whether it was lowered.
+    /// Lowers `max_tokens` to the remaining context, for protocols that treat it as an upper bound
+    /// and report the stop reason. Returns whether it was lowered.
     pub(super) fn fit(&mut self) -> bool {
         let window = self.permit.limits.max_model_len as usize;
         let room = window.saturating_sub(self.prompt.len());

@@ -51,7 +51,7 @@ pub(crate) async fn create(
     .await?)
 }
 
-/// Responses name the temperature and the like that they were made with.
+/// Fills in the server's default sampling parameters, which responses echo.
 fn show_defaults(echo: &mut Echo, app: &App) {
     let defaults = &app.config.generation_defaults;
     echo.temperature = echo.temperature.or(defaults.temperature).or(Some(1.0));
@@ -77,7 +77,7 @@ pub(crate) async fn count_tokens(
     Ok(json(serde_json::to_vec(&answer).unwrap_or_default()))
 }
 
-/// Everything that needs a stored response.
+/// Endpoints that need a stored response: always an error.
 pub(crate) async fn stored(Path(id): Path<String>) -> Failure {
     Failure(ApiError::not_stored(&id))
 }

@@ -68,13 +68,13 @@ impl Render for ResponsesRender {
         self.writer.fail(out, error);
     }
 
-    /// The last event repeats the log-probabilities.
+    /// Not resumable with log-probabilities: the last event repeats all of them.
     fn resumable(&self) -> bool {
         !self.with_logprobs
     }
 
     fn response(&mut self, deltas: &[OutputDelta], usage: Usage) -> Vec<u8> {
-        // The same parts make the events, which are dropped.
+        // Renders the events to fill the writer's state, and drops them.
         let mut events = BytesMut::new();
         for delta in deltas {
             self.chunk(&mut events, 0, delta, None);

@@ -46,7 +46,7 @@ pub(crate) async fn tokenize(
     Ok(json(answer))
 }
 
-/// The ids of a text of any length: the bound on the body is enough.
+/// Token ids of a text of any length: the body limit is the only bound.
 pub(super) fn encoded(job: &Job<'_>, input: &TokenizeInput) -> Result<Vec<u32>, ApiError> {
     match input {
         TokenizeInput::Text {

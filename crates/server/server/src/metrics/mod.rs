@@ -1,5 +1,5 @@
-//! Counters and histograms of the front door. Names are vLLM's, so that its dashboards and
-//! autoscalers read them.
+//! Counters and histograms of the front door. Names are vLLM's, so its dashboards and autoscalers
+//! work.
 
 mod buckets;
 mod render;
@@ -19,12 +19,12 @@ pub(crate) use timer::RequestTimer;
 pub(crate) enum Ending {
     Stop,
     Length,
-    /// The client left or was given up.
+    /// The client disconnected, or was dropped for reading too slowly.
     Abort,
     Error,
 }
 
-/// Why a request was turned away before it reached the engine's queue.
+/// Reason for rejecting a request before it reached the engine's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejection {
     QueueFull,
@@ -39,7 +39,7 @@ pub(crate) struct Metrics {
     /// Unix time of the start, in seconds.
     started: f64,
     version: String,
-    /// By handler, whatever became of them.
+    /// Requests by handler, whatever their outcome.
     pub(crate) http: Arc<RequestCounts>,
     endings: [AtomicU64; 4],
     rejections: [AtomicU64; 3],
@@ -109,7 +109,7 @@ impl Metrics {
         }
     }
 
-    /// The engine has made a step, or none when it computed nothing.
+    /// Records a step of the engine; a heartbeat has no batch tokens.
     pub(crate) fn stepped(&self, stats: &StepStats) {
         if stats.batch_tokens > 0 {
             self.step_tokens.observe(stats.batch_tokens.into());

@@ -10,19 +10,19 @@ use penstock_wire::{Ready, StepStats};
 use super::{Metrics, tiers};
 use crate::load::LOAD_STREAM;
 
-/// The state of the engine at the moment of a scrape.
+/// Snapshot of the engine's state for a scrape.
 pub(crate) struct EngineView<'a> {
     pub(crate) stats: StepStats,
     /// `None` while no engine is ready.
     pub(crate) ready: Option<&'a Ready>,
-    /// `None` while the engine has reported none.
+    /// `None` before the engine's first report.
     pub(crate) tiers: Option<Arc<str>>,
-    /// Admitted by the front door and not ended, over all engine states.
+    /// Requests in flight in the front door, whatever the engine's state.
     pub(crate) in_flight: usize,
 }
 
 impl Metrics {
-    /// The whole page.
+    /// Renders the whole page.
     pub(crate) fn render(&self, engine: &EngineView<'_>) -> String {
         let mut page = Page::new(&self.labels);
         self.gauges(&mut page, engine);
@@ -192,7 +192,7 @@ impl Metrics {
         );
     }
 
-    /// Where prompt tokens came from, in vLLM's words.
+    /// Prompt tokens by source, with vLLM's labels.
     fn sources(&self, page: &mut Page<'_>) {
         let [ram, disk, remote] = self.tier_tokens.each_ref().map(load);
         let behind = ram + disk + remote;

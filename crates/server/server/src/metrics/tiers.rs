@@ -1,11 +1,10 @@
-//! What the tiers behind the pool did. Names with an equivalent in vLLM 0.32 or LMCache are there
-//! too, so that their dashboards work; those count what this server counts, which is named in
-//! docs/kv-tiers.md.
+//! Metrics of the KV tiers behind the pool. Metrics with an equivalent in vLLM 0.32 or LMCache are
+//! also exported under that name, so their dashboards work. docs/kv-tiers.md defines the counts.
 
 use penstock_http::{Page, escaped, write_histogram};
 use serde::Deserialize;
 
-/// The document of TIERS, as far as the page needs it (`penstock.engine.report` writes it).
+/// The part of a TIERS document that the page needs (written by `penstock.engine.report`).
 #[derive(Deserialize)]
 struct TierReport {
     lookup_tokens: u64,
@@ -57,8 +56,7 @@ enum TierState {
     Trying,
 }
 
-/// A histogram: transfers that took at most each bound and more than the one before; the last
-/// count is above all bounds.
+/// A histogram of transfer times with non-cumulative buckets; the last bucket is above all bounds.
 #[derive(Deserialize, Default)]
 struct Durations {
     seconds: f64,
@@ -121,9 +119,10 @@ const GAUGES: [(&str, &str, Number); 3] = [
     ),
 ];
 
-/// Tokens asked of the tiers and got are on every page, as on vLLM's; the rest only with tiers.
+/// Renders the tier metrics. Queried and hit tokens are on every page, as in vLLM; the rest only
+/// with tiers.
 pub(super) fn render(page: &mut Page<'_>, report: Option<&str>) {
-    // An engine of the same wire version writes no other document.
+    // Cannot fail: an engine of the same wire version writes exactly this document.
     let report = report.and_then(|json| serde_json::from_str::<TierReport>(json).ok());
     let report = report.as_ref();
     let tiers = report.map_or(&[][..], |report| &report.tiers);

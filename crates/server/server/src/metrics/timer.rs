@@ -1,4 +1,4 @@
-//! The moments of one request, and what they add to the metrics.
+//! Timestamps of one request, and their metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use penstock_wire::Output;
 use super::{Ending, Metrics};
 use crate::request_meta::RequestMeta;
 
-/// Follows one request from arrival to its end. Dropped before [`RequestTimer::ended`], it counts
-/// as aborted.
+/// Times one request from arrival to end. If dropped before [`RequestTimer::ended`], the request
+/// counts as aborted.
 pub(crate) struct RequestTimer {
     metrics: Arc<Metrics>,
-    /// The key's bearer pays for what is generated.
+    /// Generated tokens are charged to its API key.
     arrival: RequestMeta,
     submitted: Instant,
     queued: Duration,
@@ -21,13 +21,13 @@ pub(crate) struct RequestTimer {
     last_token: Instant,
     prompt_tokens: u32,
     generated: u32,
-    /// 0 of a pooled request, which generates nothing.
+    /// 0 for a pooled request, which generates nothing.
     max_tokens: u32,
     ended: bool,
 }
 
 impl RequestTimer {
-    /// Starts when the request has been handed to the engine.
+    /// Starts the timer after the request was submitted to the engine.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         arrival: RequestMeta,
@@ -49,7 +49,7 @@ impl RequestTimer {
         }
     }
 
-    /// Tokens have come from the engine. Queue time and cached tokens count with the first of them.
+    /// Records tokens from the engine. The first call also records queue time and cached tokens.
     pub(crate) fn tokens(&mut self, output: &Output) {
         let count = output.tokens.len() as u32;
         if count == 0 {
@@ -82,7 +82,7 @@ impl RequestTimer {
         self.last_token = now;
     }
 
-    /// The request has ended with a vector.
+    /// Records the end of a pooled request, with a vector.
     pub(crate) fn pooled(&mut self, output: &Output) {
         let metrics = &self.metrics;
         let queued = Duration::from_micros(output.queue_us.into());
@@ -94,12 +94,12 @@ impl RequestTimer {
         self.ended(Ending::Stop);
     }
 
-    /// The request has ended with an error.
+    /// Records an end with an error.
     pub(crate) fn failed(&mut self) {
         self.ended(Ending::Error);
     }
 
-    /// The request has ended. Only the first call counts.
+    /// Records the end of the request. Later calls are no-ops.
     pub(crate) fn ended(&mut self, ending: Ending) {
         if std::mem::replace(&mut self.ended, true) {
             return;
