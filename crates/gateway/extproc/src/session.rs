@@ -1,7 +1,10 @@
-//! One stream of messages: a request and its response.
+//! One stream of messages: a request and its answer.
 //!
-//! ```text header --(no body, or the mode shows it too late)--> picked | +--> waiting: body, body,
-//! ... --(its end, or trailers)--> picked --> answer's header, body ```
+//! ```text
+//!  header --(no body, or the mode shows it too late)--> picked
+//!     |
+//!     +--> waiting: body, body, ... --(its end, or trailers)--> picked --> answer's header, body
+//! ```
 
 use std::collections::VecDeque;
 
@@ -85,9 +88,8 @@ impl<P: Picker> Session<P> {
         true
     }
 
-    /// Processes a message from Envoy.
-    ///
-    /// # Errors The message is out of order.
+    /// # Errors
+    /// The message is out of order.
     pub(crate) async fn saw(&mut self, message: ProcessingRequest) -> Result<(), Status> {
         let modes = Modes::of(&message);
         let metadata = message.metadata_context.unwrap_or_default();

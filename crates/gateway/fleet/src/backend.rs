@@ -121,9 +121,8 @@ impl Target {
     }
 }
 
-/// Validates all backends; duplicate URLs are dropped, the first one is kept.
-///
-/// # Errors [`BackendError`] of the first invalid backend.
+/// # Errors
+/// [`BackendError`] of the first invalid backend.
 pub(crate) fn targets(backends: &[Backend]) -> Result<Vec<Target>, BackendError> {
     let mut found: Vec<Target> = Vec::with_capacity(backends.len());
     for backend in backends {

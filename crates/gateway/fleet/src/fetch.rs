@@ -37,9 +37,8 @@ impl From<ClientError> for NoAnswer {
     }
 }
 
-/// `GET`s a page of at most `max_bytes`, within `patience` in total.
-///
-/// # Errors [`NoAnswer`]
+/// # Errors
+/// [`NoAnswer`]
 pub(crate) async fn get(
     client: &Client,
     url: &str,

@@ -43,10 +43,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Processes received data; returns the last complete line in it, since earlier lines are
-    /// outdated.
-    ///
-    /// # Errors Describes the malformed line.
+    /// # Errors
+    /// Describes the malformed line.
     pub(crate) fn take(&mut self, data: &[u8]) -> Result<Option<Line>, String> {
         let mut pieces = data.rsplitn(3, |byte| *byte == b'\n');
         let (rest, ended, before) = (pieces.next(), pieces.next(), pieces.next());

@@ -65,8 +65,9 @@ pub(crate) struct ProxiedRequest {
 }
 
 impl ProxiedRequest {
-    /// # Errors The body is too large, incomplete, or neither a JSON object nor a form; or the path
-    /// is ambiguous.
+    /// # Errors
+    /// The body is too large, incomplete, or neither a JSON object nor a form; or the path is
+    /// ambiguous.
     pub(crate) async fn read(gateway: &Gateway, request: Request<Body>) -> Result<Self, Failure> {
         let id = request_id(&request);
         let extensions = request.extensions();
@@ -161,9 +162,8 @@ impl ProxiedRequest {
 }
 
 impl Head {
-    /// The request to the replica at `url`.
-    ///
-    /// # Errors The path is not a valid URI.
+    /// # Errors
+    /// The path is not a valid URI.
     pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Bytes>, ApiError> {
         let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
         let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
@@ -187,10 +187,8 @@ pub(crate) struct ReadBody {
     pub(crate) is_salted: bool,
 }
 
-/// Locates the fields needed for routing, and adds the cache salt of the API key. `path` has no
-/// query.
-///
-/// # Errors The body is neither a JSON object nor a form.
+/// # Errors
+/// The body is neither a JSON object nor a form.
 pub(crate) fn read(
     method: &str,
     path: &str,

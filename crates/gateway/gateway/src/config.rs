@@ -242,7 +242,8 @@ fn one_weight() -> u32 {
 }
 
 impl Config {
-    /// # Errors The JSON or one of its rules is invalid; the text names the culprit.
+    /// # Errors
+    /// The JSON or one of its rules is invalid; the text names the culprit.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let mut config: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         config.given = serde_json::from_str(text).map_err(|error| error.to_string())?;

@@ -158,9 +158,8 @@ pub(crate) struct RoutingTrace {
 }
 
 impl Pool {
-    /// Starts the pool's fleet, on the current tokio runtime.
-    ///
-    /// # Errors [`StartError`]
+    /// # Errors
+    /// [`StartError`]
     pub(crate) fn start(config: &PoolConfig, client: Client) -> Result<Self, StartError> {
         let profile = profile(config)?;
         let fleet = Fleet::start(config.source.clone(), config.fleet.clone(), client);
@@ -195,9 +194,8 @@ impl Pool {
         self.profile.store(Arc::new(profile));
     }
 
-    /// Picks and reserves a replica that serves `model` and has not been tried.
-    ///
-    /// # Errors No replica can take the request.
+    /// # Errors
+    /// No replica can take the request.
     pub(crate) fn route(
         &self,
         model: &str,

@@ -51,7 +51,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// # Errors Names the file and the problem.
+    /// # Errors
+    /// Names the file and the problem.
     pub(crate) fn read(&self) -> Result<Credentials, String> {
         let part = |material: &Option<Material>| material.as_ref().map(read).transpose();
         let identity = match (part(&self.certificate)?, part(&self.key)?) {

@@ -67,7 +67,8 @@ struct Status {
 }
 
 impl<'a> Event<'a> {
-    /// # Errors [`WatchError`]: malformed, or an event that ends the watch.
+    /// # Errors
+    /// [`WatchError`]: malformed, or an event that ends the watch.
     pub(crate) fn parse(line: &'a [u8]) -> Result<Self, WatchError> {
         let line: Line<'a> = serde_json::from_slice(line).map_err(malformed)?;
         match &*line.kind {

@@ -38,10 +38,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         changed
     }
 
-    /// Applies one line of a watch. Returns whether any object changed. Resource versions of a kind
-    /// grow, so an event without a newer version is a duplicate or late, and is ignored.
-    ///
-    /// # Errors [`WatchError`]: the watch is over.
+    /// # Errors
+    /// [`WatchError`]: the watch is over.
     pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, WatchError> {
         let event = Event::parse(line)?;
         let (Event::Is(raw) | Event::Deleted(raw) | Event::Bookmark(raw)) = &event;
@@ -85,7 +83,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
     }
 }
 
-/// # Errors [`WatchError::Malformed`]: not an object.
+/// # Errors
+/// [`WatchError::Malformed`]: not an object.
 pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, WatchError> {
     let head: Head = serde_json::from_str(raw.get()).map_err(malformed)?;
     match head.metadata.resource_version.is_empty() {

@@ -113,8 +113,9 @@ impl File {
     }
 }
 
-/// # Errors Also for an empty file: a file being rewritten is empty for a moment, which would
-/// remove all replicas.
+/// # Errors
+/// Also for an empty file: a file being rewritten is empty for a moment, which would remove all
+/// replicas.
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let data = fs::metadata(path)?;
     if data.len() == 0 {
@@ -146,7 +147,8 @@ enum Item {
     Backend(Backend),
 }
 
-/// # Errors Line number from 1, and the reason.
+/// # Errors
+/// Line number from 1, and the reason.
 fn parse(text: &str) -> Result<Vec<Target>, (usize, String)> {
     if text.trim_start().starts_with('[') {
         let items: Vec<Item> =

@@ -243,7 +243,8 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// # Errors The text is not an endpoint for any labels.
+    /// # Errors
+    /// The text is not an endpoint for any labels.
     pub(super) fn new(settings: &KvEvents) -> Result<Self, String> {
         let template = Self {
             events: settings.endpoint.clone(),

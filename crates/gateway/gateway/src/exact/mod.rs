@@ -1,8 +1,3 @@
-//! Exact prefix routing of a pool: replicas publish their KV blocks, and the gateway tokenizes
-//! prompts as they do.
-//!
-//! ```text replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body ```
-//!
 //! If an input is missing (no connection, a prompt with an image or a salt, a busy tokenizer),
 //! routing falls back to the approximate index.
 
@@ -43,10 +38,8 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    /// Starts the subscriptions to the replicas of `fleet` on the current tokio runtime, if the
-    /// pool is configured for exact prefixes.
-    ///
-    /// # Errors The tokenizer cannot be read, or an endpoint is invalid.
+    /// # Errors
+    /// The tokenizer cannot be read, or an endpoint is invalid.
     pub(crate) fn of(pool: &PoolConfig, fleet: Fleet) -> Result<Option<Self>, String> {
         match (&pool.kv_events, &pool.tokenizer) {
             (Some(events), Some(tokenizer)) => Self::start(events, tokenizer, fleet).map(Some),

@@ -122,9 +122,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Visit {
-    /// Waits until the request may be routed.
-    ///
-    /// # Errors 429: all replicas are saturated, and the request may not wait or has timed out.
+    /// # Errors
+    /// 429: all replicas are saturated, and the request may not wait or has timed out.
     pub(crate) async fn pass(&mut self) -> Result<Turn, ApiError> {
         let settings = self.flow.settings();
         let flow = self.flow.clone();
@@ -148,9 +147,8 @@ impl Visit {
         self.class.priority >= 0 && self.flow.settings().queue
     }
 
-    /// Waits for another turn, at the request's former place in the queue.
-    ///
-    /// # Errors 429: the maximum wait has passed.
+    /// # Errors
+    /// 429: the maximum wait has passed.
     pub(crate) async fn pass_again(&mut self) -> Result<Turn, ApiError> {
         let settings = self.flow.settings();
         let deadline = self.began + Duration::from_secs_f64(settings.max_wait_s);
