@@ -12,6 +12,8 @@ pub(crate) const LIMIT: usize = 4096;
 const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 
+/// Answers a framed health check. `liveness` is the process; all other services report the picker.
+///
 /// # Errors
 /// Unknown service.
 pub(crate) fn check(asked: &[u8], ready: bool) -> Result<Bytes, Status> {

@@ -1,3 +1,7 @@
+//! The messages used by an endpoint picker. Field numbers are those of Envoy's
+//! `external_processor.proto`, `base.proto` and `processing_mode.proto`, and of protobuf's
+//! `struct.proto`.
+//!
 //! Declared by hand, because a crate with all of Envoy's types takes longer to compile than the
 //! HTTP stack. Undeclared fields are skipped when read.
 

@@ -16,6 +16,8 @@ pub trait Picker: Clone + Send + Sync + 'static {
     /// Time-out for a message, and for the body of a waiting request.
     fn patience(&self) -> Duration;
 
+    /// Starts a request, whose body may follow.
+    ///
     /// # Errors
     /// The request is refused.
     fn begin(&self, head: Head) -> Result<Self::Call, Refusal>;
@@ -40,6 +42,8 @@ pub enum Excess {
 /// A request from its header to the end of its response. A drop before [`Self::end`] means that the
 /// client disconnected.
 pub trait Call: Send + 'static {
+    /// Adds bytes of the request's body.
+    ///
     /// # Errors
     /// The body is too large.
     fn take(&mut self, bytes: Bytes) -> Result<(), Refusal>;

@@ -1,4 +1,4 @@
-//! One stream of messages: a request and its answer.
+//! One stream of messages: a request and its response.
 //!
 //! ```text
 //!  header --(no body, or the mode shows it too late)--> picked
@@ -88,6 +88,8 @@ impl<P: Picker> Session<P> {
         true
     }
 
+    /// Processes a message from Envoy.
+    ///
     /// # Errors
     /// The message is out of order.
     pub(crate) async fn saw(&mut self, message: ProcessingRequest) -> Result<(), Status> {

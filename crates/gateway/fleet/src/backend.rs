@@ -121,6 +121,8 @@ impl Target {
     }
 }
 
+/// Validates all backends; duplicate URLs are dropped, the first one is kept.
+///
 /// # Errors
 /// [`BackendError`] of the first invalid backend.
 pub(crate) fn targets(backends: &[Backend]) -> Result<Vec<Target>, BackendError> {

@@ -37,6 +37,8 @@ impl From<ClientError> for NoAnswer {
     }
 }
 
+/// `GET`s a page of at most `max_bytes`, within `patience` in total.
+///
 /// # Errors
 /// [`NoAnswer`]
 pub(crate) async fn get(

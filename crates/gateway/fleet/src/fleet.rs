@@ -52,6 +52,12 @@ impl Drop for Tasks {
 pub struct NextSource(List);
 
 impl Fleet {
+    /// Starts its tasks on the current tokio runtime. A static list or a file is read immediately;
+    /// a failed DNS lookup is retried.
+    ///
+    /// # Errors
+    /// [`FleetError`]
+    ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(source: Source, settings: Settings, client: Client) -> Result<Self, FleetError> {
@@ -78,6 +84,11 @@ impl Fleet {
         &self.shared
     }
 
+    /// Validates another source and reads it as [`Fleet::start`] does.
+    ///
+    /// # Errors
+    /// [`SourceError`]: the initial list is invalid.
+    ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn next_source(&self, source: Source) -> Result<NextSource, SourceError> {

@@ -1,3 +1,12 @@
+//! The replicas of a gateway: discovery, eligibility, load and throughput. [`Fleet::view`] is the
+//! input of `penstock_routing::pick`.
+//!
+//! ```text
+//!  source -> members -> health checks, metrics, models --> snapshot --+
+//!                                                                     +--> view
+//!  begin, first token, end of each request --> counts, circuit breaker +
+//! ```
+//!
 //! Polled state is an immutable snapshot, replaced as a whole; load pushed at each step is swapped
 //! separately, and this gateway's own requests are counted in atomics. A view joins them without a
 //! lock, so the next decision includes a request sent a microsecond ago. Pure parts take the time

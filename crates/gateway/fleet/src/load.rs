@@ -47,6 +47,8 @@ pub(crate) struct Load {
     pub backlog_tokens: f32,
 }
 
+/// Current load. Requests in the report beyond this gateway's own belong to other gateways.
+///
 /// An own request without a first token counts as waiting unless the report shows that as many were
 /// running. `foreign_tokens` is the estimated prompt length of another gateway's request.
 pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Load {

@@ -43,6 +43,9 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
+    /// Processes received data; returns the last complete line in it, since earlier lines are
+    /// outdated.
+    ///
     /// # Errors
     /// Describes the malformed line.
     pub(crate) fn take(&mut self, data: &[u8]) -> Result<Option<Line>, String> {

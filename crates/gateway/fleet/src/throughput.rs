@@ -1,3 +1,5 @@
+//! Throughput of a replica, estimated from its responses. Pure.
+//!
 //! Two linear models: time to first token over the tokens to compute before it, and decode step
 //! time over the sequences in the step. They are fitted to recent responses of all replicas of a
 //! class by the Theil-Sen estimator (Theil, 1950; Sen, 1968), which is robust against outliers. A

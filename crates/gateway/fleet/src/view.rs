@@ -34,6 +34,8 @@ impl View {
         }
     }
 
+    /// URL of the replica at `place` in `replicas`: `http://host:port`.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn url(&self, place: usize) -> &Arc<str> {
@@ -46,12 +48,18 @@ impl View {
         conditions.any(Condition::takes_requests)
     }
 
+    /// Whether the replica at `place` recently refused a request, and still has as many of this
+    /// gateway's requests as then.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn is_full(&self, place: usize) -> bool {
         self.snapshot.entries[place].member.live.is_full(self.now)
     }
 
+    /// Waiting requests in the last report of the replica at `place`; `None` if the report is stale
+    /// or missing.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn reported_waiting(&self, place: usize) -> Option<f32> {
@@ -60,6 +68,8 @@ impl View {
         entry.with_fresh(self.now, self.stale, |report| report.map(waiting))
     }
 
+    /// Age of the last report of the replica at `place`; `None` before the first.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn report_age(&self, place: usize) -> Option<Duration> {
@@ -67,6 +77,8 @@ impl View {
         self.snapshot.entries[place].with_latest(|report| report.map(age))
     }
 
+    /// KV cache capacity in tokens last reported by the replica at `place`.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn kv_tokens(&self, place: usize) -> Option<f32> {
@@ -74,12 +86,17 @@ impl View {
         polled.and_then(|polled| polled.reported.kv_tokens)
     }
 
+    /// Number of times the process of the replica at `place` ended or was replaced; each time its
+    /// cache is lost.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn restarts(&self, place: usize) -> u32 {
         self.snapshot.entries[place].member.restarts()
     }
 
+    /// Names of the models of the replica at `place`; `None` while unknown.
+    ///
     /// # Panics
     /// `place` is out of range.
     pub fn models(&self, place: usize) -> Option<&[Arc<str>]> {

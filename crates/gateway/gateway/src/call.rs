@@ -162,6 +162,8 @@ impl ProxiedRequest {
 }
 
 impl Head {
+    /// The request to the replica at `url`.
+    ///
     /// # Errors
     /// The path is not a valid URI.
     pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Bytes>, ApiError> {
@@ -187,6 +189,9 @@ pub(crate) struct ReadBody {
     pub(crate) is_salted: bool,
 }
 
+/// Locates the fields needed for routing, and adds the cache salt of the API key. `path` has no
+/// query.
+///
 /// # Errors
 /// The body is neither a JSON object nor a form.
 pub(crate) fn read(

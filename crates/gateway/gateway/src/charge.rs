@@ -1,3 +1,6 @@
+//! Token accounting of one request for its API key: an estimate while the response is streamed,
+//! replaced by the reported usage if there is one.
+//!
 //! A client that disconnects still pays: for the prompt as soon as the request is sent, for each
 //! streamed text, and for the elapsed time of a response in one piece.
 

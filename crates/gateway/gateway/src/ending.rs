@@ -1,3 +1,5 @@
+//! Detects the end of a streamed response.
+//!
 //! A clean end of the body is no proof of a complete response: a server that shuts down also closes
 //! its connections cleanly. Each protocol defines the final event and the member that identifies
 //! it. The same name at another level belongs to tool arguments or to a server's extension.

@@ -39,6 +39,8 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
     Some(quoted.unwrap_or(value).to_owned())
 }
 
+/// Byte range of the value of the part `model`.
+///
 /// # Errors
 /// The form is truncated, or has two such parts: a replica might read the other one.
 pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {

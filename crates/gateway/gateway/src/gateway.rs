@@ -112,6 +112,8 @@ impl Gateway {
         *warned = warnings.to_vec();
     }
 
+    /// Admits one more request.
+    ///
     /// # Errors
     /// 503 while draining, 429 at the maximum number of requests in flight.
     pub(crate) fn admit(&self) -> Result<Place, ApiError> {
@@ -147,6 +149,8 @@ impl Gateway {
         self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
     }
 
+    /// The destination for a model, limited to the pool `only` if given.
+    ///
     /// # Errors
     /// 404: no such model.
     pub(crate) fn destination(

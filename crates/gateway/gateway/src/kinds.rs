@@ -60,6 +60,8 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
+    /// Starts the watches on the current tokio runtime.
+    ///
     /// # Panics
     /// Outside a tokio runtime.
     pub(crate) fn start(pools: &[PoolConfig]) -> Self {

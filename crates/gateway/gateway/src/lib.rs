@@ -1,3 +1,7 @@
+//! Reverse proxy for replicas of OpenAI-compatible servers: it picks a replica for each request by
+//! load and cached prefix, streams the response through, and resumes it on another replica when one
+//! fails.
+//!
 //! The request path, in reading order: [`forward::forward`], [`call::ProxiedRequest::read`],
 //! [`pool::Pool::route`], [`relay::ResponseBody`].
 

@@ -1,3 +1,5 @@
+//! Incremental reader that extracts a JSON object's known members while its bytes pass.
+//!
 //! Only members defined by the protocol count: those of the object itself and, in events, of the
 //! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names further
 //! inside belong to tool arguments, a schema or the client's own data.

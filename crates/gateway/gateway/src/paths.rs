@@ -24,6 +24,8 @@ pub(crate) const TEXT: [&str; 13] = [
 /// Model names contain slashes, which clients percent-encode.
 const MODELS: &str = "/v1/models/";
 
+/// Checks a path without its query.
+///
 /// # Errors
 /// 400: an empty or dot segment, an encoded slash, letter or control character, or a path
 /// parameter.

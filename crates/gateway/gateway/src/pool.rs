@@ -158,6 +158,8 @@ pub(crate) struct RoutingTrace {
 }
 
 impl Pool {
+    /// Starts the pool's fleet, on the current tokio runtime.
+    ///
     /// # Errors
     /// [`StartError`]
     pub(crate) fn start(config: &PoolConfig, client: Client) -> Result<Self, StartError> {
@@ -194,6 +196,8 @@ impl Pool {
         self.profile.store(Arc::new(profile));
     }
 
+    /// Picks and reserves a replica that serves `model` and has not been tried.
+    ///
     /// # Errors
     /// No replica can take the request.
     pub(crate) fn route(

@@ -1,3 +1,5 @@
+//! The body of a response on its way from the replica to the client.
+//!
 //! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
 //! are available together are coalesced. A stream is forwarded in whole events, which pass these
 //! stages in order: split ([`Events`]), checked for the end ([`EndDetector`]), stripped of markers

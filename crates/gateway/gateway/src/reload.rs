@@ -1,3 +1,5 @@
+//! Reload of the configuration of a running gateway: pools, profiles, rules and objectives.
+//!
 //! A reload is atomic: everything is checked before anything is applied, so that an invalid file
 //! has no effect. A request stays in its pool. Replicas that remain in a pool keep their state:
 //! cached prefixes, throughput, circuit breaker.
@@ -47,6 +49,8 @@ enum Next {
 }
 
 impl Gateway {
+    /// Applies the members that can change at run time, and logs the names of the others.
+    ///
     /// # Errors
     /// [`StartError`]: the old configuration stays in force.
     pub async fn reload(&self, config: Config) -> Result<(), StartError> {
@@ -191,6 +195,9 @@ impl Drop for Followed {
 }
 
 impl Reloader {
+    /// Starts the reloader on the current tokio runtime; a drop stops it. The gateway already has
+    /// the rules of `kinds`.
+    ///
     /// # Errors
     /// A file has become invalid since it was read.
     pub(crate) fn start(

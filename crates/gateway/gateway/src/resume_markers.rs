@@ -1,3 +1,6 @@
+//! Resume markers in a replica's stream, stripped as it passes
+//! (`crates/server/server/src/marks.rs`).
+//!
 //! An event is released to the client when the marker after it has arrived, since another replica
 //! can resume from that marker. Events after the last marker are held back: they end the response
 //! or are recomputed.

@@ -15,6 +15,9 @@ const BLOCKING_THREADS: usize = 16;
 /// Time-out for the first health checks of the replicas.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1 if
+/// a second signal cut it short. With `reread` it reloads its configuration when files change.
+///
 /// # Errors
 /// [`StartError`]
 pub fn run(config_json: &str, reread: Option<Reread>) -> Result<i32, StartError> {

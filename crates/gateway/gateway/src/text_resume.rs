@@ -1,3 +1,5 @@
+//! Failover by text, for servers whose streams have no resume markers.
+//!
 //! The text so far is appended to the prompt for the next replica. Its events are rewritten to
 //! continue the first stream: same id, time and model, no second role, and the usage of both
 //! replicas. The token boundaries of the text are unknown, so the result is not exact

@@ -64,6 +64,9 @@ impl Api {
         Ok(url)
     }
 
+    /// `GET`s a URL with the current credentials; returns when the response header has arrived,
+    /// before the body.
+    ///
     /// # Errors
     /// [`WatchError`], also for a status other than 200.
     pub(crate) async fn open(

@@ -1,3 +1,12 @@
+//! A small Kubernetes API client: credentials, lists, and watches that reconnect. Objects are not
+//! interpreted.
+//!
+//! ```text
+//!  list --> objects and their version --> watch --> events change the objects
+//!   ^                                      |  ^
+//!   +-- the version is too old, an error --+  +-- cut off: from the last version on
+//! ```
+//!
 //! If the server is unreachable, refuses or sends malformed data, the last known objects stay in
 //! use and the client retries with backoff.
 

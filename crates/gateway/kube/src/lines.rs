@@ -19,6 +19,8 @@ impl Lines {
         }
     }
 
+    /// Processes bytes and passes each complete, non-empty line to `line`.
+    ///
     /// # Errors
     /// [`TooLong`], or an error of `line`.
     pub(crate) fn push<E: From<TooLong>>(

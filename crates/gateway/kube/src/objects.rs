@@ -38,6 +38,9 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         changed
     }
 
+    /// Applies one line of a watch. Returns whether any object changed. Resource versions of a kind
+    /// grow, so an event without a newer version is a duplicate or late, and is ignored.
+    ///
     /// # Errors
     /// [`WatchError`]: the watch is over.
     pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, WatchError> {

@@ -60,6 +60,8 @@ struct Issue {
 }
 
 impl CredentialCache {
+    /// Adds the plugin's output to `credentials`; runs the plugin if the cached output has expired.
+    ///
     /// # Errors
     /// Names the command and the problem.
     pub(crate) async fn add_to(

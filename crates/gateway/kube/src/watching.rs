@@ -26,6 +26,8 @@ impl<T> Drop for Watching<T> {
 }
 
 impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T> {
+    /// Starts the watch on the current tokio runtime. `changed` is notified at each change.
+    ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(api: &Api, watched: Watched, timing: Timing, changed: &Arc<Notify>) -> Self {

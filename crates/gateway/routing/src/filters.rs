@@ -1,3 +1,5 @@
+//! Filters, which select the candidates.
+//!
 //! Three are always on and mandatory: condition, tried replicas and the request's subset. A
 //! profile's filters are preferences: a filter that would leave no candidate is skipped.
 

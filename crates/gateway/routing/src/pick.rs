@@ -11,6 +11,8 @@ use crate::{Profile, Replica, ReplicaId, Request};
 /// come from other gateways. Tuned by replay.
 const AT_HOME: f32 = 0.4;
 
+/// Ranks the replicas that can take `request`.
+///
 /// # Errors
 /// [`Unroutable`] if no replica can.
 pub fn pick(

@@ -1,3 +1,5 @@
+//! KV cache tiers behind the GPU pool: RAM, disk and remote stores.
+//!
 //! The engine decides the placement of blocks; the mover of each rank copies between its blocks of
 //! the KV pool and the tiers. A tier stores parts: one KV head of one chunk of a prefix, for the
 //! layers of one KV group and pipeline stage. The contents are thus independent of the number of

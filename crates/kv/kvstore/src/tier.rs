@@ -12,23 +12,35 @@ pub trait Tier: Send + Sync {
     /// For logs and metrics: `disk:/var/kv`.
     fn name(&self) -> &str;
 
+    /// Fills `into`, one slice per block in order, with a part whose checksum was verified.
+    ///
     /// # Errors
     /// `Missing`; `Damaged` if the checksum is wrong (the tier has quarantined and counted the
     /// part), in which case `into` is unspecified. `Failed` if the tier did not respond.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
+    /// Stores a part; returns when it is visible to others. Idempotent for a part that already
+    /// exists. `parent` is the prefix that the chunk continues, if known: it is evicted later than
+    /// the chunk.
+    ///
     /// # Errors
     /// `Full` if no space can be freed, otherwise `Failed`. A partial write is never visible.
     fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError>;
 
+    /// Whether each of `keys` is stored. Must be cheap, as it runs for every prompt.
+    ///
     /// # Errors
     /// `Failed` if the tier did not respond.
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError>;
 
+    /// Removes all parts of a chunk.
+    ///
     /// # Errors
     /// `Failed`. A missing chunk is not an error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
+    /// Removes everything of this identity, or of one salt group.
+    ///
     /// # Errors
     /// As for `remove`.
     fn clear(&self, group: Option<Group>) -> Result<(), TierError>;
@@ -43,6 +55,9 @@ pub trait Tier: Send + Sync {
         Vec::new()
     }
 
+    /// Loads a part with `bytes` of payload, which `take` reads from the open file of a disk tier
+    /// (`disk::PAYLOAD_AT`) and returns the CRC-64/NVME of.
+    ///
     /// # Errors
     /// As for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.
     fn load_by(&self, _key: &PartKey, _bytes: usize, _take: Take<'_>) -> Result<(), TierError> {

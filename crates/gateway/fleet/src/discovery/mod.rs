@@ -27,6 +27,9 @@ pub enum SourceError {
     File(#[from] FileError),
 }
 
+/// Follows a source in a task until all receivers of the list are dropped. Static lists and files
+/// are loaded immediately; files and host names are polled each `period`; Kubernetes is watched.
+///
 /// # Errors
 /// [`SourceError`]: the initial list is invalid.
 pub(crate) fn follow(source: Source, period: Duration) -> Result<List, SourceError> {

@@ -28,6 +28,8 @@ pub(crate) struct EnvoyCall {
 }
 
 impl EnvoyCall {
+    /// Starts a request whose body follows; `only` is the sole eligible pool, if given.
+    ///
     /// # Errors
     /// The request is rejected.
     pub(crate) fn begin(

@@ -26,6 +26,8 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
+    /// Runs the proxy's checks before the body is read.
+    ///
     /// # Errors
     /// The request is rejected.
     pub(crate) fn admit(gateway: &Arc<Gateway>, head: &Head, name: Name) -> Result<Self, ApiError> {

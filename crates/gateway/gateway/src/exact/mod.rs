@@ -1,3 +1,10 @@
+//! Exact prefix routing of a pool: replicas publish their KV blocks, and the gateway tokenizes
+//! prompts as they do.
+//!
+//! ```text
+//!  replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body
+//! ```
+//!
 //! If an input is missing (no connection, a prompt with an image or a salt, a busy tokenizer),
 //! routing falls back to the approximate index.
 
@@ -38,6 +45,9 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
+    /// Starts the subscriptions to the replicas of `fleet` on the current tokio runtime, if the
+    /// pool is configured for exact prefixes.
+    ///
     /// # Errors
     /// The tokenizer cannot be read, or an endpoint is invalid.
     pub(crate) fn of(pool: &PoolConfig, fleet: Fleet) -> Result<Option<Self>, String> {

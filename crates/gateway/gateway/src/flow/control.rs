@@ -122,6 +122,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Visit {
+    /// Waits until the request may be routed.
+    ///
     /// # Errors
     /// 429: all replicas are saturated, and the request may not wait or has timed out.
     pub(crate) async fn pass(&mut self) -> Result<Turn, ApiError> {
@@ -147,6 +149,8 @@ impl Visit {
         self.class.priority >= 0 && self.flow.settings().queue
     }
 
+    /// Waits for another turn, at the request's former place in the queue.
+    ///
     /// # Errors
     /// 429: the maximum wait has passed.
     pub(crate) async fn pass_again(&mut self) -> Result<Turn, ApiError> {

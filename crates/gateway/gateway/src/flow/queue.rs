@@ -1,3 +1,6 @@
+//! The queue: strict between priorities, fair between the tenants of one priority, first come first
+//! served within a tenant. Pure.
+//!
 //! Fairness is self-clocked fair queueing (Golestani, 1994). The first request of each tenant has a
 //! tag: its cost plus the band's clock when the request became the tenant's first. The lowest tag
 //! is served next and sets the clock. While two tenants both wait, the costs served to them differ
@@ -106,6 +109,8 @@ impl<T> Queue<T> {
         band.map_or(0, |band| band.tenants.len())
     }
 
+    /// Appends a request of `tenant`.
+    ///
     /// # Errors
     /// The priority is full; the item is returned.
     pub(crate) fn push(

@@ -1,3 +1,5 @@
+//! Saturation of a replica and of a pool. Pure, except for [`Load`] of a fleet.
+//!
 //! A replica's last report does not include requests sent since, and it is unknown whether those
 //! are queued. They have a separate, larger bound than requests known to wait; otherwise a poll
 //! interval of 200 ms would let only five requests through per poll.

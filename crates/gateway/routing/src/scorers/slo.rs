@@ -1,3 +1,5 @@
+//! `slo`: headroom to the latency targets of the request, or of the profile.
+//!
 //! Headroom is 1 - predicted / target; the smaller one of TTFT and TPOT counts. A replica that
 //! meets both targets scores 0.5 plus half its headroom; otherwise it scores half of target /
 //! predicted. So replicas that meet the targets rank above all that miss them, and if all miss

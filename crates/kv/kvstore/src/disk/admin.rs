@@ -113,6 +113,8 @@ pub struct Collected {
     pub bytes_left: u64,
 }
 
+/// Lists the stores below `path`.
+///
 /// # Errors
 /// There is no store, or it cannot be read.
 pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
@@ -144,6 +146,8 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
     })
 }
 
+/// Reads and verifies every file; with `put_aside`, damaged ones move to the quarantine.
+///
 /// # Errors
 /// There is no store, or it cannot be read.
 pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified, StartError> {
@@ -176,6 +180,9 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
     Ok(found)
 }
 
+/// Removes the chunks selected by `rules`, and always abandoned files, damaged files and
+/// directories of empty stores.
+///
 /// # Errors
 /// There is no store, none or several match the prefix in the rules, or it cannot be read.
 pub fn collect(path: &Path, rules: &Rules, watch: Watch<'_>) -> Result<Collected, StartError> {

@@ -49,6 +49,9 @@ impl Io {
         }
     }
 
+    /// Reads the header page and then `into`, slice by slice; returns the page and the CRC-64 of
+    /// `into`.
+    ///
     /// # Errors
     /// `UnexpectedEof` if the file is too short.
     pub(crate) fn read(
@@ -94,6 +97,10 @@ impl Io {
     }
 }
 
+/// Fills a new file: `from` after the header page, which `header` builds from the payload's CRC-64
+/// and which is written last. The file has its final length from the start, so that other processes
+/// account for it.
+///
 /// # Errors
 /// Errors of the file system.
 pub(crate) fn fill(
@@ -111,6 +118,8 @@ pub(crate) fn fill(
     file.write_all_at(&header(sum.value()), 0)
 }
 
+/// Creates a file for writing, readable by its owner only, since KV reveals the prompt.
+///
 /// # Errors
 /// `NotFound` if its directory is missing, and errors of the file system.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
@@ -119,12 +128,16 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, mode)?))
 }
 
+/// Creates a directory and its missing parents, accessible by the owner only.
+///
 /// # Errors
 /// Errors of the file system.
 pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Opens a regular file for reading. A FIFO or a device in its place is rejected without blocking.
+///
 /// # Errors
 /// `InvalidData` if it is not a regular file, and errors of the file system.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
@@ -141,6 +154,9 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Closes a written file and reports errors. A network file system may only report lost data at
+/// this point, and a drop would ignore it.
+///
 /// # Errors
 /// Errors of the file system.
 pub(crate) fn close(file: File) -> io::Result<()> {
@@ -218,6 +234,9 @@ fn read_all(file: &File, mut slices: &mut [IoSliceMut<'_>], mut at: u64) -> io::
     Ok(())
 }
 
+/// Whether a file is in the page cache, judged by a sample of its pages; readahead fetches the
+/// missing ones.
+///
 /// `mincore` instead of `preadv2(RWF_NOWAIT)`, because that starts readahead for missing pages, and
 /// the file looks cached to the next query. Only a sample, because each page costs a lookup: 0.1 ms
 /// for a file of 2 MB.

@@ -84,6 +84,8 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// Opens a directory; a long first listing continues in the background.
+    ///
     /// # Errors
     /// The path cannot be created, is not a directory, not writable or full; or the limit is less
     /// than a chunk. The text has the remedy.

@@ -1,3 +1,9 @@
+//! Space accounting: several writers keep one limit without a lock.
+//!
+//! Each writer counts its own changes and lists the directory again before it stores more than an
+//! eighth of the space that was free at its last listing. So the limit holds for up to eight
+//! writers at once, except for files just begun by each.
+//!
 //! Admission is decided at the first part of a chunk; after a refusal a writer stores none of its
 //! parts. Each writer ranks on its own; writers of the same chunks have seen the same requests, so
 //! their decisions mostly agree. If one has admitted a chunk, the others follow.
@@ -56,6 +62,8 @@ impl Drop for Reservation<'_> {
 pub(crate) struct Room(pub(crate) Arc<Directory>);
 
 impl Room {
+    /// Reserves space for a file of the candidate, evicting if needed.
+    ///
     /// # Errors
     /// `Full` if no space can be freed or the candidate is not admitted; `Failed` if the directory
     /// cannot be read.

@@ -1,3 +1,5 @@
+//! A bounded set of keys with sizes: eviction order and admission.
+//!
 //! The eviction rank is the time of the last use plus a bonus for frequency: an entry with n
 //! requests stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching: Blankstein, Sen,
 //! Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger, Friedman, Manes, ACM

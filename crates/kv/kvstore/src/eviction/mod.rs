@@ -1,3 +1,5 @@
+//! Eviction and admission of full tiers.
+//!
 //! [`CachePolicy`] is a bounded set of keys with sizes: the chunks of a disk. [`TierIndex`] adds
 //! slots, stores in flight, holds and pins: the blocks of the RAM tier. Eviction is LRU over the
 //! leaves of the prefix tree, weighted by frequency; new entries pass a TinyLFU admission filter

@@ -1,3 +1,6 @@
+//! Shadow caches: two caches of sampled keys without values, with and without the admission filter,
+//! which measure whether the filter raises the hit rate.
+//!
 //! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and
 //! Optimization using Miniature Simulations", USENIX ATC 2017. A sampled prefix is still a prefix:
 //! its keys are found up to the first miss.

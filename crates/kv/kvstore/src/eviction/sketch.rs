@@ -1,3 +1,5 @@
+//! Request frequencies of keys, in about 16 bytes per key in the tier.
+//!
 //! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
 //! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017), with 8-bit
 //! counters in eighths. With whole counts, a halving in the middle of a cyclic scan would rank the
@@ -53,6 +55,8 @@ impl Sketch {
         self.least(&self.places(word)) as f64 / ONE as f64
     }
 
+    /// Whether `word` has at least one whole request more than `other`.
+    ///
     /// Halving a cyclic scan at different points makes counts differ by up to one request; so a
     /// count that may have been halved needs an eighth more.
     pub(super) fn prefers(&self, word: u64, other: u64) -> bool {

@@ -1,3 +1,5 @@
+//! Entries in eviction order: only leaves of the prefix tree are evicted, lowest rank first.
+//!
 //! A block is useless without its predecessors, so an entry with children is not a candidate; a hit
 //! on a prefix of n blocks moves one leaf in the order instead of n.
 
@@ -277,6 +279,8 @@ impl<K: Key> EvictionTree<K> {
         }
     }
 
+    /// Checks the invariants, for tests.
+    ///
     /// # Errors
     /// The first violation.
     pub(super) fn audit(&self) -> Result<(), String> {

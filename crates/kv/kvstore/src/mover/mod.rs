@@ -1,3 +1,6 @@
+//! The mover of one rank copies between blocks of the KV pool and the tiers, concurrently with
+//! compute.
+//!
 //! `submit` borrows a transfer's blocks and queues it for its tier, the tier's threads execute it,
 //! and `take` returns the results. A block is returned before its result is visible. Tiers are
 //! independent, and neither `submit` nor `take` blocks on a tier.
@@ -55,6 +58,8 @@ pub struct Mover<P: Pool> {
 }
 
 impl<P: Pool> Mover<P> {
+    /// Opens the tiers and starts the threads. `pools` has one entry per KV group.
+    ///
     /// # Errors
     /// A tier or memory is not available, or the options do not fit the pools.
     pub fn start(options: &Options, pools: Vec<P>) -> Result<Self, StartError> {
@@ -318,6 +323,8 @@ impl<P: Pool> Mover<P> {
         self.answers.take(timeout)
     }
 
+    /// Loads a part of a disk tier, bypassing its queue, like `Tier::load_by`.
+    ///
     /// # Errors
     /// Errors of `Tier::load_by`, or an unknown tier number.
     pub fn load_by(

@@ -1,3 +1,5 @@
+//! A tier's queue and its threads.
+//!
 //! Each runnable job gets a thread, which then waits for the next job. Calls of a tier block,
 //! possibly forever. A call that exceeds its time-out is abandoned: another may run in its place,
 //! and the transfer gets its result when the call returns. The engine decides whether to keep using
@@ -332,6 +334,8 @@ impl<P: Pool> TierQueue<P> {
         self.answer_undone(waiting, Fault::Failed, EVERY_THREAD_HANGS);
     }
 
+    /// Starts the upkeep thread of a chunk tier.
+    ///
     /// # Errors
     /// The thread could not be started.
     pub(crate) fn start_upkeep(self: &Arc<Self>) -> std::io::Result<()> {

@@ -41,6 +41,8 @@ impl Slot {
     }
 }
 
+/// An index of `slots` slots, numbered from 0.
+///
 /// A store has two steps: [`admit`](Self::admit) assigns a slot, [`commit`](Self::commit) makes it
 /// readable. A slot with a store in flight, a hold or a pin is never reassigned. Operations take
 /// O(log n) per block at most.
@@ -214,12 +216,16 @@ impl TierIndex {
         true
     }
 
+    /// Makes `digests` readable, after their bytes were written.
+    ///
     /// # Errors
     /// `NotStoring`, with nothing changed.
     pub fn commit(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
         self.end_stores(digests, true)
     }
 
+    /// Frees the slots of `digests` after a failed store.
+    ///
     /// # Errors
     /// `NotStoring`, with nothing changed.
     pub fn abandon(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
@@ -251,6 +257,8 @@ impl TierIndex {
         Ok(())
     }
 
+    /// Holds `slots` for loads in flight until they are released; holds are counted.
+    ///
     /// # Errors
     /// `EmptySlot` if one is not readable, with nothing changed.
     pub fn hold(&mut self, slots: &[u32]) -> Result<(), IndexError> {
@@ -268,6 +276,8 @@ impl TierIndex {
         Ok(())
     }
 
+    /// Releases one hold of each of `slots`.
+    ///
     /// # Errors
     /// `NotHeld`; earlier ones in the list are released.
     pub fn release(&mut self, slots: &[u32]) -> Result<(), IndexError> {
@@ -286,6 +296,9 @@ impl TierIndex {
         Ok(())
     }
 
+    /// Pins `digests`, now or once they are stored. Pass all blocks of a prefix: a present block
+    /// keeps its predecessors. Returns the number present.
+    ///
     /// # Errors
     /// `PinShare` if the limit of pins is exceeded, with nothing changed.
     pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
@@ -397,6 +410,8 @@ impl TierIndex {
         self.slots[id as usize] = Slot::default();
     }
 
+    /// Checks the invariants, for tests.
+    ///
     /// # Errors
     /// The first violation.
     pub fn check(&self) -> Result<(), String> {

@@ -1,3 +1,5 @@
+//! Parts as objects in S3-compatible stores, Google Cloud Storage or Azure.
+//!
 //! There is no eviction here; the bucket's lifecycle rules bound its size.
 
 mod http;

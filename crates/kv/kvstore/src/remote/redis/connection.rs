@@ -1,3 +1,5 @@
+//! A Redis connection: commands, replies, and payloads directly from and to the caller's slices.
+//!
 //! RESP2 by hand (redis.io, "Redis serialization protocol specification"): a client library would
 //! copy every payload in each direction.
 

@@ -1,3 +1,5 @@
+//! Parts in a Redis or Valkey server.
+//!
 //! A chunk is a hash with its parts as fields: so the server's eviction (`maxmemory-policy
 //! allkeys-lru`) removes whole chunks, a time to live applies to the chunk, and a removal is a
 //! single `UNLINK`. Clusters are not supported.
