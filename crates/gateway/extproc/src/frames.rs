@@ -1,4 +1,4 @@
-//! gRPC's framing: a flag, a length of four bytes, a message.
+//! gRPC framing: a flag byte, a length of four bytes, a message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -7,11 +7,11 @@ use crate::status::{Code, Status};
 
 const PREFIX: usize = 5;
 
-/// Messages in a stream of bytes, however it is cut.
+/// Extracts messages from a byte stream, independent of chunking.
 #[derive(Debug)]
 pub(crate) struct Frames {
     buffer: BytesMut,
-    /// Bytes that a message may have.
+    /// Maximum size of a message in bytes.
     limit: usize,
 }
 
@@ -27,12 +27,12 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes that wait for the rest of their message.
+    /// Number of bytes of the incomplete message.
     pub(crate) fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether the bytes so far end between two messages.
+    /// Whether the buffer is at a message boundary.
     pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }

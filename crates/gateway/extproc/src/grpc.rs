@@ -1,4 +1,4 @@
-//! gRPC over the HTTP/2 server that is there: the methods, and how a stream of messages ends.
+//! gRPC on top of the existing HTTP/2 server: the methods, and the end of message streams.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::status::{Code, Status};
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// Bytes of a message that are there for every request under way: an answer is not broken off
-/// because others bring their bodies.
+/// Message bytes granted to every request in flight beyond the budget, so that the bodies of other
+/// requests cannot break off a response.
 const SPARED: usize = 128 << 10;
 
-/// The services, for a server of HTTP/2. `limit`: bytes that one message may have.
+/// The services, for an HTTP/2 server. `limit` is the maximum size of a message in bytes.
 pub fn router<P: Picker>(picker: P, limit: usize) -> Router {
     Router::new()
         .route(PROCESS, post(process::<P>))
@@ -42,8 +42,7 @@ struct Shared<P> {
     limit: usize,
 }
 
-/// `Process`: messages are read as replies are taken, so a data plane that does not read is not
-/// read from.
+/// `Process`: reads messages only as replies are consumed, which gives back-pressure.
 async fn process<P: Picker>(
     State(shared): State<Shared<P>>,
     request: Request<Body>,
@@ -92,7 +91,7 @@ async fn unknown(request: Request<Body>) -> Response<Body> {
     ended(&Status::new(Code::Unimplemented, text))
 }
 
-/// A call that ends with its header.
+/// A call that ends with its header (trailers-only response).
 fn ended(status: &Status) -> Response<Body> {
     let mut response = answer(Body::empty());
     response.headers_mut().extend(status.headers());
@@ -106,21 +105,21 @@ fn answer(body: Body) -> Response<Body> {
     response
 }
 
-/// A stream of messages both ways.
+/// A bidirectional stream of messages.
 struct Exchange<P: Picker> {
-    /// Until Envoy has closed its side.
+    /// `None` once Envoy has closed its side.
     body: Option<Body>,
     frames: Frames,
-    /// What the bytes in `frames` take.
+    /// Reservation for the bytes in `frames`.
     room: P::Room,
     patience: Duration,
-    /// For what is waited for, if anything is.
+    /// Deadline of the current wait, if any.
     deadline: Option<Instant>,
     session: Session<P>,
 }
 
 impl<P: Picker> Exchange<P> {
-    /// The next reply, or how the stream ends.
+    /// The next reply, or the status that ends the stream.
     async fn next(&mut self) -> Result<Bytes, Status> {
         loop {
             if let Some(reply) = self.session.reply() {
@@ -166,7 +165,7 @@ impl<P: Picker> Exchange<P> {
                 self.frames.push(bytes);
                 Ok(())
             }
-            // a reset: the call ends where it is
+            // a reset ends the call
             Some(Err(_)) => Err(Status::ok()),
             None => {
                 self.session.closed();
@@ -178,7 +177,7 @@ impl<P: Picker> Exchange<P> {
         }
     }
 
-    /// Refuses the request. Ends the call where no request is open.
+    /// Refuses the open request; ends the call if no request is open.
     fn exceeds(&mut self, excess: Excess) -> Result<(), Status> {
         if self.session.exceeds(excess) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Headers and metadata of Envoy's messages as a picker sees them.
+//! Converts headers and metadata of Envoy's messages for a picker.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue as HttpValue, header};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use crate::messages::{HeaderValue, HttpHeaders, Kind, Metadata};
 use crate::picker::{AnswerHead, Head};
 use crate::replies::NAMESPACE;
 
-/// Where the data plane says which endpoints may be picked, and which one served.
+/// Metadata in which the data plane names the eligible endpoints, and the one that served.
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
@@ -33,7 +33,7 @@ pub(crate) fn head(message: HttpHeaders, metadata: &Metadata) -> Head {
     }
 }
 
-/// An answer's header. One without a status is a failure.
+/// A response's header. A missing status counts as 500.
 pub(crate) fn answer_head(message: HttpHeaders, metadata: &Metadata) -> AnswerHead {
     let mut status = 500;
     let headers = headers(message, |name, value| {
@@ -50,7 +50,7 @@ pub(crate) fn answer_head(message: HttpHeaders, metadata: &Metadata) -> AnswerHe
     }
 }
 
-/// The headers; those of HTTP/2 that begin with a colon go to `pseudo`.
+/// Converts the headers; HTTP/2 pseudo-headers go to `pseudo`.
 fn headers(message: HttpHeaders, mut pseudo: impl FnMut(&str, String)) -> HeaderMap {
     let mut found = HeaderMap::new();
     for header in message.headers.unwrap_or_default().headers {
@@ -76,7 +76,7 @@ fn headers(message: HttpHeaders, mut pseudo: impl FnMut(&str, String)) -> Header
     found
 }
 
-/// A list of texts, or one text with commas: data planes send either.
+/// A list of strings, or one comma-separated string: data planes send either.
 fn addresses(kind: &Kind) -> Vec<String> {
     let split = |text: &String| -> Vec<String> {
         let parts = text.split(',').map(str::trim);

@@ -6,17 +6,16 @@ use crate::frames::{Frames, framed};
 use crate::messages::{HealthCheckRequest, HealthCheckResponse};
 use crate::status::{Code, Status};
 
-/// Bytes of a question.
+/// Maximum size of a request in bytes.
 pub(crate) const LIMIT: usize = 4096;
 
 const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 
-/// The answer to a framed question. `liveness` is that of the process, all others are those of the
-/// picker.
+/// Answers a framed health check. `liveness` is the process; all other services report the picker.
 ///
 /// # Errors
-/// No such service.
+/// Unknown service.
 pub(crate) fn check(asked: &[u8], ready: bool) -> Result<Bytes, Status> {
     let mut frames = Frames::new(LIMIT);
     frames.push(asked);

@@ -1,7 +1,7 @@
-//! Envoy's external processing protocol (`envoy.service.ext_proc.v3`) for an endpoint picker: the
-//! messages, their order in every body mode, gRPC. Decides nothing: that is for a [`Picker`].
+//! Envoy's external processing protocol (`envoy.service.ext_proc.v3`) for an endpoint picker:
+//! messages, their order in every body mode, and gRPC. Decisions are left to a [`Picker`].
 //!
-//! The path of a request, read downward: [`grpc`], [`session`], the [`Call`] of the picker,
+//! The request path, in reading order: [`grpc`], [`session`], the [`Call`] of the picker,
 //! [`replies`].
 
 mod frames;

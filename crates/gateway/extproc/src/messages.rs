@@ -1,9 +1,9 @@
-//! The messages, as far as an endpoint picker reads or writes them. Numbers are those of Envoy's
+//! The messages used by an endpoint picker. Field numbers are those of Envoy's
 //! `external_processor.proto`, `base.proto` and `processing_mode.proto`, and of protobuf's
 //! `struct.proto`.
 //!
-//! Declared here because a crate with all of Envoy's types compiles longer than the HTTP stack
-//! below it. What is not declared is skipped when it is read.
+//! Declared by hand, because a crate with all of Envoy's types takes longer to compile than the
+//! HTTP stack. Undeclared fields are skipped when read.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(crate) struct ProcessingRequest {
     pub(crate) request: Option<Part>,
 }
 
-/// What Envoy shows.
+/// The part of the exchange in a message from Envoy.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Part {
     #[prost(message, tag = "2")]
@@ -49,7 +49,7 @@ pub(crate) enum Part {
     ResponseTrailers(HttpTrailers),
 }
 
-/// In the first message of a stream.
+/// Sent in the first message of a stream.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct ProtocolConfiguration {
     #[prost(enumeration = "BodyMode", tag = "1")]
@@ -161,7 +161,7 @@ pub(crate) struct HeaderValueOption {
     pub(crate) append_action: i32,
 }
 
-/// The `append_action` that leaves one value, ours.
+/// `append_action` that overwrites existing values.
 pub(crate) const OVERWRITE: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
@@ -170,7 +170,7 @@ pub(crate) struct HeaderList {
     pub(crate) headers: Vec<HeaderValue>,
 }
 
-/// Envoy fills one of the two values.
+/// Envoy sets one of `value` and `raw_value`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderValue {
     #[prost(string, tag = "1")]
@@ -247,7 +247,7 @@ pub(crate) struct HealthCheckResponse {
 }
 
 impl Metadata {
-    /// The value at a name within a filter's namespace.
+    /// The value of a name within a filter's namespace.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<&Kind> {
         let fields = &self.filter_metadata.get(namespace)?.fields;
         fields.get(name)?.kind.as_ref()

@@ -1,4 +1,4 @@
-//! Body modes, and what follows from them.
+//! Body modes and their consequences.
 
 use crate::messages::{BodyMode, ProcessingRequest};
 
@@ -10,8 +10,8 @@ pub(crate) struct Modes {
 }
 
 impl Modes {
-    /// Those that the first message of a stream names. An older Envoy that names none has to
-    /// be set to `BUFFERED` requests and `STREAMED` answers.
+    /// The modes named by the first message of a stream. An older Envoy that names none must be
+    /// configured for `BUFFERED` requests and `STREAMED` responses.
     pub(crate) fn of(first: &ProcessingRequest) -> Self {
         match first.protocol_config {
             Some(config) => Self {
@@ -25,19 +25,19 @@ impl Modes {
         }
     }
 
-    /// Whether the body comes before the header is on its way to the endpoint. Bodies of the other
-    /// modes come after it, or not at all.
+    /// Whether the body arrives before the header is forwarded to the endpoint. In other modes it
+    /// arrives later or not at all.
     pub(crate) fn waits_for_body(self) -> bool {
         self.sends_body_back()
             || matches!(self.request, BodyMode::Buffered | BodyMode::BufferedPartial)
     }
 
-    /// Whether the body goes to Envoy whole and comes back from here.
+    /// Whether Envoy sends the whole body and forwards the one returned from here.
     pub(crate) fn sends_body_back(self) -> bool {
         self.request == BodyMode::FullDuplexStreamed
     }
 
-    /// As [`Self::sends_body_back`], for answers.
+    /// Like [`Self::sends_body_back`], for responses.
     pub(crate) fn sends_answer_back(self) -> bool {
         self.response == BodyMode::FullDuplexStreamed
     }

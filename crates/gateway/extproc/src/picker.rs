@@ -1,66 +1,66 @@
-//! What a picker is, what it learns of a request, and what it answers.
+//! The picker interface: its inputs and outputs.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
 
-/// Picks endpoints. Clones are the same picker.
+/// Picks endpoints. Clones share their state.
 pub trait Picker: Clone + Send + Sync + 'static {
     type Call: Call;
     type Room: Room;
 
-    /// Where the bytes of a message are until all of it has come.
+    /// A memory reservation for incomplete messages.
     fn room(&self) -> Self::Room;
 
-    /// Time for a message, and for the body of a request that is waited for.
+    /// Time-out for a message, and for the body of a waiting request.
     fn patience(&self) -> Duration;
 
-    /// A request has begun. Its body, if any, follows.
+    /// Starts a request, whose body may follow.
     ///
     /// # Errors
-    /// It goes no further.
+    /// The request is refused.
     fn begin(&self, head: Head) -> Result<Self::Call, Refusal>;
 
-    /// Whether requests can be served now: the answer of the health service.
+    /// Whether requests can be served; reported by the health service.
     fn ready(&self) -> bool;
 }
 
-/// A part of the memory for what has not come whole, given back when dropped.
+/// Memory reservation for incomplete data, released on drop.
 pub trait Room: Send + 'static {
-    /// Changes the reservation to `bytes`; false where the budget has no room for it.
+    /// Changes the reservation to `bytes`; false if the budget is exhausted.
     fn resize(&mut self, bytes: usize) -> bool;
 }
 
-/// What a data plane takes too much of.
+/// The exceeded resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Excess {
     Room,
     Time,
 }
 
-/// A request from its header to the end of its answer. Dropped before [`Self::end`], the client
-/// has left.
+/// A request from its header to the end of its response. A drop before [`Self::end`] means that the
+/// client disconnected.
 pub trait Call: Send + 'static {
-    /// More of the request's body.
+    /// Adds bytes of the request's body.
     ///
     /// # Errors
-    /// It is too much.
+    /// The body is too large.
     fn take(&mut self, bytes: Bytes) -> Result<(), Refusal>;
 
-    /// The answer to a request that is given up before it was picked for.
+    /// The error response to a request abandoned before the choice of an endpoint.
     fn exceeds(&self, excess: Excess) -> Refusal;
 
-    /// Picks, once: what was seen of the body is all that will be.
+    /// Picks an endpoint; called once, with all of the body that will be visible.
     fn pick(&mut self, seen: Seen) -> impl Future<Output = Result<Picked, Refusal>> + Send;
 
-    /// The header of the answer has come.
+    /// Processes the response header.
     fn answered(&mut self, head: &AnswerHead) -> Change;
 
-    /// Bytes of the answer have come; those to be sent instead.
+    /// Processes bytes of the response; returns the bytes to send instead.
     fn pass(&mut self, bytes: Bytes) -> Bytes;
 
-    /// The answer is complete; bytes that were held back so far.
+    /// Ends the response; returns bytes held back.
     fn end(&mut self) -> Bytes;
 }
 
@@ -68,35 +68,35 @@ pub trait Call: Send + 'static {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
     pub method: String,
-    /// With its query.
+    /// Path and query.
     pub path: String,
-    /// Without the pseudo headers.
+    /// Without the pseudo-headers.
     pub headers: HeaderMap,
-    /// The only endpoints that may be picked, `ip:port`; `None`: all.
+    /// The only eligible endpoints, `ip:port`; `None`: all.
     pub subset: Option<Vec<String>>,
 }
 
-/// How much of a request's body there was to see.
+/// How much of a request's body was visible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
     All,
-    /// Envoy's body mode shows it too late, in part, or not at all.
+    /// In Envoy's body mode it arrives too late, in part, or not at all.
     Part,
 }
 
-/// Where a request goes, and how it changes.
+/// The chosen endpoints, and the changes of the request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Picked {
-    /// `ip:port`, best first, at least one: the others are for Envoy's retries.
+    /// `ip:port`, best first, at least one; the rest are for Envoy's retries.
     pub endpoints: Vec<String>,
-    /// The whole body as the endpoint gets it.
+    /// The whole body for the endpoint.
     pub body: Bytes,
-    /// Whether that is another one than came.
+    /// Whether `body` differs from the received one.
     pub is_rewritten: bool,
     pub change: Change,
 }
 
-/// What changes in a header.
+/// Changes of a header.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Change {
     pub set: Vec<(HeaderName, HeaderValue)>,
@@ -108,16 +108,16 @@ pub struct Change {
 pub struct AnswerHead {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The endpoint that served it, `ip:port`, where Envoy says so.
+    /// The endpoint that served it, `ip:port`, if reported by Envoy.
     pub served: Option<String>,
 }
 
-/// An answer without an endpoint: a refusal, or what the picker knows better than any endpoint.
+/// An immediate response: an error, or a page that the picker answers itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     pub status: u16,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub body: Bytes,
-    /// A word for Envoy's access log.
+    /// Reason for Envoy's access log.
     pub reason: &'static str,
 }

@@ -10,11 +10,11 @@ use crate::messages::{
 };
 use crate::picker::{Change, Picked, Refusal};
 
-/// The namespace of endpoints in metadata, and their name there and among headers.
+/// Metadata namespace of the endpoints, and their key in metadata and headers.
 pub(crate) const NAMESPACE: &str = "envoy.lb";
 pub(crate) const ENDPOINT: &str = "x-gateway-destination-endpoint";
 
-/// Bytes of one chunk of a body: Envoy recommends 64 KiB at most, the message around it included.
+/// Size of a body chunk in bytes: Envoy recommends at most 64 KiB including the message.
 pub(crate) const CHUNK: usize = 62_000;
 
 /// A message without metadata.
@@ -25,7 +25,7 @@ pub(crate) fn plain(response: Reply) -> ProcessingResponse {
     }
 }
 
-/// Goes on as it is.
+/// Continues without changes.
 pub(crate) fn unchanged() -> PartResponse {
     PartResponse {
         response: Some(CommonResponse::default()),
@@ -36,7 +36,7 @@ pub(crate) fn trailers() -> TrailersResponse {
     TrailersResponse::default()
 }
 
-/// A header that changes.
+/// Changes the header.
 pub(crate) fn changed(change: Change) -> PartResponse {
     PartResponse {
         response: Some(CommonResponse {
@@ -46,7 +46,7 @@ pub(crate) fn changed(change: Change) -> PartResponse {
     }
 }
 
-/// Another body, whole or a piece of it.
+/// Replaces the body or a chunk of it.
 pub(crate) fn replaced(body: Bytes) -> PartResponse {
     PartResponse {
         response: Some(CommonResponse {
@@ -58,7 +58,7 @@ pub(crate) fn replaced(body: Bytes) -> PartResponse {
     }
 }
 
-/// Where a request goes. `body` is what replaces its body in the same message.
+/// Sets the destination of a request. `body` replaces the body in the same message.
 pub(crate) fn destination(picked: &Picked, body: Option<Bytes>) -> PartResponse {
     let mut change = picked.change.clone();
     let endpoints = picked.endpoints.join(",");
@@ -91,8 +91,8 @@ pub(crate) fn with_endpoints(picked: &Picked, response: Reply) -> ProcessingResp
     }
 }
 
-/// A body in pieces, each in its place in `wrap`. `end`: nothing follows. An empty body that is not
-/// the end has no piece.
+/// Splits a body into chunks, each wrapped by `wrap`. `end`: marks the last chunk as the end. An
+/// empty body that is not the end gives no chunk.
 pub(crate) fn pieces(
     mut body: Bytes,
     end: bool,
@@ -120,7 +120,7 @@ pub(crate) fn pieces(
     })
 }
 
-/// An answer from here.
+/// An immediate response.
 pub(crate) fn refused(refusal: Refusal) -> ProcessingResponse {
     let change = Change {
         set: refusal.headers,

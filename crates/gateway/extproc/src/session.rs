@@ -1,4 +1,4 @@
-//! One stream of messages: a request and its answer.
+//! One stream of messages: a request and its response.
 //!
 //! ```text
 //!  header --(no body, or the mode shows it too late)--> picked
@@ -21,21 +21,21 @@ use crate::replies::{
 };
 use crate::status::{Code, Status};
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// No message came yet.
+    /// No message yet.
     New,
-    /// The body comes before the choice.
+    /// Waiting for the body before the choice.
     Waiting,
     Picked,
-    /// Its answer has a header.
+    /// The response header has arrived.
     Answered,
-    /// The answer is complete, or came from here.
+    /// The response is complete, or was sent from here.
     Over,
 }
 
-/// A stream. Replies come out of [`Self::reply`] in their order.
+/// A session. [`Self::reply`] returns the replies in order.
 pub(crate) struct Session<P: Picker> {
     picker: P,
     step: Step,
@@ -63,22 +63,22 @@ impl<P: Picker> Session<P> {
         self.replies.pop_front()
     }
 
-    /// Whether all that matters was said.
+    /// Whether the session has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.step == Step::Over && self.call.is_none()
     }
 
-    /// Whether more of the request has to come before it is picked for.
+    /// Whether more of the request is needed before the choice.
     pub(crate) fn is_waiting(&self) -> bool {
         self.step == Step::Waiting
     }
 
-    /// Whether the request is on its way, or answered.
+    /// Whether an endpoint has been chosen.
     pub(crate) fn has_picked(&self) -> bool {
         matches!(self.step, Step::Picked | Step::Answered)
     }
 
-    /// What comes is too much, or too slow: the request is refused, if one is waited for.
+    /// Refuses a waiting request that is too large or too slow; false if no request is waiting.
     pub(crate) fn exceeds(&mut self, excess: Excess) -> bool {
         let call = self.call.as_ref().filter(|_| self.is_waiting());
         let Some(refusal) = call.map(|call| call.exceeds(excess)) else {
@@ -88,10 +88,10 @@ impl<P: Picker> Session<P> {
         true
     }
 
-    /// A message of Envoy.
+    /// Processes a message from Envoy.
     ///
     /// # Errors
-    /// It is out of order.
+    /// The message is out of order.
     pub(crate) async fn saw(&mut self, message: ProcessingRequest) -> Result<(), Status> {
         let modes = Modes::of(&message);
         let metadata = message.metadata_context.unwrap_or_default();
@@ -119,7 +119,7 @@ impl<P: Picker> Session<P> {
         Ok(())
     }
 
-    /// Envoy has closed the stream in good order.
+    /// Envoy has closed the stream regularly.
     pub(crate) fn closed(&mut self) {
         let ended_unseen = self.step == Step::Answered && self.modes.response == BodyMode::None;
         if let Some(mut call) = self.call.take().filter(|_| ended_unseen) {

@@ -1,4 +1,4 @@
-//! How a call ends: gRPC's codes, and the headers that carry them.
+//! End of a call: gRPC status codes, and the headers that carry them.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// gRPC's numbers.
+/// gRPC status codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
@@ -19,7 +19,7 @@ pub(crate) enum Code {
     Unimplemented = 12,
 }
 
-/// How a call ends.
+/// Final status of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) code: Code,
@@ -49,7 +49,7 @@ impl Status {
     }
 }
 
-/// gRPC's form of a text in a header.
+/// Percent-encoding of gRPC status messages.
 fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

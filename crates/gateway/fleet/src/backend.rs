@@ -1,4 +1,4 @@
-//! Backends as they are configured, and where their list comes from.
+//! Backends in the configuration, and the sources of their list.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use penstock_kube::Cluster;
 use serde::Deserialize;
 use url::Url;
 
-/// A server that replicas run on. Two with the same URL are one.
+/// A server that hosts a replica, identified by its URL.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backend {
@@ -21,7 +21,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// One without labels.
+    /// A backend without labels.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -30,19 +30,19 @@ impl Backend {
     }
 }
 
-/// Where the list of backends comes from.
+/// Source of the list of backends.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Source {
     Static(Vec<Backend>),
-    /// A JSON array of backends, or one URL a line; read again when it changes.
+    /// A JSON array of backends, or one URL per line; reloaded when it changes.
     File(PathBuf),
-    /// Addresses (A, AAAA) of a name, looked up every few seconds.
+    /// Addresses (A, AAAA) of a host name, looked up periodically.
     Dns {
         name: String,
         port: u16,
     },
-    /// Ready pods, watched.
+    /// Ready pods, found by a watch.
     Kubernetes(Box<Pods>),
 }
 
@@ -52,19 +52,19 @@ pub enum Source {
 pub struct Pods {
     pub cluster: Cluster,
     pub namespace: String,
-    /// Its selector and target ports choose the pods and their ports.
+    /// InferencePool whose selector and target ports choose the pods and their ports.
     #[serde(default)]
     pub inference_pool: Option<String>,
-    /// A label selector such as `app=llama,tier in (a,b)`. Beside an InferencePool pods have to
-    /// meet both.
+    /// A label selector such as `app=llama,tier in (a,b)`. With an InferencePool, pods must match
+    /// both.
     #[serde(default)]
     pub selector: Option<String>,
-    /// In place of the pool's.
+    /// Ports, instead of those of the InferencePool.
     #[serde(default)]
     pub ports: Vec<u16>,
 }
 
-/// What is wrong with a backend.
+/// Why a backend is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{:?} is no backend: {reason}; http://10.0.0.1:8000 is one",
@@ -75,7 +75,7 @@ pub struct BackendError {
     pub reason: String,
 }
 
-/// A backend that was checked.
+/// A validated backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// `http://host:port/path`, without a slash at the end.
@@ -121,10 +121,10 @@ impl Target {
     }
 }
 
-/// Checks all of them; of those with one URL the first counts.
+/// Validates all backends; duplicate URLs are dropped, the first one is kept.
 ///
 /// # Errors
-/// [`BackendError`] of the first that is wrong.
+/// [`BackendError`] of the first invalid backend.
 pub(crate) fn targets(backends: &[Backend]) -> Result<Vec<Target>, BackendError> {
     let mut found: Vec<Target> = Vec::with_capacity(backends.len());
     for backend in backends {

@@ -20,15 +20,15 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: State,
-    /// How often it opened since it was closed.
+    /// Number of openings since it was last closed.
     openings: u32,
 }
 
-/// Whether requests may pass.
+/// Which requests the breaker lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passage {
     All,
-    /// One, the trial.
+    /// A single trial request.
     Trial,
     None,
 }
@@ -63,15 +63,15 @@ impl Breaker {
         }
     }
 
-    /// The trial ended and says nothing; another one may be sent.
+    /// The trial ended without a verdict; another one may be sent.
     pub(crate) fn trial_void(&mut self) {
         if let State::HalfOpen { trial } = &mut self.state {
             *trial = false;
         }
     }
 
-    /// A request was served. Requests that are no trial count only while it is closed: others were
-    /// sent before it opened.
+    /// Records a success. Requests other than the trial count only while the breaker is closed, as
+    /// they were sent before it opened.
     pub(crate) fn served(&mut self, trial: bool) {
         match &mut self.state {
             State::Closed { failures } => *failures = 0,
@@ -80,7 +80,7 @@ impl Breaker {
         }
     }
 
-    /// Returns whether it opened.
+    /// Records a failure. Returns whether the breaker opened.
     pub(crate) fn failed(&mut self, trial: bool, now: Duration, settings: &Settings) -> bool {
         let opens = match &mut self.state {
             State::Closed { failures } => {

@@ -1,23 +1,23 @@
-//! What health checks say of a replica. Pure.
+//! Health of a replica from its health checks. Pure.
 
-/// Paths that servers answer health checks on, in the order in which they are tried. Penstock has
-/// the first: 503 while it drains.
+/// Health check paths, in the order in which they are tried. Penstock serves the first and answers
+/// 503 on it while draining.
 pub(crate) const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
 
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Check {
     Healthy,
-    /// It finishes what it has.
+    /// The replica finishes its requests and takes no new ones.
     Draining,
-    /// With the reason.
+    /// Failure, with the reason.
     Failed(String),
 }
 
-/// What several checks amount to.
+/// Health concluded from several checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Health {
-    /// None has ended.
+    /// No check has completed.
     #[default]
     Unknown,
     Healthy,
@@ -25,7 +25,7 @@ pub(crate) enum Health {
     Unhealthy,
 }
 
-/// Checks in their order.
+/// Consecutive results of checks.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     pub health: Health,
@@ -33,7 +33,8 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// One that was never healthy is unhealthy at the first failure, others after `limit` in a row.
+    /// Records a check. A replica that was never healthy becomes unhealthy at the first failure,
+    /// any other after `limit` consecutive failures.
     pub(crate) fn saw(&mut self, check: &Check, limit: u32) {
         self.failed = match check {
             Check::Failed(_) => self.failed.saturating_add(1),
@@ -50,8 +51,8 @@ impl Checks {
     }
 }
 
-/// What a status says; `None`: the server has no such path, so the next one is to be tried. Some
-/// servers demand a key for all paths that they do not have; a redirect leads to something else.
+/// Result of a check by its status; `None`: the server lacks this path, so the next path is tried.
+/// Some servers require a key for unknown paths, and a redirect leads elsewhere.
 pub(crate) fn verdict(status: u16) -> Option<Check> {
     match status {
         200..=299 => Some(Check::Healthy),
@@ -60,8 +61,8 @@ pub(crate) fn verdict(status: u16) -> Option<Check> {
     }
 }
 
-/// What it says that none of the paths is there, given the statuses: a server of models has one of
-/// them, at least behind a key.
+/// Result if no path exists, from all statuses: a model server has one of the paths, at least
+/// behind a key (401, 403).
 pub(crate) fn verdict_of_none(statuses: &[u16]) -> Check {
     match statuses.iter().any(|status| matches!(status, 401 | 403)) {
         true => Check::Healthy,

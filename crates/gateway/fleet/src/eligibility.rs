@@ -1,5 +1,5 @@
-//! The standing of a replica: whether it may get requests, from health checks, circuit breaker,
-//! ejection, slow start and its source. Pure.
+//! Eligibility of a replica for requests, from health checks, circuit breaker, outlier ejection,
+//! slow start and discovery. Pure.
 
 use std::time::Duration;
 
@@ -11,34 +11,34 @@ use crate::checks::{Check, Checks, Health};
 use crate::outcome::Outcome;
 use crate::outliers::Tally;
 
-/// What a replica gets at the beginning of its slow start.
+/// Initial share of requests in a slow start.
 const LEAST_SHARE: f64 = 0.1;
-/// How long a replica that refused a request gets no more than that. It has few requests in flight
-/// because it refuses them, and would win all others.
+/// How long a replica that refused a request is limited to [`LEAST_SHARE`]. A replica that refuses
+/// has few requests in flight and would otherwise attract all new ones.
 pub(crate) const FULL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     checks: Checks,
     breaker: Breaker,
-    /// Its source no longer has it.
+    /// No longer listed by its source.
     pub gone: bool,
-    /// Since the last comparison.
+    /// Results since the last outlier comparison.
     pub tally: Tally,
     ejected_until: Option<Duration>,
-    /// In a row.
+    /// Consecutive ejections.
     ejections: u32,
-    /// It refused a request.
+    /// End of the limit after a refusal.
     full_until: Option<Duration>,
-    /// It took requests when it was last looked at.
+    /// The replica was available at the last evaluation.
     available: bool,
-    /// When its slow start began.
+    /// Start of its slow start.
     warming: Option<Duration>,
-    /// It starts slowly when it becomes available.
+    /// The next start is a slow start.
     cold: bool,
 }
 
-/// What follows from a standing.
+/// Result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Now {
     pub condition: Condition,
@@ -47,7 +47,7 @@ pub(crate) struct Now {
 }
 
 impl Standing {
-    /// `cold`: it joins others that take requests, and starts slowly.
+    /// `cold`: the replica joins a running fleet and begins with a slow start.
     pub(crate) fn new(cold: bool) -> Self {
         Self {
             cold,
@@ -63,7 +63,7 @@ impl Standing {
         self.checks.saw(check, settings.health.failures);
     }
 
-    /// Returns whether the breaker opened.
+    /// Records the end of a request. Returns whether the breaker opened.
     pub(crate) fn saw_end(
         &mut self,
         outcome: Outcome,
@@ -97,13 +97,13 @@ impl Standing {
         self.breaker.trial_began();
     }
 
-    /// Counts for the circuit breaker only: a trial's first token closes it, because streams last
-    /// for hours.
+    /// Reports success to the circuit breaker only: a trial's first token closes it, since a stream
+    /// may last for hours.
     pub(crate) fn served(&mut self, trial: bool) {
         self.breaker.served(trial);
     }
 
-    /// The result of a comparison.
+    /// Records the result of an outlier comparison.
     pub(crate) fn compared(&mut self, outlier: bool, now: Duration, settings: &Settings) {
         self.tally = Tally::default();
         if outlier {
@@ -120,7 +120,7 @@ impl Standing {
         self.ejected_until.is_some()
     }
 
-    /// What follows now. Advances what depends on the time.
+    /// Evaluates the standing at `now` and advances time-dependent state.
     pub(crate) fn now(&mut self, now: Duration, settings: &Settings) -> Now {
         if self.ejected_until.is_some_and(|until| now >= until) {
             self.ejected_until = None;
@@ -142,7 +142,7 @@ impl Standing {
         Now { condition, trial }
     }
 
-    /// Ready, or the share of a slow start or of a full replica.
+    /// `Ready`, or the reduced share of a slow start or of a replica that refused a request.
     fn share(&mut self, now: Duration, settings: &Settings) -> Condition {
         let condition = self.warming(now, settings);
         match self.full_until.filter(|until| now < *until) {
@@ -151,7 +151,7 @@ impl Standing {
         }
     }
 
-    /// Ready, or the share of a slow start, which begins when it becomes available.
+    /// `Ready`, or the share of a slow start, which begins when the replica becomes available.
     fn warming(&mut self, now: Duration, settings: &Settings) -> Condition {
         if !self.available {
             self.warming = self.cold.then_some(now);

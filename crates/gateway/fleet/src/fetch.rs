@@ -7,15 +7,15 @@ use axum::http::Request;
 use http_body_util::{BodyExt, Limited};
 use penstock_http::{Client, ClientError};
 
-/// Status and body of an answer.
+/// Status and body of a response.
 pub(crate) type Answer = (u16, Vec<u8>);
 
-/// Why there is none.
+/// Why a request got no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoAnswer {
     /// For the log.
     pub reason: String,
-    /// Nothing listens there.
+    /// Connection refused.
     pub refused: bool,
 }
 
@@ -37,7 +37,7 @@ impl From<ClientError> for NoAnswer {
     }
 }
 
-/// `GET`s a page of at most `max_bytes`, in `patience` from the first to the last byte.
+/// `GET`s a page of at most `max_bytes`, within `patience` in total.
 ///
 /// # Errors
 /// [`NoAnswer`]

@@ -1,4 +1,4 @@
-//! The fleet itself: views are made, requests begin.
+//! The fleet handle: creates views and starts requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +27,14 @@ pub enum FleetError {
     Settings(#[from] SettingsError),
 }
 
-/// The replicas of one pool. Clones are the same fleet; its tasks end with the last one.
+/// The replicas of one pool. Clones share the fleet; a drop of the last clone ends its tasks.
 #[derive(Debug, Clone)]
 pub struct Fleet {
     shared: Arc<Shared>,
     tasks: Option<Arc<Tasks>>,
 }
 
-/// The task above all others, and the list that it follows.
+/// The supervising task, and the list of backends that it follows.
 #[derive(Debug)]
 struct Tasks {
     task: AbortHandle,
@@ -47,13 +47,13 @@ impl Drop for Tasks {
     }
 }
 
-/// Another source of a fleet, checked and not in use yet.
+/// A validated new source of a fleet, not yet in use.
 #[derive(Debug)]
 pub struct NextSource(List);
 
 impl Fleet {
-    /// Starts its tasks on the current tokio runtime. A static list and a file are read at once; a
-    /// name that cannot be looked up is tried again.
+    /// Starts its tasks on the current tokio runtime. A static list or a file is read immediately;
+    /// a failed DNS lookup is retried.
     ///
     /// # Errors
     /// [`FleetError`]
@@ -84,10 +84,10 @@ impl Fleet {
         &self.shared
     }
 
-    /// Checks another source, and reads it as [`Fleet::start`] does.
+    /// Validates another source and reads it as [`Fleet::start`] does.
     ///
     /// # Errors
-    /// [`SourceError`]: the list that is there at once is wrong.
+    /// [`SourceError`]: the initial list is invalid.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -96,29 +96,29 @@ impl Fleet {
         follow(source, Duration::from_secs_f64(period)).map(NextSource)
     }
 
-    /// Follows another source from now on. What is known of replicas that both have stays; those
-    /// that it lacks finish what they have, as soon as one that it has takes requests.
+    /// Switches to another source. Replicas in both lists keep their state; those missing from the
+    /// new list drain as soon as one of the new list takes requests.
     pub fn follow(&self, next: NextSource) {
         if let Some(tasks) = &self.tasks {
             tasks.list.send_replace(next.0);
         }
     }
 
-    /// The replicas now. Takes no lock.
+    /// A view of the current replicas. Lock-free.
     pub fn view(&self) -> View {
         let shared = &self.shared;
         let usual = shared.usual_tokens();
         View::new(shared.snapshot(), shared.now(), shared.stale(), usual)
     }
 
-    /// Share of the requests at the replicas that other gateways send, 0 to 1; 1 before a report
-    /// showed any request.
+    /// Share of the replicas' requests sent by other gateways, 0 to 1; 1 until a report has shown
+    /// any request.
     pub fn others(&self) -> f32 {
         self.shared.others()
     }
 
-    /// Reserves what a request takes, before it is sent: `uncached_tokens` have to be computed,
-    /// `prompt_tokens` take room. One for a replica that is gone counts nowhere.
+    /// Reserves capacity for a request before it is sent: `uncached_tokens` are to be computed,
+    /// `prompt_tokens` occupy KV. A reservation for a removed replica has no effect.
     pub fn begin(&self, id: ReplicaId, uncached_tokens: f32, prompt_tokens: f32) -> InFlight {
         let shared = &self.shared;
         shared.saw_prompt(uncached_tokens);
@@ -134,8 +134,8 @@ impl Fleet {
         InFlight::begin(shared.clone(), entry, uncached_tokens, prompt_tokens)
     }
 
-    /// Waits until each replica has been checked once and asked for its models, for at most
-    /// `patience`. Returns whether one takes requests.
+    /// Waits up to `patience` until each replica has had a health check and a query of its models.
+    /// Returns whether one takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         let all_checked = async {
             loop {

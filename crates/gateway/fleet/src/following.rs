@@ -1,5 +1,5 @@
-//! Follows the load that a replica pushes, where its metrics say that it does. While lines come,
-//! they are its load, and its metrics are scraped for the rest of what they say.
+//! Follows the load stream that a replica advertises in its metrics. While lines arrive they are
+//! its load; the metrics are then scraped only for other values.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ use crate::polling::Poller;
 use crate::push::Push;
 use crate::pushed::{Line, Lines};
 
-/// The pauses between two attempts: the first, doubled each time, and the longest. A stream that
-/// lived longer than that begins anew.
+/// First and maximum backoff between connection attempts; it doubles each time. A stream that
+/// lasted longer than the maximum resets it.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// The shortest silence that ends a stream: one that is alive and idle has a line every half
-/// second.
+/// Minimum time-out of a silent stream: an idle stream sends a line every half second.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 impl Poller {
@@ -48,7 +47,7 @@ impl Poller {
         }
     }
 
-    /// Why the stream has ended, or was not to be had.
+    /// Returns why the stream ended or could not be opened.
     async fn read_stream(&self, path: &str, push: &Push) -> Result<Infallible, String> {
         let mut body = self.open_stream(path).await?;
         let silence = self.shared.stale().max(LEAST_SILENCE);
@@ -63,7 +62,8 @@ impl Poller {
             if let Some(line) = lines.take(&data)? {
                 let report = self.saw_line(line, last, push);
                 last = Some(line);
-                // as often as a poll would: each step would let a busy second outweigh a minute
+                // sampled at the poll interval: with one sample per step, a busy second would
+                // outweigh a minute
                 if sampled.elapsed() >= period {
                     self.shared.count_others(&report);
                     sampled = Instant::now();
@@ -86,8 +86,8 @@ impl Poller {
         }
     }
 
-    /// Makes the line the replica's load. One that repeats its predecessor says only that nothing
-    /// has changed since: what was in flight here when that one came is still what it shows.
+    /// Publishes the line as the replica's load. A repeated line is a keep-alive: it keeps the
+    /// in-flight counts taken with the first such line.
     fn saw_line(&self, line: Line, last: Option<Line>, push: &Push) -> Arc<Polled> {
         let live = &self.member.live;
         let before = self.member.pushed.load();
@@ -113,7 +113,7 @@ impl Poller {
         pushed
     }
 
-    /// What the last scrape said.
+    /// The last scraped report.
     fn polled(&self) -> Reported {
         let snapshot = self.shared.snapshot();
         let polled = snapshot

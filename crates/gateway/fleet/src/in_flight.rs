@@ -1,4 +1,4 @@
-//! A request that a replica has.
+//! A request in flight at a replica.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::prompts::Prompt;
 use crate::shared::Shared;
 use crate::snapshot::Entry;
 
-/// Answers of fewer tokens say little of the time between two.
+/// Minimum number of tokens for a measurement of the time per token.
 const ENOUGH_TOKENS: u32 = 8;
 
-/// A reservation: the request counts in every view until it ends. Dropped without an end, it ends
-/// as [`Outcome::ClientGone`].
+/// A reservation: the request counts in every view until it ends. A drop without `end` counts as
+/// [`Outcome::ClientGone`].
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<Shared>,
     member: Arc<Member>,
     id: ReplicaId,
-    /// Tokens that the replica computes before this request's.
+    /// Tokens queued at the replica ahead of this request.
     backlog: f32,
-    /// What it has to compute.
+    /// The prompt to compute.
     prompt: Arc<Prompt>,
     prompt_tokens: u64,
     epoch: u32,
@@ -36,7 +36,7 @@ pub struct InFlight {
     ended: bool,
 }
 
-/// A request that has ended, and may have failed by its replica's fault. Dropped, it has not.
+/// An ended request whose failure may be the replica's fault. A drop absolves the replica.
 #[derive(Debug)]
 pub struct Blame {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ pub struct Blame {
 }
 
 impl Blame {
-    /// It was the replica's fault.
+    /// Blames the replica.
     pub fn failed(self) {
         let (now, settings) = (self.shared.now(), &self.shared.settings);
         self.member.update(now, settings, |record| {
@@ -54,7 +54,7 @@ impl Blame {
     }
 }
 
-/// The first token: when, and how many sequences were there.
+/// Time of the first token, and the number of sequences at that time.
 #[derive(Debug, Clone, Copy)]
 struct First {
     at: Duration,
@@ -98,8 +98,8 @@ impl InFlight {
         }
     }
 
-    /// The first output token came: the prompt has been computed. Only the first call counts. Not
-    /// for an answer that comes whole: its first byte is its last token.
+    /// Records the first output token, which ends the prefill. Only the first call has an effect.
+    /// Not for a response in one piece, whose first byte comes with its last token.
     pub fn first_token(&mut self) {
         if self.first.is_some() {
             return;
@@ -119,18 +119,17 @@ impl InFlight {
         });
     }
 
-    /// Output tokens came, the first one included.
+    /// Counts output tokens, including the first.
     pub fn tokens(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count);
     }
 
-    /// The request is over.
+    /// Ends the request.
     pub fn end(mut self, outcome: Outcome) {
         self.finish(outcome);
     }
 
-    /// The request is over, and whether that was the replica's fault is found out later. It keeps
-    /// no place and no trial until then.
+    /// Ends the request with the blame still open. It releases its reservation and its trial.
     pub fn end_unclear(mut self) -> Blame {
         self.finish(Outcome::Unclear);
         Blame {
@@ -168,7 +167,7 @@ impl InFlight {
         }
     }
 
-    /// Sequences, and seconds between two tokens.
+    /// Number of sequences, and seconds per token.
     fn decode(&self) -> Option<(f32, f32)> {
         let first = self.first?;
         if self.tokens < ENOUGH_TOKENS {
@@ -179,7 +178,7 @@ impl InFlight {
         Some((sequences, seconds / (self.tokens - 1) as f32))
     }
 
-    /// Sequences that the replica computes now, this one among them.
+    /// Sequences that the replica is computing, including this one.
     fn sequences(&self) -> f32 {
         let snapshot = self.shared.snapshot();
         let entry = snapshot.entry(self.id);
@@ -193,7 +192,7 @@ impl Drop for InFlight {
     }
 }
 
-/// Whole tokens; what makes no sense is 0.
+/// Rounds down to whole tokens; NaN and negative values become 0.
 fn whole(tokens: f32) -> u64 {
     tokens.clamp(0.0, 1e9) as u64
 }

@@ -1,5 +1,5 @@
-//! The replicas behind a gateway: which there are, whether they may get requests, how loaded and
-//! how fast they are. [`Fleet::view`] is what `penstock_routing::pick` decides on.
+//! The replicas of a gateway: discovery, eligibility, load and throughput. [`Fleet::view`] is the
+//! input of `penstock_routing::pick`.
 //!
 //! ```text
 //!  source -> members -> health checks, metrics, models --> snapshot --+
@@ -7,10 +7,10 @@
 //!  begin, first token, end of each request --> counts, circuit breaker +
 //! ```
 //!
-//! What is polled is one immutable snapshot that is swapped whole; what a replica pushes at each
-//! step is swapped in its own place, and what this gateway has in flight is counted in atomics
-//! beside it. A view joins them without a lock, so a request that was sent a microsecond ago is in
-//! the next decision. Pure parts take the time as an argument.
+//! Polled state is an immutable snapshot, replaced as a whole; load pushed at each step is swapped
+//! separately, and this gateway's own requests are counted in atomics. A view joins them without a
+//! lock, so the next decision includes a request sent a microsecond ago. Pure parts take the time
+//! as an argument.
 
 mod backend;
 mod breaker;

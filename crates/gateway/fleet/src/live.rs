@@ -1,21 +1,21 @@
-//! What this gateway has in flight at one replica, counted without locks.
+//! Lock-free counters of this gateway's requests in flight at one replica.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_routing::Condition;
 
-/// Counts of one replica. Each is exact; two of them are not read at one moment.
+/// Counters of one replica. Each is exact, but a read of several is not atomic.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     in_flight: AtomicU32,
-    /// Those of them without their first token.
+    /// Requests in flight without a first token.
     prefilling: AtomicU32,
-    /// Uncached tokens of those.
+    /// Uncached tokens of the requests without a first token.
     backlog: AtomicU64,
-    /// Prompt tokens of all requests that began.
+    /// Prompt tokens of all requests begun.
     begun: AtomicU64,
-    /// Prompt tokens of requests that ended in the poll period in which they began.
+    /// Prompt tokens of requests that began and ended in the same poll period.
     ended: AtomicU64,
     /// Number of the poll period.
     epoch: AtomicU32,
@@ -23,13 +23,13 @@ pub(crate) struct Live {
     condition: AtomicU64,
     /// The next request is the trial of a half-open circuit breaker.
     trial: AtomicBool,
-    /// Requests that were in flight when it refused one, and until when that counts: nanoseconds
-    /// since the fleet started.
+    /// Requests in flight when the replica last refused one, and the expiry of that observation in
+    /// nanoseconds since the fleet started.
     full_with: AtomicU32,
     full_until: AtomicU64,
 }
 
-/// The counts, read once.
+/// The counters, read once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Own {
     pub in_flight: u32,
@@ -54,7 +54,7 @@ impl Live {
         self.backlog.fetch_sub(uncached, Ordering::Relaxed);
     }
 
-    /// After [`Self::prefilled`].
+    /// Call after [`Self::prefilled`].
     pub(crate) fn end(&self, prompt: u64, epoch: u32) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         if self.epoch.load(Ordering::Relaxed) == epoch {
@@ -62,7 +62,7 @@ impl Live {
         }
     }
 
-    /// It refused a request, after [`Self::end`]: it has no room beside those that it has.
+    /// Records a refusal, after [`Self::end`]: the replica has no room beyond its current requests.
     pub(crate) fn refused(&self, until: Duration) {
         let has = self.in_flight.load(Ordering::Relaxed);
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
@@ -70,7 +70,7 @@ impl Live {
         self.full_until.store(until, Ordering::Relaxed);
     }
 
-    /// Whether it has as many requests as it had when it refused one.
+    /// Whether it has at least as many requests as when it refused one.
     pub(crate) fn is_full(&self, now: Duration) -> bool {
         now.as_nanos() < u128::from(self.full_until.load(Ordering::Relaxed))
             && self.in_flight.load(Ordering::Relaxed) >= self.full_with.load(Ordering::Relaxed)
@@ -96,9 +96,9 @@ impl Live {
         self.trial.store(offered, Ordering::Relaxed);
     }
 
-    /// Whether this request is the trial: one is.
+    /// Claims the trial; true for exactly one request.
     pub(crate) fn take_trial(&self) -> bool {
-        // the load is free, the exchange takes the cache line from other cores
+        // check with a plain load first: the swap takes the cache line from other cores
         self.trial.load(Ordering::Relaxed) && self.trial.swap(false, Ordering::Relaxed)
     }
 
@@ -126,7 +126,7 @@ impl Live {
 }
 
 impl Own {
-    /// The greater counts of two moments.
+    /// The larger counts of two reads.
     pub(crate) fn most(self, other: Self) -> Self {
         Self {
             in_flight: self.in_flight.max(other.in_flight),

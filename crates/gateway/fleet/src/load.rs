@@ -1,4 +1,4 @@
-//! Load now, from what a replica reported and what was sent to it since. Pure.
+//! Current load, from a replica's last report and the requests sent since. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use penstock_routing::TIERS;
 
 use crate::live::Own;
 
-/// What a replica reported of itself.
+/// A replica's report.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reported {
-    /// As its metrics begin.
+    /// Prefix of its metric names.
     pub engine: &'static str,
     pub waiting: f32,
     pub running: f32,
     /// KV blocks in use, 0 to 1.
     pub kv_use: Option<f32>,
-    /// Tokens that its KV cache holds.
+    /// KV cache capacity in tokens.
     pub kv_tokens: Option<f32>,
     pub adapters: Arc<[Arc<str>]>,
     pub max_adapters: u32,
-    /// When its process started: Unix time in seconds.
+    /// Start of its process, Unix time in seconds.
     pub process_start: Option<f64>,
-    /// Sum of counters that only grow while its engine lives.
+    /// Sum of counters that are monotonic while its engine lives.
     pub work: Option<f64>,
     /// Seconds to load a token of KV from each tier behind the pool.
     pub load_s: [Option<f32>; TIERS],
-    /// Path of a stream of its load.
+    /// Path of its load stream.
     pub load_stream: Option<Arc<str>>,
 }
 
-/// A report with what this gateway had in flight when it was made.
+/// A report, with this gateway's requests in flight at that time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Polled {
     pub at: Duration,
@@ -38,7 +38,7 @@ pub(crate) struct Polled {
     pub own: Own,
 }
 
-/// Load of a replica, as `penstock_routing::Replica` has it.
+/// Load of a replica, in the fields of `penstock_routing::Replica`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Load {
     pub waiting: f32,
@@ -47,10 +47,10 @@ pub(crate) struct Load {
     pub backlog_tokens: f32,
 }
 
-/// Load now. Requests of others: those of the report that were not this gateway's.
+/// Current load. Requests in the report beyond this gateway's own belong to other gateways.
 ///
-/// An own request without its first token counts as waiting, unless the report showed that as
-/// many of them ran. `foreign_tokens` is the guess at the prompt of somebody else's request.
+/// An own request without a first token counts as waiting unless the report shows that as many were
+/// running. `foreign_tokens` is the estimated prompt length of another gateway's request.
 pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Load {
     let (in_flight, prefilling) = (own.in_flight as f32, own.prefilling as f32);
     let Some(Polled {
@@ -80,7 +80,7 @@ pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Lo
     }
 }
 
-/// The reported share, and the prompts that were sent since.
+/// The reported share, plus the prompts sent since the report.
 fn kv_use(reported: &Reported, then: Own, own: Own) -> f32 {
     let begun = own.begun.saturating_sub(then.begun);
     let reserved = begun.saturating_sub(own.ended.saturating_sub(then.ended)) as f32;

@@ -1,4 +1,4 @@
-//! A replica's state: counts that views read without a lock, and a record behind one.
+//! A replica's state: lock-free counters for views, and a record behind a lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,32 +23,32 @@ pub(crate) struct Member {
     /// `http://host:port`.
     pub base: Arc<str>,
     pub live: Live,
-    /// The last load that it pushed.
+    /// The last pushed load.
     pub pushed: ArcSwapOption<Polled>,
     record: Mutex<Record>,
-    /// A connection failed: a health check is due.
+    /// A connection failed: triggers a health check.
     pub doubt: Notify,
-    /// It came back: its models may be others.
+    /// The replica is healthy again: its models may have changed.
     pub back: Notify,
-    /// Its models were asked for.
+    /// Its models have been queried.
     pub asked: AtomicBool,
-    /// How often its process ended or was replaced.
+    /// Number of times its process ended or was replaced.
     restarts: AtomicU32,
 }
 
-/// What is held for a moment when something happens, and by no view.
+/// State behind a lock, held briefly at events and never by a view.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub standing: Standing,
     pub answers: Answers,
     pub prompts: Prompts,
     pub process: Process,
-    /// Why it may get no requests, for the log.
+    /// Reason for its ineligibility, for the log.
     pub reason: String,
 }
 
 impl Record {
-    /// A request has ended.
+    /// Records the end of a request.
     pub(crate) fn saw_end(
         &mut self,
         outcome: Outcome,
@@ -79,12 +79,12 @@ impl Member {
         }
     }
 
-    /// Uses the record without a change of the standing.
+    /// Accesses the record without re-evaluating the standing.
     pub(crate) fn with<T>(&self, with: impl FnOnce(&mut Record) -> T) -> T {
         with(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes what was seen of its process; `saw` returns whether the one before has ended.
+    /// Records an observation of its process; `saw` returns whether the previous process has ended.
     pub(crate) fn saw_process(&self, saw: impl FnOnce(&mut Process) -> bool) {
         if self.with(|record| saw(&mut record.process)) {
             self.restarts.fetch_add(1, Ordering::Relaxed);
@@ -96,20 +96,19 @@ impl Member {
         }
     }
 
-    /// How often its process ended or was replaced.
+    /// Number of times its process ended or was replaced.
     pub(crate) fn restarts(&self) -> u32 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Counts prompts as computed that must have been by now. `wait`: the replica says that
-    /// requests do.
+    /// Counts overdue prompts as computed. `wait`: the replica reports waiting requests.
     pub(crate) fn sweep(&self, now: Duration, wait: bool) {
         for tokens in self.with(|record| record.prompts.overdue(now, wait)) {
             self.live.prefilled(tokens);
         }
     }
 
-    /// Changes the record, and makes what follows visible.
+    /// Changes the record and publishes the resulting condition.
     pub(crate) fn update<T>(
         &self,
         now: Duration,

@@ -1,19 +1,19 @@
-//! How a request ended, as far as its replica is concerned.
+//! Outcome of a request from the view of its replica.
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Served,
-    /// The client went away. Says nothing of the replica.
+    /// The client disconnected. No verdict on the replica.
     ClientGone,
-    /// Nothing of the request reached it.
+    /// The connection failed, so nothing was sent.
     ConnectFailed,
     /// A broken connection or stream, 502, 504, or a status of 500 for a request that another
     /// replica served.
     Failed,
-    /// A status of 500 that no other replica has contradicted. It may be the request's own fault,
-    /// and says nothing of the replica.
+    /// An unconfirmed 500: no other replica has served the request. It may be the request's own
+    /// fault, so it does not count against the replica.
     Unclear,
-    /// 429 or 503: it is alive and has no room.
+    /// 429 or 503: alive but out of capacity.
     Refused,
 }

@@ -1,4 +1,4 @@
-//! Outlier ejection: which replicas fail far more often than the others. Pure.
+//! Outlier ejection: detects replicas that fail far more often than the rest. Pure.
 
 use crate::settings::Outliers as Settings;
 
@@ -13,22 +13,22 @@ pub(crate) struct Tally {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub tally: Tally,
-    /// It takes requests.
+    /// The replica takes requests.
     pub available: bool,
     pub ejected: bool,
 }
 
 impl Tally {
-    /// The failed share of at least `least` requests.
+    /// Share of failed requests; `None` below `least` requests.
     fn failed_share(self, least: u32) -> Option<f64> {
         let all = f64::from(self.served) + f64::from(self.failed);
         (all >= f64::from(least.max(1))).then(|| f64::from(self.failed) / all)
     }
 }
 
-/// Places of those to eject, worst first: at most a share of the fleet at once, and never the last
-/// one that takes requests. Each is compared with the median of the others, which bad ones among
-/// them do not move.
+/// Positions of the replicas to eject, worst first: at most a share of the fleet at once, and never
+/// the last available one. Each is compared with the median of the rest, which is robust against
+/// other outliers.
 pub(crate) fn outliers(replicas: &[Compared], settings: &Settings) -> Vec<usize> {
     let share = |one: &Compared| one.tally.failed_share(settings.min_requests);
     let shares: Vec<Option<f64>> = replicas.iter().map(share).collect();
@@ -60,7 +60,7 @@ pub(crate) fn outliers(replicas: &[Compared], settings: &Settings) -> Vec<usize>
         .collect()
 }
 
-/// The lower one of two.
+/// Median; the lower of the two middle values.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied()

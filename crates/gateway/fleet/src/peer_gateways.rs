@@ -1,11 +1,11 @@
-//! Requests of other gateways: the share of the requests at the replicas that this one did not
-//! send, by what the replicas reported. Pure.
+//! Estimates the share of the replicas' requests that other gateways sent, from reported loads.
+//! Pure.
 
-/// What is left of older reports with each further one.
+/// Decay of older reports per new report.
 const KEPT: f32 = 1.0 - 1.0 / 256.0;
 
-/// Requests of the reports, weighted by age. Their ratio is that of the load, however seldom a
-/// report shows a request at all.
+/// Exponentially weighted counts of requests. Their ratio is a load ratio even if reports rarely
+/// show a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Others {
     foreign: f32,
@@ -13,8 +13,8 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Notes a report of `requests` when `own` were this gateway's. Fewer than its own are requests
-    /// that have not arrived; they weigh against others, which chance makes too many elsewhere.
+    /// Adds a report of `requests`, of which `own` are this gateway's. A report with fewer than
+    /// `own` misses requests still under way; it counts negatively and balances random excesses.
     pub(crate) fn saw(&mut self, requests: f32, own: f32) {
         let all = requests.max(own);
         if !all.is_finite() || all <= 0.0 {
@@ -24,8 +24,8 @@ impl Others {
         self.all = KEPT * self.all + all;
     }
 
-    /// Share of others, 0 to 1, as if one more request were theirs: before a report has shown any,
-    /// nothing says that there is no other gateway.
+    /// Share of other gateways, 0 to 1, with one pseudo-request added to theirs: before any
+    /// observation, other gateways must be assumed.
     pub(crate) fn share(self) -> f32 {
         ((self.foreign.max(0.0) + 1.0) / (self.all + 1.0)).min(1.0)
     }

@@ -1,5 +1,5 @@
-//! The polls of one replica: health, metrics, models. Each has a rhythm of its own, so one that
-//! hangs delays no other.
+//! Polls of one replica: health, metrics, models. They run independently, so a stalled poll does
+//! not delay the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,14 +23,14 @@ const MAX_HEALTH_BYTES: usize = 1 << 20;
 const MAX_METRICS_BYTES: usize = 8 << 20;
 const MAX_MODELS_BYTES: usize = 1 << 20;
 const MAX_MODELS: usize = 1024;
-/// Where metrics are, tried in turn; the second is trtllm-serve's.
+/// Paths of metrics, tried in turn; the second is that of trtllm-serve.
 const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
-/// The longest pause between two scrapes that fail.
+/// Maximum backoff after failed scrapes.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// How many times as rarely a replica is scraped that pushes its load.
+/// Factor by which scrapes are slowed for a replica that pushes its load.
 const SLOWER: u32 = 10;
 
-/// One replica, seen by its tasks.
+/// One replica, as its tasks access it.
 #[derive(Clone)]
 pub(crate) struct Poller {
     pub shared: Arc<Shared>,
@@ -82,13 +82,13 @@ impl Poller {
             self.shared.checked.notify_waiters();
             tokio::select! {
                 () = sleep(period) => {}
-                // at most one check each tenth of a period, however many connections fail
+                // rate limit: one check per tenth of a period, however many connections fail
                 () = async { self.member.doubt.notified().await; sleep(period / 10).await } => {}
             }
         }
     }
 
-    /// Tries the paths in turn until one of them exists.
+    /// Tries the paths in order until one exists.
     async fn check_once(&self) -> Check {
         let settings = &self.shared.settings.health;
         let named = settings.path.as_deref();
@@ -105,7 +105,7 @@ impl Poller {
                 Err(reason) => return Check::Failed(reason),
             };
             match found {
-                // alive, but not ready for more
+                // alive but not ready: draining
                 Some(Check::Healthy) if not_ready.is_some() => return Check::Draining,
                 Some(Check::Failed(reason)) if *path == PATHS[0] => not_ready = Some(reason),
                 Some(check) => return check,
@@ -119,7 +119,7 @@ impl Poller {
         let period = Duration::from_secs_f64(self.shared.settings.metrics.period_s);
         let (mut pause, mut at, mut said) = (period, 0, false);
         let began = self.shared.now();
-        // replicas are not asked all at one moment
+        // jitter, so that replicas are not all polled at once
         sleep(period.mul_f64(f64::from(self.id.0 % 16) / 16.0)).await;
         loop {
             match self.scrape_once(at).await {
@@ -140,7 +140,7 @@ impl Poller {
         }
     }
 
-    /// Waits for the next scrape: for `pause`, or longer while the replica pushes its load.
+    /// Waits for the next scrape: `pause`, or longer while the replica pushes its load.
     async fn pause(&self, pause: Duration, push: &Push) {
         let now = || self.shared.now();
         let longest = now() + (pause * SLOWER).min(MAX_PAUSE).max(pause);
@@ -151,7 +151,7 @@ impl Poller {
             }
             let pushed = self.member.pushed.load();
             let pushed = pushed.as_ref().map_or(Duration::ZERO, |pushed| pushed.at);
-            // half of the bound, so that no view is without a report
+            // half of the staleness bound, so that every view has a report
             let quiet = now().saturating_sub(pushed) > self.shared.stale() / 2;
             if !push.live() || quiet || now() >= longest {
                 return;
@@ -159,7 +159,7 @@ impl Poller {
         }
     }
 
-    /// Time since the last report, or since `began` where there is none.
+    /// Time since the last report, or since `began` without a report.
     fn silent_since(&self, began: Duration) -> Duration {
         let snapshot = self.shared.snapshot();
         let entry = snapshot.entry(self.id);
@@ -175,7 +175,7 @@ impl Poller {
         );
     }
 
-    /// `at` chooses between the usual paths. Returns the path of a stream of the load, if any.
+    /// `at` selects one of the default paths. Returns the path of the load stream, if any.
     async fn scrape_once(&self, at: usize) -> Result<Option<Arc<str>>, String> {
         let settings = &self.shared.settings.metrics;
         let usual = METRICS_PATHS[at % METRICS_PATHS.len()];
@@ -187,7 +187,7 @@ impl Poller {
         if status != 200 {
             return Err(format!("{path} has status {status}"));
         }
-        // UTF-8 as a whole: the check is several times as fast as decoding with replacement.
+        // Validating UTF-8 first is several times faster than lossy decoding.
         let page = String::from_utf8(body);
         let page = page.unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
         let found = reported(&page);
@@ -206,7 +206,7 @@ impl Poller {
         Ok(stream)
     }
 
-    /// Logs that a server lists no models: once, until it lists them.
+    /// Logs once that a server lists no models.
     fn warn_unlisted(&self, status: u16) {
         let remedy = match status {
             401 | 403 => "; does it want a key? --backend-api-key is sent to it",
@@ -258,7 +258,7 @@ impl Poller {
     }
 }
 
-/// Names from `/v1/models`.
+/// Model names from `/v1/models`.
 fn models(status: u16, body: &[u8]) -> Option<Arc<[Arc<str>]>> {
     #[derive(Deserialize)]
     struct Model {

@@ -1,10 +1,9 @@
-//! Which process a replica is: one that has ended or was started again has lost what it had cached.
-//! Pure.
+//! Detects that a replica's process has ended or restarted, which empties its cache. Pure.
 
-/// Start times of one process may be rounded.
+/// Tolerance for rounded start times.
 const SAME_START_S: f64 = 0.5;
 
-/// What was last seen of a replica's process.
+/// Last observation of a replica's process.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     there: bool,
@@ -13,13 +12,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Notes an answer.
+    /// Records a response.
     pub(crate) fn answered(&mut self) {
         self.there = true;
     }
 
-    /// Notes a report: when the process started, and a sum of counters of its engine. Returns
-    /// whether process or engine are others than those of the report before.
+    /// Records a report: start time of the process, and a sum of its engine's counters. Returns
+    /// whether process or engine have been replaced since the previous report.
     pub(crate) fn reported(&mut self, start: Option<f64>, work: Option<f64>) -> bool {
         let before = (self.start, self.work);
         (self.start, self.work) = (start.or(self.start), work.or(self.work));
@@ -29,7 +28,7 @@ impl Process {
         other || less
     }
 
-    /// Notes that nothing listens where it was. Returns whether something did before.
+    /// Records a refused connection. Returns whether the process was alive before.
     pub(crate) fn refused(&mut self) -> bool {
         std::mem::take(self).there
     }

@@ -1,16 +1,16 @@
-//! Prompts that a replica has to compute, so far as this gateway can know: until the first token,
-//! or, where an answer comes whole and shows none, until several times the expected time. Pure.
+//! Estimate of the prompts that a replica has yet to compute. A prompt counts until its first
+//! token; if the response comes in one piece, until a multiple of the expected time. Pure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What an expected time is off by without being absurd.
+/// Tolerance factor for the expected time.
 const SLACK: u32 = 4;
-/// Round trips, tokenization, a step.
+/// Allowance for round trips, tokenization and one step.
 const LEAST: Duration = Duration::from_secs(1);
-/// Prompts of one replica that are followed; older ones count as computed.
+/// Maximum number of prompts tracked per replica; older ones count as computed.
 const MOST: usize = 4096;
 
 /// A prompt.
@@ -29,7 +29,7 @@ impl Prompt {
         }
     }
 
-    /// Returns whether it was not computed before: once.
+    /// Marks the prompt as computed; true for the first call only.
     pub(crate) fn compute(&self) -> bool {
         !self.computed.swap(true, Ordering::Relaxed)
     }
@@ -46,14 +46,14 @@ pub(crate) struct Prompts {
 }
 
 impl Prompts {
-    /// `expected` is the time until its first token.
+    /// Adds a prompt; `expected` is the time until its first token.
     pub(crate) fn push(&mut self, prompt: Arc<Prompt>, now: Duration, expected: Duration) {
         self.queue
             .push_back((now + LEAST + SLACK * expected, prompt));
     }
 
-    /// Takes out those that must have been computed by now: none but the oldest ones of too many
-    /// while the replica says that requests `wait`. Returns their tokens.
+    /// Removes the prompts that must have been computed by now and returns their tokens. While the
+    /// replica reports that requests `wait`, only prompts beyond the maximum are removed.
     pub(crate) fn overdue(&mut self, now: Duration, wait: bool) -> Vec<u64> {
         let mut tokens = Vec::new();
         while let Some((due, prompt)) = self.queue.front() {

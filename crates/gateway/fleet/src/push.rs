@@ -1,24 +1,24 @@
-//! What the two that watch one replica's load tell each other: scrapes of its metrics, and the
-//! reader of the stream that it pushes.
+//! Shared state of the two load sources of one replica: scrapes of its metrics, and the reader of
+//! its load stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, watch};
 
-/// The state of a replica's stream.
+/// State of a replica's load stream.
 #[derive(Debug, Default)]
 pub(crate) struct Push {
     /// The path of the stream.
     offered: watch::Sender<Option<Arc<str>>>,
-    /// Lines come.
+    /// Lines are arriving.
     live: AtomicBool,
-    /// A scrape is due: the stream has broken off, or comes from another engine.
+    /// Requests a scrape: the stream broke off, or the engine was replaced.
     pub(crate) scrape: Notify,
 }
 
 impl Push {
-    /// Notes what the metrics page says.
+    /// Sets the path advertised in the metrics.
     pub(crate) fn offer(&self, path: Option<Arc<str>>) {
         self.offered.send_if_modified(|before| {
             let changed = *before != path;
@@ -31,12 +31,12 @@ impl Push {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Returns what was set before.
+    /// Returns the previous value.
     pub(crate) fn set_live(&self, live: bool) -> bool {
         self.live.swap(live, Ordering::Relaxed)
     }
 
-    /// Waits until there is a stream; its path.
+    /// Waits for a stream to be advertised; returns its path.
     pub(crate) async fn offered(&self) -> Arc<str> {
         let mut offers = self.offered.subscribe();
         let offer = offers.wait_for(Option::is_some).await;

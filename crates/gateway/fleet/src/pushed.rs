@@ -1,18 +1,18 @@
-//! Load that a replica pushes: a line of JSON for each step of its engine. Pure.
+//! Pushed load: one line of JSON for each engine step. Pure.
 
 use serde::Deserialize;
 
 use crate::load::Reported;
 
-/// A line has about a hundred bytes.
+/// Maximum length of a line in bytes; a usual one has about 100.
 const MAX_LINE: usize = 4096;
-/// No replica has more requests, or more KV tokens.
+/// Upper clamp for reported requests and KV tokens.
 const MOST: f32 = 1e9;
 
-/// One line. Members that are unknown here do not matter.
+/// One line. Unknown members are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(crate) struct Line {
-    /// Number of the engine's step; a smaller one than before is that of another engine.
+    /// Step number of the engine; a decrease means that the engine was replaced.
     pub step: u64,
     waiting: f32,
     running: f32,
@@ -21,7 +21,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// What `polled` says, with the load of this line.
+    /// The `polled` report with the load of this line.
     pub(crate) fn over(&self, polled: &Reported) -> Reported {
         Reported {
             waiting: self.waiting.clamp(0.0, MOST),
@@ -36,18 +36,18 @@ impl Line {
     }
 }
 
-/// Cuts a stream into lines. Holds at most one that has not ended.
+/// Splits a stream into lines. Buffers at most one incomplete line.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes what arrived; returns the last line that ended in it. The lines before that one are
-    /// out of date.
+    /// Processes received data; returns the last complete line in it, since earlier lines are
+    /// outdated.
     ///
     /// # Errors
-    /// A text that says what is wrong with the line.
+    /// Describes the malformed line.
     pub(crate) fn take(&mut self, data: &[u8]) -> Result<Option<Line>, String> {
         let mut pieces = data.rsplitn(3, |byte| *byte == b'\n');
         let (rest, ended, before) = (pieces.next(), pieces.next(), pieces.next());

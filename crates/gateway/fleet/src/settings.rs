@@ -10,11 +10,12 @@ pub struct Settings {
     pub metrics: Metrics,
     pub breaker: Breaker,
     pub outliers: Outliers,
-    /// How long the share of requests of a replica that came (back) rises to all; 0: at once.
+    /// Duration of the slow start, in which the share of requests of a new or recovered replica
+    /// rises to 1; 0 disables it.
     pub slow_start_s: f64,
-    /// Between two looks at a replica's models.
+    /// Poll interval of a replica's models.
     pub models_period_s: f64,
-    /// Between two looks at the file or the name that lists the backends.
+    /// Poll interval of the file or host name that lists the backends.
     pub discovery_period_s: f64,
 }
 
@@ -32,7 +33,7 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with settings.
+/// A setting outside its bounds.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{name} is {value}; {least} to {most} is possible")]
 pub struct SettingsError {
@@ -84,11 +85,11 @@ impl Settings {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Health {
-    /// `None`: the first of `/ready`, `/health` and `/v1/models` that the replica has.
+    /// `None`: the first existing path of `/ready`, `/health` and `/v1/models`.
     pub path: Option<String>,
     pub period_s: f64,
     pub timeout_s: f64,
-    /// Failed checks in a row that make a replica unhealthy.
+    /// Consecutive failed checks that make a replica unhealthy.
     pub failures: u32,
 }
 
@@ -107,11 +108,11 @@ impl Default for Health {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// `None`: the first of `/metrics` and `/prometheus/metrics` that states a load.
+    /// `None`: the first of `/metrics` and `/prometheus/metrics` with load metrics.
     pub path: Option<String>,
     pub period_s: f64,
     pub timeout_s: f64,
-    /// Values older than this do not count.
+    /// Maximum age of metrics; older values are ignored.
     pub stale_s: f64,
 }
 
@@ -130,9 +131,9 @@ impl Default for Metrics {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Breaker {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open it.
     pub failures: u32,
-    /// How long it stays open the first time; doubled each time a trial fails.
+    /// Initial time for which it stays open; doubled after each failed trial.
     pub open_s: f64,
     pub max_open_s: f64,
 }
@@ -147,19 +148,20 @@ impl Default for Breaker {
     }
 }
 
-/// Ejection of replicas that fail far more often than the others.
+/// Ejection of replicas that fail far more often than the rest.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Outliers {
-    /// How often replicas are compared, and the time over which requests count.
+    /// Interval of comparisons, and the window of requests.
     pub period_s: f64,
-    /// Replicas with fewer requests than this in a period are not compared.
+    /// Minimum number of requests in the window for a comparison.
     pub min_requests: u32,
-    /// How far the failed share of a replica's requests is above that of the others.
+    /// Ejection threshold: excess of a replica's failure rate over the median of the rest.
     pub excess: f64,
-    /// The share of the fleet that may be ejected at once; one replica of two or more always may.
+    /// Maximum share of the fleet ejected at once; with two or more replicas, one may always be
+    /// ejected.
     pub max_share: f64,
-    /// How long an ejection lasts; multiplied by the number of ejections in a row.
+    /// Duration of an ejection, multiplied by the number of consecutive ejections.
     pub eject_s: f64,
     pub max_eject_s: f64,
 }

@@ -1,4 +1,4 @@
-//! What handles, requests and tasks of a fleet share.
+//! State shared by the handles, requests and tasks of a fleet.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,17 +19,17 @@ use crate::peer_gateways::Others;
 use crate::snapshot::{Entry, Snapshot};
 use crate::throughput::{Answers, Class};
 
-/// Uncached tokens of a prompt, before the first one was seen.
+/// Initial estimate of the uncached tokens of a prompt.
 const USUAL_TOKENS: f32 = 512.0;
-/// Weight of one more prompt in their mean.
+/// Weight of a new prompt in the running mean.
 const MEAN_WEIGHT: f32 = 1.0 / 64.0;
 
-/// Where the time comes from.
+/// Source of time.
 #[derive(Debug)]
 pub(crate) enum Clock {
-    /// Since this instant.
+    /// Real time, measured from this instant.
     Runs(Instant),
-    /// Nanoseconds that the owner sets.
+    /// Virtual time in nanoseconds, set by the owner.
     Set(AtomicU64),
 }
 
@@ -50,7 +50,7 @@ impl Clock {
         }
     }
 
-    /// Only for one that is set.
+    /// Advances a virtual clock; no-op for real time.
     pub(crate) fn advance(&self, now: Duration) {
         if let Self::Set(nanoseconds) = self {
             let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -64,17 +64,17 @@ pub(crate) struct Shared {
     pub settings: Settings,
     pub clock: Clock,
     snapshot: ArcSwap<Snapshot>,
-    /// Held while a snapshot is made from its predecessor: the next id.
+    /// The next replica id; locked while a snapshot is replaced.
     writer: Mutex<u32>,
-    /// Mean of the uncached tokens of own prompts: bits of an f32.
+    /// Mean uncached tokens of own prompts; bits of an f32.
     mean_uncached: AtomicU32,
-    /// Requests of other gateways.
+    /// Estimate of the requests of other gateways.
     others: Mutex<Others>,
-    /// Addresses of the latest list.
+    /// Base URLs of the latest list.
     listed: Mutex<HashSet<Arc<str>>>,
-    /// There was a list of backends.
+    /// A list of backends has been received.
     found: AtomicBool,
-    /// A list came, or a check ended.
+    /// Notified when a list arrives or a check completes.
     pub checked: Notify,
 }
 
@@ -98,7 +98,7 @@ impl Shared {
         self.clock.now()
     }
 
-    /// The age up to which metrics count.
+    /// Maximum age of metrics.
     pub(crate) fn stale(&self) -> Duration {
         Duration::from_secs_f64(self.settings.metrics.stale_s)
     }
@@ -107,12 +107,12 @@ impl Shared {
         self.snapshot.load_full()
     }
 
-    /// Load of a replica now.
+    /// Current load of a replica.
     pub(crate) fn load(&self, entry: &Entry) -> Load {
         entry.load(self.now(), self.stale(), self.usual_tokens())
     }
 
-    /// Replaces the snapshot by a changed copy.
+    /// Replaces the snapshot by a modified copy.
     fn change<T>(&self, change: impl FnOnce(&mut Snapshot, &mut u32) -> T) -> T {
         let mut next = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut snapshot = Snapshot::clone(&self.snapshot.load());
@@ -121,19 +121,19 @@ impl Shared {
         result
     }
 
-    /// Replaces the snapshot by one with another entry for `id`.
+    /// Replaces the snapshot by one in which the entry for `id` is changed.
     pub(crate) fn change_entry(&self, id: ReplicaId, change: impl FnOnce(&mut Entry)) {
         self.change(|snapshot, _| snapshot.entry_mut(id).map(change));
     }
 
-    /// Takes over what a replica answered to a poll.
+    /// Publishes a polled report.
     pub(crate) fn saw_report(&self, id: ReplicaId, polled: Polled) {
         self.count_others(&polled);
         let polled = Arc::new(polled);
         self.change_entry(id, |entry| entry.polled = Some(polled));
     }
 
-    /// Takes a report as a sample of the requests of others.
+    /// Adds a report to the estimate of other gateways' requests.
     pub(crate) fn count_others(&self, report: &Polled) {
         let requests = report.reported.waiting + report.reported.running;
         let own = report.own.in_flight as f32;
@@ -141,14 +141,14 @@ impl Shared {
         others.saw(requests, own);
     }
 
-    /// Share of the requests at the replicas that other gateways send, 0 to 1.
+    /// Share of the replicas' requests sent by other gateways, 0 to 1.
     pub(crate) fn others(&self) -> f32 {
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         others.share()
     }
 
-    /// Takes over a list of backends: new ones join, missing ones drain, and those that were
-    /// missing come back. Returns the new ones.
+    /// Applies a list of backends: new ones join, missing ones drain, returning ones are
+    /// reinstated. Returns the new ones.
     pub(crate) fn replace_members(&self, targets: Vec<Target>) -> Vec<Entry> {
         let cold = self.found.swap(true, Ordering::Relaxed);
         let bases = targets.iter().map(|one| one.base.clone()).collect();
@@ -173,8 +173,8 @@ impl Shared {
         added
     }
 
-    /// Marks replicas that the latest list lacks. As long as none of the list takes requests they
-    /// go on: a list that is replaced as a whole leaves no moment without a replica.
+    /// Marks replicas missing from the latest list as gone. They stay in service until a listed
+    /// replica takes requests, so that replacing the whole list leaves no gap.
     fn mark_gone(&self) {
         let (now, settings) = (self.now(), &self.settings);
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Removes replicas that have drained after their source lost them. Returns their ids.
+    /// Removes unlisted replicas that have drained. Returns their ids.
     pub(crate) fn remove_drained(&self) -> Vec<ReplicaId> {
         let drained = |entry: &Entry| {
             entry.member.live.own().in_flight == 0
@@ -208,7 +208,7 @@ impl Shared {
         })
     }
 
-    /// Advances what depends on the time.
+    /// Re-evaluates time-dependent state.
     pub(crate) fn tick(&self) {
         let (now, stale) = (self.now(), self.stale());
         for entry in &self.snapshot().entries {
@@ -220,7 +220,7 @@ impl Shared {
         self.mark_gone();
     }
 
-    /// Compares the replicas and ejects those that fail far more often than the others.
+    /// Compares the replicas and ejects outliers.
     pub(crate) fn compare(&self) {
         let (now, settings) = (self.now(), &self.settings);
         let snapshot = self.snapshot();
@@ -244,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// Learns the pace of all replicas.
+    /// Updates the throughput estimates of all replicas.
     pub(crate) fn learn(&self) {
         let snapshot = self.snapshot();
         let answers = |member: &Arc<Member>| member.with(|record| record.answers.clone());
@@ -276,7 +276,7 @@ impl Shared {
         });
     }
 
-    /// Whether each replica has been checked and asked for its models.
+    /// Whether each replica has had a health check and a query of its models.
     pub(crate) fn all_checked(&self) -> bool {
         let checked = |entry: &Entry| {
             entry.member.asked.load(Ordering::Relaxed)
@@ -290,12 +290,12 @@ impl Shared {
         self.snapshot().entries.iter().any(takes)
     }
 
-    /// Mean of the uncached tokens of own prompts.
+    /// Mean uncached tokens of own prompts.
     pub(crate) fn usual_tokens(&self) -> f32 {
         f32::from_bits(self.mean_uncached.load(Ordering::Relaxed))
     }
 
-    /// Two at once may lose one: it is a mean.
+    /// Updates the mean. A race may lose an update, which is harmless for a mean.
     pub(crate) fn saw_prompt(&self, uncached: f32) {
         let mean = self.usual_tokens();
         let mean = mean + MEAN_WEIGHT * (uncached.clamp(0.0, 1e6) - mean);

@@ -1,4 +1,4 @@
-//! The snapshot: what is known of all replicas at one moment. Never changed, only replaced.
+//! Immutable snapshot of all replicas; replaced as a whole.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use crate::backend::Target;
 use crate::load::{Load, Polled, load};
 use crate::member::Member;
 
-/// A replica's place in the snapshot.
+/// A replica in the snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub id: ReplicaId,
     pub target: Arc<Target>,
-    /// The only part that changes in place.
+    /// The only part with interior mutability.
     pub member: Arc<Member>,
     pub polled: Option<Arc<Polled>>,
     /// Names of its models; `None`: unknown.
@@ -23,7 +23,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// `cold`: it joins others that take requests.
+    /// `cold`: the replica joins a running fleet.
     pub(crate) fn new(id: ReplicaId, target: Target, cold: bool) -> Self {
         Self {
             id,
@@ -35,7 +35,7 @@ impl Entry {
         }
     }
 
-    /// One that is in no snapshot.
+    /// Placeholder for a replica that is in no snapshot.
     pub(crate) fn gone(id: ReplicaId) -> Self {
         let target = Target {
             base: Arc::from(""),
@@ -45,8 +45,8 @@ impl Entry {
         Self::new(id, target, false)
     }
 
-    /// Replicas of one class have one pace until theirs is known: those with one label `class`, or
-    /// else with one engine.
+    /// Class of replicas that share a throughput estimate until their own is known: the label
+    /// `class`, else the engine.
     pub(crate) fn class(&self) -> &str {
         let label = self.target.labels.iter().find(|(key, _)| &**key == "class");
         let engine = self
@@ -56,14 +56,14 @@ impl Entry {
         label.map_or(engine, |(_, value)| value)
     }
 
-    /// Load now; a report older than `stale` does not count.
+    /// Current load; a report older than `stale` is ignored.
     pub(crate) fn load(&self, now: Duration, stale: Duration, foreign_tokens: f32) -> Load {
         self.with_fresh(now, stale, |report| {
             load(report, self.member.live.own(), foreign_tokens)
         })
     }
 
-    /// Uses the latest report, while it is not older than `stale`.
+    /// Calls `with` with the latest report, or `None` if it is older than `stale`.
     pub(crate) fn with_fresh<T>(
         &self,
         now: Duration,
@@ -75,7 +75,7 @@ impl Entry {
         })
     }
 
-    /// Uses the latest report, whether it was polled or pushed.
+    /// Calls `with` with the latest report, polled or pushed.
     pub(crate) fn with_latest<T>(&self, with: impl FnOnce(Option<&Polled>) -> T) -> T {
         let pushed = self.member.pushed.load();
         let both = [self.polled.as_deref(), pushed.as_deref()];

@@ -1,4 +1,4 @@
-//! The tasks of a fleet: one for each replica, one that follows the source, one above them.
+//! The tasks of a fleet: one per replica, one for the source, and their supervisor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::discovery::List;
 use crate::polling::Poller;
 use crate::shared::Shared;
 
-/// How often conditions follow the time.
+/// Interval between re-evaluations of time-dependent state.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// How often the pace of replicas is learned.
+/// Interval between updates of the throughput estimates.
 pub(crate) const LEARN: Duration = Duration::from_secs(1);
 
-/// Above all tasks; aborting it ends them.
+/// The supervising task; aborting it ends all tasks.
 pub(crate) async fn supervise(
     shared: Arc<Shared>,
     client: Client,

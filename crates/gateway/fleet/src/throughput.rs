@@ -1,29 +1,29 @@
-//! The pace of a replica, learned from its answers. Pure.
+//! Throughput of a replica, estimated from its responses. Pure.
 //!
-//! Both relations are lines: seconds to the first token over the tokens to compute before it, and
-//! seconds of a decode step over the sequences in it. They are fitted to the last answers of all
-//! replicas of a class by medians (Theil, 1950; Sen, 1968), which a few absurd values do not move;
-//! a replica's own answers say by what factor it is slower or faster.
+//! Two linear models: time to first token over the tokens to compute before it, and decode step
+//! time over the sequences in the step. They are fitted to recent responses of all replicas of a
+//! class by the Theil-Sen estimator (Theil, 1950; Sen, 1968), which is robust against outliers. A
+//! replica's own responses give its factor relative to the class.
 
 use std::collections::VecDeque;
 
 use penstock_routing::Pace;
 
-/// Answers that count: few enough to follow a change within them.
+/// Window of recent responses; small, to follow changes quickly.
 const WINDOW: usize = 64;
-/// Fewer prove nothing.
+/// Minimum number of responses for an estimate.
 const ENOUGH: usize = 8;
-/// Points of a class that are fitted.
+/// Maximum number of points in the fit of a class.
 const CLASS_POINTS: usize = 256;
-/// Replicas that differ by less are equally fast.
+/// Replicas whose ratio is below this count as equally fast.
 const ALIKE: f32 = 1.25;
 /// Standard error of a median of normal values, over their median deviation / sqrt(n).
 const MEDIAN_ERROR: f32 = 1.253 * 1.483;
 
-/// An answer: (tokens or sequences, seconds).
+/// A response: (tokens or sequences, seconds).
 pub(crate) type Point = (f32, f32);
 
-/// The last answers of a replica.
+/// Recent responses of a replica.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answers {
     pub prefill: VecDeque<Point>,
@@ -31,12 +31,13 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// The first token came `seconds` after the request was sent, behind `tokens` to compute.
+    /// Records a first token `seconds` after the request was sent, with `tokens` to compute before
+    /// it.
     pub(crate) fn saw_first_token(&mut self, tokens: f32, seconds: f32) {
         push(&mut self.prefill, (tokens, seconds));
     }
 
-    /// Tokens came `seconds` apart while `sequences` were computed.
+    /// Records a time per token of `seconds` with `sequences` in the step.
     pub(crate) fn saw_decode(&mut self, sequences: f32, seconds: f32) {
         push(&mut self.decode, (sequences, seconds));
     }
@@ -53,17 +54,17 @@ fn push(points: &mut VecDeque<Point>, point: Point) {
     points.push_back(point);
 }
 
-/// How fast replicas of one class are.
+/// Fitted models of one class of replicas.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Class {
-    /// Seconds to the first token over tokens to compute.
+    /// Seconds to the first token, over tokens to compute.
     prefill: Line,
-    /// Seconds of a decode step over sequences.
+    /// Seconds of a decode step, over sequences.
     decode: Line,
 }
 
 impl Class {
-    /// From the answers of all of them; what these do not show is the default's.
+    /// Fits the class to the responses of its replicas, with defaults where data is missing.
     pub(crate) fn learn<'a>(all: impl Iterator<Item = &'a Answers> + Clone) -> Self {
         let pace = Pace::default();
         let prefill = Line {
@@ -82,8 +83,8 @@ impl Class {
         }
     }
 
-    /// The pace of a replica of the class that answered so: a line for itself would follow chance
-    /// where its load is even, and replicas that are alike would get unlike shares.
+    /// Throughput of a replica of this class with these responses. It is scaled from the class: an
+    /// own fit would follow noise under even load, and equal replicas would get unequal shares.
     pub(crate) fn pace(&self, own: &Answers) -> Pace {
         let prefill_s = self.prefill.slope * slowness(&own.prefill, self.prefill);
         let slowness = slowness(&own.decode, self.decode);
@@ -95,14 +96,14 @@ impl Class {
     }
 }
 
-/// At most [`CLASS_POINTS`] of the points.
+/// A subsample of at most [`CLASS_POINTS`] points.
 fn spread(points: Vec<Point>) -> Vec<Point> {
     let step = points.len().div_ceil(CLASS_POINTS).max(1);
     points.into_iter().step_by(step).collect()
 }
 
-/// Seconds of the answers over those of the line, in the median; 1 for a difference that chance
-/// may make, or that is too small to matter.
+/// Median ratio of measured to predicted seconds; 1 if the difference is insignificant or too small
+/// to matter.
 fn slowness(points: &VecDeque<Point>, line: Line) -> f32 {
     if points.len() < ENOUGH {
         return 1.0;
@@ -131,8 +132,8 @@ impl Line {
     }
 }
 
-/// The line through the points. Where their places are too close together to show a slope, the
-/// known line is scaled to their height; fewer than [`ENOUGH`] leave it as it is.
+/// Fits a line to the points. If their x values are too close together for a slope, the known line
+/// is scaled to the points; fewer than [`ENOUGH`] points leave it unchanged.
 fn fit(points: &[Point], known: Line) -> Line {
     if points.len() < ENOUGH {
         return known;
@@ -152,7 +153,8 @@ fn fit(points: &[Point], known: Line) -> Line {
     }
 }
 
-/// Median of the slopes between points at least `apart`; `None` unless it rises.
+/// Line by the median of slopes between points at least `apart`; `None` unless the slope is
+/// positive.
 fn through(points: &[Point], apart: f32) -> Option<Line> {
     let mut slopes = Vec::new();
     for (at, (x, y)) in points.iter().enumerate() {
@@ -171,7 +173,7 @@ fn through(points: &[Point], apart: f32) -> Option<Line> {
     (slope > 0.0).then_some(Line { base, slope })
 }
 
-/// The value below which that share of at least one value is.
+/// Quantile of a non-empty list.
 fn quantile(values: &[f32], share: f32) -> f32 {
     let mut values = values.to_vec();
     let at = ((values.len() - 1) as f32 * share).round() as usize;

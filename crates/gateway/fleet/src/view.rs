@@ -1,4 +1,4 @@
-//! A view: the replicas as a decision sees them.
+//! A view of the replicas, as input of a routing decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,71 +34,71 @@ impl View {
         }
     }
 
-    /// Where the replica at `place` in `replicas` is: `http://host:port`.
+    /// URL of the replica at `place` in `replicas`: `http://host:port`.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn url(&self, place: usize) -> &Arc<str> {
         &self.snapshot.entries[place].target.base
     }
 
-    /// Whether one of the replicas takes requests.
+    /// Whether any replica takes requests.
     pub fn one_takes_requests(&self) -> bool {
         let mut conditions = self.replicas.iter().map(|one| one.condition);
         conditions.any(Condition::takes_requests)
     }
 
-    /// Whether the replica at `place` has refused a request lately, and has as many from here as it
-    /// had then.
+    /// Whether the replica at `place` recently refused a request, and still has as many of this
+    /// gateway's requests as then.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn is_full(&self, place: usize) -> bool {
         self.snapshot.entries[place].member.live.is_full(self.now)
     }
 
-    /// Requests that waited at the replica at `place` when it last reported; `None`: it has not
-    /// done so lately.
+    /// Waiting requests in the last report of the replica at `place`; `None` if the report is stale
+    /// or missing.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn reported_waiting(&self, place: usize) -> Option<f32> {
         let entry = &self.snapshot.entries[place];
         let waiting = |report: &Polled| report.reported.waiting;
         entry.with_fresh(self.now, self.stale, |report| report.map(waiting))
     }
 
-    /// How old the last report of the replica at `place` is; `None` before the first.
+    /// Age of the last report of the replica at `place`; `None` before the first.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn report_age(&self, place: usize) -> Option<Duration> {
         let age = |report: &Polled| self.now.saturating_sub(report.at);
         self.snapshot.entries[place].with_latest(|report| report.map(age))
     }
 
-    /// Tokens of KV that the replica at `place` can hold, as it last said.
+    /// KV cache capacity in tokens last reported by the replica at `place`.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn kv_tokens(&self, place: usize) -> Option<f32> {
         let polled = self.snapshot.entries[place].polled.as_ref();
         polled.and_then(|polled| polled.reported.kv_tokens)
     }
 
-    /// How often the process of the replica at `place` was seen to end or to be replaced: each time
-    /// its cache is lost.
+    /// Number of times the process of the replica at `place` ended or was replaced; each time its
+    /// cache is lost.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn restarts(&self, place: usize) -> u32 {
         self.snapshot.entries[place].member.restarts()
     }
 
-    /// Names of the models that the replica at `place` serves; `None` while they are unknown.
+    /// Names of the models of the replica at `place`; `None` while unknown.
     ///
     /// # Panics
-    /// There is no such place.
+    /// `place` is out of range.
     pub fn models(&self, place: usize) -> Option<&[Arc<str>]> {
         self.snapshot.entries[place].models.as_deref()
     }

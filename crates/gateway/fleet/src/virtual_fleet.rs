@@ -1,5 +1,5 @@
-//! A fleet in virtual time, for replays: no task and no connection. Its owner advances the clock
-//! and hands over what replicas report; decisions and estimates are those of [`Fleet`].
+//! A fleet in virtual time, for replays: without tasks or connections. Its owner advances the clock
+//! and supplies the reports; decisions and estimates are those of [`Fleet`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct VirtualFleet {
 }
 
 impl VirtualFleet {
-    /// At time 0.
+    /// A fleet at time 0.
     pub fn new(replicas: usize, settings: Settings) -> Self {
         let shared = Shared::new(settings, Clock::set());
         let target = |at: usize| Target {
@@ -36,7 +36,7 @@ impl VirtualFleet {
                 record.standing.saw_check(&Check::Healthy, &shared.settings);
             };
             entry.member.with(healthy);
-            // not by an update, which would be in the log
+            // set directly, because an update would be logged
             entry.member.live.set_condition(Condition::Ready);
         }
         Self {
@@ -50,7 +50,7 @@ impl VirtualFleet {
         &self.fleet
     }
 
-    /// Advances the clock, and does what was due until then. An earlier time changes nothing.
+    /// Advances the clock and runs the periodic work due until then. An earlier time is a no-op.
     pub fn advance(&mut self, now: Duration) {
         let shared = self.fleet.shared();
         while self.tick.min(self.learn) <= now {
@@ -67,7 +67,7 @@ impl VirtualFleet {
         shared.clock.advance(now);
     }
 
-    /// Notes the answer to a poll. One from a replica that does not exist is dropped.
+    /// Adds a replica's report. A report from an unknown replica is dropped.
     pub fn report(&self, id: ReplicaId, reported: Reported) {
         let shared = self.fleet.shared();
         let Some(member) = shared

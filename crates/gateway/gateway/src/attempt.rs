@@ -16,24 +16,25 @@ use crate::headers::to_client;
 use crate::models::{Destination, RETRY_AFTER};
 use crate::pool::{Pool, Routed};
 
-/// A replica's answer that goes to the client.
+/// The response of a replica that is relayed to the client.
 pub(crate) struct Answer {
     pub(crate) response: HttpResponse<Incoming>,
     pub(crate) routed: Routed,
 }
 
-/// A failed attempt, and the client's answer when no other attempt succeeds.
+/// A failed attempt, with the client's error response if no other attempt succeeds.
 pub(crate) struct AttemptError {
-    /// Nothing listens there: trying it took no time and is no retry.
+    /// Connection refused: the attempt cost no time and does not count as a retry.
     pub(crate) absent: bool,
-    /// It has no room.
+    /// The replica has no free capacity (429 or 503).
     pub(crate) refused: bool,
-    /// The replica did no part of the request: another one may get even what must not run twice.
+    /// The replica has not processed any of the request, so that even a non-idempotent request may
+    /// be retried.
     pub(crate) untouched: bool,
-    /// Replicas that answered 500, until it is known whose fault that is.
+    /// Replicas that answered 500, pending the decision whether the request itself is at fault.
     faults: Vec<Blame>,
     error: ApiError,
-    /// Its own answer.
+    /// The replica's own error response.
     response: Option<HttpResponse<Incoming>>,
 }
 
@@ -53,21 +54,21 @@ impl AttemptError {
         Self::new(destination.unroutable(none))
     }
 
-    /// Replicas that failed, where it may be the request's own fault.
+    /// Number of replicas that failed in a way that may be the request's own fault.
     pub(crate) fn faults(&self) -> usize {
         self.faults.len()
     }
 
-    /// Another replica has answered with `status`: where that is no error, the fault was this
-    /// replica's.
+    /// Another replica answered with `status`: a success proves that the fault lies with the
+    /// replicas that failed.
     pub(crate) fn contradicted(self, status: StatusCode) {
         if status.is_success() {
             self.faults.into_iter().for_each(Blame::failed);
         }
     }
 
-    /// This attempt and a later failed one as a single failure. The client learns of a fault before
-    /// it learns of a lack of room. The pair is refused where nothing but room was missing.
+    /// Merges this failure and a later one. The client's error prefers a fault to a lack of
+    /// capacity. The result counts as refused only if capacity was the sole problem.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
         let may_wait = |one: &Self| one.refused || one.absent;
         let (refused, is_later) = (
@@ -100,8 +101,8 @@ impl AttemptError {
     }
 }
 
-/// Sends the request with `body` to one replica and waits for the header of its answer, for as
-/// long as the replica is healthy. A request that is not repeatable is sent once.
+/// Sends the request with `body` to one replica and waits for the response header while the replica
+/// is healthy. A non-idempotent request is sent at most once.
 pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -177,8 +178,8 @@ pub(crate) async fn attempt(
     }
 }
 
-/// The outcome for a replica by the status of its answer. Another replica may still serve a request
-/// whose outcome here is not `Served`.
+/// Maps the status of a response to the outcome for its replica. Unless the outcome is `Served`, a
+/// retry on another replica may succeed.
 pub(crate) fn outcome_of(status: StatusCode) -> Outcome {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Outcome::Refused,

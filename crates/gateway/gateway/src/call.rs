@@ -1,4 +1,4 @@
-//! A request of a client, read and scanned once, sent to a replica as often as it takes.
+//! A client's request: read and scanned once, sent to as many replicas as retries need.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use crate::paths::{TEXT, check_path};
 use crate::pool::{Pool, Prompt};
 use crate::scan::{Fields, ScanError};
 
-/// Names a conversation, whatever the body says.
+/// Session id; it takes precedence over the fields of the body.
 const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
-/// Targets of a request in milliseconds; the second of each is what llm-d calls it now.
+/// Latency targets (SLO) of a request in milliseconds; the second name of each pair is the current
+/// one of llm-d.
 const SLO_TTFT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-slo-ttft-ms"),
     HeaderName::from_static("x-llm-d-slo-ttft-ms"),
@@ -34,39 +35,39 @@ const SLO_TPOT_MS: [HeaderName; 2] = [
     HeaderName::from_static("x-llm-d-slo-tpot-ms"),
 ];
 
-/// The head of the request to a replica.
+/// Method, path and headers of the request to a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     method: Method,
-    /// With its query.
+    /// Path and query.
     path: String,
     pub(crate) headers: HeaderMap,
 }
 
-/// One request.
+/// One proxied request.
 #[derive(Debug)]
 pub(crate) struct ProxiedRequest {
     pub(crate) id: String,
     pub(crate) head: Head,
     pub(crate) body: Bytes,
     fields: Fields,
-    /// The model that the client asks for.
+    /// The model named by the client.
     pub(crate) asked: Option<String>,
     pub(crate) prompt: Prompt,
-    /// The key's bearer, who pays for tokens.
+    /// The owner of the API key, whose token budget is charged.
     pub(crate) caller: Option<Arc<Caller>>,
-    /// What its answer costs.
+    /// Inputs for the cost of the response.
     pub(crate) price: CostBasis,
-    /// Running it twice does no harm.
+    /// The request is idempotent: a second execution does no harm.
     pub(crate) is_repeatable: bool,
-    /// Until the body has been sent.
+    /// This body's share of the memory budget, released once the body is sent.
     share: Option<BodyShare>,
 }
 
 impl ProxiedRequest {
     /// # Errors
-    /// The body is too large, does not arrive, or is neither a JSON object nor a form; the path may
-    /// be read as another one.
+    /// The body is too large, incomplete, or neither a JSON object nor a form; or the path is
+    /// ambiguous.
     pub(crate) async fn read(gateway: &Gateway, request: Request<Body>) -> Result<Self, Failure> {
         let id = request_id(&request);
         let extensions = request.extensions();
@@ -105,20 +106,20 @@ impl ProxiedRequest {
         })
     }
 
-    /// Makes the tokens of the prompt, where `pool` asks for them.
+    /// Tokenizes the prompt if `pool` needs its tokens.
     pub(crate) async fn tokenize(&mut self, pool: &Pool) {
         let path = self.head.path.split('?').next().unwrap_or_default();
         pool.tokenize(&mut self.prompt, path, &self.body).await;
     }
 
-    /// Asks for another model from now on: the name in the body is replaced in its place.
+    /// Replaces the model's name in the body, in place.
     pub(crate) fn rename(&mut self, model: &str) {
         if let Some(renamed) = self.fields.renamed(&self.body, model) {
             self.body = renamed;
         }
     }
 
-    /// The body has been sent. It `stays` where another replica may get it, too.
+    /// Marks the body as sent. It `stays` in memory if a later retry may need it.
     pub(crate) fn sent(&mut self, stays: bool) {
         self.share = None;
         if !stays {
@@ -126,7 +127,7 @@ impl ProxiedRequest {
         }
     }
 
-    /// The body with the output so far: the marks of an answer, with commas between.
+    /// The body with a `resume` member: the markers of the output so far, separated by commas.
     pub(crate) fn resumed(&self, marks: &[u8]) -> Bytes {
         let inside = memchr(b'{', &self.body).map_or(0, |at| at + 1);
         match marks.is_empty() {
@@ -148,12 +149,12 @@ impl ProxiedRequest {
         self.body.len()
     }
 
-    /// Whether errors have to be in Anthropic's form.
+    /// Whether errors must have Anthropic's format.
     pub(crate) fn is_anthropic(&self) -> bool {
         is_anthropic(self.path())
     }
 
-    /// Without its query.
+    /// The path without its query.
     pub(crate) fn path(&self) -> &str {
         let path = self.head.path.split('?').next();
         path.unwrap_or_default()
@@ -164,7 +165,7 @@ impl Head {
     /// The request to the replica at `url`.
     ///
     /// # Errors
-    /// The path cannot be one.
+    /// The path is not a valid URI.
     pub(crate) fn to(&self, url: &str, body: &Bytes) -> Result<Request<Bytes>, ApiError> {
         let uri: Result<Uri, _> = format!("{url}{}", self.path).parse();
         let uri = uri.map_err(|_| ApiError::no_route(&self.path))?;
@@ -176,19 +177,20 @@ impl Head {
     }
 }
 
-/// Endpoints that know no caches.
+/// Endpoints that do not use a prefix cache.
 const WITHOUT_CACHE: [&str; 3] = ["/tokenize", "/detokenize", "/count_tokens"];
 
-/// A body and the places of its fields.
+/// A request body and the byte ranges of its fields.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBody {
     pub(crate) fields: Fields,
     pub(crate) body: Bytes,
-    /// The body has got the salt of its key.
+    /// The cache salt of the API key has been added to the body.
     pub(crate) is_salted: bool,
 }
 
-/// Reads the fields that routing needs, and adds the salt of the key. `path` has no query.
+/// Locates the fields needed for routing, and adds the cache salt of the API key. `path` has no
+/// query.
 ///
 /// # Errors
 /// The body is neither a JSON object nor a form.
@@ -223,7 +225,7 @@ pub(crate) fn read(
     })
 }
 
-/// The body with another salt of the prefix cache.
+/// The body with its prefix-cache salt replaced or added.
 fn salted(body: &[u8], fields: &Fields, salt: &str) -> Bytes {
     if let Some(place) = fields.cache_salt.clone() {
         let (before, after) = (&body[..place.start], &body[place.end..]);
@@ -247,8 +249,8 @@ fn path_of(uri: &Uri) -> String {
         .to_owned()
 }
 
-/// What routing reads of a body. Only requests for text have to have one; of those without, and of
-/// forms, it is the model at most.
+/// The fields of a body that routing uses. Only text endpoints require a body; from a form, only
+/// the model is read.
 fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scanned {
     let asks =
         method == Method::POST.as_str() && (TEXT.contains(&path) || path.starts_with("/v1/chat/"));
@@ -259,9 +261,9 @@ fn fields_of(method: &str, path: &str, headers: &HeaderMap, body: &[u8]) -> Scan
     }
 }
 
-/// Whether a request may be sent to one more replica that may have done it already: what reads, and
-/// what is computed for its answer alone. Responses that a client does not wait for, or that are
-/// added to something, are not.
+/// Whether the request may be retried after a replica may already have executed it: reads, and
+/// computations without side effects. Background responses, and responses that are stored or
+/// appended to a conversation, are not idempotent.
 fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,
@@ -275,7 +277,7 @@ fn is_repeatable(method: &Method, path: &str, body: &[u8]) -> bool {
 
 type Scanned = Result<Fields, ScanError>;
 
-/// Seconds of the first of these headers that states milliseconds above 0.
+/// The first of these headers with a positive number of milliseconds, in seconds.
 fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     let mut values = names
         .iter()
@@ -284,7 +286,7 @@ fn seconds(headers: &HeaderMap, names: &[HeaderName]) -> Option<f32> {
     (milliseconds > 0.0 && milliseconds.is_finite()).then_some(milliseconds / 1e3)
 }
 
-/// The prompt as routing reads it. Prompts with other models or salts share nothing.
+/// The prompt in the form used for routing. Prompts with different models or salts share no prefix.
 pub(crate) fn prompt_of(fields: &Fields, body: &[u8], headers: &HeaderMap) -> Prompt {
     let texts = fields.prompt(body);
     let bytes = |range: &Option<std::ops::Range<usize>>| {

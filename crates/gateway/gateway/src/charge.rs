@@ -1,8 +1,8 @@
-//! The tokens that a key pays for a request: an estimate while the answer comes, then the answer's
-//! own usage where it has one.
+//! Token accounting of one request for its API key: an estimate while the response is streamed,
+//! replaced by the reported usage if there is one.
 //!
-//! Every request costs something, whenever its client leaves: the prompt when it is sent, a stream
-//! with each text, an answer in one piece by the time it took so far.
+//! A client that disconnects still pays: for the prompt as soon as the request is sent, for each
+//! streamed text, and for the elapsed time of a response in one piece.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,25 +15,26 @@ use crate::pool::{Pool, Prompt};
 use crate::scan::Fields;
 use crate::usage::Usage;
 
-/// Bytes of a text that are one token where they come alone, and of each token of a longer one.
+/// A text of at most `ONE_TOKEN` bytes counts as one token; a longer text counts as one token for
+/// each `TOKEN_BYTES` bytes.
 const ONE_TOKEN: usize = 16;
 const TOKEN_BYTES: u64 = 4;
 
 /// The properties of a request that set its price.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CostBasis {
-    /// Bytes of the prompt that are text; 0 where no key pays for them.
+    /// Bytes of text in the prompt; 0 if no key is charged.
     prompt_bytes: usize,
-    /// The answer is the text of a model.
+    /// The response is generated text.
     is_text: bool,
-    /// It is to come event by event.
+    /// The request is for a stream of events.
     is_stream: bool,
     most_tokens: Option<u64>,
     pub(crate) choices: u64,
 }
 
 impl CostBasis {
-    /// `has_caller`: a key pays for the request.
+    /// `has_caller`: an API key is charged for the request.
     pub(crate) fn of(path: &str, fields: &Fields, body: &[u8], has_caller: bool) -> Self {
         let texts = fields.prompt(body);
         let texts = texts.iter().filter(|_| has_caller);
@@ -47,18 +48,19 @@ impl CostBasis {
     }
 }
 
-/// How an answer comes.
+/// How the response is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Event by event.
+    /// A stream of events.
     Events,
-    /// One body; the number of bytes received so far.
+    /// One body, with the number of bytes received so far.
     Whole(u64),
-    /// Compressed, or not shown to the gateway.
+    /// Compressed, or not visible to the gateway.
     Unread,
 }
 
-/// What one request costs. It ends once; dropped before, the client has left.
+/// The charge for one request. It is settled once; a drop before `end` means that the client
+/// disconnected.
 #[derive(Debug)]
 pub(crate) struct Charge {
     caller: Option<Arc<Caller>>,
@@ -66,22 +68,22 @@ pub(crate) struct Charge {
     asked: CostBasis,
     /// Estimated tokens of the prompt.
     prompt_tokens: u64,
-    /// Bytes that routing takes for the prompt.
+    /// Length of the prompt as routing measures it, in bytes.
     prompt_bytes: usize,
     began: Instant,
-    /// `None` before the answer's header.
+    /// `None` before the response header.
     delivery: Option<Delivery>,
     usage: Usage,
-    /// Tokens of the output, by the texts that came.
+    /// Output tokens, estimated from the texts received.
     said: u64,
-    /// The usage has counted all of the output that came.
+    /// The reported usage covers all output received so far.
     is_counted: bool,
     paid: u64,
     ended: bool,
 }
 
 impl Charge {
-    /// The request is sent: its prompt is paid for.
+    /// Charges for the prompt when the request is sent.
     pub(crate) fn begin(
         pool: Arc<Pool>,
         caller: Option<Arc<Caller>>,
@@ -110,12 +112,12 @@ impl Charge {
         charge
     }
 
-    /// The answer has begun.
+    /// Records the kind of delivery when the response begins.
     pub(crate) fn answered(&mut self, delivery: Delivery) {
         self.delivery = Some(delivery);
     }
 
-    /// An event has come, and this is its data.
+    /// Charges for the `data` of one event.
     pub(crate) fn event(&mut self, data: &[u8]) {
         if self.caller.is_none() || self.ended {
             return;
@@ -133,14 +135,14 @@ impl Charge {
         }
     }
 
-    /// `more` bytes of an answer in one piece have come.
+    /// Adds `more` bytes to a response in one piece.
     pub(crate) fn bytes(&mut self, more: usize) {
         if let Some(Delivery::Whole(bytes)) = &mut self.delivery {
             *bytes += more as u64;
         }
     }
 
-    /// The answer has a `usage`.
+    /// Applies a `usage` object of the response.
     pub(crate) fn usage(&mut self, json: &[u8]) {
         if self.ended {
             return;
@@ -150,14 +152,14 @@ impl Charge {
         self.pay(self.so_far());
     }
 
-    /// The request costs nothing, whatever follows: its answer is an error, never comes, or is one
-    /// piece that broke off.
+    /// Refunds the request for good: the response is an error, never arrives, or is a single body
+    /// that broke off.
     pub(crate) fn refund(&mut self) {
         self.ended = true;
         self.pay(0);
     }
 
-    /// The answer is over. `is_whole`: all of it has come.
+    /// Settles the charge at the end of the response. `is_whole`: the response is complete.
     pub(crate) fn end(&mut self, is_whole: bool) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -171,7 +173,7 @@ impl Charge {
         let is_known = self.is_counted || !self.asked.is_text;
         let unsaid = match self.delivery {
             _ if is_known => 0,
-            // the header of a stream comes with its first token
+            // the header of a stream arrives with its first token
             None if self.asked.is_stream => 0,
             Some(Delivery::Events) => 0,
             Some(Delivery::Whole(bytes)) if is_whole => bytes / TOKEN_BYTES,
@@ -181,7 +183,7 @@ impl Charge {
         self.pay(self.so_far() + unsaid.min(most));
     }
 
-    /// The tokens so far: of the prompt and of the output that has come.
+    /// Tokens so far, of the prompt and of the output received.
     fn so_far(&self) -> u64 {
         let prompt = self.usage.prompt_tokens.map(u64::from);
         let counted = self.usage.completion_tokens.map_or(0, u64::from);
@@ -192,7 +194,7 @@ impl Charge {
         prompt.unwrap_or(self.prompt_tokens) + output
     }
 
-    /// Sets the payment to `tokens`.
+    /// Sets the total charge to `tokens`.
     fn pay(&mut self, tokens: u64) {
         let before = std::mem::replace(&mut self.paid, tokens);
         let Some(caller) = &self.caller else {
@@ -212,8 +214,8 @@ impl Drop for Charge {
     }
 }
 
-/// Tokens in the texts of an event. Engines send one text for each token; a longer text counts as
-/// several tokens.
+/// Number of tokens in the texts of an event. Engines usually send one text for each token; a
+/// longer text counts as several tokens.
 fn tokens(said: &EventContent) -> u64 {
     let texts = said.texts.iter().map(|(_, text)| text.len());
     let tokens = texts.map(|bytes| match bytes {
@@ -223,8 +225,8 @@ fn tokens(said: &EventContent) -> u64 {
     tokens.sum()
 }
 
-/// Bytes of a text without the files in it: a picture costs by its size in pixels, and is hundreds
-/// of times longer as text.
+/// Length of a text in bytes, with embedded base64 files capped: the token cost of an image depends
+/// on its pixels and is far below the length of its encoding.
 fn text_bytes(text: &[u8]) -> usize {
     const FILE: &[u8] = b";base64,";
     const FILE_BYTES: usize = 4096;

@@ -1,15 +1,15 @@
-//! Steps through JSON text without a parser: strings are skipped with `memchr`, nested values by
+//! A cursor over JSON text without a parser: strings are skipped with `memchr`, nested values by
 //! counting brackets.
 
 use std::ops::Range;
 
 use memchr::memchr2;
 
-/// Bytes that are looked at one by one before `memchr2` starts.
+/// Bytes to scan one by one before a call of `memchr2` pays off.
 const NEAR: usize = 16;
 
-/// The place of the next quote or backslash. Text with many escapes has them so close together that
-/// starting `memchr2` would cost more than looking.
+/// Position of the next quote or backslash. In text with many escapes they are close together, and
+/// a byte-wise scan is faster than starting `memchr2`.
 fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let matters = |byte: &u8| matches!(byte, b'"' | b'\\');
     let (near, far) = rest.split_at(rest.len().min(NEAR));
@@ -17,13 +17,13 @@ fn quote_or_backslash(rest: &[u8]) -> Option<usize> {
     found.or_else(|| Some(NEAR + memchr2(b'"', b'\\', far)?))
 }
 
-/// The place of a byte that JSON does not allow.
+/// Position of a byte that is invalid in JSON.
 #[derive(Debug)]
 pub(crate) struct Malformed {
     pub(crate) at: usize,
 }
 
-/// A place in JSON text. Its steps take whole strings, values and marks.
+/// A cursor over JSON text that advances by whole strings, values and punctuation.
 pub(crate) struct Cursor<'a> {
     body: &'a [u8],
     at: usize,
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The string that begins here.
+    /// Consumes the string at the cursor.
     pub(crate) fn string(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         self.expect(b'"')?;
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The value that begins here, of any type.
+    /// Consumes the value at the cursor, of any type.
     pub(crate) fn value(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         match self.body.get(start) {
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// An object or array.
+    /// Consumes an object or array.
     fn nested(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let mut depth = 0usize;
@@ -112,7 +112,7 @@ impl<'a> Cursor<'a> {
         Err(Malformed { at: start })
     }
 
-    /// A number, `true`, `false` or `null`.
+    /// Consumes a number, `true`, `false` or `null`.
     fn word(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let part = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);

@@ -1,8 +1,8 @@
-//! The end of an answer that comes as a stream.
+//! Detects the end of a streamed response.
 //!
-//! A connection that closes in good order ends a body, not an answer: a server that was stopped
-//! does so, too. The protocol of the endpoint defines the event that ends an answer, and the member
-//! of the event that shows it. The same name elsewhere is an argument of a tool or a server's own.
+//! A clean end of the body is no proof of a complete response: a server that shuts down also closes
+//! its connections cleanly. Each protocol defines the final event and the member that identifies
+//! it. The same name at another level belongs to tool arguments or to a server's extension.
 
 use axum::http::StatusCode;
 use memchr::memmem;
@@ -12,12 +12,12 @@ use crate::events::{data, values};
 
 const DONE: &[u8] = b"[DONE]";
 
-/// The rule for the end of an endpoint's streams.
+/// The end-of-stream rule of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// A `finish_reason` of every choice, or of some and `[DONE]`; an `error`.
+    /// A `finish_reason` for every choice; or `[DONE]` after at least one; or an `error`.
     Choices,
-    /// An event whose `type` is one of these.
+    /// An event with one of these values of `type`.
     Types(&'static [&'static str]),
     /// The end of the body.
     Other,
@@ -32,21 +32,21 @@ const RESPONSES: Protocol = Protocol::Types(&[
     "error",
 ]);
 
-/// Finds the end of one answer in its events.
+/// Detects the end of one response from its events.
 #[derive(Debug)]
 pub(crate) struct EndDetector {
     protocol: Protocol,
     choices: u64,
-    /// Choices that have ended.
+    /// Number of finished choices.
     finished: u64,
-    /// Events have a place for the reason of an end.
+    /// Events have a `finish_reason` member.
     has_reasons: bool,
-    /// The last event has come.
+    /// The final event has been received.
     is_final: bool,
 }
 
 impl EndDetector {
-    /// For an answer at `path` with this number of choices.
+    /// A detector for the response at `path` with this number of choices.
     pub(crate) fn new(status: StatusCode, path: &str, choices: u64) -> Self {
         let protocol = match path {
             _ if status != StatusCode::OK => Protocol::Other,
@@ -65,12 +65,12 @@ impl EndDetector {
         }
     }
 
-    /// Another replica goes on with the answer.
+    /// Resets the state because another replica resumes the response.
     pub(crate) fn begin_again(&mut self) {
         (self.finished, self.is_final) = (0, false);
     }
 
-    /// An event has come.
+    /// Processes one event.
     pub(crate) fn see(&mut self, event: &[u8]) {
         match self.protocol {
             _ if self.is_final => {}
@@ -101,12 +101,12 @@ impl EndDetector {
         }
     }
 
-    /// Whether the answer is whole.
+    /// Whether the response is complete.
     pub(crate) fn has_come(&self) -> bool {
         self.is_final || self.finished >= self.choices || self.protocol == Protocol::Other
     }
 
-    /// Whether `rest`, which no empty line ends, is an event all the same.
+    /// Whether `rest`, which lacks the terminating empty line, is still a valid event.
     pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
         let is_whole = |data: &[u8]| {
             data == DONE || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
@@ -117,19 +117,19 @@ impl EndDetector {
         }
     }
 
-    /// Whether the event is `[DONE]` although the answer is not whole.
+    /// Whether the event is a premature `[DONE]`, before the response is complete.
     pub(crate) fn belies(&self, event: &[u8]) -> bool {
         is_done(event) && !self.has_come()
     }
 
-    /// Whether nothing is to follow.
+    /// Whether the final event has been received.
     pub(crate) fn is_final(&self) -> bool {
         self.is_final
     }
 }
 
-/// Whether an event may end a choice or the answer. Most events have a reason that is null, and
-/// need no parser.
+/// Whether an event may end a choice or the response. Most events have a null `finish_reason` and
+/// are not parsed.
 fn may_end(event: &[u8]) -> bool {
     const REASON: &[u8] = b"\"finish_reason\"";
     let is_null = |at: usize| {

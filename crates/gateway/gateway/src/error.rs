@@ -1,4 +1,4 @@
-//! Errors of a start, and of another configuration.
+//! Errors at start-up and at a reload.
 
 use penstock_fleet::FleetError;
 use penstock_routing::ProfileError;

@@ -1,4 +1,4 @@
-//! The events of a stream, and the text of each choice in an event or a whole answer.
+//! The events of a stream (SSE), and the text of each choice in an event or a whole response.
 
 use std::borrow::Cow;
 
@@ -7,14 +7,14 @@ use bytes::BytesMut;
 use memchr::{memchr2_iter, memmem};
 use serde_json::Value;
 
-/// Bytes that one event may have. A stream whose event has no end below it is broken off.
+/// Maximum size of one event in bytes. A stream with a larger event is aborted.
 pub(crate) const MOST_EVENT: usize = 4 << 20;
 
-/// Whole events of a stream, however its bytes are cut.
+/// Splits a stream into whole events, independent of how its bytes are chunked.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     held: BytesMut,
-    /// Bytes of it in which no event ends.
+    /// Length of the prefix of `held` known to contain no end of an event.
     scanned: usize,
 }
 
@@ -23,12 +23,12 @@ impl Events {
         self.held.extend_from_slice(bytes);
     }
 
-    /// The next event, with the empty line behind it.
+    /// The next event, including the empty line that ends it.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
         let ends = memchr2_iter(b'\n', b'\r', &self.held[self.scanned..]);
         let mut ends = ends.map(|at| self.scanned + at);
         let Some(end) = ends.find_map(|at| Some(at + empty_line(&self.held[at..])?)) else {
-            // the line that may be followed by an empty one
+            // the last line break may be the first half of an empty line
             self.scanned = self.held.len().saturating_sub(2);
             return None;
         };
@@ -36,25 +36,25 @@ impl Events {
         Some(self.held.split_to(end).freeze())
     }
 
-    /// Whether the event behind the last whole one is larger than any may be.
+    /// Whether the incomplete event exceeds the maximum size.
     pub(crate) fn is_too_large(&self) -> bool {
         self.held.len() > MOST_EVENT
     }
 
-    /// Bytes behind the last whole event.
+    /// Number of bytes after the last whole event.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// What is behind the last whole event.
+    /// Takes the bytes after the last whole event.
     pub(crate) fn rest(&mut self) -> Bytes {
         self.scanned = 0;
         std::mem::take(&mut self.held).freeze()
     }
 }
 
-/// Bytes of a line's end that begins here and the empty line behind it. Lines end with LF, CR or
-/// both; a CR at the end of what has come may be half of both.
+/// Length of the line end at the start of `rest` and the empty line after it. Lines end with LF, CR
+/// or CRLF; a CR at the end of the buffer may be half of a CRLF.
 fn empty_line(rest: &[u8]) -> Option<usize> {
     match rest {
         [b'\n', b'\n', ..] | [b'\r', b'\r', ..] => Some(2),
@@ -64,7 +64,7 @@ fn empty_line(rest: &[u8]) -> Option<usize> {
     }
 }
 
-/// The places of the lines of an event's data, without their field names.
+/// Byte ranges of the `data` lines of an event, without the field name.
 pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let ends = memchr2_iter(b'\n', b'\r', event).chain([event.len()]);
     let lines = ends.scan(0, |start, end| {
@@ -78,7 +78,7 @@ pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<u
     })
 }
 
-/// The data of an event: the text of its lines, with line ends between them.
+/// The data of an event: its `data` lines, joined by line breaks.
 pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut lines = data_lines(event).map(|line| &event[line]);
     let (first, second) = (lines.next()?, lines.next());
@@ -89,15 +89,15 @@ pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(lines.join(&b'\n').trim_ascii().to_vec().into())
 }
 
-/// The JSON values of an event's data. The protocols have one; some servers send a value on each
+/// The JSON values in an event's data. The protocols send one; some servers send one value on each
 /// line.
 pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
     let values = serde_json::Deserializer::from_slice(data).into_iter();
     values.map_while(Result::ok)
 }
 
-/// Events of a stream in these bytes. One that is cut at its mark is missed: the count is for
-/// rates.
+/// Approximate number of events in these bytes, for rates. An event is missed if a chunk boundary
+/// cuts its `data:`.
 pub(crate) fn count(bytes: &[u8]) -> u32 {
     let first = u32::from(bytes.starts_with(b"data:"));
     first + memmem::find_iter(bytes, b"\ndata:").count() as u32
@@ -107,15 +107,15 @@ pub(crate) fn count(bytes: &[u8]) -> u32 {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventContent {
     pub(crate) texts: Vec<(u64, String)>,
-    /// Reasons for which choices end.
+    /// Finish reasons, by choice.
     pub(crate) finishes: Vec<(u64, String)>,
-    /// It is an error.
+    /// The event is an error.
     pub(crate) failed: bool,
 }
 
 impl EventContent {
-    /// The content of `value` in any API whose answers are text: chats, completions, Anthropic's
-    /// messages, responses. Reasoning and the arguments of tool calls are text, too.
+    /// Extracts the content of `value` for every text API: chat completions, completions, Anthropic
+    /// messages, responses. Reasoning and the arguments of tool calls count as text.
     pub(crate) fn of(value: &Value) -> Self {
         let mut said = Self {
             failed: !value["error"].is_null(),
@@ -143,11 +143,11 @@ impl EventContent {
         self.finish(index, &choice["finish_reason"]);
     }
 
-    /// Anthropic's messages and responses: one choice.
+    /// Anthropic messages and OpenAI responses, which have a single choice.
     fn other(&mut self, value: &Value) {
         let kind = value["type"].as_str().unwrap_or_default();
         self.failed |= matches!(kind, "error" | "response.failed");
-        // it repeats the texts of the events before it
+        // a `.done` event repeats the text of its deltas
         if kind.ends_with(".done") {
             return;
         }

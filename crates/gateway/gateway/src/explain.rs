@@ -1,4 +1,4 @@
-//! `POST /route/explain`: what would become of a request now, and why.
+//! `POST /route/explain`: a dry run of the routing decision, with its reasons.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::exact::Held;
 use crate::gateway::Gateway;
 use crate::pool::RoutingTrace;
 
-/// The decision for the body, with the scores of every replica. Nothing is sent or reserved; of a
-/// rule with several targets one is drawn. 404 unless the gateway explains its decisions.
+/// The decision for the body, with the scores of every replica. The request is neither sent nor
+/// reserved; a rule with several targets draws one. Answers 404 unless `explain` is enabled.
 pub(crate) async fn explain(
     State(gateway): State<Arc<Gateway>>,
     request: Request<Body>,
@@ -48,7 +48,7 @@ pub(crate) async fn explain(
     Ok(json(answer.to_string().into_bytes()))
 }
 
-/// Candidates in their order, then the others.
+/// The candidates in order of preference, then all other replicas.
 fn replicas(look: &RoutingTrace) -> Vec<Value> {
     let all = &look.view.replicas;
     let Ok(decision) = &look.decision else {

@@ -1,4 +1,4 @@
-//! Failover of a stream: when its replica dies, another replica continues the answer.
+//! Failover of a stream: when its replica dies, another replica resumes the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,46 +19,47 @@ use crate::pool::Pool;
 use crate::resume_markers::Marked;
 use crate::text_resume::Continued;
 
-/// Most replicas that may continue one answer: a request that kills replicas is given up.
+/// Upper bound of failovers for one response: a request that kills replicas is abandoned.
 const MOST: usize = 5;
-/// Between attempts when all replicas have been tried.
+/// Pause before the next round when all replicas have been tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The request of an answer, kept to be sent to another replica.
+/// A request that is kept so that another replica can resume its response.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) call: ProxiedRequest,
     pub(crate) pool: Arc<Pool>,
-    /// The model's name there.
+    /// The model's name in the pool.
     pub(crate) model: String,
 }
 
-/// The search for another replica.
+/// The search for a replica that resumes the response.
 pub(crate) type ResumeFuture = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
 
-/// How another replica learns where it goes on.
+/// How another replica learns the position at which to resume.
 #[derive(Debug)]
 enum Way {
     Marks(Marked),
     Text(Box<Continued>),
 }
 
-/// The state from which another replica can continue an answer.
+/// State from which another replica can resume a response.
 #[derive(Debug)]
 pub(crate) struct Failover {
     way: Way,
-    /// The last words of the replica that broke off, for a client that gets no more.
+    /// Final bytes of the replica that broke off, for a client whose response cannot be resumed.
     pub(crate) last_words: Bytes,
     began: Instant,
     times: usize,
-    /// The request's body, which another replica would get; `None`: there was no room for it.
+    /// Memory share of the kept request body; `None` if the budget is exhausted.
     kept: Option<BodyShare>,
 }
 
 impl Failover {
-    /// For an answer with marks, or one that can be continued by its text. Where no room is left to
-    /// keep the request, failover is off and the marks are only taken out.
+    /// Failover for a response with resume markers, or one that can be resumed from its text. If
+    /// there is no memory to keep the request, failover is disabled and the markers are only
+    /// stripped.
     pub(crate) fn of(trip: &RequestContext, headers: &HeaderMap) -> Option<Self> {
         let way = match is_marked(headers) && is_read(headers) {
             true => Way::Marks(Marked::default()),
@@ -84,12 +85,12 @@ impl Failover {
         })
     }
 
-    /// Whether another replica could go on with the answer.
+    /// Whether another replica may resume the response.
     pub(crate) fn may_go_on(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Takes a whole event of the replica; adds to `out` what the client may have now.
+    /// Processes a whole event of the replica; appends the events released to the client to `out`.
     pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
         match &mut self.way {
             Way::Marks(marked) => marked.pass(event, out),
@@ -97,7 +98,7 @@ impl Failover {
         }
     }
 
-    /// What was held back, when the answer has ended.
+    /// The events held back, when the response has ended.
     pub(crate) fn rest(&mut self) -> Vec<Bytes> {
         match &mut self.way {
             Way::Marks(marked) => marked.rest(),
@@ -105,7 +106,7 @@ impl Failover {
         }
     }
 
-    /// Whether the replica itself says that it cannot go on.
+    /// Whether the replica itself has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         match &self.way {
             Way::Marks(marked) => marked.failed(),
@@ -113,8 +114,8 @@ impl Failover {
         }
     }
 
-    /// Begins to look for another replica than the one that broke off; `None` where the answer
-    /// cannot go on.
+    /// Starts the search for a replica other than the lost one; `None` if the response cannot be
+    /// resumed.
     pub(crate) fn go_on(
         &mut self,
         trip: &Arc<RequestContext>,
@@ -143,7 +144,7 @@ impl Failover {
         Some(Box::pin(elsewhere(trip.clone(), body, lost, fits)))
     }
 
-    /// Notes that another replica has taken over.
+    /// Records that another replica has taken over.
     pub(crate) fn gone_on(&mut self, trip: &RequestContext, address: &str) {
         if let Way::Text(text) = &mut self.way {
             text.moved();
@@ -158,12 +159,12 @@ impl Failover {
     }
 }
 
-/// Whether the answer can go on elsewhere.
+/// Whether the response has resume markers.
 fn is_marked(headers: &HeaderMap) -> bool {
     headers.contains_key(RESUMABLE)
 }
 
-/// The stream's text so far, where it may go on by it.
+/// The text accumulator of the stream, if it may be resumed from its text.
 fn by_text(trip: &RequestContext, headers: &HeaderMap) -> Option<Continued> {
     let config = &trip.gateway.config;
     let wanted = config.resume_by_text && config.resume_timeout_s > 0.0 && is_read(headers);
@@ -172,10 +173,10 @@ fn by_text(trip: &RequestContext, headers: &HeaderMap) -> Option<Continued> {
         .flatten()
 }
 
-/// Whether an answer with these headers can continue another one.
+/// Whether a response with these headers can continue a broken one.
 type Fits = fn(&HeaderMap) -> bool;
 
-/// Sends `body` to other replicas until one continues the answer.
+/// Sends `body` to other replicas until one resumes the response.
 async fn elsewhere(
     trip: Arc<RequestContext>,
     body: Bytes,
@@ -190,7 +191,7 @@ async fn elsewhere(
         let (mut tried, mut attempts) = (vec![lost], 0);
         while attempts <= trip.gateway.config.retries {
             let Ok(routed) = trip.pool.route(&trip.model, &trip.call.prompt, &tried) else {
-                // all were tried, or are not ready
+                // all replicas were tried, or none is ready
                 tokio::time::sleep(PAUSE).await;
                 tried.truncate(1);
                 continue;

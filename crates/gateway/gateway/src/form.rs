@@ -1,15 +1,15 @@
-//! Forms (RFC 7578), in which files are sent to models that hear and see: where one names its
-//! model.
+//! Multipart forms (RFC 7578), used to upload files to audio and image models: finds the part that
+//! names the model.
 
 use std::ops::Range;
 
 use axum::http::{HeaderMap, header};
 use memchr::memmem;
 
-/// More are no headers of a part.
+/// Maximum size of a part's headers in bytes.
 const MOST_HEAD: usize = 8 << 10;
 
-/// Why a body is no form that can be routed.
+/// Why a body is not a routable form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FormError {
     #[error("The request body is not a whole form (byte {at}).")]
@@ -18,7 +18,7 @@ pub(crate) enum FormError {
     Twice,
 }
 
-/// What separates the parts of a form; `None` where the body is none.
+/// The boundary of a multipart form; `None` if the body is not one.
 pub(crate) fn boundary(headers: &HeaderMap) -> Option<String> {
     let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let (kind, parameters) = kind.split_once(';')?;
@@ -39,15 +39,15 @@ fn parameter(parameters: &str, name: &str) -> Option<String> {
     Some(quoted.unwrap_or(value).to_owned())
 }
 
-/// The place of the value of the part `model`.
+/// Byte range of the value of the part `model`.
 ///
 /// # Errors
-/// The form is cut off, or has two such parts: a replica might read the other one.
+/// The form is truncated, or has two such parts: a replica might read the other one.
 pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, FormError> {
     let delimiter = format!("\r\n--{boundary}");
     let finder = memmem::Finder::new(delimiter.as_bytes());
     let malformed = |at: usize| FormError::Malformed { at };
-    // the first delimiter has no line before it
+    // the first delimiter has no preceding line break
     let mut at = match body.starts_with(&delimiter.as_bytes()[2..]) {
         true => delimiter.len() - 2,
         false => finder.find(body).ok_or(malformed(0))? + delimiter.len(),
@@ -62,7 +62,7 @@ pub(crate) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         let near = &rest[line..rest.len().min(line + MOST_HEAD)];
         let head = memmem::find(near, b"\r\n\r\n").ok_or(malformed(at))?;
         let value = at + line + head + 4;
-        // a part without a byte ends with the line of its head
+        // the delimiter of an empty part shares its line break with the part's headers
         let length = finder.find(&body[value - 2..]).ok_or(malformed(value))?;
         let end = (value - 2 + length).max(value);
         if is_model(&near[..head]) && found.replace(value..end).is_some() {

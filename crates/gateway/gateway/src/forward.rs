@@ -1,4 +1,4 @@
-//! The path of a request.
+//! The request path of the proxy.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,8 +23,7 @@ use crate::relay::ResponseBody;
 
 pub(crate) const DECISION: &str = "x-penstock-decision";
 
-/// Any request: admits it, reads it, picks a replica and sends it, to one replica after the other
-/// until one answers.
+/// Handles any proxied request: admits, reads and routes it, and tries replicas until one answers.
 pub(crate) async fn forward(
     State(gateway): State<Arc<Gateway>>,
     request: Request<Body>,
@@ -71,9 +70,9 @@ async fn answered(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<Resp
     }
 }
 
-/// Tries one replica after the other until one answers or the retries are used up. After a 500 one
-/// more replica is tried: if it serves the request, the fault was the first replica's. A request
-/// that must not run twice ends at the first replica that may have run it.
+/// Tries replicas one by one until one answers or the retries are used up. A 500 is retried on one
+/// more replica: if that one succeeds, the first replica was at fault. A non-idempotent request is
+/// not retried after a replica may have executed it.
 async fn round(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -117,7 +116,7 @@ async fn round(
     }
 }
 
-/// The client's answer: the replica's, as it comes.
+/// Builds the client's response, which streams the replica's.
 fn relayed(
     gateway: &Arc<Gateway>,
     call: ProxiedRequest,

@@ -1,4 +1,4 @@
-//! State that all requests share.
+//! State shared by all requests.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,15 +19,15 @@ use crate::models::{Destination, Models};
 use crate::pool::Pool;
 use crate::stop::ShutdownSignal;
 
-/// A body where nothing else is said: images as text are the largest.
+/// Default maximum size of a body; the largest are images encoded as text.
 const MAX_BODY_BYTES: usize = 20 << 20;
 
-/// The gateway: pools, rules, keys, counts.
+/// The gateway: pools, rules, keys and counters.
 #[derive(Debug)]
 pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) client: Client,
-    /// For what is asked of replicas unasked, with their key.
+    /// Client for the gateway's own requests to replicas (polls), with their key.
     pub(crate) poller: Client,
     pub(crate) models: Models,
     pub(crate) classes: Classes,
@@ -36,20 +36,20 @@ pub struct Gateway {
     /// Unix time, in seconds.
     pub(crate) started: u64,
     pub(crate) guard: Arc<Guard>,
-    /// Pools as they were configured last; held while they change.
+    /// The pools as last configured; locked during a reload.
     pub(crate) pools: Mutex<Vec<PoolConfig>>,
-    /// Warnings of the configuration that the log has already.
+    /// Configuration warnings that have been logged.
     warned: Mutex<Vec<String>>,
     bodies: BodyBudget,
-    /// Bodies of requests whose streams may go on elsewhere.
+    /// Memory budget of the request bodies kept for failover.
     pub(crate) kept_bodies: BodyBudget,
-    /// Ends what a drain has waited for in vain.
+    /// Ends streams that outlast the drain.
     pub(crate) stopper: ShutdownSignal,
     open: Arc<AtomicUsize>,
     draining: AtomicBool,
 }
 
-/// A request inside; dropped when its answer has ended.
+/// An admitted request; dropped at the end of its response.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicUsize>);
 
@@ -103,7 +103,7 @@ impl Gateway {
         })
     }
 
-    /// Logs the warnings of a configuration that are new.
+    /// Logs the configuration warnings that are new.
     pub(crate) fn warn(&self, warnings: &[String]) {
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         for warning in warnings.iter().filter(|one| !warned.contains(one)) {
@@ -112,10 +112,10 @@ impl Gateway {
         *warned = warnings.to_vec();
     }
 
-    /// Leave for one more request.
+    /// Admits one more request.
     ///
     /// # Errors
-    /// 503 while draining, 429 when as many as may be are inside.
+    /// 503 while draining, 429 at the maximum number of requests in flight.
     pub(crate) fn admit(&self) -> Result<Place, ApiError> {
         if self.draining() {
             return Err(ApiError::unavailable("The gateway is shutting down.", 5));
@@ -134,25 +134,25 @@ impl Gateway {
         Ok(read_body(request, limit, limits, &self.bodies).await?)
     }
 
-    /// A body that arrives in pieces.
+    /// A buffer for a body that arrives in pieces.
     pub(crate) fn hold_body(&self) -> HeldBody {
         self.bodies.hold()
     }
 
-    /// What bodies that are read take of.
+    /// Memory budget of the bodies being read.
     pub(crate) fn bodies(&self) -> &BodyBudget {
         &self.bodies
     }
 
-    /// Bytes that a body may have.
+    /// Maximum size of a body in bytes.
     pub(crate) fn most_bytes(&self) -> usize {
         self.config.limits.max_body_bytes.unwrap_or(MAX_BODY_BYTES)
     }
 
-    /// Where requests for a model go; to the pool `only`, if one is named.
+    /// The destination for a model, limited to the pool `only` if given.
     ///
     /// # Errors
-    /// 404: no such model there.
+    /// 404: no such model.
     pub(crate) fn destination(
         &self,
         asked: Option<&str>,
@@ -164,7 +164,7 @@ impl Gateway {
         })
     }
 
-    /// Which requests go before it while its pool is saturated.
+    /// The class of a request, which sets its order in a saturated pool's queue.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,
@@ -175,7 +175,7 @@ impl Gateway {
         self.classes.class(headers, caller, pool, usual)
     }
 
-    /// From now on new requests are refused.
+    /// Starts refusing new requests.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -184,12 +184,12 @@ impl Gateway {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether so many requests are inside that what is not for a client is given up.
+    /// Whether the load is so high that optional work, such as mirroring, is skipped.
     pub(crate) fn is_busy(&self) -> bool {
         self.open_requests() > self.config.max_requests / 2
     }
 
-    /// Requests inside.
+    /// Number of requests in flight.
     pub fn open_requests(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
@@ -204,8 +204,8 @@ impl Gateway {
         self.metrics.page(&self.config.version, &pools, counts)
     }
 
-    /// Waits until the replicas of every pool have been looked at once, for at most `patience`.
-    /// Whether one takes requests.
+    /// Waits up to `patience` until the replicas of every pool have been checked once. Returns
+    /// whether a replica takes requests.
     pub async fn ready(&self, patience: Duration) -> bool {
         for pool in self.models.pools().iter() {
             pool.fleet.ready(patience).await;

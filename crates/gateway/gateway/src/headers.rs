@@ -23,7 +23,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Takes out what concerns one connection only.
+/// Removes hop-by-hop headers.
 pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -37,8 +37,8 @@ pub(crate) fn end_to_end(headers: &mut HeaderMap) {
     }
 }
 
-/// Makes the head of a replica's answer that of the gateway's own connection: HTTP/1.0, and a
-/// length beside chunks, are no business of the client's.
+/// Prepares the head of a replica's response for the client's connection: sets the version to
+/// HTTP/1.1 and drops hop-by-hop headers, and a length beside chunked encoding.
 pub(crate) fn to_client(parts: &mut Parts) {
     if parts.headers.contains_key(header::TRANSFER_ENCODING) {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -47,25 +47,25 @@ pub(crate) fn to_client(parts: &mut Parts) {
     parts.version = Version::HTTP_11;
 }
 
-/// Whether the answer comes as events that can be read.
+/// Whether the response is an uncompressed event stream.
 pub(crate) fn is_read(headers: &HeaderMap) -> bool {
     is_stream(headers) && is_plain(headers)
 }
 
-/// Whether nothing has compressed the answer.
+/// Whether the response is uncompressed.
 pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     let encoding = headers.get(header::CONTENT_ENCODING);
     encoding.is_none_or(|one| one.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether the answer comes event by event.
+/// Whether the response is an event stream.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Makes a client's headers those of the request to a replica. The length is that of the body that
-/// is sent; the host is the replica's. Answers are read on their way, so they come as they are.
+/// Turns a client's headers into those of the request to a replica. Length and host are set for the
+/// new request. Compression is not requested, since the gateway reads responses as they pass.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,
@@ -108,17 +108,17 @@ pub(crate) fn to_replica(
     }
 }
 
-/// The key that a replica gets to see.
+/// The API key sent to replicas.
 #[derive(Debug, Clone)]
 pub(crate) enum BackendKey {
-    /// What the client sent: the gateway has no keys.
+    /// The client's key, because the gateway has no keys.
     Clients,
     None,
     Own(HeaderValue),
 }
 
 impl BackendKey {
-    /// What the gateway may send by itself.
+    /// The key for the gateway's own requests.
     pub(crate) fn own(&self) -> Option<HeaderValue> {
         match self {
             Self::Own(bearer) => Some(bearer.clone()),

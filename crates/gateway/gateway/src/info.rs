@@ -1,4 +1,4 @@
-//! What the gateway answers itself: models, health, version and metrics.
+//! Endpoints answered by the gateway itself: models, health, version and metrics.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json as value};
 
 use crate::gateway::Gateway;
 
-/// `GET /v1/models`: those of all pools, each once.
+/// `GET /v1/models`: the models of all pools, without duplicates.
 pub(crate) async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
     answer(&models_page(&gateway, None))
 }
@@ -23,7 +23,7 @@ pub(crate) fn models_page(gateway: &Gateway, only: Option<&str>) -> Value {
     value!({"object": "list", "data": data})
 }
 
-/// `GET /v1/models/{id}`. Names may hold slashes.
+/// `GET /v1/models/{id}`. Names may contain slashes.
 pub(crate) async fn model(
     State(gateway): State<Arc<Gateway>>,
     Path(id): Path<String>,
@@ -61,7 +61,7 @@ pub(crate) async fn health(State(gateway): State<Arc<Gateway>>) -> Result<Respon
     }
 }
 
-/// `GET /ready`: as `/health`, and 503 while draining.
+/// `GET /ready`: like `/health`, but 503 while draining.
 pub(crate) async fn ready(State(gateway): State<Arc<Gateway>>) -> Result<Response, Failure> {
     if gateway.draining() {
         return Err(ApiError::unavailable("The gateway is shutting down.", 5).into());

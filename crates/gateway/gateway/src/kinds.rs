@@ -1,5 +1,5 @@
-//! Kinds of the inference extension in the namespaces of pools, as the cluster has them now. What
-//! they mean is made in Python, where files of them are read too.
+//! Watch of the inference extension's resources in the namespaces of the pools. They are
+//! interpreted in Python, which also reads them from files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const KINDS: [((&str, &str), &str); 7] = [
     (LLM_D, "inferencemodelrewrites"),
 ];
 
-/// A resource, less what changes without a meaning for the gateway, such as its status.
+/// A resource without the parts that the gateway ignores, such as its status.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Resource {
@@ -48,10 +48,10 @@ struct Metadata {
     labels: BTreeMap<String, String>,
 }
 
-/// A cluster, and a namespace in it.
+/// A cluster and a namespace.
 type Place = (Cluster, String);
 
-/// The resources of all namespaces in which pools are InferencePools.
+/// The resources of all namespaces with InferencePools.
 #[derive(Debug)]
 pub(crate) struct Kinds {
     places: Vec<Place>,
@@ -60,7 +60,7 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Follows them on the current tokio runtime.
+    /// Starts the watches on the current tokio runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -96,12 +96,12 @@ impl Kinds {
         self.places.is_empty()
     }
 
-    /// A permit for each change.
+    /// Notified at each change.
     pub(crate) fn changed(&self) -> Arc<Notify> {
         self.changed.clone()
     }
 
-    /// Waits until all have been listed, for at most `patience`.
+    /// Waits up to `patience` until all resources have been listed.
     pub(crate) async fn ready(&self, patience: Duration) {
         let listed = async {
             while self.watchings.iter().any(|one| one.objects().is_none()) {

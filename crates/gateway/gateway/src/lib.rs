@@ -1,8 +1,8 @@
-//! Reverse proxy before replicas of OpenAI-compatible servers: it picks a replica for each request
-//! by load and cached prefix, streams the answer through, and goes on with another replica when one
+//! Reverse proxy for replicas of OpenAI-compatible servers: it picks a replica for each request by
+//! load and cached prefix, streams the response through, and resumes it on another replica when one
 //! fails.
 //!
-//! The path of a request, read downward: [`forward::forward`], [`call::ProxiedRequest::read`],
+//! The request path, in reading order: [`forward::forward`], [`call::ProxiedRequest::read`],
 //! [`pool::Pool::route`], [`relay::ResponseBody`].
 
 mod attempt;

@@ -1,10 +1,10 @@
-//! Members of a body that some policies ask for. They parse it, so they are asked only where a
-//! request comes so far.
+//! Body members needed by some policies. They require a full parse, which is done only if a policy
+//! reaches that point.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Endpoints whose answers are the text of a model.
+/// Endpoints whose responses are generated text.
 const TEXTS: [&str; 4] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -27,13 +27,13 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// `None` where the body is no JSON.
+    /// `None` if the body is not valid JSON.
     pub(crate) fn of(body: &[u8]) -> Option<Self> {
         serde_json::from_slice(body).ok()
     }
 
-    /// Whether a second computation of the request leaves nothing behind. Responses are stored by
-    /// default, and go on from others that one server has.
+    /// Whether a second computation of the request has no side effects. Responses are stored by
+    /// default, and may refer to earlier ones that a single server holds.
     pub(crate) fn are_repeatable(&self, path: &str) -> bool {
         let stored = match path == RESPONSES {
             true => self.store != Value::Bool(false),
@@ -43,9 +43,9 @@ impl Members {
         is_text(path) && !stored && !refers && self.background != Value::Bool(true)
     }
 
-    /// Whether a response leaves something that a client may find: a computation that it does not
-    /// wait for, an item of a conversation, or what it asks to be stored. One that is stored by
-    /// default, and whose answer does not come, has an id that no client knows.
+    /// Whether a response has side effects visible to a client: a background computation, an item
+    /// of a conversation, or explicit storage. A response stored by default, whose response was
+    /// never delivered, has an id unknown to the client.
     pub(crate) fn leave_something(&self) -> bool {
         let asked = |member: &Value| *member == Value::Bool(true);
         asked(&self.background) || asked(&self.store) || !self.conversation.is_null()
@@ -55,13 +55,13 @@ impl Members {
         self.stream == Value::Bool(true)
     }
 
-    /// Whether two computations say the same, as far as the request decides.
+    /// Whether two computations give the same text, as far as the sampling parameters go.
     pub(crate) fn are_deterministic(&self) -> bool {
         self.temperature.as_f64() == Some(0.0) || self.seed.is_number()
     }
 }
 
-/// Whether answers at `path` are the text of a model.
+/// Whether the responses at `path` are generated text.
 pub(crate) fn is_text(path: &str) -> bool {
     TEXTS.contains(&path)
 }

@@ -15,7 +15,7 @@ use crate::hedge::hedge_page;
 use crate::mirror::mirror_page;
 use crate::pool::Pool;
 
-/// Seconds.
+/// Bucket bounds in seconds.
 const DECISION: &[f64] = &[
     0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 1.0,
 ];
@@ -26,7 +26,7 @@ const FIRST_TOKEN: &[f64] = &[
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// By handler, whatever became of them.
+    /// By handler, for every outcome.
     pub(crate) http: Arc<RequestCounts>,
     /// By pool and outcome.
     endings: Mutex<BTreeMap<(Arc<str>, &'static str), u64>>,
@@ -56,7 +56,8 @@ impl Metrics {
         }
     }
 
-    /// A replica was picked so long after the request's arrival; `before` were tried already.
+    /// Records the time from a request's arrival to the choice of its replica; `before` is the
+    /// number of earlier attempts.
     pub(crate) fn decided(&self, after: Duration, before: usize) {
         match before {
             0 => self.decision.observe(after.as_secs_f64()),
@@ -68,12 +69,12 @@ impl Metrics {
         self.first_token.observe(after.as_secs_f64());
     }
 
-    /// A replica did not do it.
+    /// Counts a failed attempt.
     pub(crate) fn lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An answer that broke off goes on elsewhere after this time, or does not.
+    /// Records the duration of a successful failover, or a failed one.
     pub(crate) fn failover(&self, after: Option<Duration>) {
         match after {
             Some(after) => self.failover.observe(after.as_secs_f64()),
@@ -81,12 +82,12 @@ impl Metrics {
         }
     }
 
-    /// There was no room to keep the request of a stream.
+    /// Counts a stream whose request could not be kept for lack of memory.
     pub(crate) fn not_kept(&self) {
         self.not_kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The gateway was full.
+    /// Counts a request refused at the maximum number in flight.
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -103,7 +104,8 @@ impl Metrics {
         *endings.entry((pool.clone(), word)).or_default() += 1;
     }
 
-    /// The metrics page: with the requests that are open, and those that were sent again.
+    /// The metrics page; `open` is the number of requests in flight, `stale` the number of requests
+    /// sent again on a stale connection.
     pub(crate) fn page(
         &self,
         version: &str,
@@ -242,7 +244,7 @@ fn replicas_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
     ages_page(page, &views);
 }
 
-/// How old what a replica said of itself is.
+/// Age of each replica's last report.
 fn ages_page(page: &mut Page<'_>, views: &[(&Arc<str>, View)]) {
     let name = "penstock:gateway_replica_report_age_seconds";
     page.head(name, "gauge", "Age of its last report, polled or pushed.");

@@ -1,4 +1,4 @@
-//! Which pool a model is in.
+//! Maps models to pools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use penstock_routing::Unroutable;
 use crate::config::ModelRule;
 use crate::pool::Pool;
 
-/// Seconds after which a client may try again.
+/// `Retry-After` in seconds.
 pub(crate) const RETRY_AFTER: u32 = 1;
 
-/// The rules and pools, in use; replaced as a whole.
+/// The rules and pools in force; replaced as a whole.
 #[derive(Debug)]
 pub(crate) struct Models(ArcSwap<Known>);
 
@@ -28,7 +28,7 @@ struct Rule {
     name: String,
     targets: Vec<Target>,
     priority: i32,
-    /// Draws so far.
+    /// Number of draws so far.
     drawn: AtomicU64,
 }
 
@@ -39,36 +39,36 @@ struct Target {
     weight: u32,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug)]
 pub(crate) struct Destination {
     pub(crate) pool: Arc<Pool>,
-    /// The model's name there, if it is another one.
+    /// The model's name in the pool, if it differs.
     pub(crate) renamed: Option<String>,
-    /// The priority of requests without an objective.
+    /// The default priority, for requests without an objective.
     pub(crate) priority: i32,
 }
 
 impl Destination {
-    /// What the client gets where no replica takes the request.
+    /// The client's error when no replica can take the request.
     pub(crate) fn unroutable(&self, none: Unroutable) -> ApiError {
         let pool = &self.pool.name;
         ApiError::unavailable(format!("Pool {pool}: {none}."), RETRY_AFTER)
     }
 }
 
-/// Whether `only` leaves the pool.
+/// Whether `only` allows the pool.
 pub(crate) fn is_in(pool: &Pool, only: Option<&str>) -> bool {
     only.is_none_or(|only| *pool.name == *only)
 }
 
 impl Models {
-    /// `rules` name only pools that there are.
+    /// `rules` must only name existing pools.
     pub(crate) fn new(rules: &[ModelRule], pools: Vec<Arc<Pool>>) -> Self {
         Self(ArcSwap::from_pointee(Known::new(rules, pools)))
     }
 
-    /// From now on these count. Requests that have their destination keep it.
+    /// Replaces rules and pools for new requests; requests already routed are unaffected.
     pub(crate) fn replace(&self, rules: &[ModelRule], pools: Vec<Arc<Pool>>) {
         self.0.store(Arc::new(Known::new(rules, pools)));
     }
@@ -77,9 +77,10 @@ impl Models {
         self.0.load().pools.clone()
     }
 
-    /// By an exact rule, else by what replicas list, else where a replica lists no models, else by
-    /// the rule `*`; `None` where no pool has the model. A request without a model goes to the
-    /// first pool. `only`: no other pool is asked for.
+    /// Looks up the destination by an exact rule, else by the models that replicas list, else a
+    /// pool with a replica that lists no models, else by the rule `*`; `None` if no pool has the
+    /// model. A request without a model goes to the first pool. `only` limits the search to one
+    /// pool.
     pub(crate) fn destination(
         &self,
         model: Option<&str>,
@@ -88,7 +89,8 @@ impl Models {
         self.0.load().destination(model.unwrap_or_default(), only)
     }
 
-    /// Names that clients may ask for: exact rules, and what replicas list. `only`: in this pool.
+    /// Valid model names: exact rules, and models that replicas list. `only` limits them to one
+    /// pool.
     pub(crate) fn names(&self, only: Option<&str>) -> Vec<String> {
         self.0.load().names(only)
     }
@@ -171,12 +173,12 @@ fn serving<'a>(pools: impl Iterator<Item = &'a Arc<Pool>>, model: &str) -> Optio
 }
 
 impl Rule {
-    /// By weight: of each run of as many draws as the weights add up to, every target gets its own
-    /// number, spread over the run.
+    /// Weighted draw: in each run of draws as long as the sum of the weights, every target is
+    /// chosen as often as its weight, spread evenly over the run.
     fn draw(&self, only: Option<&str>) -> Option<Destination> {
         let targets = || self.targets.iter().filter(|one| is_in(&one.pool, only));
         let total: u64 = targets().map(|one| u64::from(one.weight)).sum();
-        // a step that shares no factor with the total visits every number of a run once
+        // a step coprime to the total visits every number of a run once
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut left = number.wrapping_mul(coprime(total)) % total.max(1);
         let chosen = targets().find(|target| {
@@ -192,7 +194,7 @@ impl Rule {
     }
 }
 
-/// A number near the golden section of `total` that shares no factor with it.
+/// A number coprime to `total`, near its golden section.
 fn coprime(total: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

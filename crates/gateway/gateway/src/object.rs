@@ -1,24 +1,24 @@
-//! The members of a JSON object that the gateway knows, found while its bytes pass.
+//! Incremental reader that extracts a JSON object's known members while its bytes pass.
 //!
-//! Only the protocol's own: members of the object itself and, in events, of the answer that they
-//! carry (`message` of Anthropic's, `response` of OpenAI's). What has the same name further inside
-//! is a tool's arguments, a schema or the client's own data.
+//! Only members defined by the protocol count: those of the object itself and, in events, of the
+//! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names further
+//! inside belong to tool arguments, a schema or the client's own data.
 
 use memchr::memchr2;
 
-/// Bytes of a value that is reported; longer ones pass.
+/// Maximum size in bytes of a reported value; a longer value passes unreported.
 const MOST_VALUE: usize = 16 << 10;
-/// Bytes of the longest name that is known.
+/// Length in bytes of the longest known name.
 const MOST_NAME: usize = 8;
 
-/// A member that is reported.
+/// A reported member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Member {
     Model,
     Usage,
 }
 
-/// A part of the text; the parts in order are the text.
+/// A segment of the text; concatenated in order, the segments give the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Segment<'a> {
     Text(&'a [u8]),
@@ -26,40 +26,40 @@ pub(crate) enum Segment<'a> {
     Value(Member, &'a [u8]),
 }
 
-/// Names that matter.
+/// Classes of member names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MemberName {
     Wanted(Member),
-    /// An answer inside an event.
+    /// Contains the response inside an event.
     Answer,
     Other,
 }
 
-/// Where a text is, however it is cut.
+/// State of the reader, independent of how the text is chunked.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectReader {
-    /// An event: its answer may be one level further inside.
+    /// The text is an event: its response may be nested one level deeper.
     is_event: bool,
-    /// It is no object: all of it is text.
+    /// The text is not an object and passes unread.
     is_other: bool,
     depth: usize,
-    /// The object at the second level is an answer.
+    /// The object at the second level is a response.
     in_answer: bool,
     in_string: bool,
     escaped: bool,
     /// The next string is a name.
     before_name: bool,
-    /// The name that is read, or was read last. `None`: what is read is no name.
+    /// The name being read, or the last one read. `None`: not inside a name.
     name: Option<Vec<u8>>,
-    /// The value that comes next, or is read now.
+    /// The member whose value comes next or is being read.
     wanted: Option<Member>,
     value: Vec<u8>,
-    /// The depth at which the value began, while it is read.
+    /// The depth at which the current value began.
     value_depth: Option<usize>,
 }
 
 impl ObjectReader {
-    /// For the events of a stream, or a whole answer.
+    /// A reader for the events of a stream, or for a whole response.
     pub(crate) fn new(is_event: bool) -> Self {
         Self {
             is_event,
@@ -67,7 +67,7 @@ impl ObjectReader {
         }
     }
 
-    /// More of the text.
+    /// Processes more of the text.
     pub(crate) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(Segment<'_>)) {
         let (mut text, mut at) = (0, 0);
         while at < bytes.len() && !self.is_other {
@@ -99,13 +99,13 @@ impl ObjectReader {
         put(&bytes[text..], &mut each);
     }
 
-    /// What was held back, when the text has ended; the next one begins.
+    /// Flushes the bytes held back at the end of the text and resets the reader.
     pub(crate) fn end(&mut self, mut each: impl FnMut(Segment<'_>)) {
         put(&self.value, &mut each);
         *self = Self::new(self.is_event);
     }
 
-    /// Reads on in a value from `at`; where its text ends.
+    /// Continues a value from `at`; returns the start of the following text.
     fn read_value(
         &mut self,
         bytes: &[u8],
@@ -181,7 +181,7 @@ impl ObjectReader {
         }
     }
 
-    /// Whether the members of the object here are looked at.
+    /// Whether the members at this level are read.
     fn is_followed(&self) -> bool {
         self.depth == 1 || (self.depth == 2 && self.in_answer)
     }

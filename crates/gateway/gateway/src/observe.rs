@@ -1,5 +1,5 @@
-//! What fleet, pool, metrics and the caller's account learn from an answer while it passes, and
-//! the one change that is made to it: the model's name.
+//! Observes a response as it passes, for fleet, pool, metrics and token accounting. It makes one
+//! change: the model's name.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,13 +18,13 @@ use crate::object::{Member, ObjectReader, Segment};
 use crate::pool::{Pool, Routed};
 use crate::rename::Rename;
 
-/// An answer under way, whichever door it leaves by. It ends once.
+/// A response in flight, through the proxy or Envoy. It ends once.
 #[derive(Debug)]
 pub(crate) struct ResponseObserver {
     gateway: Arc<Gateway>,
     pool: Arc<Pool>,
     charge: Charge,
-    /// The replica, until it has ended its part.
+    /// The replica, until its part has ended.
     routed: Option<Routed>,
     arrived: Instant,
     delivery: Delivery,
@@ -35,7 +35,7 @@ pub(crate) struct ResponseObserver {
 }
 
 impl ResponseObserver {
-    /// The answer to a request that `arrived` then, from the replica that was picked.
+    /// The response to a request that `arrived` at that time, from the chosen replica.
     pub(crate) fn new(
         gateway: Arc<Gateway>,
         pool: Arc<Pool>,
@@ -57,7 +57,7 @@ impl ResponseObserver {
         }
     }
 
-    /// The header has come. `rename`: the names that the model has there, and for the client.
+    /// Processes the header. `rename`: the model's names at the replica and for the client.
     pub(crate) fn began(
         &mut self,
         status: StatusCode,
@@ -77,12 +77,12 @@ impl ResponseObserver {
         }
     }
 
-    /// Whether the answer comes event by event.
+    /// Whether the response is an event stream.
     pub(crate) fn is_stream(&self) -> bool {
         self.delivery == Delivery::Events
     }
 
-    /// Whether a name in it is another one for the client.
+    /// Whether the model's name is rewritten.
     pub(crate) fn renames(&self) -> bool {
         self.rename.is_some()
     }
@@ -91,12 +91,12 @@ impl ResponseObserver {
         self.ended
     }
 
-    /// Where the answer comes from; `None` while another replica is looked for.
+    /// The current replica; `None` during a failover.
     pub(crate) fn routed(&self) -> Option<&Routed> {
         self.routed.as_ref()
     }
 
-    /// The replica did not finish it: its reservation ends, the answer may go on elsewhere.
+    /// The replica failed to finish the response: its reservation ends, and a failover may follow.
     pub(crate) fn lost(&mut self, outcome: Outcome) {
         if let Some(routed) = self.routed.take() {
             self.gateway.metrics.lost();
@@ -109,7 +109,7 @@ impl ResponseObserver {
         self.routed = Some(routed);
     }
 
-    /// An event goes to the client; adds to `out` what it gets.
+    /// Processes an event; appends the client's version to `out`.
     pub(crate) fn event(&mut self, event: &[u8], out: &mut BytesMut) {
         self.count(data_lines(event).count());
         if let Some(data) = data(event) {
@@ -120,7 +120,7 @@ impl ResponseObserver {
         if !is_named && !has(b"\"usage\"") {
             return out.extend_from_slice(event);
         }
-        // the lines are one text: a member may begin on one and end on another
+        // the lines form one text: a member may begin on one line and end on another
         let lines: Vec<_> = data_lines(event).collect();
         let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
             return out.extend_from_slice(event);
@@ -141,7 +141,8 @@ impl ResponseObserver {
         out.extend_from_slice(&event[end..]);
     }
 
-    /// Bytes of an answer that comes whole, or cannot be read, go to the client.
+    /// Processes bytes of a response that is a single body or unreadable; returns the client's
+    /// version.
     pub(crate) fn part(&mut self, bytes: Bytes) -> Bytes {
         if self.delivery == Delivery::Unread {
             return bytes;
@@ -155,7 +156,7 @@ impl ResponseObserver {
         }
     }
 
-    /// What was held back of an answer that comes whole, at its end.
+    /// Flushes the bytes held back of a single-body response, at its end.
     pub(crate) fn rest(&mut self) -> Bytes {
         let mut out = BytesMut::new();
         let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
@@ -173,7 +174,7 @@ impl ResponseObserver {
             .read(text, |found| note(found, rename, charge, out));
     }
 
-    /// Data of a stream has come.
+    /// Counts the data lines of a stream.
     fn count(&mut self, lines: usize) {
         let Some(routed) = self.routed.as_mut().filter(|_| lines > 0) else {
             return;
@@ -185,7 +186,7 @@ impl ResponseObserver {
         routed.in_flight.tokens(lines as u32);
     }
 
-    /// The answer is over. Only the first call counts, and says so.
+    /// Ends the response. Returns true for the first call only.
     pub(crate) fn end(&mut self, outcome: Outcome) -> bool {
         if std::mem::replace(&mut self.ended, true) {
             return false;
@@ -202,7 +203,7 @@ impl ResponseObserver {
     }
 }
 
-/// Notes what was found in an answer; adds to `out` what stands for it, where names change.
+/// Records a segment of a response; appends its replacement to `out` if the model is renamed.
 fn note(found: Segment<'_>, rename: Option<&Rename>, charge: &mut Charge, out: &mut BytesMut) {
     let text = match (found, rename) {
         (Segment::Value(Member::Usage, json), _) => {

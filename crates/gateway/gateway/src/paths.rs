@@ -1,10 +1,10 @@
-//! Paths that go on to replicas as they are. What a replica or a proxy before it would read as
-//! another path is refused: the check of the path, and the key that it gets, would be for nothing.
+//! Paths are forwarded unchanged. A path that a replica or an upstream proxy might normalize to a
+//! different one is rejected, since that would bypass the check of the path and of the API key.
 
 use penstock_api_types::ApiError;
 
-/// What replicas answer to a POST with a body. Paths of `/v1` that have a line here have one in
-/// the counts of requests; the others share one.
+/// Endpoints for POST requests with a body. Each has its own label in the request metrics; all
+/// other paths of `/v1` share one.
 pub(crate) const TEXT: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -21,13 +21,14 @@ pub(crate) const TEXT: [&str; 13] = [
     "/detokenize",
 ];
 
-/// Names of models hold slashes, which clients encode.
+/// Model names contain slashes, which clients percent-encode.
 const MODELS: &str = "/v1/models/";
 
 /// Checks a path without its query.
 ///
 /// # Errors
-/// 400: an empty or a dot segment, an encoded slash, letter or control character, a parameter.
+/// 400: an empty or dot segment, an encoded slash, letter or control character, or a path
+/// parameter.
 pub(crate) fn check_path(path: &str) -> Result<(), ApiError> {
     let plain = match path.strip_prefix(MODELS) {
         Some(name) => decoded(name).is_some_and(|name| is_plain(&name)),
@@ -44,8 +45,8 @@ pub(crate) fn check_path(path: &str) -> Result<(), ApiError> {
     })
 }
 
-/// Without segments that name another place, and without what some servers take out of them. The
-/// last one may be empty.
+/// Whether the path has no empty or dot segments, and no characters that some servers strip. The
+/// last segment may be empty.
 fn is_plain(path: &str) -> bool {
     let mut segments = path.split('/').rev();
     let dots = |segment: &str| matches!(segment, "." | "..");
@@ -57,7 +58,7 @@ fn is_plain(path: &str) -> bool {
             .any(|byte| matches!(byte, b'\\' | b';') || byte.is_ascii_control())
 }
 
-/// Whether all that is encoded has to be.
+/// Whether only characters that need it are percent-encoded.
 fn encodes_little(path: &str) -> bool {
     let mut parts = path.split('%');
     parts.next();
@@ -73,7 +74,7 @@ fn encodes_little(path: &str) -> bool {
     })
 }
 
-/// `None` where the encoding is wrong.
+/// Percent-decodes; `None` if the encoding is invalid.
 fn decoded(path: &str) -> Option<String> {
     let mut parts = path.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

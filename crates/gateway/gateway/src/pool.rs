@@ -1,5 +1,5 @@
-//! A pool: a fleet, the profile that picks from it, and what its replicas are believed to have
-//! computed.
+//! A pool: a fleet, the profile that picks from it, and the estimated contents of its replicas'
+//! prefix caches.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,37 +22,37 @@ use crate::flow::FlowControl;
 use crate::hedge::Hedging;
 use crate::mirror::Mirror;
 
-/// Bytes of a prompt's JSON for one of its tokens, before answers have said how many there are.
+/// Initial estimate of the bytes of a prompt's JSON per token.
 const USUAL_BYTES: f32 = 4.0;
-/// Tokens that an answer gets in a second, before answers have said it.
+/// Initial estimate of output tokens per second.
 const USUAL_RATE: f32 = 40.0;
-/// Answers of fewer tokens say more of prompts than of the rate.
+/// Responses with fewer tokens are dominated by prefill and say little about the rate.
 const RATED_TOKENS: u32 = 8;
-/// Weight of one more answer in their mean, once there were as many.
+/// Minimum weights of a new sample in the running means.
 const MEAN_WEIGHT: f32 = 1.0 / 32.0;
 const RATE_WEIGHT: f32 = 1.0 / 8.0;
-/// Tokens of KV that a replica is taken to hold, while it does not say.
+/// Default KV capacity in tokens, for replicas that do not report theirs.
 const USUAL_KV_TOKENS: f32 = 2e6;
-/// How often a request that waits for its answer looks at its replica's health.
+/// Interval of health checks by a request that waits for its response.
 const HEALTH_TICK: Duration = Duration::from_millis(500);
 
-/// A prompt as routing sees it.
+/// A prompt, in the form used for routing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompt {
-    /// Links of `penstock_prefix::text_chain`.
+    /// Hash chain from `penstock_prefix::text_chain`.
     pub(crate) chain: Vec<u64>,
     pub(crate) bytes: usize,
-    /// Its tokens, where the pool has their tokenizer; else none.
+    /// Token ids if the pool has a tokenizer, otherwise empty.
     pub(crate) tokens: Vec<u32>,
-    /// It shares nothing by its tokens alone.
+    /// The prompt has a cache salt: equal tokens do not imply a shared prefix.
     pub(crate) salted: bool,
-    /// Hash of what names the conversation.
+    /// Hash of the session id.
     pub(crate) session: Option<u64>,
-    /// That of its class: above 0 critical, below 0 sheddable.
+    /// Priority of the request's class: above 0 critical, below 0 sheddable.
     pub(crate) priority: i32,
-    /// Targets that its headers state.
+    /// Latency targets from the headers.
     pub(crate) slo: Slo,
-    /// Addresses of the only replicas that may get it; `None`: all.
+    /// Addresses of the only eligible replicas; `None`: all.
     pub(crate) subset: Option<Vec<String>>,
 }
 
@@ -66,18 +66,18 @@ pub(crate) struct Pool {
     profile: ArcSwap<Profile>,
     index: Mutex<Index>,
     pub(crate) exact: Option<Exact>,
-    /// Bits of an f32.
+    /// Bytes of prompt per token; bits of an f32.
     bytes_per_token: AtomicU32,
-    /// Answers that it is learned from.
+    /// Number of responses in the mean.
     learned: AtomicU64,
-    /// Output tokens of an answer in a second; bits of an f32.
+    /// Output tokens per second of a response; bits of an f32.
     rate: AtomicU32,
     tickets: AtomicU64,
     pub(crate) expected: Expected,
 }
 
-/// Prompt tokens of the requests that were routed, and those of them that the chosen replicas were
-/// believed to hold: by the engines' counts of hits it shows whether decisions were right.
+/// Prompt tokens of routed requests, and the part estimated to be cached on the chosen replicas.
+/// Compared with the engines' hit counters, they show the accuracy of the estimates.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     prompt: AtomicU64,
@@ -100,21 +100,21 @@ impl Expected {
 #[derive(Debug, Default)]
 struct Index {
     prefixes: PrefixIndex,
-    /// Replicas that the index knows, with the number of their restarts.
+    /// Replicas in the index, with their restart counts.
     replicas: Vec<(ReplicaId, u32)>,
 }
 
-/// Estimates of the replicas' caches, by place.
+/// Estimates of the replicas' caches, by position in the view.
 #[derive(Debug, Default)]
 struct PrefixEstimate {
     /// Cached tokens of the prompt.
     cached: Vec<f32>,
     caches: Vec<CacheState>,
-    /// The first link of the prompt's chain that none has.
+    /// The first link of the prompt's chain that no replica has.
     unknown: Option<u64>,
 }
 
-/// Links that the replica at `place` can hold.
+/// Number of links that the replica at `place` can cache.
 fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
     let tokens = view.kv_tokens(place).unwrap_or(USUAL_KV_TOKENS);
     (tokens / unit_tokens).max(1.0)
@@ -124,7 +124,7 @@ fn capacity(view: &View, place: usize, unit_tokens: f32) -> f32 {
 #[derive(Debug)]
 pub(crate) struct Routed {
     pub(crate) decision: Decision,
-    /// Tokens of the prompt that the replica said it holds.
+    /// Cached tokens of the prompt, as published by the replica.
     held: Option<Held>,
     /// `http://host:port`
     pub(crate) url: Arc<str>,
@@ -146,20 +146,19 @@ impl fmt::Display for Routed {
 #[derive(Debug)]
 pub(crate) struct RoutingTrace {
     pub(crate) view: View,
-    /// Tokens of the prompt, and the estimated cached ones by replica; replicas beyond the end have
-    /// none.
+    /// Tokens of the prompt, and the estimated cached tokens by replica; missing entries are 0.
     pub(crate) prompt_tokens: f32,
     pub(crate) cached: Vec<f32>,
     pub(crate) caches: Vec<CacheState>,
     /// The cached tokens that each replica has published; empty without exact prefixes.
     pub(crate) held: Vec<Option<Held>>,
-    /// Tokens of a link of the prompt's chain.
+    /// Tokens per link of the prompt's chain.
     unit_tokens: f32,
     pub(crate) decision: Result<Decision, Unroutable>,
 }
 
 impl Pool {
-    /// Starts its fleet, on the current tokio runtime.
+    /// Starts the pool's fleet, on the current tokio runtime.
     ///
     /// # Errors
     /// [`StartError`]
@@ -192,12 +191,12 @@ impl Pool {
         })
     }
 
-    /// Decides by another profile from now on.
+    /// Replaces the profile for new requests.
     pub(crate) fn set_profile(&self, profile: Profile) {
         self.profile.store(Arc::new(profile));
     }
 
-    /// Picks a replica that serves `model` and has not been tried, and reserves its place.
+    /// Picks and reserves a replica that serves `model` and has not been tried.
     ///
     /// # Errors
     /// No replica can take the request.
@@ -229,7 +228,7 @@ impl Pool {
         })
     }
 
-    /// What would become of a request now. Nothing is reserved or noted.
+    /// Dry run of the routing decision, without reservation or feedback.
     pub(crate) fn explain(&self, model: &str, prompt: &Prompt) -> RoutingTrace {
         self.look(model, prompt, &[], self.tickets.load(Ordering::Relaxed))
     }
@@ -309,7 +308,7 @@ impl Pool {
         self.exact.as_ref().filter(|_| !prompt.tokens.is_empty())
     }
 
-    /// Makes the tokens of a request's prompt, where replicas say which ones they hold.
+    /// Tokenizes a request's prompt, if the pool has exact prefixes.
     pub(crate) async fn tokenize(&self, prompt: &mut Prompt, path: &str, body: &Bytes) {
         let asked = self.profile.load().needs_prefixes() && !prompt.salted;
         if let Some(exact) = self.exact.as_ref().filter(|_| asked) {
@@ -318,7 +317,7 @@ impl Pool {
         }
     }
 
-    /// Notes that a replica computes a prompt; it holds `capacity` links.
+    /// Records that a replica computes a prompt; `capacity` is its cache size in links.
     fn note(&self, replica: ReplicaId, chain: &[u64], capacity: f32) {
         if !chain.is_empty() && self.profile.load().needs_prefixes() {
             let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -326,7 +325,7 @@ impl Pool {
         }
     }
 
-    /// Ready when a replica's health checks fail.
+    /// Completes when a replica's health checks fail.
     pub(crate) async fn unhealthy(&self, id: ReplicaId) {
         loop {
             tokio::time::sleep(HEALTH_TICK).await;
@@ -343,17 +342,17 @@ impl Pool {
         replica.is_some_and(|replica| replica.condition == Condition::Unhealthy)
     }
 
-    /// Bytes of a prompt for one of its tokens.
+    /// Average bytes of prompt per token.
     pub(crate) fn bytes_per_token(&self) -> f32 {
         f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed))
     }
 
-    /// Tokens that an answer is taken to have after this time.
+    /// Estimated output tokens of a response after this time.
     pub(crate) fn tokens_in(&self, time: Duration) -> u64 {
         (f32::from_bits(self.rate.load(Ordering::Relaxed)) * time.as_secs_f32()) as u64
     }
 
-    /// Learns from an answer how fast its tokens came.
+    /// Updates the output rate from a finished response.
     pub(crate) fn learn_rate(&self, tokens: u32, time: Duration) {
         if tokens < RATED_TOKENS {
             return;
@@ -364,14 +363,14 @@ impl Pool {
         self.rate.store(mean.to_bits(), Ordering::Relaxed);
     }
 
-    /// Learns from an answer how many tokens a prompt of so many bytes had.
+    /// Updates the bytes per token from a response that reports its prompt tokens.
     pub(crate) fn learn(&self, bytes: usize, tokens: u32) {
         if bytes < TEXT_UNIT || tokens == 0 {
             return;
         }
         let mean = f32::from_bits(self.bytes_per_token.load(Ordering::Relaxed));
         let seen = (bytes as f32 / tokens as f32).clamp(0.5, 32.0);
-        // the guess before the first answer may be off by more than twice
+        // early samples weigh more, as the initial estimate may be off by more than a factor of 2
         let before = self.learned.fetch_add(1, Ordering::Relaxed);
         let weight = (1.0 / (before + 1) as f32).max(MEAN_WEIGHT);
         let mean = mean + weight * (seen - mean);
@@ -379,7 +378,7 @@ impl Pool {
             .store(mean.to_bits(), Ordering::Relaxed);
     }
 
-    /// Whether there is a replica that requests may be sent to.
+    /// Whether any replica is eligible for requests.
     pub(crate) fn has_replica(&self) -> bool {
         let view = self.fleet.view();
         let one_takes = view.one_takes_requests();
@@ -387,7 +386,7 @@ impl Pool {
         conditions.any(|condition| condition.takes_beside(one_takes))
     }
 
-    /// Whether a replica lists `model`; `None`: none does, and one lists no models at all.
+    /// Whether a replica lists `model`; `None`: no replica does, but at least one lists no models.
     pub(crate) fn serves(&self, model: &str) -> Option<bool> {
         let view = self.fleet.view();
         let lists = |place: usize| Some(view.models(place)?.iter().any(|one| **one == *model));
@@ -412,8 +411,8 @@ pub(crate) fn profile(config: &PoolConfig) -> Result<Profile, StartError> {
     })
 }
 
-/// Replicas that serve `model`: those that list it, or where none does those that list no models.
-/// `None` is all of them; requests without a model go anywhere.
+/// Replicas that serve `model`: those that list it, else those that list no models. `None` means
+/// all replicas, as for requests without a model.
 fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     if model.is_empty() {
         return None;
@@ -428,7 +427,7 @@ fn serving(view: &View, model: &str) -> Option<Vec<ReplicaId>> {
     (serving.len() < lists.len()).then_some(serving)
 }
 
-/// Those of `allowed` with an address in `subset`; without a subset all of them.
+/// The replicas of `allowed` with an address in `subset`; all of them without a subset.
 fn within(
     view: &View,
     allowed: Option<Vec<ReplicaId>>,
@@ -447,8 +446,7 @@ fn within(
 }
 
 impl Index {
-    /// Forgets replicas that are gone, whose ids do not come back, and those that have restarted
-    /// since.
+    /// Removes replicas from the index that are gone or have restarted; ids are never reused.
     fn forget_others(&mut self, replicas: impl Iterator<Item = (ReplicaId, u32)> + Clone) {
         if self.replicas.iter().copied().eq(replicas.clone()) {
             return;

@@ -1,11 +1,10 @@
-//! The body of an answer on its way from the replica to the client.
+//! The body of a response on its way from the replica to the client.
 //!
-//! Bytes go through as they come, pulled by the client's connection: a client that does not read
-//! stops the replica's stream, too. Pieces that have come together are sent together. Of a stream
-//! the client gets whole events, in this order: cut ([`Events`]), checked for the end
-//! ([`EndDetector`]), freed of marks and held back ([`Failover`]), counted and renamed
-//! ([`ResponseObserver`]). Where the replica marks its stream, another one continues it when it
-//! breaks off.
+//! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
+//! are available together are coalesced. A stream is forwarded in whole events, which pass these
+//! stages in order: split ([`Events`]), checked for the end ([`EndDetector`]), stripped of markers
+//! and held back ([`Failover`]), counted and renamed ([`ResponseObserver`]). A stream with resume
+//! markers is resumed by another replica if it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,33 +33,33 @@ use crate::rename::Rename;
 use crate::silence::StallTimer;
 use crate::stop::ShutdownWait;
 
-/// An answer.
+/// The body of one response.
 pub(crate) struct ResponseBody {
     source: Source,
     trip: Arc<RequestContext>,
     observer: ResponseObserver,
-    /// The stream's, until it breaks off for good.
+    /// Events of a stream, until it breaks off for good.
     events: Events,
     ending: EndDetector,
     failover: Option<Failover>,
     stall: StallTimer,
     stop: ShutdownWait,
-    /// Another pool gets the request, too, and both answers are compared.
+    /// Copies the response to a mirrored request for comparison.
     mirror: Option<Tap>,
     _place: Place,
 }
 
-/// What the next bytes come from.
+/// Source of the next bytes.
 enum Source {
     Replica(Gathered<Incoming>),
-    /// A replica that is to be found.
+    /// The search for another replica.
     Resuming(ResumeFuture),
 }
 
 type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
 
 impl ResponseBody {
-    /// `renamed` is the model's name at the replica, if it is another than was asked for.
+    /// `renamed` is the model's name at the replica, if it differs from the client's.
     pub(crate) fn new(
         mut trip: RequestContext,
         renamed: Option<&str>,
@@ -109,7 +108,7 @@ impl ResponseBody {
         self.observer.end(outcome);
     }
 
-    /// Takes bytes of the replica; returns the client's.
+    /// Processes bytes of the replica; returns the bytes for the client.
     fn passed(&mut self, bytes: Bytes) -> Bytes {
         if !self.observer.is_stream() {
             self.mirrored(&bytes);
@@ -123,7 +122,7 @@ impl ResponseBody {
         out.freeze()
     }
 
-    /// A whole event of the replica.
+    /// Processes a whole event of the replica.
     fn event(&mut self, event: Bytes, out: &mut BytesMut) {
         self.ending.see(&event);
         if self.ending.belies(&event) {
@@ -139,7 +138,7 @@ impl ResponseBody {
         }
     }
 
-    /// An event that the client may have.
+    /// Forwards an event to the client.
     fn give(&mut self, event: &Bytes, out: &mut BytesMut) {
         self.mirrored(event);
         self.observer.event(event, out);
@@ -151,7 +150,7 @@ impl ResponseBody {
         }
     }
 
-    /// Whether the replica does nothing, and its health checks fail.
+    /// Whether the replica has stalled and its health checks fail.
     fn hangs(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(routed) = self.observer.routed() else {
             return false;
@@ -160,7 +159,7 @@ impl ResponseBody {
         self.stall.poll(cx, || pool.is_unhealthy(replica))
     }
 
-    /// Starts the search for another replica; false where failover is impossible.
+    /// Starts the search for another replica; false if failover is impossible.
     fn goes_on(&mut self, why: &str) -> bool {
         let Some(routed) = self.observer.routed() else {
             return false;
@@ -188,7 +187,7 @@ impl ResponseBody {
         self.source = Source::Replica(Gathered::new(answer.response.into_body()));
     }
 
-    /// The replica does not finish its answer. `None`: another replica is searched for.
+    /// Handles a replica that failed to finish its response. `None`: a failover has started.
     fn breaks_off(&mut self, why: &str) -> Option<Polled> {
         match self.goes_on(why) {
             true => None,
@@ -196,7 +195,7 @@ impl ResponseBody {
         }
     }
 
-    /// Ends an answer that broke off, in a stream with an error event.
+    /// Ends a broken response; a stream gets an error event.
     fn broken_off(&mut self, error: &ApiError) -> Polled {
         self.end(Outcome::Failed);
         if !self.observer.is_stream() {
@@ -219,7 +218,7 @@ impl ResponseBody {
         )))
     }
 
-    /// The replica's bytes have ended. `None`: another replica is searched for.
+    /// Handles the end of the replica's bytes. `None`: a failover has started.
     fn ended(&mut self) -> Option<Polled> {
         let mut out = BytesMut::new();
         match self.observer.is_stream() {
@@ -238,7 +237,8 @@ impl ResponseBody {
         Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
     }
 
-    /// Adds the last event of a whole stream to `out`; returns why a stream is not whole.
+    /// Appends the last event of a complete stream to `out`; returns the reason if the stream is
+    /// incomplete.
     fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
         let rest = self.events.rest();
         let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
@@ -258,7 +258,7 @@ impl ResponseBody {
         None
     }
 
-    /// The connection to the replica broke.
+    /// Handles a broken connection to the replica.
     fn broke(&mut self, why: &str) -> Option<Polled> {
         let may_go_on = self.failover.as_ref().is_some_and(Failover::may_go_on);
         match !may_go_on && self.observer.is_stream() && self.ending.is_final() {
@@ -267,7 +267,7 @@ impl ResponseBody {
         }
     }
 
-    /// The next frame, or that the source is another one now.
+    /// Polls for the next frame; `None` if the source has changed.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
         if self.events.is_too_large() {
             let why = format!("an event is larger than {MOST_EVENT} bytes");
@@ -326,12 +326,12 @@ impl Body for ResponseBody {
         Poll::Ready(None)
     }
 
-    /// True at the end of an announced length, too: nothing is asked for after it.
+    /// True also at the end of a body with a known length, after which it is not polled again.
     fn is_end_stream(&self) -> bool {
         self.observer.has_ended() || (self.goes_straight() && self.source.is_end())
     }
 
-    /// The length of an answer that has one: it keeps its header.
+    /// The exact length, for a response that keeps its `Content-Length`.
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Replica(body) if self.goes_straight() => body.size_hint(),
@@ -341,7 +341,7 @@ impl Body for ResponseBody {
 }
 
 impl ResponseBody {
-    /// Whether the client gets what the replica sends, byte for byte.
+    /// Whether the replica's bytes are forwarded unchanged.
     fn goes_straight(&self) -> bool {
         !self.observer.renames() && !self.observer.is_stream()
     }
@@ -354,7 +354,7 @@ impl Source {
 }
 
 impl Drop for ResponseBody {
-    /// The client has left, or has all that was announced.
+    /// Dropped: the client has disconnected, or has received the whole body.
     fn drop(&mut self) {
         let is_whole = !self.observer.is_stream() || self.ending.has_come();
         let outcome = match self.source.is_end() && is_whole {

@@ -1,8 +1,8 @@
-//! Another configuration for a gateway that runs: pools, profiles, rules and objectives.
+//! Reload of the configuration of a running gateway: pools, profiles, rules and objectives.
 //!
-//! All of it is checked before any of it counts, so that a wrong file changes nothing. A request
-//! keeps the pool that it was sent to. Of a pool that stays, replicas that stay keep what is known
-//! of them: cached prefixes, pace, circuit breaker.
+//! A reload is atomic: everything is checked before anything is applied, so that an invalid file
+//! has no effect. A request stays in its pool. Replicas that remain in a pool keep their state:
+//! cached prefixes, throughput, circuit breaker.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,19 +23,19 @@ use crate::kinds::Kinds;
 use crate::mirror::MirrorSettings;
 use crate::pool::{Pool, profile};
 
-/// Members that a running gateway takes over.
+/// Members that a reload can change.
 const LIVE: [&str; 5] = ["pools", "models", "objectives", "watched", "warnings"];
-/// For the first look at the replicas of new pools; until then the old rules count.
+/// Time-out for the first health checks of new pools; the old rules stay in force until then.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Resources of a cluster change in groups: so long after the first one the others count, too.
+/// Debounce: resources of a cluster change in groups, and a reload waits this long for the rest.
 const GROUPED: Duration = Duration::from_millis(100);
 
-/// Makes the configuration anew, as JSON, with the resources of the cluster, a JSON array; or says
-/// what is wrong with its files.
+/// Regenerates the configuration as JSON from its files and the cluster's resources (a JSON array),
+/// or returns an error that describes the invalid file.
 pub type Reread = Box<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 
-/// What becomes of a pool.
+/// The new state of a pool.
 enum Next {
     New(Arc<Pool>),
     Kept {
@@ -49,7 +49,7 @@ enum Next {
 }
 
 impl Gateway {
-    /// Takes over what can change while it runs, and logs the names of the rest.
+    /// Applies the members that can change at run time, and logs the names of the others.
     ///
     /// # Errors
     /// [`StartError`]: the old configuration stays in force.
@@ -91,7 +91,7 @@ impl Gateway {
         next.collect()
     }
 
-    /// Names of what differs from the start and cannot change.
+    /// Names of changed members that need a restart.
     fn fixed(&self, config: &Config) -> Vec<String> {
         let (old, new) = (&self.config.given, &config.given);
         let all = old
@@ -163,24 +163,24 @@ impl Next {
     }
 }
 
-/// Makes the configuration again whenever one of its files changes, or the kinds of the cluster.
+/// Reloads the configuration when one of its files or the cluster's resources change.
 pub(crate) struct Reloader {
     gateway: Arc<Gateway>,
     reread: Reread,
     runtime: Handle,
     watch: Mutex<Watch>,
-    /// Held while the configuration is made.
+    /// Locked during a reload.
     kinds: Mutex<Followed>,
 }
 
 #[derive(Default)]
 struct Watch {
     files: Vec<PathBuf>,
-    /// Held for its thread.
+    /// Keeps the watching thread alive.
     _thread: Option<Arc<Reloaded<()>>>,
 }
 
-/// Kinds, and the task that waits for their changes.
+/// The watched resources, and the task that waits for their changes.
 struct Followed {
     kinds: Kinds,
     task: Option<AbortHandle>,
@@ -195,10 +195,11 @@ impl Drop for Followed {
 }
 
 impl Reloader {
-    /// On the current tokio runtime, until it is dropped. The gateway has the rules of `kinds`.
+    /// Starts the reloader on the current tokio runtime; a drop stops it. The gateway already has
+    /// the rules of `kinds`.
     ///
     /// # Errors
-    /// The files have become wrong since they were read.
+    /// A file has become invalid since it was read.
     pub(crate) fn start(
         gateway: Arc<Gateway>,
         reread: Reread,
@@ -221,7 +222,7 @@ impl Reloader {
         self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at these files from now on.
+    /// Replaces the watched files.
     fn watch(self: &Arc<Self>, files: Vec<PathBuf>) -> Result<(), String> {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         if watch.files == files {
@@ -230,7 +231,7 @@ impl Reloader {
         let weak: Weak<Self> = Arc::downgrade(self);
         let first = std::sync::atomic::AtomicBool::new(true);
         let read = move || match weak.upgrade() {
-            // What was read before the first look at the files' times is what counts.
+            // The first call comes at the start, when the configuration has just been read.
             _ if first.swap(false, std::sync::atomic::Ordering::Relaxed) => Ok(()),
             Some(reloader) => reloader.reload(),
             None => Ok(()),
@@ -240,7 +241,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Waits for changes of the kinds from now on.
+    /// Starts the task that waits for changes of the cluster's resources.
     fn follow(self: &Arc<Self>, followed: &mut Followed) {
         let (weak, changed) = (Arc::downgrade(self), followed.kinds.changed());
         let task = self.runtime.spawn(async move {

@@ -1,4 +1,4 @@
-//! The model's name in answers, put back to what was asked for.
+//! Restores the client's model name in responses.
 
 /// A replacement.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Rename {
         }
     }
 
-    /// What stands for the value of a member `model`, as JSON.
+    /// The replacement for the value of a member `model`, as JSON.
     pub(crate) fn of<'a>(&'a self, value: &'a [u8]) -> &'a [u8] {
         match serde_json::from_slice::<String>(value) {
             Ok(name) if name == self.from => &self.to,

@@ -1,32 +1,34 @@
-//! The marks in a replica's stream, taken out as it passes (`crates/server/server/src/marks.rs`).
+//! Resume markers in a replica's stream, stripped as it passes
+//! (`crates/server/server/src/marks.rs`).
 //!
-//! Events go to the client when the mark behind them has come, because another replica can continue
-//! from that mark. Events behind the last mark are held back: they end the answer or are remade.
+//! An event is released to the client when the marker after it has arrived, since another replica
+//! can resume from that marker. Events after the last marker are held back: they end the response
+//! or are recomputed.
 
 use axum::body::Bytes;
 use penstock_api_types::{FAILED_MARK, MARK};
 
-/// Most bytes of marks, and of events that are held back: beyond that the stream goes through as
-/// it comes, and cannot go on elsewhere. Some 40,000 tokens.
+/// Upper bounds in bytes of markers (some 40,000 tokens) and of held events. Beyond them the stream
+/// passes unbuffered and cannot be resumed.
 const MOST_MARKS: usize = 256 << 10;
 const MOST_HELD: usize = 4 << 20;
 
-/// The marks of one answer, from one replica or several.
+/// The markers of one response, from one or several replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Marked {
-    /// Events behind the last mark, and their bytes.
+    /// Events after the last marker, and their size.
     held: Vec<Bytes>,
     held_bytes: usize,
-    /// The marks so far, with commas between.
+    /// The markers so far, separated by commas.
     marks: Vec<u8>,
-    /// More than is kept: nothing is held back.
+    /// A bound was exceeded: events pass without being held back.
     flows: bool,
-    /// The replica says that it cannot go on.
+    /// The replica has reported that it cannot continue.
     failed: bool,
 }
 
 impl Marked {
-    /// A stream that cannot go on elsewhere: marks are taken out, and that is all.
+    /// For a stream that cannot be resumed: markers are only stripped.
     pub(crate) fn flowing() -> Self {
         Self {
             flows: true,
@@ -34,10 +36,10 @@ impl Marked {
         }
     }
 
-    /// Takes a whole event of the replica; adds to `out` those that the client may have.
+    /// Processes a whole event of the replica; appends the events released to the client to `out`.
     pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
         match event.strip_prefix(MARK).map(<[u8]>::trim_ascii_end) {
-            // what comes now is an error, for a client that has nowhere else to go
+            // the next event is an error, sent to the client if failover fails
             Some(FAILED_MARK) => self.failed = !self.flows,
             Some(mark) => {
                 self.note(mark);
@@ -72,14 +74,15 @@ impl Marked {
         self.marks.extend_from_slice(mark);
     }
 
-    /// What was held back, when the answer has ended.
+    /// The events held back, when the response has ended.
     pub(crate) fn rest(&mut self) -> Vec<Bytes> {
         self.held_bytes = 0;
         std::mem::take(&mut self.held)
     }
 
-    /// The members of the array `resume`, for another replica, `None` where the answer cannot go
-    /// on; and what the client gets if there is no other. The rest that was held back is dropped.
+    /// The members of the array `resume` for another replica, `None` if the response cannot be
+    /// resumed; and the final bytes for the client if failover fails. Other held events are
+    /// dropped.
     pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
         let last = self.rest();
         let last = match std::mem::take(&mut self.failed) {
@@ -89,7 +92,7 @@ impl Marked {
         ((!self.flows).then(|| self.marks.clone()), last)
     }
 
-    /// Whether the replica itself says that it cannot go on.
+    /// Whether the replica itself has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         self.failed
     }

@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 use crate::info;
 use crate::paths::TEXT;
 
-/// Audio, images, files, batches and what else replicas have.
+/// All other endpoints of replicas: audio, images, files, batches.
 const REST: &str = "/v1/{*path}";
 
 /// All endpoints, also below the configured root.

@@ -1,4 +1,4 @@
-//! The life of the process.
+//! Life cycle of the process.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::kinds::Kinds;
 use crate::reload::{Reloader, Reread};
 use crate::serving::Serving;
 
-/// Threads for work that blocks: looking up names, reading files.
+/// Threads for blocking work: name resolution, file reads.
 const BLOCKING_THREADS: usize = 16;
-/// For the first look at the replicas.
+/// Time-out for the first health checks of the replicas.
 const READY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1
-/// when a second signal cut it short. With `reread` it follows its files while it runs.
+/// Serves until SIGTERM, SIGINT or SIGHUP, drains, and returns the exit code: 0 after a drain, 1 if
+/// a second signal cut it short. With `reread` it reloads its configuration when files change.
 ///
 /// # Errors
 /// [`StartError`]
@@ -56,7 +56,8 @@ async fn live(config: Config, reread: Option<Reread>) -> Result<i32, StartError>
     Ok(wind_down(open, &mut signals, async |hurry| serving.drain(hurry).await).await)
 }
 
-/// The configuration with the rules of the cluster's kinds, so that the first request finds them.
+/// The configuration including the rules from the cluster's resources, so that they apply to the
+/// first request.
 async fn with_kinds(config: Config, kinds: &Kinds, reread: &Reread) -> Config {
     if kinds.is_empty() {
         return config;

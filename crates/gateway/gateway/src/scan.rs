@@ -1,8 +1,8 @@
-//! The fields of a request body that routing needs, found without parsing the rest.
+//! Locates the fields of a request body that routing needs, without parsing the rest.
 //!
-//! Strings are skipped with `memchr`, nested values by counting brackets: a prompt of 400 KB costs
-//! some 50 us. The body is forwarded as it came, so what is malformed further inside is for the
-//! replica to refuse. Two members of one name are refused here: a replica might read the other one.
+//! Strings are skipped with `memchr`, nested values by counting brackets: a prompt of 400 KB takes
+//! some 50 us. The body is forwarded unchanged, so errors further inside are left to the replica.
+//! Duplicate members are rejected here: a replica might read the other one.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use serde_json::Value;
 use crate::cursor::{Cursor, Malformed};
 use crate::form::{self, FormError};
 
-/// Places in the body of what was found; a value's place includes its quotes.
+/// Byte ranges of the fields in the body, including the quotes of strings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Fields {
     /// A string.
     pub(crate) model: Option<Range<usize>>,
-    /// The model is the text of a form's part, not JSON.
+    /// The model is the plain text of a form's part, not JSON.
     form: bool,
-    /// Values that make the prompt, in the order in which templates render them.
+    /// Values that make up the prompt, in the order of chat templates.
     prompt: [Option<Range<usize>>; PROMPT.len()],
-    /// Strings that name a conversation, the most specific first.
+    /// Strings that identify the session, the most specific first.
     session: [Option<Range<usize>>; SESSION.len()],
     pub(crate) cache_salt: Option<Range<usize>>,
     /// Numbers: `n`, `best_of`, and bounds of the output in tokens.
@@ -51,7 +51,7 @@ const MOST_TOKENS: [&[u8]; 3] = [
     b"max_output_tokens",
 ];
 
-/// Why a body is no request.
+/// Why a body is not a valid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScanError {
     #[error("The request body is not a JSON object.")]
@@ -118,7 +118,7 @@ impl Fields {
         })
     }
 
-    /// A body with another name of the model; `None` where it names none.
+    /// The body with the model's name replaced; `None` if it names no model.
     pub(crate) fn renamed(&self, body: &[u8], model: &str) -> Option<Bytes> {
         let place = self.model.clone()?;
         let name = match self.form {
@@ -151,7 +151,7 @@ impl Fields {
             return Err(ScanError::Twice { name });
         }
         let is_null = &body[value.clone()] == b"null";
-        // null is a place for a salt, too
+        // a null salt is kept as well, so that it can be replaced
         *place = (!is_null || name == b"cache_salt").then_some(value);
         match &self.model {
             Some(model) if body[model.start] != b'"' => Err(ScanError::Type { name: "model" }),
@@ -178,25 +178,25 @@ impl Fields {
         Some(&mut self.session[at])
     }
 
-    /// The values that make the prompt.
+    /// The values that make up the prompt.
     pub(crate) fn prompt<'a>(&'a self, body: &'a [u8]) -> Vec<&'a [u8]> {
         let found = self.prompt.iter().flatten();
         found.map(|range| &body[range.clone()]).collect()
     }
 
-    /// The value that names the conversation.
+    /// The value that identifies the session.
     pub(crate) fn session<'a>(&self, body: &'a [u8]) -> Option<&'a [u8]> {
         let found = self.session.iter().flatten().next();
         found.map(|range| &body[range.clone()])
     }
 
-    /// Choices of the answer to a request at `path`: `n` for each prompt.
+    /// Number of choices in the response at `path`: `n` for each prompt.
     pub(crate) fn choices(&self, path: &str, body: &[u8]) -> u64 {
         let each = number(body, &self.choices).unwrap_or(1).max(1);
         each.saturating_mul(self.prompts(path, body))
     }
 
-    /// Prompts of a request at `path`. Completions alone may have several.
+    /// Number of prompts in a request to `path`. Only completions may have several.
     fn prompts(&self, path: &str, body: &[u8]) -> u64 {
         let named = PROMPT.iter().zip(&self.prompt);
         let mut list = named.filter(|(name, _)| **name == b"prompt");
@@ -208,14 +208,14 @@ impl Fields {
         }
     }
 
-    /// Whether the answer is to come event by event.
+    /// Whether the request is for an event stream.
     pub(crate) fn is_stream(&self, body: &[u8]) -> bool {
         let value = self.stream.clone().map(|range| &body[range]);
         value == Some(b"true")
     }
 
-    /// Tokens that the output of a request at `path` may have, over all choices that are computed:
-    /// `best_of` for each prompt, where that is more than `n`. `None`: the replica sets the bound.
+    /// Upper bound of output tokens for a request to `path`, over all computed choices: the larger
+    /// of `best_of` and `n` for each prompt. `None`: the replica's default applies.
     pub(crate) fn most_tokens(&self, path: &str, body: &[u8]) -> Option<u64> {
         let bounds = self.most_tokens.iter();
         let bound = bounds.filter_map(|range| number(body, range)).min()?;
@@ -244,7 +244,7 @@ fn text(body: &[u8], range: &Range<usize>) -> Option<String> {
     serde_json::from_slice(&body[range.clone()]).ok()
 }
 
-/// A whole number. Some encoders write 2.0, and some servers take "2".
+/// An unsigned integer. Some encoders write 2.0, and some servers accept "2".
 fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     let value: Value = serde_json::from_slice(&body[range.clone()?]).ok()?;
     let whole = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
@@ -256,8 +256,8 @@ fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     }
 }
 
-/// The number of prompts in the JSON `value`: a text, a list of tokens, or a list of either. A list
-/// with a token in it is one prompt, whatever else it has.
+/// Number of prompts in the JSON `value`: a text, a list of tokens, or a list of either. A list
+/// that contains a token is a single prompt.
 fn prompts(value: &[u8]) -> u64 {
     let mut at = Cursor::new(value);
     let (mut count, mut more) = (0, at.take(b'['));

@@ -1,4 +1,4 @@
-//! A gateway that listens.
+//! A gateway with its listeners.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,27 +11,26 @@ use crate::error::StartError;
 use crate::gateway::Gateway;
 use crate::routes::router;
 
-/// How often a drain looks whether all requests have ended.
+/// Interval at which a drain checks for open requests.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// For the last bytes of connections.
+/// Time-out for flushing connections.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A gateway on its address.
+/// A gateway that listens on its address.
 #[derive(Debug)]
 pub struct Serving {
     pub gateway: Arc<Gateway>,
-    /// `http://host:port`, with the port that was taken, or `unix:path`.
+    /// `http://host:port` with the actual port, or `unix:path`.
     pub url: String,
-    /// Where Envoy asks, in the same form.
+    /// Address of the endpoint picker, in the same form.
     pub picker_url: Option<String>,
     connections: Connections,
     picker: Option<Connections>,
 }
 
-/// Streams of one connection beyond the requests that are open: those that are refused, and checks
-/// of health.
+/// HTTP/2 streams per connection beyond the open requests: for refusals and health checks.
 const MORE_STREAMS: u32 = 1000;
-/// Bytes of a message of Envoy around a body.
+/// Overhead of an Envoy message around a body, in bytes.
 const MESSAGE: usize = 1 << 20;
 
 impl Serving {
@@ -62,8 +61,8 @@ impl Serving {
         })
     }
 
-    /// Refuses new requests, waits for the open ones up to the configured time or until `hurry`,
-    /// and closes the connections.
+    /// Refuses new requests, waits for open ones until the configured time-out or `hurry`, and
+    /// closes the connections.
     pub async fn drain(self, hurry: impl Future<Output = ()>) {
         self.gateway.drain();
         let patience = Duration::from_secs_f64(self.gateway.config.drain_timeout_s);
@@ -88,7 +87,7 @@ impl Serving {
     }
 }
 
-/// Answers Envoy. A connection of Envoy carries a stream for each request that is open.
+/// Serves the endpoint picker. A connection from Envoy carries one stream for each open request.
 fn pick_for_envoy(listener: Listener, gateway: &Arc<Gateway>) -> Connections {
     let config = &gateway.config;
     let pool = config.ext_proc.as_ref().and_then(|at| at.pool.as_deref());

@@ -1,4 +1,4 @@
-//! A replica that has stopped in the middle of an answer.
+//! Detects a replica that stalls in the middle of a response.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks of silence, with a replica whose health checks fail, before an answer leaves it: few where
-/// another replica can continue the answer, many where leaving would end it.
+/// Silent ticks of an unhealthy replica before its response is given up: few if another replica can
+/// resume it, many if it would end.
 const SHORT: u32 = 1;
 const LONG: u32 = 10;
 
@@ -17,9 +17,9 @@ const LONG: u32 = 10;
 pub(crate) struct StallTimer {
     tick: Pin<Box<Sleep>>,
     patience: u32,
-    /// Something has come since the last tick.
+    /// Data has arrived since the last tick.
     is_restarted: bool,
-    /// Ticks without anything, while the replica is not healthy.
+    /// Silent ticks while the replica was unhealthy.
     ticks: u32,
 }
 
@@ -33,7 +33,7 @@ impl StallTimer {
         }
     }
 
-    /// Something has come.
+    /// Records that data has arrived.
     pub(crate) fn restart(&mut self) {
         self.is_restarted = true;
     }

@@ -1,11 +1,11 @@
-//! The moment at which streams that are still open are ended.
+//! The signal that ends all streams still open.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::sync::watch;
 
-/// Sends the signal at most once; a drop sends none.
+/// Sends the signal at most once; a drop does not send it.
 #[derive(Debug)]
 pub(crate) struct ShutdownSignal(watch::Sender<bool>);
 
@@ -32,12 +32,12 @@ impl ShutdownSignal {
 }
 
 impl ShutdownWait {
-    /// Whether it has come.
+    /// Whether the signal has been sent.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         matches!(self.0.as_mut().poll(cx), Poll::Ready(()))
     }
 
-    /// Ready when it has come.
+    /// Completes when the signal is sent.
     pub(crate) async fn come(self) {
         self.0.await
     }

@@ -1,8 +1,8 @@
-//! Failover by text, for servers that do not mark their streams.
+//! Failover by text, for servers whose streams have no resume markers.
 //!
-//! The text so far becomes the end of the prompt for the next replica. Its events continue the
-//! first stream: they keep the first id, time and model, repeat no role, and count the usage of
-//! both replicas. The bounds of tokens in the text are unknown, so this is not exact
+//! The text so far is appended to the prompt for the next replica. Its events are rewritten to
+//! continue the first stream: same id, time and model, no second role, and the usage of both
+//! replicas. The token boundaries of the text are unknown, so the result is not exact
 //! (docs/gateway-reference.md).
 
 use axum::body::Bytes;
@@ -13,11 +13,11 @@ use crate::events::data;
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const DONE: &[u8] = b"[DONE]";
-/// Bytes of a text that another replica may get; it is longer than any context.
+/// Maximum length of the text in bytes; it exceeds any context.
 const MOST_TEXT: usize = 4 << 20;
-/// Members of all events of one answer.
+/// Members that are equal in all events of one response.
 const SAME: [&str; 3] = ["id", "created", "model"];
-/// Members with which a text says too little, or another prompt is needed.
+/// Request members that make a response impossible to resume from its text.
 const UNFIT: [&str; 21] = [
     "tools",
     "functions",
@@ -42,33 +42,33 @@ const UNFIT: [&str; 21] = [
     "resume",
 ];
 
-/// The stream of one answer, from one replica or several.
+/// The stream of one response, from one or several replicas.
 #[derive(Debug)]
 pub(crate) struct Continued {
     is_chat: bool,
     text: String,
-    /// Tokens of it: by usage where events have it, else the events with text.
+    /// Its tokens: from usage if events have it, else the number of events with text.
     tokens: u64,
-    /// Those of replicas before this one.
+    /// Tokens from earlier replicas.
     before: u64,
     prompt_tokens: Option<u64>,
     /// The members [`SAME`] of the first event.
     same: Map<String, Value>,
-    /// The role has been said.
+    /// The role has been sent.
     has_role: bool,
-    /// Another replica goes on: its events are rewritten.
+    /// Another replica has taken over: its events are rewritten.
     is_rewritten: bool,
-    /// Choices of the answer, and those that have ended.
+    /// Choices of the response, and the finished ones.
     choices: u64,
     finished: u64,
-    /// The replica says that it cannot go on, and how.
+    /// The events in which the replica reports that it cannot continue.
     last_words: Option<Vec<u8>>,
-    /// The answer holds more than a text: tool calls, log probabilities, several choices.
+    /// The response is more than text: tool calls, log probabilities, several choices.
     is_unfit: bool,
 }
 
 impl Continued {
-    /// For an answer of `choices` to a request at `path`, where it may be continued.
+    /// For a response with `choices` to a request at `path`, if it can be resumed.
     pub(crate) fn of(path: &str, choices: u64) -> Option<Self> {
         [CHATS, COMPLETIONS].contains(&path).then(|| Self {
             is_chat: path == CHATS,
@@ -91,7 +91,7 @@ impl Continued {
         self.finished >= self.choices
     }
 
-    /// Takes a whole event of the replica; adds to `out` what the client gets of it.
+    /// Processes a whole event of the replica; appends the client's version to `out`.
     pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
         if let Some(words) = &mut self.last_words {
             words.extend_from_slice(&event);
@@ -109,7 +109,7 @@ impl Continued {
         }
     }
 
-    /// What is left at the end of the replica's bytes.
+    /// The remainder at the end of the replica's bytes.
     pub(crate) fn rest(&mut self) -> Vec<Bytes> {
         self.last_words
             .take()
@@ -118,13 +118,13 @@ impl Continued {
             .collect()
     }
 
-    /// Whether the replica itself says that it cannot go on.
+    /// Whether the replica itself has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         self.last_words.is_some()
     }
 
-    /// The replica broke off: the body for another one, `None` where the answer cannot go on; and
-    /// what the client gets if there is no other.
+    /// Handles a broken stream: the body for another replica, `None` if the response cannot be
+    /// resumed; and the final bytes for the client if failover fails.
     pub(crate) fn broken(&mut self, body: &[u8]) -> (Option<Bytes>, Bytes) {
         let words = self.last_words.take().unwrap_or_default();
         if self.has_finished() {
@@ -145,13 +145,13 @@ impl Continued {
         )
     }
 
-    /// Another replica goes on from here.
+    /// Records that another replica has taken over.
     pub(crate) fn moved(&mut self) {
         self.is_rewritten = true;
         self.before = self.tokens;
     }
 
-    /// Notes what an event says; as the client gets it, if it does.
+    /// Processes an event; returns the client's version, if any.
     fn event(&mut self, event: Bytes, mut value: Map<String, Value>) -> Option<Bytes> {
         if self.same.is_empty() {
             let members = SAME
@@ -175,7 +175,7 @@ impl Continued {
         Some(format!("data: {}\n\n", Value::Object(value)).into())
     }
 
-    /// Whether the choices hold anything new for the client.
+    /// Whether the choices contain anything new for the client.
     fn note_choices(&mut self, value: &mut Map<String, Value>) -> bool {
         let mut said = false;
         let choices = value.get_mut("choices").and_then(Value::as_array_mut);
@@ -205,7 +205,7 @@ impl Continued {
         said || self.is_unfit
     }
 
-    /// Whether the role is said, for the first time: later it is taken out.
+    /// Whether the delta contains the role for the first time; a repeated role is removed.
     fn note_role(&mut self, delta: &mut Value) -> bool {
         let Some(delta) = delta.as_object_mut() else {
             return false;
@@ -231,7 +231,7 @@ impl Continued {
         content.unwrap_or_default().to_owned()
     }
 
-    /// Whether the event has a usage; it becomes that of all replicas.
+    /// Whether the event has a usage, which is replaced by the sum over all replicas.
     fn note_usage(&mut self, value: &mut Map<String, Value>) -> bool {
         let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut) else {
             return false;
@@ -250,21 +250,21 @@ impl Continued {
         true
     }
 
-    /// The request, if its answer can go on by its text.
+    /// The request, if its response can be resumed from its text.
     fn fit(&self, body: &[u8]) -> Option<Map<String, Value>> {
         let request: Map<String, Value> = serde_json::from_slice(body).ok()?;
         let one = |name: &str| request.get(name).is_none_or(|n| n.is_null() || *n == 1);
         let unfit = |name: &&str| request.get(*name).is_some_and(demands);
         let prompt = match self.is_chat {
             true => request.get("messages")?.is_array() && !is_false(&request),
-            // without the member each server has a bound of its own
+            // the default bound differs between servers
             false => request.get("prompt")?.is_string() && request.get("max_tokens")?.is_u64(),
         };
         let fits = prompt && one("n") && one("best_of") && !UNFIT.iter().any(unfit);
         (fits && !self.is_unfit).then_some(request)
     }
 
-    /// Takes the tokens so far off the bounds; false where none is left.
+    /// Subtracts the tokens so far from the token bounds; false if no tokens are left.
     fn shorten(&self, request: &mut Map<String, Value>) -> bool {
         for name in ["max_tokens", "max_completion_tokens", "min_tokens"] {
             let Some(bound) = request.get_mut(name) else {
@@ -281,7 +281,7 @@ impl Continued {
         true
     }
 
-    /// Makes the text so far the end of the prompt.
+    /// Appends the text so far to the prompt.
     fn lengthen(&self, request: &mut Map<String, Value>) {
         if let Some(Value::String(prompt)) = request.get_mut("prompt").filter(|_| !self.is_chat) {
             prompt.push_str(&self.text);
@@ -293,7 +293,7 @@ impl Continued {
         }
     }
 
-    /// The end of an answer that is as long as it may be.
+    /// The final event of a response that has reached its token bound.
     fn full(&self) -> Bytes {
         let mut event = self.same.clone();
         let mut choice = json!({"index": 0, "finish_reason": "length"});
@@ -321,7 +321,7 @@ fn is_false(request: &Map<String, Value>) -> bool {
     request.get("add_generation_prompt") == Some(&Value::Bool(false))
 }
 
-/// Whether a member of a delta has content.
+/// Whether a member of a delta is not empty.
 fn says(value: &Value) -> bool {
     match value {
         Value::Null => false,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The counts of an answer so far.
+/// The token counts of a response so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: Option<u32>,
@@ -10,14 +10,14 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Takes over the counts of a later `usage`, with OpenAI's names or Anthropic's. Absent counts
-    /// and null leave the earlier ones. Returns whether it counts the output.
+    /// Merges a later `usage`, with OpenAI's names or Anthropic's. Absent counts and null keep the
+    /// earlier values. Returns whether it reports output tokens.
     pub(crate) fn note(&mut self, json: &[u8]) -> bool {
         let Ok(usage) = serde_json::from_slice::<Value>(json) else {
             return false;
         };
         let completion = count(&usage, &["completion_tokens", "output_tokens"]);
-        // Anthropic's input tokens are those that no cache had
+        // Anthropic's input tokens exclude cached ones
         let cached = ["cache_read_input_tokens", "cache_creation_input_tokens"];
         let cached = cached
             .iter()
@@ -25,7 +25,7 @@ impl Usage {
             .sum();
         let prompt = count(&usage, &["prompt_tokens", "input_tokens"]);
         let prompt = prompt.map(|prompt: u32| prompt.saturating_add(cached));
-        // rerankers say one number
+        // rerankers only report the total
         let rest =
             || Some(count(&usage, &["total_tokens"])?.saturating_sub(completion.unwrap_or(0)));
         self.prompt_tokens = prompt.or_else(rest).or(self.prompt_tokens);
@@ -34,7 +34,7 @@ impl Usage {
     }
 }
 
-/// The first of these members that is a count. Some encoders write 6.0.
+/// The first of these members that is a number. Some encoders write 6.0.
 fn count(usage: &Value, names: &[&str]) -> Option<u32> {
     let count = names.iter().find_map(|name| usage.get(name)?.as_f64())?;
     (count >= 0.0).then_some(count as u32)

@@ -1,4 +1,4 @@
-//! Requests to an API server.
+//! HTTP client of an API server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::plugin::CredentialCache;
 use crate::watch_error::WatchError;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Bound of a refusal's body.
+/// Maximum size of an error body in bytes.
 const REFUSAL_BYTES: usize = 64 << 10;
 
-/// One API server. Clones share its connections.
+/// A client of one API server. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Api {
     cluster: Arc<Cluster>,
-    /// Made anew when the certificates are others.
+    /// Rebuilt when the certificates change.
     client: Arc<Mutex<Option<(Trust, Client)>>>,
     issued: Arc<CredentialCache>,
 }
@@ -44,7 +44,7 @@ impl Api {
         shown_url(&self.cluster.server)
     }
 
-    /// An absolute URL of segments below the server's own path, with a query.
+    /// Builds a URL from segments below the server's base path, and a query.
     pub(crate) fn url(
         &self,
         segments: &[&str],
@@ -64,11 +64,11 @@ impl Api {
         Ok(url)
     }
 
-    /// `GET`s a URL with the credentials as they are now; ready when the header of the answer is
-    /// there, with the body still to come.
+    /// `GET`s a URL with the current credentials; returns when the response header has arrived,
+    /// before the body.
     ///
     /// # Errors
-    /// [`WatchError`], for a status other than 200 too.
+    /// [`WatchError`], also for a status other than 200.
     pub(crate) async fn open(
         &self,
         url: &Url,
@@ -108,7 +108,7 @@ impl Api {
         Ok(credentials)
     }
 
-    /// The whole body of a URL, of at most `most` bytes.
+    /// `GET`s a whole body of at most `most` bytes.
     pub(crate) async fn get(
         &self,
         url: &Url,

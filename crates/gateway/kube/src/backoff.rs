@@ -1,5 +1,5 @@
-//! Pauses between attempts: they double up to a bound, and differ between gateways that lost the
-//! same server.
+//! Exponential backoff with an upper bound and jitter, so that gateways which lost the same server
+//! do not retry in step.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -20,25 +20,25 @@ impl Backoff {
         }
     }
 
-    /// An attempt went well.
+    /// Resets the backoff after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// The pause before the next attempt: half of its bound to all of it.
+    /// The next pause: random between half of the current bound and all of it.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.next;
         self.next = (bound * 2).min(self.most);
         bound.mul_f64(0.5 + 0.5 * chance())
     }
 
-    /// The longest pause.
+    /// The longest pause, with jitter.
     pub(crate) fn long_pause(&self) -> Duration {
         self.most.mul_f64(0.5 + 0.5 * chance())
     }
 }
 
-/// In [0, 1), another one each time.
+/// Random number in [0, 1).
 pub(crate) fn chance() -> f64 {
     (RandomState::new().hash_one(0) >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! Where an API server is, and as whom it is asked.
+//! Address of an API server and the credentials for it.
 
 use std::fmt;
 use std::fs;
@@ -10,8 +10,8 @@ use serde::Deserialize;
 use crate::credentials::Credentials;
 use crate::plugin::Plugin;
 
-/// A secret or a certificate. Files are read for each list and each watch, so that a new token
-/// counts from the next one.
+/// A secret or a certificate. Files are read anew for each list and watch, so that a rotated token
+/// takes effect.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Material {
@@ -19,7 +19,7 @@ pub enum Material {
     Text(String),
 }
 
-/// Without the text, which may be a secret.
+/// Hides the text, which may be a secret.
 impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -33,26 +33,26 @@ impl fmt::Debug for Material {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// `https://10.96.0.1:443`; a path in front of `/api` too.
+    /// `https://10.96.0.1:443`, optionally with a base path before `/api`.
     pub server: String,
-    /// Authorities of its certificate, PEM; `None`: those of the platform.
+    /// CA certificates for the server, PEM; `None`: the platform's.
     #[serde(default)]
     pub authorities: Option<Material>,
     #[serde(default)]
     pub token: Option<Material>,
-    /// Certificate of the client, PEM. Goes with a key.
+    /// Client certificate, PEM. Requires a key.
     #[serde(default)]
     pub certificate: Option<Material>,
     #[serde(default)]
     pub key: Option<Material>,
-    /// Prints a token or a certificate, which win over those above.
+    /// Command that prints a token or a certificate, which override those above.
     #[serde(default)]
     pub exec: Option<Plugin>,
 }
 
 impl Cluster {
     /// # Errors
-    /// A text that names the file and what is wrong with it.
+    /// Names the file and the problem.
     pub(crate) fn read(&self) -> Result<Credentials, String> {
         let part = |material: &Option<Material>| material.as_ref().map(read).transpose();
         let identity = match (part(&self.certificate)?, part(&self.key)?) {

@@ -1,4 +1,4 @@
-//! What a request to an API server needs, as it is now.
+//! Current credentials for requests to an API server.
 
 use penstock_http::Trust;
 

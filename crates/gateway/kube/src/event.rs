@@ -1,4 +1,4 @@
-//! Lists and events as an API server writes them.
+//! Wire format of lists and watch events.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::watch_error::WatchError;
 #[derive(Deserialize)]
 pub(crate) struct Page<'a> {
     pub(crate) metadata: ListMeta,
-    /// `null` for none.
+    /// `null` if empty.
     #[serde(borrow, default)]
     pub(crate) items: Option<Vec<&'a RawValue>>,
 }
@@ -21,12 +21,12 @@ pub(crate) struct Page<'a> {
 pub(crate) struct ListMeta {
     #[serde(default)]
     pub(crate) resource_version: String,
-    /// Where the next page begins; empty on the last one.
+    /// Continuation token of the next page; empty on the last one.
     #[serde(default)]
     pub(crate) r#continue: String,
 }
 
-/// What every object has.
+/// Members common to all objects.
 #[derive(Deserialize)]
 pub(crate) struct Head {
     pub(crate) metadata: ObjectMeta,
@@ -43,10 +43,10 @@ pub(crate) struct ObjectMeta {
 
 /// One line of a watch.
 pub(crate) enum Event<'a> {
-    /// Added or modified: the object is so now.
+    /// Added or modified: the new state of the object.
     Is(&'a RawValue),
     Deleted(&'a RawValue),
-    /// Nothing but a newer version.
+    /// Only a newer resource version.
     Bookmark(&'a RawValue),
 }
 
@@ -68,7 +68,7 @@ struct Status {
 
 impl<'a> Event<'a> {
     /// # Errors
-    /// [`WatchError`]: no event, or one that ends the watch.
+    /// [`WatchError`]: malformed, or an event that ends the watch.
     pub(crate) fn parse(line: &'a [u8]) -> Result<Self, WatchError> {
         let line: Line<'a> = serde_json::from_slice(line).map_err(malformed)?;
         match &*line.kind {
@@ -88,7 +88,7 @@ pub(crate) fn malformed(error: serde_json::Error) -> WatchError {
     WatchError::Malformed(error.to_string())
 }
 
-/// A refusal by its body, which is a Status where the API server itself has made it.
+/// An error by its body, which is a `Status` if the API server itself produced it.
 pub(crate) fn refused(status: u16, body: &[u8]) -> WatchError {
     let said: Option<Status> = serde_json::from_slice(body).ok();
     let said = said.unwrap_or_else(|| Status {

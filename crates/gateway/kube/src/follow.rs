@@ -1,4 +1,4 @@
-//! A list and the watch behind it, again and again.
+//! The list-and-watch loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,29 +18,29 @@ use crate::objects::{Objects, Snapshot, head};
 use crate::watch_error::WatchError;
 use crate::watched::Watched;
 
-/// Objects of one page of a list.
+/// Objects per page of a list.
 const PAGE: usize = 500;
-/// Bounds of a page and of one event: etcd stores objects of at most 1.5 MiB.
+/// Maximum size of a page and of one event in bytes; etcd limits objects to 1.5 MiB.
 const PAGE_BYTES: usize = 256 << 20;
 const EVENT_BYTES: usize = 8 << 20;
-/// A server that has more of one kind is not believed.
+/// Sanity bound for the number of objects of one kind.
 const MOST_OBJECTS: usize = 100_000;
-/// Pages of a list that bring nothing new.
+/// Maximum number of list pages without a new object.
 const MOST_EMPTY: usize = 20;
-/// A watch that ends sooner without an event has failed.
+/// A watch that ends sooner and without an event counts as failed.
 const SHORT: Duration = Duration::from_secs(1);
-/// Behind one that took so long the pauses are short again.
+/// A watch that lasted longer resets the backoff.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How patient a follower is.
+/// Time-outs and pauses of a watch.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// First and longest pause between attempts.
+    /// First and maximum backoff between attempts.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// For a page of a list, and for the header of a watch.
+    /// Time-out of a list page and of a watch's header.
     pub patience: Duration,
-    /// After so long, and up to half as long again, the server is asked to end a watch.
+    /// Lifetime of a watch, requested from the server; jitter adds up to half.
     pub watch: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Default for Timing {
     }
 }
 
-/// Objects as others see them; `None` before the first list.
+/// The published objects; `None` before the first list.
 pub(crate) type Published<T> = Arc<Mutex<Option<Arc<Objects<T>>>>>;
 
 pub(crate) struct Follower<T> {
@@ -64,12 +64,12 @@ pub(crate) struct Follower<T> {
     pub(crate) timing: Timing,
     pub(crate) published: Published<T>,
     pub(crate) changed: Arc<Notify>,
-    /// The log has a line about the failure.
+    /// The current failure has been logged.
     pub(crate) failing: AtomicBool,
 }
 
 impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
-    /// Never ends by itself.
+    /// Runs until it is aborted.
     pub(crate) async fn run(self) {
         let mut known = Snapshot::nothing();
         let mut backoff = Backoff::new(self.timing.first_pause, self.timing.longest_pause);
@@ -102,7 +102,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         }
     }
 
-    /// The server has begun to answer a watch.
+    /// Records that the server accepted a watch.
     fn works(&self) {
         if self.failing.swap(false, Ordering::Relaxed) {
             log(Level::Info, format!("{}: works again", self.place()));
@@ -122,7 +122,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         self.changed.notify_one();
     }
 
-    /// A kind that the server does not have has no objects, unless some were listed before.
+    /// Publishes an empty set for a kind unknown to the server, unless objects were listed before.
     fn publish_nothing(&self) {
         let mut published = self
             .published
@@ -134,7 +134,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         }
     }
 
-    /// Lists all objects, page after page.
+    /// Lists all objects, page by page.
     async fn list(&self, known: &mut Snapshot<T>) -> Result<(), WatchError> {
         let mut objects = Objects::new();
         let (mut place, mut empty) = (String::new(), 0);
@@ -163,7 +163,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 break page.metadata.resource_version;
             }
             place = page.metadata.r#continue;
-            // a page may be empty where all of its objects were filtered out
+            // a page may be empty if all of its objects were filtered out
             if objects.len() == before {
                 empty += 1;
                 if empty > MOST_EMPTY {
@@ -187,7 +187,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         Ok(())
     }
 
-    /// Watches from `version` on, until the server ends the watch.
+    /// Watches from `version` until the server ends the watch.
     async fn watch(
         &self,
         known: &mut Snapshot<T>,
@@ -208,7 +208,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         self.works();
         let mut body = answer.into_body();
         let mut lines = Lines::new(EVENT_BYTES);
-        // A connection that died without a word ends here.
+        // Ends a watch whose connection died silently.
         let deadline = began + length + self.timing.patience;
         loop {
             let frame = tokio::select! {

@@ -1,5 +1,5 @@
-//! A small client of a Kubernetes API server: credentials, lists, watches that go on. Not what the
-//! objects mean.
+//! A small Kubernetes API client: credentials, lists, and watches that reconnect. Objects are not
+//! interpreted.
 //!
 //! ```text
 //!  list --> objects and their version --> watch --> events change the objects
@@ -7,8 +7,8 @@
 //!   +-- the version is too old, an error --+  +-- cut off: from the last version on
 //! ```
 //!
-//! A server that is away, refuses or answers nonsense changes nothing: the objects stay as they
-//! were known, and the next attempt comes after a pause that grows.
+//! If the server is unreachable, refuses or sends malformed data, the last known objects stay in
+//! use and the client retries with backoff.
 
 mod api;
 mod backoff;

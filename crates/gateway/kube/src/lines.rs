@@ -1,10 +1,10 @@
-//! A stream of bytes as lines of a bounded length.
+//! Splits a byte stream into lines of bounded length.
 
-/// A line is longer than it may be.
+/// A line exceeds the maximum length.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// What has come of the last line.
+/// The incomplete last line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
@@ -19,10 +19,10 @@ impl Lines {
         }
     }
 
-    /// Takes the next bytes and hands on the lines that end in them, without empty ones.
+    /// Processes bytes and passes each complete, non-empty line to `line`.
     ///
     /// # Errors
-    /// [`TooLong`], or those of `line`.
+    /// [`TooLong`], or an error of `line`.
     pub(crate) fn push<E: From<TooLong>>(
         &mut self,
         mut bytes: &[u8],

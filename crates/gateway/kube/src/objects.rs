@@ -1,4 +1,4 @@
-//! The objects as they are known. Pure.
+//! The known objects. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::watch_error::WatchError;
 /// Objects by name.
 pub type Objects<T> = BTreeMap<String, T>;
 
-/// Objects and the version that they have together.
+/// Objects, and the resource version of the set.
 #[derive(Debug)]
 pub(crate) struct Snapshot<T> {
     pub(crate) objects: Arc<Objects<T>>,
-    /// `None`: they have to be listed.
+    /// `None`: a list is needed.
     pub(crate) version: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         }
     }
 
-    /// Takes over a list. Returns whether it changes an object.
+    /// Applies a list. Returns whether any object changed.
     pub(crate) fn replace(&mut self, objects: Objects<T>, version: String) -> bool {
         self.version = Some(version);
         let changed = *self.objects != objects;
@@ -38,8 +38,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
         changed
     }
 
-    /// Takes over one line of a watch. Returns whether it changes an object. Versions of a kind
-    /// grow, so an event without a newer version came twice, or late.
+    /// Applies one line of a watch. Returns whether any object changed. Resource versions of a kind
+    /// grow, so an event without a newer version is a duplicate or late, and is ignored.
     ///
     /// # Errors
     /// [`WatchError`]: the watch is over.
@@ -55,7 +55,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
             Event::Deleted(_) => self.remove(&meta.name),
             Event::Is(raw) => match serde_json::from_str::<T>(raw.get()) {
                 Ok(object) => self.put(meta.name, object),
-                // One that cannot be read is as good as none.
+                // An object that cannot be parsed counts as deleted.
                 Err(_) => self.remove(&meta.name),
             },
         };
@@ -87,7 +87,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
 }
 
 /// # Errors
-/// [`WatchError::Malformed`]: it is no object.
+/// [`WatchError::Malformed`]: not an object.
 pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, WatchError> {
     let head: Head = serde_json::from_str(raw.get()).map_err(malformed)?;
     match head.metadata.resource_version.is_empty() {

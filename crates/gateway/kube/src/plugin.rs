@@ -1,5 +1,6 @@
-//! Credentials that a command prints: the `exec` of kubeconfig files, kind `ExecCredential` of
-//! client.authentication.k8s.io. The command runs again when they have expired or were refused.
+//! Credential plugins: a command that prints credentials, `exec` in kubeconfig files (kind
+//! `ExecCredential` of client.authentication.k8s.io). It runs again when they expire or are
+//! refused.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::credentials::Credentials;
 
-/// Cloud providers' plugins log in at servers of their own.
+/// Time-out; plugins of cloud providers contact login servers.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECONDS_OF_A_DAY: i64 = 86_400;
 
@@ -25,25 +26,25 @@ pub struct Plugin {
     pub program: PathBuf,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Beside the environment of this process.
+    /// Added to the environment of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// `client.authentication.k8s.io/v1` or `v1beta1`; what it prints has the same.
+    /// `client.authentication.k8s.io/v1` or `v1beta1`; the output must have the same.
     pub api_version: String,
 }
 
-/// Without arguments and environment, which may have secrets.
+/// Hides arguments and environment, which may contain secrets.
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Plugin({:?})", self.program)
     }
 }
 
-/// A plugin's last credentials.
+/// Cache of a plugin's last credentials.
 #[derive(Default)]
 pub(crate) struct CredentialCache(Mutex<Option<Issue>>);
 
-/// Without secrets.
+/// Hides secrets.
 impl fmt::Debug for CredentialCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CredentialCache(..)")
@@ -54,15 +55,15 @@ impl fmt::Debug for CredentialCache {
 struct Issue {
     token: Option<String>,
     identity: Option<Identity>,
-    /// `None`: the plugin gave no time.
+    /// `None`: no expiry given.
     expires: Option<SystemTime>,
 }
 
 impl CredentialCache {
-    /// Adds what the plugin printed to `credentials`; runs it where that has expired.
+    /// Adds the plugin's output to `credentials`; runs the plugin if the cached output has expired.
     ///
     /// # Errors
-    /// A text that names the command and what is wrong with it.
+    /// Names the command and the problem.
     pub(crate) async fn add_to(
         &self,
         credentials: &mut Credentials,
@@ -86,7 +87,7 @@ impl CredentialCache {
         Ok(())
     }
 
-    /// The server has refused it.
+    /// Drops the cached credentials after the server has refused them.
     pub(crate) async fn forget(&self) {
         *self.0.lock().await = None;
     }
@@ -127,7 +128,7 @@ impl Plugin {
     }
 
     fn read(&self, stdout: &[u8]) -> Result<Issue, String> {
-        // not the parser's message, which may quote a secret
+        // omit the parser's message, which may quote a secret
         let printed = serde_json::from_slice::<ExecCredential>(stdout);
         let Ok(printed) = printed else {
             return Err("it printed no ExecCredential".to_owned());
@@ -152,13 +153,13 @@ impl Plugin {
         Ok(Issue {
             token: status.token.map(|token| token.trim().to_owned()),
             identity,
-            // A time that cannot be read is over: the command runs for each request.
+            // An invalid time counts as expired: the command runs for each request.
             expires: expires.map(|text| time(text).unwrap_or(SystemTime::UNIX_EPOCH)),
         })
     }
 }
 
-/// A time as RFC 3339 writes it in UTC, as Kubernetes does: `2026-11-23T05:00:00Z`; fractions of a
+/// Parses an RFC 3339 time in UTC, the format of Kubernetes: `2026-11-23T05:00:00Z`; fractions of a
 /// second are dropped.
 fn time(text: &str) -> Option<SystemTime> {
     let (date, clock) = text.strip_suffix('Z')?.split_once('T')?;
@@ -169,7 +170,7 @@ fn time(text: &str) -> Option<SystemTime> {
     };
     let [year, month, day] = numbers(date, '-')?;
     let [hour, minute, second] = numbers(clock, ':')?;
-    // Days since 1970 in the Gregorian calendar, with years that begin in March.
+    // Days since 1970 in the Gregorian calendar; years begin in March for this formula.
     let from_march = (month + 9) % 12;
     let year = year - i64::from(month < 3);
     let leap_days = year / 4 - year / 100 + year / 400;

@@ -1,16 +1,16 @@
-//! Why a list or a watch has ended.
+//! Errors that end a list or a watch.
 
-/// The text goes to the log.
+/// The text is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WatchError {
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
     Unreachable(String),
-    /// The connection of a watch, not more.
+    /// Only the connection of the watch was lost.
     #[error("the watch was cut off: {0}")]
     Cut(String),
-    /// An answer, or an event of a watch.
+    /// An error response, or an error event of a watch.
     #[error("{status}: {message}")]
     Refused { status: u16, message: String },
     #[error("no answer of an API server: {0}")]
@@ -18,22 +18,22 @@ pub(crate) enum WatchError {
 }
 
 impl WatchError {
-    /// The version does not help any more: the objects have to be listed.
+    /// The resource version is no longer usable: a new list is needed.
     pub(crate) fn needs_list(&self) -> bool {
         match self {
-            // Credentials, or too much to do: the version is as good as before.
+            // Authentication or overload: the version stays valid.
             Self::Refused { status, .. } => !matches!(status, 401 | 403 | 429 | 503),
             Self::Malformed(_) => true,
             Self::Credentials(_) | Self::Unreachable(_) | Self::Cut(_) => false,
         }
     }
 
-    /// The API server has no such kind.
+    /// The API server does not have this kind.
     pub(crate) fn is_unknown_kind(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Part of every watch's life, and not worth a line in the log.
+    /// Normal in the life of a watch, and not logged.
     pub(crate) fn is_usual(&self) -> bool {
         let gone = matches!(self, Self::Refused { status: 410, .. });
         gone || matches!(self, Self::Cut(_)) || self.is_unknown_kind()

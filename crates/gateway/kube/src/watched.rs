@@ -1,17 +1,17 @@
-//! Which objects are followed.
+//! Selection of the objects to watch.
 
-/// The objects of one kind in a namespace, or some of them.
+/// The objects of one kind in a namespace, optionally filtered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     /// Empty: the core group.
     pub group: &'static str,
     pub version: &'static str,
-    /// As URLs have it: `pods`.
+    /// Plural name in URLs: `pods`.
     pub kind: &'static str,
     pub namespace: String,
     /// A label selector; empty: all.
     pub labels: String,
-    /// The only one.
+    /// Name of a single object.
     pub name: Option<String>,
 }
 

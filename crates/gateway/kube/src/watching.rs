@@ -1,4 +1,4 @@
-//! Objects of one kind, followed in a task.
+//! A watch of objects of one kind, run as a task.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError};
@@ -12,7 +12,7 @@ use crate::follow::{Follower, Published, Timing};
 use crate::objects::Objects;
 use crate::watched::Watched;
 
-/// A follower; its task ends with the value.
+/// A watch; a drop ends its task.
 #[derive(Debug)]
 pub struct Watching<T> {
     published: Published<T>,
@@ -26,7 +26,7 @@ impl<T> Drop for Watching<T> {
 }
 
 impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T> {
-    /// Starts it on the current tokio runtime. `changed` gets a permit with each change.
+    /// Starts the watch on the current tokio runtime. `changed` is notified at each change.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -46,8 +46,7 @@ impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T
         }
     }
 
-    /// The objects as they are known; `None` before the first list. A kind that the API server
-    /// does not know has none.
+    /// The known objects; `None` before the first list. Empty for a kind unknown to the API server.
     pub fn objects(&self) -> Option<Arc<Objects<T>>> {
         let published = self.published.lock();
         published.unwrap_or_else(PoisonError::into_inner).clone()

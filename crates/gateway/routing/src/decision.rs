@@ -1,16 +1,16 @@
-//! A decision, its reasons, and why there may be none.
+//! A routing decision with its reasons, and the errors.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::ReplicaId;
 
-/// A ranking of the candidates, best first, and why the others are no candidates.
+/// A ranking of the candidates, best first, and the replicas that were filtered out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// At least one.
     pub ranked: Vec<Ranked>,
-    /// Replicas that a filter took out, with its name.
+    /// Replicas that were filtered out, with the filter's name.
     pub removed: Vec<(ReplicaId, &'static str)>,
 }
 
@@ -19,9 +19,9 @@ pub struct Decision {
 pub struct Ranked {
     pub replica: ReplicaId,
     pub address: Arc<str>,
-    /// Place in the view that was given.
+    /// Position in the view.
     pub place: usize,
-    /// Sum of weight times score.
+    /// Weighted sum of the scores.
     pub total: f32,
     /// Name, score and weight of each scorer.
     pub parts: Vec<(&'static str, f32, f32)>,
@@ -46,7 +46,7 @@ impl fmt::Display for Ranked {
     }
 }
 
-/// The winner's line, and the number of those that it was chosen from.
+/// The winner's line, and the number of candidates.
 impl fmt::Display for Decision {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (of, removed) = (self.ranked.len(), self.removed.len());

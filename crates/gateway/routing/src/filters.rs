@@ -1,7 +1,7 @@
-//! Filters: which replicas are candidates.
+//! Filters, which select the candidates.
 //!
-//! Three are always on and strict: condition, tried replicas and the request's subset. Those of a
-//! profile are preferences: one that would leave nothing is skipped.
+//! Three are always on and mandatory: condition, tried replicas and the request's subset. A
+//! profile's filters are preferences: a filter that would leave no candidate is skipped.
 
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ pub enum Filter {
     WaitingBelow { limit: f32 },
     /// Keeps replicas whose share of KV blocks in use is below `limit`.
     KvBelow { limit: f32 },
-    /// Keeps replicas that have loaded the adapter that the request asks for.
+    /// Keeps replicas that have loaded the request's adapter.
     AdapterLoaded,
     /// Keeps replicas with this label.
     Label { key: String, value: String },
@@ -53,8 +53,8 @@ impl Filter {
     }
 }
 
-/// Whether a replica's condition lets it take this request. A warming replica takes its share of
-/// the tickets.
+/// Whether a replica's condition allows this request. A warming replica accepts its share of the
+/// tickets.
 pub(crate) fn in_condition(request: &Request<'_>, replica: &Replica) -> bool {
     match replica.condition {
         Condition::Ready => true,

@@ -1,6 +1,6 @@
-//! The choice of a replica: [`pick`] takes a request and a view of the replicas and returns a
-//! ranking with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no
-//! HTTP. Proxy and endpoint picker both call it.
+//! Choice of a replica: [`pick`] takes a request and a view of the replicas and returns a ranking
+//! with its reasons. Pure and synchronous: no clock, no randomness of its own, no IO, no HTTP. Used
+//! by the proxy and the endpoint picker.
 //!
 //! ```text
 //!  replicas --filters--> candidates --scorers in [0, 1] x weights--> totals --picker--> ranking

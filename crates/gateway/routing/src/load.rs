@@ -1,22 +1,21 @@
-//! Load that can be reckoned with: where numbers that a replica reported, or that somebody made of
-//! them, are stopped when they are none.
+//! Sanitised load: NaN, infinite and negative metrics are replaced before scoring.
 
 use crate::{Pace, Replica};
 
-/// More of anything is as much.
+/// Upper clamp for reported loads.
 pub(crate) const MOST: f32 = 1e9;
 
-/// Load of a replica, finite and within bounds. What is not a number counts as the worst: a replica
-/// that reports nonsense gets what no other can take.
+/// Load of a replica, finite and within bounds. NaN becomes the worst value: a replica with invalid
+/// metrics is chosen last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// As in [`Replica`], from 0 to a billion.
+    /// As in [`Replica`], from 0 to [`MOST`].
     pub waiting: f32,
     pub running: f32,
     /// From 0 to 1.
     pub kv_use: f32,
     pub backlog_tokens: f32,
-    /// A rate of 1 to a billion; seconds from 0 to a billion.
+    /// Rates are at least 1; seconds are from 0 to [`MOST`].
     pub pace: Pace,
 }
 
@@ -42,7 +41,7 @@ impl Load {
     }
 }
 
-/// From 0 to [`MOST`], which stands for NaN too.
+/// Clamps to 0 to [`MOST`]; NaN becomes [`MOST`].
 pub(crate) fn amount(value: f32) -> f32 {
     if value.is_nan() {
         return MOST;

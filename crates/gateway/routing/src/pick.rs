@@ -7,14 +7,14 @@ use crate::load::amount;
 use crate::scorers::Candidate;
 use crate::{Profile, Replica, ReplicaId, Request};
 
-/// Share of the unknown tokens that are taken to be at their home when all other requests are of
-/// other gateways. Chosen by replay.
+/// Share of the unknown tokens assumed to be cached at their home replica if all other requests
+/// come from other gateways. Tuned by replay.
 const AT_HOME: f32 = 0.4;
 
 /// Ranks the replicas that can take `request`.
 ///
 /// # Errors
-/// [`Unroutable`], when there is none.
+/// [`Unroutable`] if no replica can.
 pub fn pick(
     profile: &Profile,
     request: &Request<'_>,
@@ -59,9 +59,9 @@ pub fn pick(
     })
 }
 
-/// Replicas that are healthy, in the subset and not tried. Where all in the subset that are healthy
-/// are ejected, and where all candidates are warming and none takes the ticket, all of them are
-/// candidates.
+/// Replicas that are healthy, in the subset and not tried. Fallbacks: if all healthy ones in the
+/// subset are ejected, the ejected ones; if all are warming and none accepts the ticket, all of
+/// them.
 fn allowed<'a>(
     request: &Request<'_>,
     replicas: &'a [Replica],
@@ -69,7 +69,7 @@ fn allowed<'a>(
 ) -> Result<Vec<Candidate<'a>>, Unroutable> {
     let cached = |place: usize| {
         let tokens = request.cached_tokens.get(place).copied().unwrap_or(0.0);
-        // What is not a number is no promise.
+        // NaN counts as 0 cached tokens.
         tokens.max(0.0).min(request.prompt_tokens)
     };
     let mut left: Vec<Candidate<'a>> = replicas
@@ -128,8 +128,8 @@ fn take_out<'a>(
     });
 }
 
-/// Counts a share of the prompt's unknown tokens as cached at their home, where another gateway may
-/// have sent them.
+/// Counts a share of the prompt's unknown tokens as cached at their home replica, to which another
+/// gateway may have sent them.
 fn expect_at_home(request: &Request<'_>, candidates: &mut [Candidate<'_>]) {
     let Some(unknown) = request.unknown else {
         return;

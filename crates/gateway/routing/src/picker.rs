@@ -1,32 +1,31 @@
-//! Pickers: from totals to a ranking.
+//! Pickers, which turn totals into a ranking.
 
 use serde::Deserialize;
 
 use crate::request::{draw, mix};
 
-/// How the winner is taken from the totals.
+/// Method of choosing the winner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Picker {
-    /// The highest total; equal ones take turns at random.
+    /// Highest total, with random tie-breaking.
     #[default]
     MaxScore,
-    /// At random, each with a chance in proportion to its total (A-Res: Efraimidis and Spirakis,
-    /// 2006).
+    /// Random, with probability proportional to the total (A-Res: Efraimidis and Spirakis, 2006).
     WeightedRandom,
-    /// At random, whatever the totals.
+    /// Uniformly random, independent of the totals.
     Random,
-    /// In turn, whatever the totals.
+    /// Round robin, independent of the totals.
     RoundRobin,
 }
 
 impl Picker {
-    /// Places in `totals`, best first. Totals are finite and not negative.
+    /// Positions in `totals`, best first. Totals are finite and not negative.
     pub(crate) fn rank(self, totals: &[f32], ticket: u64) -> Vec<usize> {
         let lot = |place: usize| draw(ticket, place as u64);
         let key = |place: usize| match self {
             Self::MaxScore => totals[place],
-            // Logarithms: of small totals the powers themselves would all be 0.
+            // In logarithms, because the powers underflow to 0 for small totals.
             Self::WeightedRandom => lot(place).max(1e-9).ln() / totals[place].max(1e-9),
             Self::Random => 0.0,
             Self::RoundRobin => {

@@ -1,4 +1,4 @@
-//! Profiles: which filters, scorers and picker make a decision.
+//! Profiles: filters, scorers and picker of a pool's decisions.
 
 use serde::Deserialize;
 
@@ -7,10 +7,10 @@ use crate::filters::Filter;
 use crate::picker::Picker;
 use crate::scorers::{SCORERS, Score, scorer};
 
-/// An hour: no target is later.
+/// Upper bound of a target: one hour.
 const MOST_MS: f32 = 3_600_000.0;
 
-/// A profile as it is written.
+/// A profile in the configuration.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileSpec {
@@ -20,7 +20,7 @@ pub struct ProfileSpec {
     pub slo: SloSpec,
 }
 
-/// Targets of requests that have none of their own, in milliseconds.
+/// Default targets in milliseconds, for requests without their own.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SloSpec {
@@ -57,7 +57,7 @@ fn one() -> f32 {
 }
 
 impl Default for ProfileSpec {
-    /// What a request costs everybody.
+    /// The `cost` scorer alone.
     fn default() -> Self {
         let cost = ScorerSpec {
             name: "cost".to_owned(),
@@ -72,7 +72,7 @@ impl Default for ProfileSpec {
     }
 }
 
-/// What is wrong with a profile.
+/// Why a profile is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProfileError {
     #[error("there is no scorer {name:?}; there are {}", SCORERS.join(", "))]
@@ -83,7 +83,7 @@ pub enum ProfileError {
     Target { name: &'static str, value: f32 },
 }
 
-/// A profile that can be used.
+/// A validated profile.
 #[derive(Debug)]
 pub struct Profile {
     pub(crate) filters: Vec<Filter>,
@@ -111,7 +111,7 @@ impl Profile {
         })
     }
 
-    /// Whether a scorer looks at cached prefixes, so that they have to be looked up.
+    /// Whether a scorer uses cached prefixes, which must then be looked up.
     pub fn needs_prefixes(&self) -> bool {
         let mut used = self.scorers.iter().filter(|(_, weight)| *weight > 0.0);
         used.any(|(scorer, _)| scorer.needs_prefixes())

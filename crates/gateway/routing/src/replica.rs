@@ -1,19 +1,19 @@
-//! Replicas as routing sees them.
+//! The routing view of replicas.
 
 use std::sync::Arc;
 
-/// Name of a replica within one fleet; never used again for another one.
+/// Id of a replica within one fleet; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u32);
 
-/// Whether a replica may get requests.
+/// Eligibility of a replica for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Condition {
     #[default]
     Ready,
-    /// Slow start: it gets this share (0 to 1) of the requests that it would win.
+    /// Slow start: it accepts this share (0 to 1) of the requests that it would win.
     Warming(f32),
-    /// It finishes what it has.
+    /// It finishes its requests and takes no new ones.
     Draining,
     /// Its circuit breaker is open, or it was ejected as an outlier.
     Ejected,
@@ -22,23 +22,23 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether it may get any.
+    /// Whether it takes requests.
     pub fn takes_requests(self) -> bool {
         matches!(self, Self::Ready | Self::Warming(_))
     }
 
-    /// Whether it may get any where `others` says whether a replica in question takes requests.
-    /// Where none does, those that failed are tried: a request that they fail would else be
-    /// refused unseen, and one that makes replicas fail would close them for all.
+    /// Whether it takes requests, where `others` tells whether any eligible replica does. If none
+    /// does, ejected replicas are tried as a last resort: otherwise a request that makes replicas
+    /// fail would block the pool for all clients.
     pub fn takes_beside(self, others: bool) -> bool {
         self.takes_requests() || (self == Self::Ejected && !others)
     }
 }
 
-/// How fast a replica is, learned from its answers.
+/// Throughput of a replica, estimated from its responses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Prompt tokens a second, while prefill is what it does.
+    /// Prefill rate in tokens per second.
     pub prefill_tokens_per_s: f32,
     /// Seconds of a decode step with one sequence.
     pub decode_s: f32,
@@ -47,7 +47,7 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// Ratios matter more than values: all replicas start with these.
+    /// Initial values, equal for all replicas: only ratios matter.
     fn default() -> Self {
         Self {
             prefill_tokens_per_s: 5_000.0,
@@ -57,42 +57,40 @@ impl Default for Pace {
     }
 }
 
-/// Tiers behind a replica's pool.
+/// Number of cache tiers behind a replica's KV pool.
 pub const TIERS: usize = 3;
-/// What a token in RAM, on a disk or in shared storage is worth where the time of a load is not
-/// reported: means of what data sheets give for models on accelerators
-/// (docs/internals/gateway.md).
+/// Default value of a token in RAM, on disk or in shared storage if load times are not reported:
+/// means of data sheet values for models on accelerators (docs/internals/gateway.md).
 const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
 
-/// A replica and its load at the moment of the decision: what it reported, and what was sent to it
-/// since.
+/// A replica with its current load: the last report plus the requests sent since.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replica {
     pub id: ReplicaId,
-    /// Where it listens, `host:port`.
+    /// `host:port`.
     pub address: Arc<str>,
     pub condition: Condition,
-    /// Requests that it has not begun.
+    /// Requests waiting.
     pub waiting: f32,
-    /// Requests that it computes.
+    /// Requests running.
     pub running: f32,
     /// KV blocks in use, 0 to 1.
     pub kv_use: f32,
-    /// Prompt tokens that it computes before those of a new request.
+    /// Prompt tokens queued ahead of a new request.
     pub backlog_tokens: f32,
     pub pace: Pace,
-    /// Adapters that are loaded.
+    /// Loaded adapters.
     pub adapters: Arc<[Arc<str>]>,
-    /// Adapters that it can hold; 0: unknown, or none.
+    /// Maximum number of loaded adapters; 0: unknown, or none.
     pub max_adapters: u32,
-    /// Seconds to load a token of KV from RAM, a disk, shared storage; `None`: unknown.
+    /// Seconds to load one token of KV from RAM, disk, shared storage; `None`: unknown.
     pub load_s: [Option<f32>; TIERS],
     pub labels: Arc<[(Arc<str>, Arc<str>)]>,
 }
 
 impl Replica {
-    /// What a cached token is worth by where it is, the pool first: the share of the time to
-    /// compute it that a load saves.
+    /// Value of a cached token by tier, pool first: the share of its compute time that a load
+    /// saves.
     pub fn worth(&self) -> [f32; 1 + TIERS] {
         let mut worth = [1.0; 1 + TIERS];
         let tiers = worth[1..].iter_mut().zip(self.load_s).zip(UNREPORTED);
@@ -103,7 +101,7 @@ impl Replica {
         worth
     }
 
-    /// An idle one.
+    /// An idle replica.
     pub fn new(id: ReplicaId, address: impl Into<Arc<str>>) -> Self {
         Self {
             id,

@@ -1,37 +1,37 @@
-//! Requests as routing sees them.
+//! The routing view of requests.
 
 use crate::ReplicaId;
 use crate::load::amount;
 
-/// What routing knows of a request. The default is an empty prompt that may go anywhere.
+/// A request. The default is an empty prompt without restrictions.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Request<'a> {
-    /// Tokens of the prompt; an estimate where no tokenizer is at hand.
+    /// Prompt length in tokens; an estimate without a tokenizer.
     pub prompt_tokens: f32,
-    /// Tokens of the prompt whose KV a replica is believed to hold, in the order of the replicas;
-    /// replicas beyond the end have none.
+    /// Estimated cached tokens of the prompt, in the order of the replicas; missing entries are 0.
     pub cached_tokens: &'a [f32],
-    /// State of each replica's prefix cache, in the order of the replicas; beyond the end: empty.
+    /// State of each replica's prefix cache, in the order of the replicas; missing entries are
+    /// empty.
     pub caches: &'a [CacheState],
-    /// What of the prompt no replica is believed to hold; `None`: nothing, or it has no name.
+    /// The part of the prompt cached on no replica; `None`: nothing, or it has no key.
     pub unknown: Option<Unknown>,
     /// Above 0: critical; below 0: sheddable.
     pub priority: i32,
-    /// Its objectives, where it has some.
+    /// Latency targets, if any.
     pub slo: Slo,
-    /// Hash of what names the session, if something does.
+    /// Hash of the session id, if any.
     pub session: Option<u64>,
-    /// Adapter that it asks for.
+    /// Requested adapter.
     pub adapter: Option<&'a str>,
-    /// Replicas that have failed it.
+    /// Replicas that have failed this request.
     pub tried: &'a [ReplicaId],
-    /// The only replicas that may answer; `None`: all.
+    /// The only eligible replicas; `None`: all.
     pub subset: Option<&'a [ReplicaId]>,
-    /// Number of the request: the source of all that is random or takes turns.
+    /// Number of the request: the seed of random choices and of round robin.
     pub ticket: u64,
 }
 
-/// Service level objectives of a request: targets in seconds.
+/// Service level objectives of a request: target latencies in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slo {
     pub ttft_s: Option<f32>,
@@ -39,7 +39,7 @@ pub struct Slo {
 }
 
 impl Slo {
-    /// These, or those of another where there are none.
+    /// These targets, or `other` if there are none.
     pub(crate) fn or(self, other: Self) -> Self {
         match self == Self::default() {
             true => other,
@@ -48,38 +48,38 @@ impl Slo {
     }
 }
 
-/// A replica's prefix cache as a gateway believes it to be.
+/// Estimated state of a replica's prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CacheState {
-    /// Share of its capacity that is taken, 0 to 1.
+    /// Used share of its capacity, 0 to 1.
     pub fill: f32,
-    /// Share of what it evicts that is asked for again, 0 to 1.
+    /// Share of evicted blocks that are requested again, 0 to 1.
     pub regret: f32,
 }
 
-/// Tokens that are computed again for each token that enters a cache, of its fill: prompts spread
-/// over caches before one of them is full. Chosen by replay.
+/// Expected recomputed tokens per token that enters a cache, at full fill; spreads prompts over the
+/// caches before one is full. Tuned by replay.
 const FILL: f32 = 0.5;
 
 impl CacheState {
-    /// Tokens of other prompts that are computed again for each token that it computes.
+    /// Expected recomputed tokens of other prompts per computed token.
     pub(crate) fn pressure(self) -> f32 {
         let share = |value: f32| amount(value).min(1.0);
         share(self.regret) + FILL * share(self.fill)
     }
 }
 
-/// The part of a prompt behind the longest prefix that a replica is believed to hold.
+/// The part of a prompt after the longest prefix estimated to be cached on a replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Unknown {
-    /// Name of where it begins: equal prompts have equal ones at all gateways.
+    /// Key of its start; equal prompts have equal keys at all gateways.
     pub key: u64,
     pub tokens: f32,
-    /// Share of the requests at the replicas that other gateways sent, 0 to 1.
+    /// Share of the replicas' requests sent by other gateways, 0 to 1.
     pub others: f32,
 }
 
-/// A number in [0, 1) from a ticket and the name of its use (`SplitMix64` of their sum).
+/// Pseudo-random number in [0, 1) from a ticket and a salt (`SplitMix64` of their sum).
 pub(crate) fn draw(ticket: u64, salt: u64) -> f32 {
     (mix(ticket.wrapping_add(mix(salt))) >> 40) as f32 / (1u64 << 24) as f32
 }

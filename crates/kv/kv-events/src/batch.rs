@@ -1,33 +1,33 @@
-//! Batches of events, in all forms that engines write.
+//! Decodes event batches in all formats of the engines.
 //!
-//! vLLM and SGLang wrote them as arrays for long, newer versions of vLLM as maps; fields were
-//! added at the end (`medium`, `lora_name`, `extra_keys`, groups). SGLang writes maps, too, by now,
-//! with a `cache_salt`. All forms are read, unknown fields and events are passed over.
+//! vLLM and SGLang long used arrays; newer versions of vLLM use maps, with fields added at the end
+//! (`medium`, `lora_name`, `extra_keys`, groups), and SGLang now has maps with a `cache_salt`. All
+//! formats are accepted; unknown fields and events are skipped.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128_with_seed};
 
 use crate::msgpack::{Malformed, Reader, Token};
 
-/// An engine's name of a block, in a group of layers.
+/// An engine's block hash, combined with the group of layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub u128);
 
-/// Where a block lies.
+/// Storage medium of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Medium {
-    /// The pool that steps read.
+    /// The KV pool used by steps.
     Pool,
-    /// Memory of the host.
+    /// Host memory.
     Ram,
     Disk,
-    /// Storage that several replicas share.
+    /// Storage shared by several replicas.
     Shared,
 }
 
 impl Medium {
     pub const ALL: [Self; 4] = [Self::Pool, Self::Ram, Self::Disk, Self::Shared];
 
-    /// By the engine's name of it; no name is the pool. vLLM's storage is a disk where it is local.
+    /// Maps an engine's name; no name means the pool. vLLM's storage is a disk if it is local.
     fn named(name: &[u8], locality: &[u8]) -> Self {
         let name = name.to_ascii_uppercase();
         let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
@@ -41,22 +41,22 @@ impl Medium {
     }
 }
 
-/// Blocks, one after the other, that have become usable.
+/// Consecutive blocks that were stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub hashes: Vec<BlockHash>,
-    /// The block before the first one; `None` at the beginning of a prompt.
+    /// The preceding block; `None` at the start of a prompt.
     pub parent: Option<BlockHash>,
-    /// Tokens of all blocks; empty where an earlier event had them.
+    /// Tokens of all blocks; empty if an earlier event had them.
     pub tokens: Vec<u32>,
     pub block_size: usize,
-    /// Name of the adapter, or its number in brackets from engines that have no names.
+    /// Name of the adapter; for engines without names, its number in brackets.
     pub adapter: Option<String>,
     pub medium: Medium,
-    /// For each block a hash of what else its name depends on (a cache salt, an image); 0: nothing.
-    /// Blocks beyond the end have 0.
+    /// Hash per block of further inputs of its name (cache salt, image); 0: none. Missing entries
+    /// are 0.
     pub extra: Vec<u64>,
-    /// No token sees all blocks before it, so these alone are no prefix.
+    /// Sliding-window attention: these blocks alone are not a complete prefix.
     pub windowed: bool,
 }
 
@@ -67,14 +67,14 @@ pub enum Event {
         hashes: Vec<BlockHash>,
         medium: Medium,
     },
-    /// All blocks are gone.
+    /// All blocks were removed.
     Cleared,
 }
 
-/// What one step of an engine changed.
+/// The changes of one engine step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Batch {
-    /// Unix time, in seconds.
+    /// Unix time in seconds.
     pub at: f64,
     pub events: Vec<Event>,
 }
@@ -100,13 +100,13 @@ impl Batch {
     }
 }
 
-/// Values by place or by name.
+/// Values by position or by name.
 struct Fields<'a> {
     named: bool,
     values: Vec<(&'a [u8], Reader<'a>)>,
 }
 
-/// More than any version has.
+/// Sanity bound for the number of fields.
 const MOST_FIELDS: usize = 64;
 
 impl<'a> Fields<'a> {
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
         Ok(Self { named, values })
     }
 
-    /// A value that is there and not nil.
+    /// A value that is present and not nil.
     fn get(&self, place: usize, name: &str) -> Option<Reader<'a>> {
         let found = match self.named {
             true => self.values.iter().find(|(one, _)| *one == name.as_bytes()),
@@ -188,7 +188,7 @@ fn hash(reader: &mut Reader<'_>, group: u64) -> Result<BlockHash, Malformed> {
     }))
 }
 
-/// The event, or nothing where it is of an unknown kind.
+/// Decodes an event; `None` for an unknown kind.
 fn event(fields: &Fields<'_>) -> Result<Option<Event>, Malformed> {
     let group = |place| {
         fields
@@ -240,10 +240,10 @@ fn tokens(fields: &Fields<'_>) -> Result<Vec<u32>, Malformed> {
     Ok(tokens)
 }
 
-/// The adapter's name, which engines repeat here, is left out.
+/// Omits the adapter's name, which engines repeat here.
 fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malformed> {
     let Some(mut list) = fields.get(8, "extra_keys") else {
-        // SGLang's; blocks with a parent are kept apart by that
+        // format of SGLang; later blocks inherit the salt from their parent
         let begins = fields.get(2, "parent_block_hash").is_none();
         let salt = fields.text(usize::MAX, "cache_salt")?;
         return Ok(salt.filter(|_| begins).map(xxh3_64).into_iter().collect());
@@ -258,7 +258,7 @@ fn extra(fields: &Fields<'_>, adapter: Option<&[u8]>) -> Result<Vec<u64>, Malfor
     Ok(extra)
 }
 
-/// Whether it is a list of this text alone.
+/// Whether the list consists of this text only.
 fn is_only(mut list: Reader<'_>, text: Option<&[u8]>) -> bool {
     let one = list.next() == Ok(Token::Array(1));
     one && matches!(list.next(), Ok(Token::Text(found)) if Some(found) == text)

@@ -1,27 +1,27 @@
-//! Chunks of blocks that the tiers of an engine hold, written as blocks: several chunks may have a
-//! block, which is there with the first of them and gone with the last.
+//! Publishes the chunks of the tiers as blocks. A block may be in several chunks: it is stored with
+//! the first and removed with the last of them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::{BatchWriter, Medium};
 
-/// A chunk's name, as the engine has it.
+/// A chunk's key in the engine.
 type Key = [u8; 32];
 
-/// Where its blocks are.
+/// Medium and blocks of a chunk.
 type Chunk = (Medium, Box<[u64]>);
 
-/// What the tiers hold, by the number of the tier.
+/// The chunks in the tiers, by tier number.
 #[derive(Debug, Default)]
 pub struct Chunks {
     held: HashMap<(usize, Key), Chunk>,
-    /// Chunks of a block in all tiers of one medium.
+    /// Number of chunks per block, over all tiers of one medium.
     counts: HashMap<(Medium, u64), u32>,
 }
 
 impl Chunks {
-    /// The tier `tier` holds the chunk `key` of these blocks. A repeated report changes nothing.
+    /// Records that the tier `tier` stores the chunk `key` with these blocks. Idempotent.
     pub fn stored(
         &mut self,
         (tier, medium): (usize, Medium),
@@ -42,7 +42,7 @@ impl Chunks {
         place.insert((medium, blocks.into()));
     }
 
-    /// The tier `tier` holds the chunk `key` no more, if it did.
+    /// Records that the tier `tier` has removed the chunk `key`; a no-op if it is unknown.
     pub fn removed(&mut self, tier: usize, key: Key, batch: &mut BatchWriter) {
         let Some((medium, blocks)) = self.held.remove(&(tier, key)) else {
             return;

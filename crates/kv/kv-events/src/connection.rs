@@ -14,7 +14,7 @@ use crate::zmtp::{
     Frames, GREETING, MAX_MESSAGE, MAX_WISH, Traffic, check_greeting, greeting, pong, ready,
 };
 
-/// For a connection and its handshake, and for a peer to read what it is sent.
+/// Time-out for connecting with the handshake, and for writes to a peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl From<Malformed> for Error {
@@ -23,7 +23,7 @@ impl From<Malformed> for Error {
     }
 }
 
-/// The traffic from a peer, in order.
+/// Traffic from a peer, in order.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     half: OwnedReadHalf,
@@ -41,7 +41,7 @@ impl Connection {
     /// Connects as a socket of this type.
     ///
     /// # Errors
-    /// No connection, or a peer that speaks otherwise.
+    /// The connection fails, or the peer violates the protocol.
     pub(crate) async fn open(endpoint: &Endpoint, socket_type: &str) -> Result<Self, Error> {
         let opened = async {
             let stream = TcpStream::connect(endpoint.to_connect()).await?;
@@ -50,10 +50,10 @@ impl Connection {
         timeout(PATIENCE, opened).await?
     }
 
-    /// The handshake of both sides.
+    /// Runs the handshake of both sides.
     ///
     /// # Errors
-    /// A peer that speaks otherwise, or takes too long.
+    /// The peer violates the protocol or times out.
     pub(crate) async fn greet(stream: TcpStream, socket_type: &str) -> Result<Self, Error> {
         stream.set_nodelay(true)?;
         let (half, mut writer) = stream.into_split();
@@ -78,7 +78,7 @@ impl Connection {
     /// The next message; pings are answered.
     ///
     /// # Errors
-    /// The connection has ended, or the peer speaks otherwise.
+    /// The connection has ended, or the peer violates the protocol.
     pub(crate) async fn message(&mut self) -> Result<Vec<bytes::Bytes>, Error> {
         loop {
             match self.incoming.next().await? {
@@ -92,7 +92,7 @@ impl Connection {
     /// Writes whole frames.
     ///
     /// # Errors
-    /// The connection has ended, or the peer does not read.
+    /// The connection has ended, or the write timed out.
     pub(crate) async fn send(&mut self, frames: &[u8]) -> Result<(), Error> {
         timeout(PATIENCE, self.writer.write_all(frames)).await?
     }
@@ -100,7 +100,7 @@ impl Connection {
 
 impl Incoming {
     /// # Errors
-    /// The connection has ended, or the peer speaks otherwise.
+    /// The connection has ended, or the peer violates the protocol.
     pub(crate) async fn next(&mut self) -> Result<Traffic, Error> {
         loop {
             if let Some(traffic) = self.frames.next()? {

@@ -1,9 +1,9 @@
-//! Endpoints as ZeroMQ writes them: `tcp://host:port`.
+//! Endpoints in ZeroMQ syntax: `tcp://host:port`.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Where a socket listens or connects to.
+/// Address on which a socket listens, or to which it connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// `*`: all addresses.
@@ -11,14 +11,14 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// What is no endpoint.
+/// An invalid endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no endpoint; tcp://10.0.0.1:5557 is one, and to listen tcp://*:5557")]
 pub struct EndpointError(pub String);
 
 impl Endpoint {
     /// # Errors
-    /// [`EndpointError`]: other transports, `ipc` among them, too.
+    /// [`EndpointError`], also for other transports such as `ipc`.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let parts = text
             .strip_prefix("tcp://")
@@ -36,7 +36,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a publisher listens there, as vLLM decides it; else it connects.
+    /// Whether a publisher listens on it, by vLLM's rule; otherwise it connects.
     pub fn listens(&self) -> bool {
         self.host == "*" || self.host.contains("::")
     }

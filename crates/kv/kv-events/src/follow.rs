@@ -1,9 +1,8 @@
 //! Follows the events of one engine: connects, keeps the order, and fills gaps.
 //!
-//! Each batch has a number. After a connection, and where a number is missing, past batches are
-//! asked for at the replay endpoint; without one, or when it no longer has them, all that was
-//! learned is void: a removal may have been missed, and a block that is gone would be believed in
-//! for ever.
+//! Batches are numbered. After connecting, and at a gap, missed batches are requested from the
+//! replay endpoint. Without one, or if the batches are no longer available, all earlier state is
+//! invalid: a missed removal would leave a block in the index forever.
 
 use std::io::Error;
 use std::time::Duration;
@@ -18,38 +17,38 @@ use crate::zmtp::message;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const MOST_PAUSE: Duration = Duration::from_secs(5);
-/// For each of the past batches.
+/// Time-out for each replayed batch.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
-/// The number behind the last of the past batches.
+/// Sequence number that marks the end of a replay.
 const END: u64 = u64::MAX;
 
-/// Where events come from.
+/// Source of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
     pub events: Endpoint,
     pub replay: Option<Endpoint>,
-    /// Beginning of the topics to follow; empty: all.
+    /// Topic prefix; empty: all topics.
     pub topic: String,
 }
 
-/// What is to be known.
+/// An update for the consumer.
 #[derive(Debug, PartialEq)]
 pub enum Update {
-    /// A connection stands; what comes from now on counts.
+    /// Connected; further updates are valid.
     Connected,
-    /// All that was learned is void.
+    /// All earlier state is invalid.
     Reset,
-    /// Batches are missing; they are asked for again, or a [`Self::Reset`] follows.
+    /// Batches were missed; a replay or a [`Self::Reset`] follows.
     Gap,
-    /// A batch and its number; a publisher counts from 0.
+    /// A batch and its number, counted from 0 by the publisher.
     Batch(u64, Batch),
-    /// Past batches cannot be had, for this reason.
+    /// The replay failed, with the reason.
     NoReplay(String),
-    /// The connection ended, or could not be made, for this reason; another one is tried.
+    /// The connection ended or failed, with the reason; it will be retried.
     Lost(String),
 }
 
-/// Follows until it is dropped.
+/// Follows the stream until the future is dropped.
 pub async fn follow(from: &Following, mut tell: impl FnMut(Update)) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -70,13 +69,13 @@ pub async fn follow(from: &Following, mut tell: impl FnMut(Update)) {
 
 struct Stream<'a, Tell> {
     from: &'a Following,
-    /// Number of the next batch, when one has been seen.
+    /// Number of the next batch; `None` before the first.
     next: Option<u64>,
     tell: &'a mut Tell,
 }
 
 impl<Tell: FnMut(Update)> Stream<'_, Tell> {
-    /// Returns why it ended.
+    /// Returns the reason for the end.
     async fn run(&mut self) -> Error {
         match self.listen().await {
             Ok(never) => match never {},
@@ -90,7 +89,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         connection.send(&message(&[&topic])).await?;
         (self.tell)(Update::Reset);
         (self.tell)(Update::Connected);
-        // what is published meanwhile waits in the connection
+        // batches published meanwhile are buffered by the connection
         self.replay(0).await;
         loop {
             let frames = connection.message().await?;
@@ -109,7 +108,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         }
     }
 
-    /// Asks for the batches from `next` on, of which `number` has arrived.
+    /// Requests the batches from `next` on, up to the received `number`.
     async fn fill(&mut self, next: u64, number: u64) {
         (self.tell)(Update::Gap);
         self.replay(next).await;
@@ -118,7 +117,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         }
     }
 
-    /// Takes in the past batches from `first` on, as far as the engine still has them.
+    /// Replays past batches from `first` on, as far as they are available.
     async fn replay(&mut self, first: u64) {
         if let Some(endpoint) = &self.from.replay
             && let Err(error) = self.replay_from(endpoint, first).await
@@ -153,7 +152,7 @@ impl<Tell: FnMut(Update)> Stream<'_, Tell> {
         self.next = Some(number.saturating_add(1));
         (self.tell)(match Batch::decode(payload) {
             Ok(batch) => Update::Batch(number, batch),
-            // the changes in it are lost
+            // the changes in the malformed batch are lost
             Err(_) => Update::Reset,
         });
     }

@@ -1,14 +1,14 @@
-//! KV events: which blocks an engine's prefix cache has, as a stream that others follow.
+//! KV events: the contents of an engine's prefix cache, as a stream for subscribers.
 //!
-//! The form is vLLM's, and SGLang's: ZeroMQ PUB with the frames topic, sequence number (8 bytes,
-//! big-endian) and batch (MessagePack), and a ROUTER that sends past batches again.
+//! The format is that of vLLM and SGLang: ZeroMQ PUB with the frames topic, sequence number (8
+//! bytes, big-endian) and batch (MessagePack), and a ROUTER for the replay of past batches.
 //!
 //! ```text
 //!  engine -> Publisher -> PUB, ROUTER  ~~~~  SUB, DEALER -> follow -> Update
 //! ```
 //!
-//! ZMTP 3.0 is there as far as these four sockets need it: NULL over TCP, in `zmtp`.
-//! What arrives is untrusted: every length is checked before it is used.
+//! `zmtp` implements ZMTP 3.0 as far as these four sockets need it: NULL over TCP. Received data is
+//! untrusted: every length is checked before use.
 
 mod batch;
 mod chunks;

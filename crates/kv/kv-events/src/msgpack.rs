@@ -1,6 +1,6 @@
-//! MessagePack, as far as batches of events need it. Values are read in place.
+//! MessagePack, as far as event batches need it. Values are read in place.
 
-/// Bytes that are no batch.
+/// Malformed input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed: {0}")]
 pub struct Malformed(pub(crate) &'static str);
@@ -11,18 +11,18 @@ pub(crate) enum Token<'a> {
     Nil,
     Bool(bool),
     Unsigned(u64),
-    /// Below zero.
+    /// Negative.
     Negative(i64),
     Float(f64),
     Text(&'a [u8]),
     Bytes(&'a [u8]),
     Array(usize),
-    /// A map, by its number of pairs.
+    /// A map, with its number of pairs.
     Map(usize),
     Extension,
 }
 
-/// The bytes that are not read yet.
+/// The unread bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         Ok(usize::try_from(self.number(count)?).unwrap_or(usize::MAX))
     }
 
-    /// The head of an array or a map; each of its values has a byte at least.
+    /// Checks the length of an array or map: each value takes at least one byte.
     fn counted(&self, count: usize, each: usize) -> Result<usize, Malformed> {
         match count.saturating_mul(each) <= self.0.len() {
             true => Ok(count),
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The next value as it is written, with all that is inside.
+    /// The next value in encoded form, including nested values.
     pub(crate) fn value(&mut self) -> Result<Self, Malformed> {
         let before = self.0;
         let mut left = 1usize;
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok(Self(&before[..before.len() - self.0.len()]))
     }
 
-    /// The length of an array; its values follow.
+    /// The length of an array, whose values follow.
     pub(crate) fn list(&mut self) -> Result<usize, Malformed> {
         match self.next()? {
             Token::Array(count) => Ok(count),

@@ -1,7 +1,7 @@
-//! Publishes batches: a PUB socket, and a ROUTER that sends past ones again.
+//! Publishes batches: a PUB socket, and a ROUTER for replays.
 //!
-//! One thread of its own serves all subscribers. Publishing never waits: what a slow subscriber
-//! does not take is dropped for it, and it sees the gap in the numbers.
+//! A single thread serves all subscribers. Publishing never blocks: batches that a slow subscriber
+//! does not consume are dropped for it, and it detects the gap by the numbers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,11 +21,11 @@ use crate::endpoint::Endpoint;
 use crate::msgpack::Malformed;
 use crate::zmtp::{Traffic, message};
 
-/// Between two attempts to reach a subscriber that listens.
+/// Interval of connection attempts to a listening subscriber.
 const RETRY: Duration = Duration::from_secs(1);
-/// Connections of one endpoint.
+/// Maximum number of connections per endpoint.
 const MAX_PEERS: usize = 256;
-/// Bytes of the topics of one subscriber.
+/// Maximum total length of a subscriber's topics in bytes.
 const MAX_TOPICS: usize = 16 << 10;
 
 /// Where and how to publish.
@@ -34,13 +34,13 @@ pub struct PublisherSettings {
     pub events: Endpoint,
     pub replay: Option<Endpoint>,
     pub topic: String,
-    /// Past batches that are kept for the replay.
+    /// Number of past batches kept for replays.
     pub buffer_steps: usize,
-    /// Batches that wait for one subscriber; more are dropped.
+    /// High-water mark: maximum number of batches queued per subscriber; more are dropped.
     pub hwm: usize,
 }
 
-/// Why nothing can be published.
+/// Why a publisher cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("cannot listen on tcp://{host}:{port}: {source}")]
@@ -53,7 +53,7 @@ pub enum PublishError {
     System(#[from] io::Error),
 }
 
-/// A publisher; its thread ends with it.
+/// A publisher; a drop ends its thread.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ struct State {
     next: u64,
     past: VecDeque<(u64, Bytes)>,
     peers: Vec<Peer>,
-    /// Name of the next peer.
+    /// Id of the next peer.
     named: u64,
 }
 
@@ -91,14 +91,14 @@ impl Peer {
         if bytes + topic.len() >= MAX_TOPICS {
             return Err(Malformed("a subscriber has too many topics"));
         }
-        // a copy: a part would keep all that was read with it
+        // copied, because a slice would keep the whole receive buffer alive
         self.subscriptions.push(Bytes::copy_from_slice(topic));
         Ok(())
     }
 }
 
 impl Publisher {
-    /// Listens at once; an endpoint without `*` is connected to, again and again.
+    /// Listens immediately; to an endpoint without `*` it connects, with retries.
     ///
     /// # Errors
     /// [`PublishError`]
@@ -141,12 +141,12 @@ impl Publisher {
         })
     }
 
-    /// Ports of the events and of the replay, where the system chose them.
+    /// Ports of the events and of the replay, including those chosen by the system.
     pub fn ports(&self) -> (u16, Option<u16>) {
         self.ports
     }
 
-    /// Sends a batch to all subscribers. Never waits.
+    /// Sends a batch to all subscribers, without blocking.
     pub fn publish(&self, batch: Vec<u8>) {
         let mut state = self.shared.state();
         let number = state.next;
@@ -182,7 +182,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new peer's messages, unless there are too many.
+    /// Registers a new peer and returns its queue; `None` at the maximum.
     fn join(&self) -> Option<(u64, mpsc::Receiver<Bytes>)> {
         let (messages, receiver) = mpsc::channel(self.hwm);
         let mut state = self.state();
@@ -204,7 +204,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// The peer wants more than is kept for one.
+    /// The peer exceeds the limit of its topics.
     fn receive(&self, name: u64, traffic: Traffic) -> Result<(), Malformed> {
         let mut state = self.state();
         let Some(peer) = state.peers.iter_mut().find(|peer| peer.name == name) else {
@@ -219,7 +219,7 @@ impl Shared {
         match traffic {
             Traffic::Cancel(topic) => cancel(&topic),
             Traffic::Subscribe(topic) => return peer.subscribe(&topic),
-            // ZMTP 3.0 writes both as messages
+            // ZMTP 3.0 encodes both as messages
             Traffic::Message(frames) => match frames.as_slice() {
                 [one] if one.first() == Some(&1) => return peer.subscribe(&one[1..]),
                 [one] if one.first() == Some(&0) => cancel(&one.slice(1..)),
@@ -266,7 +266,7 @@ async fn accept<Served: Future<Output = io::Result<()>> + Send + 'static>(
     }
 }
 
-/// Publishes to a subscriber that listens.
+/// Publishes to a listening subscriber.
 async fn reach(shared: Arc<Shared>, endpoint: Endpoint) {
     loop {
         if let Ok(stream) = TcpStream::connect(endpoint.to_connect()).await {
@@ -306,7 +306,7 @@ async fn listen(shared: &Shared, name: u64, mut incoming: Incoming) -> io::Resul
     }
 }
 
-/// Sends the batches from a peer's number on, and the end.
+/// Sends the batches from the requested number on, then the end marker.
 async fn replay_to(shared: Arc<Shared>, stream: TcpStream) -> io::Result<()> {
     let mut connection = Connection::greet(stream, "ROUTER").await?;
     loop {

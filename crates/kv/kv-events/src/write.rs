@@ -1,9 +1,8 @@
-//! Writes batches, as arrays: the form that every version of every consumer reads.
+//! Encodes batches as arrays, the format that all consumer versions accept.
 
 use crate::Medium;
 
-/// The name of a medium for others, and how far it is: vLLM's words. The pool is `GPU` on a CPU,
-/// too.
+/// vLLM's name and locality of a medium. The pool is `GPU` also on a CPU.
 fn words(medium: Medium) -> (&'static str, Option<&'static str>) {
     match medium {
         Medium::Pool => ("GPU", None),
@@ -13,7 +12,7 @@ fn words(medium: Medium) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// The batch that is being written. Neighbours of one kind become one event.
+/// The batch being written. Adjacent changes of one kind are coalesced into one event.
 #[derive(Debug, Default)]
 pub struct BatchWriter {
     events: usize,
@@ -24,12 +23,12 @@ pub struct BatchWriter {
 #[derive(Debug)]
 enum Open {
     Stored(Run),
-    /// Blocks that are in another medium, too.
+    /// Blocks that are now in another medium as well.
     Copied(Medium, Vec<u64>),
     Removed(Medium, Vec<u64>),
 }
 
-/// Blocks of one sequence, one after the other.
+/// Consecutive blocks of one sequence.
 #[derive(Debug)]
 struct Run {
     parent: Option<u64>,
@@ -40,8 +39,8 @@ struct Run {
 }
 
 impl BatchWriter {
-    /// The block `hash` of `tokens` behind `parent` is in the pool. `salt` names what keeps it
-    /// apart from the same tokens of others.
+    /// Adds the block `hash` of `tokens` after `parent` to the pool. `salt` separates it from equal
+    /// tokens of other tenants.
     pub fn stored(&mut self, hash: u64, parent: Option<u64>, tokens: &[u32], salt: Option<&str>) {
         if let Some(Open::Stored(run)) = &mut self.open
             && run.hashes.last().copied() == parent
@@ -62,7 +61,7 @@ impl BatchWriter {
         }));
     }
 
-    /// The block `hash`, which was or is in the pool, is in a tier behind it.
+    /// Records a copy of the block `hash`, which is or was in the pool, in a lower tier.
     pub fn copied(&mut self, hash: u64, medium: Medium) {
         if let Some(Open::Copied(same, hashes)) = &mut self.open
             && *same == medium
@@ -74,7 +73,7 @@ impl BatchWriter {
         self.open = Some(Open::Copied(medium, vec![hash]));
     }
 
-    /// The block `hash` has left the pool, or a tier.
+    /// Records that the block `hash` has left the pool or a tier.
     pub fn removed(&mut self, hash: u64, medium: Medium) {
         if let Some(Open::Removed(same, hashes)) = &mut self.open
             && *same == medium
@@ -86,7 +85,7 @@ impl BatchWriter {
         self.open = Some(Open::Removed(medium, vec![hash]));
     }
 
-    /// All blocks are gone.
+    /// Records the removal of all blocks.
     pub fn cleared(&mut self) {
         self.close();
         array(&mut self.written, 1);
@@ -94,8 +93,7 @@ impl BatchWriter {
         self.events += 1;
     }
 
-    /// The batch of all since the last call, at a Unix time in seconds; `None` where there was
-    /// nothing.
+    /// Returns the batch since the last call, at a Unix time in seconds; `None` if it is empty.
     pub fn finish(&mut self, at: f64) -> Option<Vec<u8>> {
         self.close();
         let count = std::mem::take(&mut self.events);
@@ -142,7 +140,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
         out.push(0xc0); // lora_name
         array(out, run.hashes.len());
         for at in 0..run.hashes.len() {
-            // as in vLLM, a salt is an extra key of the first block of a prompt
+            // like vLLM: a salt is an extra key of a prompt's first block
             if at == 0 && run.parent.is_none() {
                 array(out, 1);
                 text(out, salt);
@@ -153,7 +151,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
     }
 }
 
-/// vLLM's form of it: without the tokens, which the pool's event had.
+/// vLLM's encoding: without the tokens, which the event of the pool had.
 fn copied(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
     let (name, locality) = words(medium);
     array(out, if locality.is_some() { 13 } else { 7 });
@@ -221,7 +219,7 @@ fn array(out: &mut Vec<u8>, count: usize) {
     }
 }
 
-/// At most 255 bytes; more are cut.
+/// Encodes a text, truncated to 255 bytes.
 fn text(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(255)];
     match bytes.len() {

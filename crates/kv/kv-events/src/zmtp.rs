@@ -11,9 +11,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::msgpack::Malformed;
 
 pub(crate) const GREETING: usize = 64;
-/// Bytes of a frame, and of all frames of a message.
+/// Maximum size in bytes of a frame, and of a message's frames together.
 pub(crate) const MAX_MESSAGE: usize = 64 << 20;
-/// The same from a peer that subscribes, or requests past batches.
+/// The same for peers that only subscribe or request replays.
 pub(crate) const MAX_WISH: usize = 4 << 10;
 const MAX_FRAMES: usize = 8;
 
@@ -21,7 +21,7 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// What every peer sends first.
+/// The greeting, sent first by every peer.
 pub(crate) fn greeting() -> [u8; GREETING] {
     let mut greeting = [0; GREETING];
     greeting[0] = 0xff;
@@ -32,7 +32,7 @@ pub(crate) fn greeting() -> [u8; GREETING] {
 }
 
 /// # Errors
-/// A peer that speaks something else, or demands credentials.
+/// The peer uses another protocol, or requires credentials.
 pub(crate) fn check_greeting(bytes: &[u8; GREETING]) -> Result<(), Malformed> {
     if bytes[0] != 0xff || bytes[9] & 1 == 0 || bytes[10] < 3 {
         return Err(Malformed("the peer does not speak ZMTP 3"));
@@ -43,7 +43,7 @@ pub(crate) fn check_greeting(bytes: &[u8; GREETING]) -> Result<(), Malformed> {
     }
 }
 
-/// The command that ends a handshake.
+/// The READY command, which ends a handshake.
 pub(crate) fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = b"\x05READY\x0bSocket-Type".to_vec();
     body.extend((socket_type.len() as u32).to_be_bytes());
@@ -67,7 +67,7 @@ fn frame(out: &mut Vec<u8>, flags: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// A message of these frames.
+/// Encodes a message of these frames.
 pub(crate) fn message(frames: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::with_capacity(frames.iter().map(|body| body.len() + 9).sum());
     for (at, body) in frames.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(crate) fn message(frames: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// The answer to a PING.
+/// Encodes the reply to a PING.
 pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frame(&mut out, COMMAND, &[b"\x04PONG", context].concat());
@@ -88,19 +88,19 @@ pub(crate) fn pong(context: &[u8]) -> Vec<u8> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Traffic {
     Ready,
-    /// With the context to be returned.
+    /// With the context to echo.
     Ping(Bytes),
     Subscribe(Bytes),
     Cancel(Bytes),
     Message(Vec<Bytes>),
-    /// A command that needs nothing.
+    /// A command without effect.
     Other,
 }
 
-/// Frames in bytes that arrive in pieces.
+/// Reassembles frames from received bytes.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes of a frame, and of all frames of a message.
+    /// Maximum size in bytes of a frame, and of a message's frames together.
     most: usize,
     pub(crate) bytes: BytesMut,
     message: Vec<Bytes>,
@@ -117,10 +117,10 @@ impl Frames {
         }
     }
 
-    /// The next whole command or message; `None` where bytes are missing.
+    /// The next whole command or message; `None` if incomplete.
     ///
     /// # Errors
-    /// [`Malformed`]: the connection is of no more use.
+    /// [`Malformed`]: the connection is unusable.
     pub(crate) fn next(&mut self) -> Result<Option<Traffic>, Malformed> {
         while let Some((flags, body)) = self.frame()? {
             if flags & COMMAND != 0 {
@@ -172,7 +172,7 @@ fn command(body: &Bytes) -> Result<Traffic, Malformed> {
     let rest = body.slice(1 + name.len()..);
     Ok(match name {
         b"READY" => Traffic::Ready,
-        // two bytes of time before the context
+        // the context follows a two-byte time to live
         b"PING" => Traffic::Ping(rest.slice(rest.len().min(2)..)),
         b"SUBSCRIBE" => Traffic::Subscribe(rest),
         b"CANCEL" => Traffic::Cancel(rest),

@@ -80,7 +80,7 @@ impl Header {
         page
     }
 
-    /// Parses `page`; the error is what is wrong with it.
+    /// Parses `page`; the error describes the problem.
     pub(crate) fn parse(page: &[u8]) -> Result<Self, String> {
         let page: &HeaderPage = page
             .get(..HEADER_BYTES)
@@ -114,8 +114,8 @@ impl Header {
         })
     }
 
-    /// Parses the header in front of `payload_bytes` whose checksum is `sum`, which must be those
-    /// of `key` in the store of `identity`; the error is what is wrong.
+    /// Parses and verifies the header of `key` in the store of `identity`, for a payload of
+    /// `payload_bytes` with the checksum `sum`; the error describes the mismatch.
     pub(crate) fn verified(
         page: &[u8],
         identity: &Digest,
@@ -149,7 +149,7 @@ pub(crate) fn checksum<'a>(slices: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     sum.value()
 }
 
-/// A CRC-64/NVME in progress: payloads are summed in pieces while these are in the CPU's cache.
+/// An incremental CRC-64/NVME: payloads are summed in pieces while in the CPU cache.
 pub struct Checksum(crc_fast::Digest);
 
 impl Default for Checksum {
@@ -159,12 +159,12 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// The checksum of nothing yet.
+    /// The checksum of no bytes.
     pub fn new() -> Self {
         Self(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
-    /// The next bytes.
+    /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -4,7 +4,7 @@ pub(crate) use penstock_prefix::UNSALTED;
 pub use penstock_prefix::{Digest, Group, group};
 use serde::{Deserialize, Serialize};
 
-/// Everything beside the tokens that decides the bytes of a part: engines with equal identities
+/// Everything besides the tokens that determines the bytes of a part; engines with equal identities
 /// share parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreIdentity {
@@ -44,13 +44,13 @@ pub struct PartKey {
     pub blocks: u16,
     /// KV head, counted over the whole model.
     pub head: u16,
-    /// First layer and the one after the last, counted group after group (docs/kv-format.md): they
-    /// name the KV group too.
+    /// First layer and the one after the last, counted over all KV groups (docs/kv-format.md); they
+    /// also identify the KV group.
     pub layers: (u16, u16),
 }
 
 impl PartKey {
-    /// The name of the part within its chunk, in all stores: `8.h2.l0-30`.
+    /// Name of the part within its chunk, in all stores: `8.h2.l0-30`.
     pub(crate) fn name_in_chunk(&self) -> String {
         let (first, end) = self.layers;
         format!("{}.h{}.l{first}-{end}", self.blocks, self.head)

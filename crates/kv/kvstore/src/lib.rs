@@ -1,9 +1,9 @@
-//! KV tiers behind the pool: RAM, disk and remote stores.
+//! KV cache tiers behind the GPU pool: RAM, disk and remote stores.
 //!
-//! The engine decides which block goes where; the mover of each rank carries the bytes between its
-//! blocks of the KV pool and the tiers. A tier holds parts: one KV head of one chunk of a prefix,
-//! in the layers of one KV group and pipeline stage. So its contents do not depend on how many
-//! ranks share the heads.
+//! The engine decides the placement of blocks; the mover of each rank copies between its blocks of
+//! the KV pool and the tiers. A tier stores parts: one KV head of one chunk of a prefix, for the
+//! layers of one KV group and pipeline stage. The contents are thus independent of the number of
+//! ranks that share the heads.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -7,59 +7,59 @@ use crate::key::{Digest, Group, PartKey};
 /// Reads the payload of an open file; returns its checksum.
 pub type Take<'a> = &'a mut dyn FnMut(&File) -> std::io::Result<u64>;
 
-/// A store of parts. Methods block; the mover calls them from its own threads, several at once.
+/// A store of parts. Methods block; the mover calls them concurrently from its own threads.
 pub trait Tier: Send + Sync {
     /// For logs and metrics: `disk:/var/kv`.
     fn name(&self) -> &str;
 
-    /// Fills `into`, one slice for each block in order, with a part whose checksum was verified.
+    /// Fills `into`, one slice per block in order, with a part whose checksum was verified.
     ///
     /// # Errors
-    /// `Missing`; `Damaged` when the checksum is wrong (the tier has put the part aside and counted
-    /// it); contents of `into` are then unspecified. `Failed` when the tier did not answer.
+    /// `Missing`; `Damaged` if the checksum is wrong (the tier has quarantined and counted the
+    /// part), in which case `into` is unspecified. `Failed` if the tier did not respond.
     fn load(&self, key: &PartKey, into: &mut [&mut [u8]]) -> Result<(), TierError>;
 
-    /// Keeps a part; returns when others can load it. A part that is stored already stays as it is.
-    /// `parent` is the prefix that the chunk continues, if known: eviction keeps that longer.
+    /// Stores a part; returns when it is visible to others. Idempotent for a part that already
+    /// exists. `parent` is the prefix that the chunk continues, if known: it is evicted later than
+    /// the chunk.
     ///
     /// # Errors
-    /// `Full` when there is no room for it and none can be made, `Failed` otherwise. Nothing
-    /// half-written is ever found.
+    /// `Full` if no space can be freed, otherwise `Failed`. A partial write is never visible.
     fn store(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> Result<(), TierError>;
 
-    /// Whether each of `keys` is stored. Must be cheap: every prompt asks.
+    /// Whether each of `keys` is stored. Must be cheap, as it runs for every prompt.
     ///
     /// # Errors
-    /// `Failed` when the tier did not answer.
+    /// `Failed` if the tier did not respond.
     fn probe(&self, keys: &[PartKey]) -> Result<Vec<bool>, TierError>;
 
-    /// Forgets all parts of a chunk.
+    /// Removes all parts of a chunk.
     ///
     /// # Errors
-    /// `Failed`. A missing chunk is no error.
+    /// `Failed`. A missing chunk is not an error.
     fn remove(&self, digest: &Digest) -> Result<(), TierError>;
 
-    /// Forgets everything of this identity, or one salt group.
+    /// Removes everything of this identity, or of one salt group.
     ///
     /// # Errors
-    /// As `remove`.
+    /// As for `remove`.
     fn clear(&self, group: Option<Group>) -> Result<(), TierError>;
 
-    /// Upkeep between requests (eviction, scanning what other processes wrote); called about every
+    /// Upkeep between requests (eviction, listing changes by other processes); called about once a
     /// second from one thread.
     fn tick(&self) {}
 
-    /// At most `most` chunks that have left the tier, however they did, each once: evicted by this
-    /// process or another, removed, damaged.
+    /// Takes up to `most` chunks that have left the tier, each once: evicted by any process,
+    /// removed or damaged.
     fn take_left(&self, _most: usize) -> Vec<Digest> {
         Vec::new()
     }
 
-    /// `load` of a part of `bytes` of payload, which `take` reads from the open file of a disk tier
-    /// (`disk::PAYLOAD_AT`); it returns the CRC-64/NVME of what arrived.
+    /// Loads a part with `bytes` of payload, which `take` reads from the open file of a disk tier
+    /// (`disk::PAYLOAD_AT`) and returns the CRC-64/NVME of.
     ///
     /// # Errors
-    /// As `load`. An error of `take` is `Failed`; a file that ends early, `Damaged`.
+    /// As for `load`. An error of `take` is `Failed`; a file that is too short, `Damaged`.
     fn load_by(&self, _key: &PartKey, _bytes: usize, _take: Take<'_>) -> Result<(), TierError> {
         Err(TierError::Failed("is no disk tier".into()))
     }
@@ -76,18 +76,18 @@ pub enum TierError {
     /// Not there.
     #[error("not in the tier")]
     Missing,
-    /// The checksum or header is wrong: what was found, and where.
+    /// Wrong checksum or header, with details and location.
     #[error("damaged: {0}")]
     Damaged(String),
     /// No room.
     #[error("full: {0}")]
     Full(String),
-    /// No answer, or an error of the tier: which, where, and the remedy if known.
+    /// No response, or an error of the tier, with location and remedy if known.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a tier cannot be opened: what is wrong, where, and the remedy.
+/// Why a tier cannot be opened, with location and remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(pub String);

@@ -1,8 +1,8 @@
-//! Index of the blocks of tokens that engines say they hold.
+//! Index of the token blocks that engines have published.
 //!
-//! Engines name blocks as they like; a name means something to one engine only. What all share is
-//! the tokens: each block gets a link, chained from the link of the block before it, and a prompt's
-//! tokens give the same links ([`token_chain`]).
+//! Block names are engine-specific. The common identity is a hash chain over tokens: each block
+//! gets a link, chained from its parent's link, and a prompt's tokens give the same links
+//! ([`token_chain`]).
 //!
 //! ```text
 //!  stored(engine, names, parent's name, tokens) -> link of parent -> links -> holders by tier
@@ -13,30 +13,31 @@ use std::collections::{HashMap, VecDeque};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Places where a block can lie, nearest first.
+/// Number of storage tiers of a block, nearest first.
 pub const TIERS: usize = 4;
-/// The tier that engines share: what one has stored there, each of them can load.
+/// The tier shared by engines: a block stored there by one is loadable by all.
 const SHARED: usize = TIERS - 1;
-/// Blocks of one engine; more are not noted.
+/// Maximum number of blocks per engine; further blocks are ignored.
 const MOST_BLOCKS: usize = 1 << 22;
-/// Links that are expected and not stored yet, of all engines.
+/// Maximum number of expected links that are not stored yet, over all engines.
 const MOST_EXPECTED: usize = 1 << 20;
 
-/// Blocks of one sequence, one after the other.
+/// Consecutive blocks of one sequence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run<'a> {
-    /// Their names at the engine.
+    /// Names of the blocks at the engine.
     pub names: &'a [u128],
-    /// Name of the block before the first.
+    /// Name of the block before the first one.
     pub parent: Option<u128>,
-    /// Those of all blocks; none: of blocks that were stored before, in another tier.
+    /// Tokens of all blocks; empty for blocks stored before in another tier.
     pub tokens: &'a [u32],
     pub block_size: usize,
-    /// Link before the first block of a sequence without a parent.
+    /// Root link, for a sequence without a parent.
     pub root: u64,
-    /// For each block what else keeps it apart, 0: nothing; none: for no block.
+    /// Extra hash per block, such as that of a cache salt or an image; 0: none. Empty: none for any
+    /// block.
     pub extra: &'a [u64],
-    /// Where they are, less than [`TIERS`].
+    /// Their tier, below [`TIERS`].
     pub tier: usize,
 }
 
@@ -45,7 +46,7 @@ pub struct Run<'a> {
 pub struct BlockIndex {
     links: HashMap<u64, Vec<Held>>,
     engines: HashMap<u32, Engine>,
-    /// Until when an engine is expected to hold links, in the order of the notes.
+    /// Expiry of expected links by engine, in order of insertion.
     expected: VecDeque<(u64, u32, Box<[u64]>)>,
     expected_links: usize,
 }
@@ -54,29 +55,29 @@ pub struct BlockIndex {
 struct Engine {
     names: HashMap<u128, Block>,
     block_size: usize,
-    /// It has stored in the shared tier, so it has one to load from.
+    /// The engine uses the shared tier, and can thus load from it.
     shares: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Block {
     link: u64,
-    /// A bit for each tier.
+    /// Bit set of tiers.
     tiers: u8,
 }
 
-/// What one engine has of a link.
+/// State of one link at one engine.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     engine: u32,
-    /// Names under which it holds it, by tier.
+    /// Number of names under which it is held, by tier.
     names: [u32; TIERS],
-    /// It is about to compute it, until then.
+    /// Expected to be computed; counts as held until this time.
     until: u64,
 }
 
 impl Held {
-    /// The nearest tier; expected is as good as held.
+    /// The nearest tier; an expected link counts as held in the pool.
     fn tier(&self, now: u64) -> Option<usize> {
         let stored = self.names.iter().position(|names| *names > 0);
         if stored != Some(0) && self.until > now {
@@ -91,8 +92,8 @@ impl Held {
 }
 
 impl BlockIndex {
-    /// Notes that `engine` holds blocks. Returns how many had a place: those behind an unknown
-    /// block have none.
+    /// Records that `engine` has stored blocks. Returns the number indexed: blocks after an unknown
+    /// parent are skipped.
     pub fn stored(&mut self, engine: u32, run: &Run<'_>) -> usize {
         let (held, links) = (self.engines.entry(engine).or_default(), &mut self.links);
         let tier = run.tier.min(TIERS - 1);
@@ -133,7 +134,7 @@ impl BlockIndex {
         run.names.len()
     }
 
-    /// Notes that blocks have left a tier of `engine`.
+    /// Records that blocks have left a tier of `engine`.
     pub fn removed(&mut self, engine: u32, names: &[u128], tier: usize) {
         let Some(held) = self.engines.get_mut(&engine) else {
             return;
@@ -153,7 +154,7 @@ impl BlockIndex {
         }
     }
 
-    /// Forgets all that `engine` holds, or is expected to.
+    /// Removes everything that `engine` holds or is expected to hold.
     pub fn clear(&mut self, engine: u32) {
         for block in self
             .engines
@@ -175,8 +176,8 @@ impl BlockIndex {
         });
     }
 
-    /// Notes that `engine` is about to compute `chain`: what it does not hold counts as held until
-    /// the time `until`, or until the engine says what became of it.
+    /// Records that `engine` is about to compute `chain`: missing links count as held until the
+    /// time `until`, or until the engine publishes their fate.
     pub fn expect(&mut self, engine: u32, chain: &[u64], now: u64, until: u64) {
         for link in chain {
             let held = held_by(self.links.entry(*link).or_default(), engine);
@@ -199,8 +200,8 @@ impl BlockIndex {
         }
     }
 
-    /// Blocks of `chain` from its beginning that each of `engines` has, by the nearest tier. Of the
-    /// shared tier each engine that uses it has all.
+    /// Length of the leading part of `chain` that each of `engines` has, split by nearest tier.
+    /// Blocks in the shared tier count for every engine that uses it.
     pub fn matches(&self, chain: &[u64], engines: &[u32], now: u64) -> Vec<[usize; TIERS]> {
         let mut matched = vec![[0; TIERS]; engines.len()];
         let mut alive: Vec<usize> = (0..engines.len()).collect();
@@ -227,19 +228,19 @@ impl BlockIndex {
         matched
     }
 
-    /// Tokens of a block of `engine`; `None` before it has stored one.
+    /// Block size of `engine` in tokens; `None` before its first stored block.
     pub fn block_size(&self, engine: u32) -> Option<usize> {
         let held = self.engines.get(&engine)?;
         (held.block_size > 0).then_some(held.block_size)
     }
 
-    /// Names of blocks that `engine` holds.
+    /// Number of block names that `engine` holds.
     pub fn len_of(&self, engine: u32) -> usize {
         self.engines.get(&engine).map_or(0, |held| held.names.len())
     }
 }
 
-/// Links of the full blocks of `tokens` behind `root`.
+/// Links of the full blocks of `tokens` after `root`.
 pub fn token_chain(root: u64, block_size: usize, tokens: &[u32]) -> Vec<u64> {
     let bytes = bytes_of(tokens);
     let blocks = bytes.chunks_exact(4 * block_size.max(1));
@@ -250,12 +251,12 @@ pub fn token_chain(root: u64, block_size: usize, tokens: &[u32]) -> Vec<u64> {
     links.collect()
 }
 
-/// `block` is its tokens as [`bytes_of`].
+/// `block` is the tokens in the encoding of [`bytes_of`].
 fn next_link(parent: u64, block: &[u8], extra: u64) -> u64 {
     xxh3_64_with_seed(block, parent ^ extra)
 }
 
-/// Four bytes a token.
+/// Little-endian encoding, four bytes per token.
 fn bytes_of(tokens: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 * tokens.len());
     tokens
@@ -280,7 +281,7 @@ fn held_by(all: &mut Vec<Held>, engine: u32) -> &mut Held {
     &mut all[at]
 }
 
-/// Counts a name of a block in a tier, once.
+/// Adds a block name to a tier; idempotent.
 fn add(links: &mut Links, engine: u32, block: &mut Block, tier: usize) {
     if block.tiers & 1 << tier == 0 {
         block.tiers |= 1 << tier;
@@ -301,7 +302,7 @@ fn take(links: &mut Links, engine: u32, link: u64, tier: usize) {
     change(links, engine, link, |held| held.names[tier] -= 1);
 }
 
-/// Ends what was expected until `until` at the latest.
+/// Clears an expectation that ends at `until` or earlier.
 fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
     change(links, engine, link, |held| {
         if held.until <= until {
@@ -310,7 +311,7 @@ fn unexpect(links: &mut Links, engine: u32, link: u64, until: u64) {
     });
 }
 
-/// Changes what an engine has of a link; what is nothing any more is dropped.
+/// Changes an engine's state of a link and drops it if it is empty.
 fn change(links: &mut Links, engine: u32, link: u64, change: impl FnOnce(&mut Held)) {
     let Some(all) = links.get_mut(&link) else {
         return;

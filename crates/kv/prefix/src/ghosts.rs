@@ -1,22 +1,22 @@
-//! Ghost list: links that no holder has any more, and who evicted them (as in ARC, Megiddo and
-//! Modha, 2003). A link that is asked for while its ghost is there would have been a hit in a
-//! larger cache.
+//! Ghost list: links recently evicted by their last holder (as in ARC, Megiddo and Modha, 2003). A
+//! request for a ghost would have been a hit in a larger cache.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::keyed::Keyed;
 
-/// Evictions, newest last. Lazy as the index's logs: an entry counts while it is its link's latest.
+/// Evictions, newest last. The log is lazy like that of the index: an entry is valid only while it
+/// is the latest of its link.
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
-    /// The holder that evicted a link last, and the number of that eviction.
+    /// The holder that last evicted a link, and the number of that eviction.
     latest: HashMap<u64, (u32, u64), Keyed>,
     log: VecDeque<(u64, u64)>,
     evictions: u64,
 }
 
 impl Ghosts {
-    /// Notes that `holder` evicted `link`, the last one to hold it; of at most `most` evictions.
+    /// Records that `holder`, the last one, evicted `link`; keeps at most `most` evictions.
     pub(crate) fn add(&mut self, link: u64, holder: u32, most: usize) {
         self.evictions += 1;
         self.latest.insert(link, (holder, self.evictions));
@@ -36,25 +36,25 @@ impl Ghosts {
         self.log.len()
     }
 
-    /// Takes out `link`, which is asked for again: the holder that evicted it.
+    /// Removes `link`, which is requested again; returns the holder that evicted it.
     pub(crate) fn take(&mut self, link: u64) -> Option<u32> {
         self.latest.remove(&link).map(|(holder, _)| holder)
     }
 }
 
-/// How many of the links that a holder evicts are asked for again, lately.
+/// Recent rate of requests for a holder's evicted links.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Regret {
     evicted: f32,
     missed: f32,
 }
 
-/// Evictions that prove something.
+/// Minimum number of evictions for a full rate.
 const ENOUGH: f32 = 16.0;
 
 impl Regret {
-    /// Notes an eviction from a cache of `capacity` links. What is older than its turnover counts
-    /// half.
+    /// Records an eviction from a cache of `capacity` links. The counts are halved every two
+    /// turnovers.
     pub(crate) fn evicted(&mut self, capacity: usize) {
         self.evicted += 1.0;
         if self.evicted >= 2.0 * (capacity as f32).max(ENOUGH) {
@@ -63,12 +63,12 @@ impl Regret {
         }
     }
 
-    /// Notes that an evicted link is asked for.
+    /// Records a request for an evicted link.
     pub(crate) fn missed(&mut self) {
         self.missed += 1.0;
     }
 
-    /// Share of the evicted links that are asked for again, 0 to 1.
+    /// Share of the evicted links that are requested again, 0 to 1.
     pub(crate) fn share(self) -> f32 {
         (self.missed / self.evicted.max(ENOUGH)).min(1.0)
     }

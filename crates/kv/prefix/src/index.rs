@@ -1,7 +1,7 @@
-//! Index of prefixes over holders: which replica has computed how much of a prompt.
+//! Prefix index: estimates which replica has computed how much of a prompt.
 //!
-//! Each holder has an LRU of its own, as large as the cache that it stands for. It is lazy: a use
-//! appends to the holder's log, and a log entry counts only while it is the latest use of its link.
+//! Each holder has its own LRU, of the size of its cache. The LRU is lazy: a use appends to the
+//! holder's log, and a log entry is valid only while it is the latest use of its link.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -20,10 +20,10 @@ pub struct PrefixIndex {
 
 type Links = HashMap<u64, Having, Keyed>;
 
-/// A holder of a link, with the number of its latest use.
+/// A holder, with the number of its latest use.
 type Use = (u32, u64);
 
-/// The holders of one link. Most links have one, which takes no allocation of its own.
+/// The holders of one link. The common case of a single holder needs no extra allocation.
 #[derive(Debug)]
 struct Having {
     first: Use,
@@ -40,7 +40,7 @@ impl Having {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Notes a use; whether the holder is new.
+    /// Records a use; returns whether the holder is new.
     fn note(&mut self, (holder, used): Use) -> bool {
         let mut all = std::iter::once(&mut self.first).chain(&mut self.others);
         let same = all.find(|one| one.0 == holder);
@@ -52,7 +52,7 @@ impl Having {
         is_new
     }
 
-    /// Takes out the holder that comes `at` this place; whether it was the only one.
+    /// Removes the holder at position `at`; returns whether it was the only one.
     fn take(&mut self, at: usize) -> bool {
         match at.checked_sub(1) {
             Some(other) => {
@@ -69,15 +69,15 @@ impl Having {
 
 #[derive(Debug, Default)]
 struct Holder {
-    /// Links by use, oldest first, with the number of the use.
+    /// Links in order of use, oldest first, with the number of the use.
     log: VecDeque<(u64, u64)>,
-    /// Links that it holds.
+    /// Number of links held.
     live: usize,
     regret: Regret,
 }
 
 impl PrefixIndex {
-    /// Links of `chain` from its beginning that each of `holders` has, in their order.
+    /// Length of the leading part of `chain` that each of `holders` has.
     pub fn matches(&self, chain: &[u64], holders: &[u32]) -> Vec<usize> {
         let mut matched = vec![0; holders.len()];
         let mut alive: Vec<usize> = (0..holders.len()).collect();
@@ -94,8 +94,8 @@ impl PrefixIndex {
         matched
     }
 
-    /// Notes that `holder` computes `chain`. It keeps at most `capacity` links, those used last;
-    /// the end of a chain goes before its beginning.
+    /// Records that `holder` computes `chain`. It keeps the `capacity` most recently used links;
+    /// the end of a chain is evicted before its start.
     pub fn insert(&mut self, holder: u32, chain: &[u64], capacity: usize) {
         let mut missed = Vec::new();
         let held = self.holders.entry(holder).or_default();
@@ -140,27 +140,27 @@ impl PrefixIndex {
         }
     }
 
-    /// Forgets a holder: its cache is gone.
+    /// Removes a holder whose cache is gone.
     pub fn clear(&mut self, holder: u32) {
         for (link, _) in self.holders.remove(&holder).unwrap_or_default().log {
             drop_use(&mut self.links, link, holder, None);
         }
     }
 
-    /// Share of the links that `holder` evicted lately, as the last one to hold them, that were
-    /// asked for again, 0 to 1: what a link that it takes beyond its capacity costs.
+    /// Share of the links recently evicted by `holder`, as their last holder, that were requested
+    /// again, 0 to 1: the cost of each link inserted beyond its capacity.
     pub fn regret(&self, holder: u32) -> f32 {
         let held = self.holders.get(&holder);
         held.map_or(0.0, |held| held.regret.share())
     }
 
-    /// Links that `holder` has.
+    /// Number of links of `holder`.
     pub fn len_of(&self, holder: u32) -> usize {
         self.holders.get(&holder).map_or(0, |held| held.live)
     }
 }
 
-/// Takes `holder` from a link, if its latest use is `used`; whether it was there.
+/// Removes `holder` from a link if its latest use is `used`; returns whether it did.
 fn drop_use(links: &mut Links, link: u64, holder: u32, used: Option<u64>) -> bool {
     let Entry::Occupied(mut having) = links.entry(link) else {
         return false;

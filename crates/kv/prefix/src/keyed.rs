@@ -1,12 +1,12 @@
-//! Hasher of keys that are hashes already.
+//! Keyed hasher for keys that are themselves hashes.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-/// Hashes one `u64` by two folded multiplications with secrets: links of a chain are spread
-/// evenly, but clients choose the text behind them, so their own bits must not say which of them
-/// collide. One multiplication leaves the high bits of evenly spaced keys evenly spaced, and some
-/// secrets put those on few places.
+/// Hashes one `u64` by two folded multiplications with secrets. Links are evenly distributed, but
+/// clients choose the underlying text and could craft collisions if the bits were used directly. A
+/// single multiplication would keep evenly spaced keys evenly spaced in the high bits, and some
+/// secrets map those to few buckets.
 #[derive(Debug, Clone)]
 pub(crate) struct Keyed {
     add: u64,

@@ -50,7 +50,7 @@ pub type Digest = [u8; 32];
 /// Salt group of a prefix: the requests with one adapter and one cache salt.
 pub type Group = [u8; GROUP_BYTES];
 
-/// The group of requests with neither adapter nor salt.
+/// The group of requests without adapter and salt.
 pub const UNSALTED: Group = [0; GROUP_BYTES];
 
 const UNIT_CONTEXT: &str = "penstock prefix unit v1";

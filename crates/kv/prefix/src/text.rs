@@ -1,22 +1,22 @@
-//! Chains over text: a prompt's prefixes by its bytes, where no tokenizer is at hand.
+//! Hash chains over text: prefixes of a prompt by bytes, without a tokenizer.
 //!
-//! A gateway sees requests of many models and has the tokenizer of none. Equal bytes give equal
-//! tokens, so runs of [`TEXT_UNIT`] bytes serve as names of what a replica has computed. The names
-//! never leave the process: they are hints, not the block-hash rule.
+//! A gateway serves many models and has no tokenizer for them. Equal bytes give equal tokens, so
+//! chunks of [`TEXT_UNIT`] bytes identify what a replica has computed. The links stay in the
+//! process: they are hints, and not the block-hash rule.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes that one link of a chain covers: about 64 tokens of English.
+/// Bytes covered by one link: about 64 tokens of English.
 pub const TEXT_UNIT: usize = 256;
 
-/// Seed of a chain: prompts of different models, adapters or cache salts share nothing.
+/// Seed of a chain; prompts of different models, adapters or cache salts share no links.
 pub fn text_seed(parts: &[&[u8]]) -> u64 {
     parts.iter().fold(0, |seed, part| {
         xxh3_64_with_seed(part, seed.wrapping_add(1))
     })
 }
 
-/// Links of the full units of `texts`, one after the other; a trailing partial unit gives none.
+/// Links of the full units of the concatenated `texts`; a trailing partial unit is dropped.
 pub fn text_chain(seed: u64, texts: &[&[u8]]) -> Vec<u64> {
     let mut chain = Chain {
         link: seed,
@@ -30,7 +30,7 @@ pub fn text_chain(seed: u64, texts: &[&[u8]]) -> Vec<u64> {
 struct Chain {
     link: u64,
     links: Vec<u64>,
-    /// The begun unit, where texts meet inside one.
+    /// The incomplete unit, which may span texts.
     partial: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Backends from a name: one for each of its addresses.
+//! Backends from DNS: one for each address of a host name.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use crate::backend::{Backend, Target, targets};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A name, as it was when it was last looked up.
+/// A host name, with the result of the last lookup.
 #[derive(Debug)]
 pub(crate) struct Dns {
     name: String,
     port: u16,
     targets: Vec<Target>,
-    /// It cannot be looked up, and the log says so.
+    /// The lookup fails, and the failure has been logged.
     failing: bool,
 }
 
@@ -48,7 +48,7 @@ impl Dns {
         }
     }
 
-    /// Returns whether there is another list. A failure, or no address, changes nothing.
+    /// Returns whether the list changed. A failed or empty lookup keeps the previous list.
     fn saw(&mut self, looked: io::Result<Vec<SocketAddr>>) -> bool {
         let none = || io::Error::other("it has no address");
         let looked = looked.and_then(|all| match all.is_empty() {

@@ -1,5 +1,5 @@
-//! Backends from a file: a JSON array, or one URL a line. Read again when
-//! its time or size has changed; a broken or empty one changes nothing.
+//! Backends from a file: a JSON array, or one URL per line. It is reloaded when its time or size
+//! changes; an invalid or empty file keeps the previous list.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use super::Found;
 use crate::backend::{Backend, Target, targets};
 
-/// More is no list of backends.
+/// Maximum size of the file in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Characters of a reason, which may quote the file.
+/// Maximum length of an error text, which may quote the file.
 const MOST_REASON: usize = 500;
 
-/// What is wrong with a file of backends.
+/// Why a file of backends is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("{path}: {error}", path = path.display())]
@@ -31,17 +31,17 @@ pub enum FileError {
     },
 }
 
-/// A file, as it was when it was last read.
+/// A file, with its content when last read.
 #[derive(Debug)]
 pub(crate) struct File {
     path: PathBuf,
     stamp: Option<Stamp>,
     targets: Vec<Target>,
-    /// It is empty or cannot be read, and the log says so.
+    /// The file is empty or unreadable, and this has been logged.
     missing: bool,
 }
 
-/// What changes when a file does.
+/// Modification time and size, to detect changes.
 type Stamp = (SystemTime, u64);
 
 impl File {
@@ -74,7 +74,8 @@ impl File {
         }
     }
 
-    /// Returns whether there is another list. The files are small and local: no thread is worth it.
+    /// Returns whether the list changed. The file is small and local, so it is read without a
+    /// thread.
     fn look(&mut self) -> bool {
         let now = match stamp(&self.path) {
             Ok(now) => now,
@@ -113,8 +114,8 @@ impl File {
 }
 
 /// # Errors
-/// Also for an empty file: one that is written anew is empty for a moment, in which no replica
-/// would be left.
+/// Also for an empty file: a file being rewritten is empty for a moment, which would remove all
+/// replicas.
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let data = fs::metadata(path)?;
     if data.len() == 0 {
@@ -138,7 +139,7 @@ fn read(path: &Path) -> Result<Vec<Target>, FileError> {
     })
 }
 
-/// A backend, or its URL alone.
+/// A backend, or only its URL.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Item {
@@ -147,7 +148,7 @@ enum Item {
 }
 
 /// # Errors
-/// Number of the line, from 1, and the reason.
+/// Line number from 1, and the reason.
 fn parse(text: &str) -> Result<Vec<Target>, (usize, String)> {
     if text.trim_start().starts_with('[') {
         let items: Vec<Item> =

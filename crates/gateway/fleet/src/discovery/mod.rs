@@ -1,4 +1,4 @@
-//! Where the list of backends comes from. A new kind of source is a file here and a line in
+//! Sources of the list of backends. A new kind of source needs a file here and a line in
 //! [`follow`].
 
 mod dns;
@@ -14,7 +14,7 @@ use crate::backend::{BackendError, Source, Target, targets};
 
 pub use file::FileError;
 
-/// The latest list; `None` before there is one.
+/// The latest list; `None` until the first one.
 pub(crate) type Found = watch::Sender<Option<Vec<Target>>>;
 pub(crate) type List = watch::Receiver<Option<Vec<Target>>>;
 
@@ -27,12 +27,11 @@ pub enum SourceError {
     File(#[from] FileError),
 }
 
-/// Follows a source in a task, which ends when no one looks at the list any more. Static lists and
-/// files are there at once; files and names are looked at each `period`,
-/// Kubernetes tells what changes.
+/// Follows a source in a task until all receivers of the list are dropped. Static lists and files
+/// are loaded immediately; files and host names are polled each `period`; Kubernetes is watched.
 ///
 /// # Errors
-/// [`SourceError`]: the list that is there at once is wrong.
+/// [`SourceError`]: the initial list is invalid.
 pub(crate) fn follow(source: Source, period: Duration) -> Result<List, SourceError> {
     let (found, list) = watch::channel(None);
     match source {

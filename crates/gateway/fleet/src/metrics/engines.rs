@@ -1,4 +1,4 @@
-//! Which metric of which engine says what. Penstock uses vLLM's names.
+//! Meaning of each engine's metrics. Penstock uses vLLM's names.
 
 use std::sync::Arc;
 
@@ -7,44 +7,44 @@ use penstock_routing::TIERS;
 use super::text::{Sample, samples};
 use crate::load::Reported;
 
-/// What the metrics of all engines begin with.
+/// Prefixes of the engines' metric names.
 const PREFIXES: [&str; 5] = ["vllm:", "sglang:", "trtllm_", "llamacpp:", "nv_trt_llm_"];
-/// Adapters of one replica that count.
+/// Maximum number of adapters per replica; more are ignored.
 const MAX_ADAPTERS: usize = 1024;
-/// Bytes of a path.
+/// Maximum length of a path in bytes.
 const MAX_PATH: usize = 256;
-/// Tokens that have to be loaded from a tier before their time says something.
+/// Minimum number of tokens loaded from a tier before its load time is used.
 const LEAST_LOADED: f64 = 512.0;
-/// No replica has more requests, or more KV tokens.
+/// Upper clamp for reported requests and KV tokens.
 const MOST: f64 = 1e9;
 
-/// What one sample is about.
+/// Meaning of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
     Waiting,
     Running,
     KvUse,
-    /// Two factors of the size of the KV cache: labels of an info metric.
+    /// KV cache size as two factors, in labels of an info metric.
     KvTokens(&'static str, &'static str),
-    /// One factor as a value; the other one is another metric's.
+    /// KV cache size as two factors in separate metrics.
     KvBlockTokens,
     KvBlocks,
-    /// Their product as a value.
+    /// KV cache size as one value.
     KvSize,
     Adapters,
-    /// Only grows while the engine lives.
+    /// Monotonic while the engine lives.
     Work,
     ProcessStart,
-    /// Which of these it is, a label says.
+    /// A label selects the meaning.
     Triton(&'static str),
-    /// Seconds of all loads from a tier, and tokens that came from it.
+    /// Total seconds of loads from a tier, and tokens loaded.
     LoadSeconds,
     LoadTokens,
-    /// A label says where the load is streamed.
+    /// A label has the path of the load stream.
     LoadStream,
 }
 
-/// What the samples of a name are about; `None`: nothing that counts here.
+/// Meaning of a metric name; `None`: ignored.
 fn meaning(name: &str) -> Option<Meaning> {
     use Meaning::{
         Adapters, KvBlockTokens, KvBlocks, KvSize, KvTokens, KvUse, Running, Triton, Waiting, Work,
@@ -58,7 +58,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         | "sglang:num_running_reqs"
         | "trtllm_num_requests_running"
         | "llamacpp:requests_processing" => Running,
-        // the second is vLLM's before 0.10
+        // the second name is that of vLLM before 0.10
         "vllm:kv_cache_usage_perc"
         | "vllm:gpu_cache_usage_perc"
         | "sglang:token_usage"
@@ -66,7 +66,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         | "llamacpp:kv_cache_usage_ratio" => KvUse,
         "vllm:cache_config_info" => KvTokens("block_size", "num_gpu_blocks"),
         "sglang:max_total_num_tokens" => KvSize,
-        // where there is no such gauge
+        // fallback if the gauge is absent
         "sglang:cache_config_info" => KvTokens("page_size", "num_pages"),
         "trtllm_kv_cache_tokens_per_block" => KvBlockTokens,
         "trtllm_kv_cache_max_blocks" => KvBlocks,
@@ -75,7 +75,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         | "sglang:prompt_tokens_total"
         | "trtllm_request_success_total"
         | "llamacpp:prompt_tokens_total" => Work,
-        // prometheus_client's, of the process that answers
+        // exported by prometheus_client for its own process
         "process_start_time_seconds" => Meaning::ProcessStart,
         "nv_trt_llm_request_metrics" => Triton("request_type"),
         "nv_trt_llm_kv_cache_block_metrics" => Triton("kv_cache_block_type"),
@@ -86,7 +86,7 @@ fn meaning(name: &str) -> Option<Meaning> {
     })
 }
 
-/// What one sample is about.
+/// Meaning of one sample.
 fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     if let Meaning::Triton(label) = meaning {
         return Some(match (label, sample.label(label)?.as_ref()) {
@@ -102,8 +102,8 @@ fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     (!part).then_some(meaning)
 }
 
-/// Whether a sample of SGLang is counted by another one: requests of one priority, and what a later
-/// pipeline stage says of the same requests.
+/// Whether a sample of SGLang is included in another one: requests of one priority, or those of a
+/// later pipeline stage.
 fn is_part(sample: &Sample<'_>) -> bool {
     let some = |name, nothing: &str| {
         let label = sample.label(name);
@@ -112,8 +112,8 @@ fn is_part(sample: &Sample<'_>) -> bool {
     some("priority", "") || some("pp_rank", "0")
 }
 
-/// The load that a metrics page states; `None` where it states none. Samples of several engines
-/// behind one server (data parallel ranks) are added; their KV use is averaged.
+/// The load in a metrics page; `None` without load metrics. Samples of several engines behind one
+/// server (data parallel ranks) are summed; KV use is averaged.
 pub(crate) fn reported(page: &str) -> Option<Reported> {
     let mut sums = Sums::default();
     for (meaning, sample) in samples(page, meaning) {
@@ -137,11 +137,11 @@ struct Sums {
     kv_size: f64,
     block_tokens: f64,
     blocks: f64,
-    /// Time, most adapters, names: those of the latest sample count.
+    /// Time, maximum number of adapters, names; the latest sample wins.
     adapters: Option<(f64, f64, String)>,
     work: Option<f64>,
     process_start: Option<f64>,
-    /// Seconds and tokens of loads, by tier.
+    /// Seconds and tokens of loads by tier.
     loads: [(f64, f64); TIERS],
     load_stream: Option<Arc<str>>,
 }
@@ -170,13 +170,12 @@ impl Sums {
             (Meaning::LoadSeconds, Some(value)) => self.tier(sample).0 += value,
             (Meaning::LoadTokens, Some(value)) => self.tier(sample).1 += value,
             (Meaning::LoadStream, Some(_)) => self.load_stream = path(sample),
-            // `meaning_of` has resolved it
+            // already resolved by `meaning_of`
             (Meaning::Triton(_), _) => {}
         }
     }
 
-    /// Loads of the sample's tier, by what its name begins with; what is neither RAM nor a disk is
-    /// remote.
+    /// Loads of the sample's tier, by name prefix; tiers other than RAM and disk are remote.
     fn tier(&mut self, sample: &Sample<'_>) -> &mut (f64, f64) {
         let name = sample.label("tier").unwrap_or_default();
         let known = ["ram", "disk:"]
@@ -234,7 +233,7 @@ fn path(sample: &Sample<'_>) -> Option<Arc<str>> {
     fits.then(|| path.as_ref().into())
 }
 
-/// Names between commas, each once.
+/// Comma-separated names without duplicates.
 fn adapters(names: &str) -> Arc<[Arc<str>]> {
     let mut found: Vec<&str> = names.split(',').map(str::trim).collect();
     found.retain(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! Metrics pages: the text format, and the names that each engine uses.
+//! Metrics pages: the text format, and each engine's names.
 
 mod engines;
 mod text;

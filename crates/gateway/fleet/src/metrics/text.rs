@@ -1,10 +1,10 @@
-//! Prometheus' text format, as far as gauges need it. Pages come from servers that may be broken:
-//! a line that cannot be read is skipped. Most lines are buckets of histograms, which are not
-//! asked for: those are left at the end of their name.
+//! Prometheus text format, as far as gauges need it. Malformed lines are skipped, since the page
+//! may come from a broken server. Most lines are histogram buckets, which are skipped after their
+//! name.
 
 use std::borrow::Cow;
 
-/// Labels of one sample that are looked at.
+/// Maximum number of labels parsed in one sample.
 const MAX_LABELS: usize = 64;
 
 /// A line `name{labels} value`.
@@ -13,16 +13,16 @@ pub(crate) struct Sample<'a> {
     pub name: &'a str,
     /// Between the braces.
     labels: &'a str,
-    /// What follows them.
+    /// Text after the labels.
     rest: &'a str,
 }
 
-/// The samples of a page to whose names `wanted` has an answer, with it.
+/// The samples of a page for which `wanted` returns a value for the name, paired with that value.
 pub(crate) fn samples<'a, T: Copy>(
     page: &'a str,
     wanted: impl Fn(&'a str) -> Option<T>,
 ) -> impl Iterator<Item = (T, Sample<'a>)> {
-    // samples of one family follow one another
+    // samples of one family are adjacent
     let mut before: (&str, Option<T>) = ("", None);
     page.lines().filter_map(move |line| {
         if line.starts_with('#') {
@@ -54,7 +54,7 @@ impl<'a> Sample<'a> {
         })
     }
 
-    /// The value, where it is a finite number.
+    /// The value, if it is a finite number.
     pub(crate) fn value(&self) -> Option<f64> {
         let word = self.rest.split_ascii_whitespace().next()?;
         word.parse().ok().filter(|value: &f64| value.is_finite())
@@ -75,14 +75,14 @@ impl<'a> Sample<'a> {
         None
     }
 
-    /// A label that is a number: not negative and finite.
+    /// A label with a finite, non-negative number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let value: f64 = self.label(name)?.parse().ok()?;
         (value.is_finite() && value >= 0.0).then_some(value)
     }
 }
 
-/// The brace that is in no quoted value.
+/// Position of the first brace outside quoted values.
 fn closing_brace(labels: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     labels.bytes().position(|byte| {

@@ -1,4 +1,4 @@
-//! The answer to a request that Envoy carries: what the fleet learns from it.
+//! The response of a request proxied by Envoy, as feedback for the fleet.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::observe::ResponseObserver;
 use crate::pool::{Prompt, Routed};
 use crate::rename::Rename;
 
-/// Envoy adds it to what a replica answers, and not to what it answers itself.
+/// Envoy adds this header to responses of replicas, and not to its own.
 const BY_REPLICA: HeaderName = HeaderName::from_static("x-envoy-upstream-service-time");
 
 #[derive(Debug)]
@@ -28,12 +28,12 @@ pub(crate) struct Answer {
     destination: Destination,
     observer: ResponseObserver,
     prompt: Prompt,
-    /// The model that the client asked for.
+    /// The model named by the client.
     asked: String,
-    /// A stream's.
+    /// Events of a streamed response.
     events: Events,
     status: u16,
-    /// What a complete answer is, by its header.
+    /// The outcome if the response completes, from its header.
     outcome: Outcome,
 }
 
@@ -64,7 +64,7 @@ impl Answer {
         }
     }
 
-    /// The header has come.
+    /// Processes the response header.
     pub(crate) fn began(&mut self, head: &AnswerHead) -> Change {
         if let Some(served) = &head.served {
             self.served_by(served);
@@ -87,8 +87,8 @@ impl Answer {
         change
     }
 
-    /// Another endpoint than the first served: Envoy has tried the first one in vain, and does not
-    /// say why. The reservation goes along.
+    /// Handles a response from another endpoint than the first choice: Envoy retried without giving
+    /// the reason. The reservation moves to the endpoint that served the request.
     fn served_by(&mut self, served: &str) {
         let routed = self.observer.routed();
         if routed.is_none_or(|one| *one.decision.first().address == *served) {
@@ -102,7 +102,7 @@ impl Answer {
         }
     }
 
-    /// Bytes have come; those that the client gets.
+    /// Processes a part of the body and returns the bytes for the client.
     pub(crate) fn pass(&mut self, bytes: Bytes) -> Bytes {
         if !self.observer.is_stream() {
             return self.observer.part(bytes);
@@ -121,7 +121,7 @@ impl Answer {
         }
     }
 
-    /// The answer is complete; what was held back of it.
+    /// Processes the end of the response and returns the bytes that were held back.
     pub(crate) fn end(&mut self) -> Bytes {
         let rest = match self.observer.is_stream() {
             true => self.events.rest(),
@@ -178,7 +178,7 @@ impl Answer {
 }
 
 impl Drop for Answer {
-    /// The client has left.
+    /// Dropped before the end: the client disconnected.
     fn drop(&mut self) {
         self.finish(Outcome::ClientGone);
     }

@@ -1,4 +1,4 @@
-//! A request that Envoy carries, from its header to the end of its answer.
+//! A request proxied by Envoy, from its header to the end of the response.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::envoy::inside::{Inside, Name};
 use crate::gateway::Gateway;
 use crate::headers::{BackendKey, X_API_KEY};
 
-/// The request; the answer once a replica was picked.
+/// The request and, after a replica is picked, the response.
 #[derive(Debug)]
 pub(crate) struct EnvoyCall {
     inside: Arc<Inside>,
@@ -28,10 +28,10 @@ pub(crate) struct EnvoyCall {
 }
 
 impl EnvoyCall {
-    /// A request whose body follows; `only` is the only pool that it may go to.
+    /// Starts a request whose body follows; `only` is the sole eligible pool, if given.
     ///
     /// # Errors
-    /// It goes no further.
+    /// The request is rejected.
     pub(crate) fn begin(
         gateway: &Arc<Gateway>,
         only: Option<Arc<str>>,
@@ -48,8 +48,8 @@ impl EnvoyCall {
         })
     }
 
-    /// What routing reads of the body, and the body with the salt of its key. A request that has
-    /// none, or whose body Envoy does not show, names no model.
+    /// The fields for routing, and the body with the cache salt of the API key. A request without a
+    /// visible body names no model.
     fn read(&self, body: Bytes, seen: Seen) -> Result<ReadBody, ApiError> {
         let caller = self.inside.permit.as_ref().map(|permit| &*permit.caller);
         let none = body.is_empty() && self.inside.name.method != Method::POST.as_str();
@@ -111,7 +111,8 @@ impl EnvoyCall {
         Ok(picked)
     }
 
-    /// The key that the replica gets to see, and that its answer comes as it is, to be read.
+    /// Changes of the request headers: the API key for the replica, and no compression, so that the
+    /// response can be read.
     fn change(&self) -> Change {
         let mut change = Change {
             set: Vec::new(),

@@ -1,4 +1,4 @@
-//! The picker of a listener.
+//! Endpoint picker of a listener.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::info::models_page;
 use crate::models::is_in;
 use crate::pool::Pool;
 
-/// The picker of one listener.
+/// Endpoint picker of one listener.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvoyDoor {
     gateway: Arc<Gateway>,
-    /// The only pool.
+    /// The only eligible pool, if configured.
     pool: Option<Arc<str>>,
 }
 
@@ -31,11 +31,12 @@ impl EnvoyDoor {
     }
 }
 
-/// A page that no replica has whole.
+/// The model list, which no single replica can answer in full.
 const MODELS: &str = "/v1/models";
 
 impl EnvoyDoor {
-    /// The models of all pools, as the proxy lists them: Envoy answers with it at once.
+    /// The models of all pools, in the proxy's format; Envoy sends this page as an immediate
+    /// response.
     fn models(&self, head: &Head, name: &Name) -> Refusal {
         if let Err(error) = Inside::admit(&self.gateway, head, name.clone()) {
             return name.refusal(error);
@@ -51,7 +52,7 @@ impl EnvoyDoor {
     }
 }
 
-/// The part of messages in the budget of bodies.
+/// The share of a message in the memory budget of bodies.
 pub(crate) struct MessageShare(BodyShare);
 
 impl Room for MessageShare {

@@ -1,4 +1,4 @@
-//! The state of a request from its header to the end of its answer.
+//! State of a request from its header to the end of the response.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,22 +14,22 @@ use penstock_http::{BodyError, id_of};
 use crate::gateway::{Gateway, Place};
 use crate::paths::check_path;
 
-/// A request that is inside.
+/// An admitted request.
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) name: Name,
     pub(crate) arrived: Instant,
-    /// The permit of a named key.
+    /// Permit of the API key, for named keys.
     pub(crate) permit: Option<CallerPermit>,
     _place: Place,
 }
 
 impl Inside {
-    /// The checks of the proxy, before the body.
+    /// Runs the proxy's checks before the body is read.
     ///
     /// # Errors
-    /// The request goes no further.
+    /// The request is rejected.
     pub(crate) fn admit(gateway: &Arc<Gateway>, head: &Head, name: Name) -> Result<Self, ApiError> {
         let permit = gateway.guard.admit(&as_request(head)?)?;
         check_path(&name.path)?;
@@ -48,16 +48,16 @@ impl Inside {
     }
 }
 
-/// The name of a request in the log and in errors.
+/// Identification of a request in the log and in errors.
 #[derive(Debug, Clone)]
 pub(crate) struct Name {
     pub(crate) id: String,
     pub(crate) method: String,
-    /// Without the query.
+    /// The path without its query.
     pub(crate) path: String,
 }
 
-/// Characters of a path in the log.
+/// Maximum length of a logged path, in characters.
 const MOST_LOGGED: usize = 200;
 
 impl Name {
@@ -74,7 +74,7 @@ impl Name {
         self.path.chars().take(MOST_LOGGED).collect()
     }
 
-    /// The answer to a request that goes to no replica, in the form of its protocol.
+    /// The error response to a rejected request, in the format of its API.
     pub(crate) fn refusal(&self, error: ApiError) -> Refusal {
         log_refusal(&self.id, &self.method, &self.logged_path(), &error);
         let body = match is_anthropic(&self.path) {
@@ -95,7 +95,7 @@ impl Name {
     }
 }
 
-/// The header as the checks of the proxy read it.
+/// The header in the form that the proxy's checks take.
 fn as_request(head: &Head) -> Result<Request<Body>, ApiError> {
     let mut request = Request::new(Body::empty());
     let wrong = || ApiError::bad_request("The request's header is malformed.");

@@ -1,5 +1,5 @@
-//! The second door: Envoy carries the requests and gets their destinations from here. Decisions,
-//! counts and learning are those of the proxy.
+//! The Envoy integration: Envoy proxies the requests and obtains their endpoints from the gateway.
+//! Decisions, metrics and feedback are the same as in the gateway's own proxy.
 
 mod answer;
 mod call;

@@ -1,4 +1,4 @@
-//! One task for each replica of a pool: it follows the replica's KV events into the index.
+//! Subscriptions to KV events: one task for each replica of a pool, which feeds the block index.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use tokio::time::sleep;
 use super::known::{Known, root};
 use crate::config::KvEvents;
 
-/// How often the list of replicas is compared.
+/// Interval of the comparison with the fleet's list of replicas.
 const TICK: Duration = Duration::from_millis(250);
 const MOST_ADAPTERS: usize = 1024;
 
-/// What is known of the events of one replica.
+/// State of the subscription to one replica.
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) address: Arc<str>,
-    /// A connection stands.
+    /// Connected.
     live: AtomicBool,
-    /// All since its cache was empty has been seen.
+    /// All events since the replica's cache was empty have been received.
     complete: AtomicBool,
     pub(super) batches: AtomicU64,
     pub(super) gaps: AtomicU64,
@@ -46,7 +46,7 @@ impl Follower {
 
 type List = BTreeMap<ReplicaId, Arc<Follower>>;
 
-/// All of a pool; their tasks end with the value.
+/// The subscriptions of a pool; a drop ends their tasks.
 #[derive(Debug)]
 pub(super) struct Followers {
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ pub(super) struct Followers {
 #[derive(Debug)]
 struct Shared {
     list: ArcSwap<List>,
-    /// Names of adapters that events had.
+    /// Names of adapters seen in events.
     adapters: Mutex<HashSet<String>>,
     known: Arc<Known>,
 }
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A task that ends with the value.
+/// A task that is aborted on drop.
 struct Task(AbortHandle);
 
 impl Drop for Task {
@@ -106,7 +106,7 @@ impl Drop for Task {
     }
 }
 
-/// Starts and ends followers as replicas come, restart and go.
+/// Starts and stops subscriptions as replicas are added, restarted and removed.
 async fn supervise(template: Template, fleet: Fleet, shared: Arc<Shared>) {
     let mut running: BTreeMap<ReplicaId, (u32, Arc<Follower>, Task)> = BTreeMap::new();
     loop {
@@ -234,7 +234,7 @@ fn note_adapter(adapter: Option<String>, shared: &Shared) {
     }
 }
 
-/// Endpoints of a replica, from its host and its labels.
+/// Template for the endpoints of a replica, filled from its host and its labels.
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     events: String,
@@ -244,7 +244,7 @@ pub(super) struct Template {
 
 impl Template {
     /// # Errors
-    /// Text that is no endpoint whatever the labels are.
+    /// The text is not an endpoint for any labels.
     pub(super) fn new(settings: &KvEvents) -> Result<Self, String> {
         let template = Self {
             events: settings.endpoint.clone(),
@@ -264,7 +264,7 @@ impl Template {
         Ok(template)
     }
 
-    /// `None` where the replica lacks a label.
+    /// The endpoints of `replica`; `None` if it lacks a label.
     fn of(&self, replica: &Replica) -> Option<Following> {
         let place = replica.address.split('/').next()?;
         let (host, port) = place.rsplit_once(':')?;
@@ -288,7 +288,7 @@ impl Template {
     }
 }
 
-/// The text with a value in place of each name in braces.
+/// Replaces each `{name}` in the text by its value.
 fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;

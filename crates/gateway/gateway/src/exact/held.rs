@@ -1,4 +1,4 @@
-//! Tokens of a prompt that a replica said it holds, by tier.
+//! Cached tokens of a prompt by storage tier, as published by a replica.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 const NAMES: [&str; TIERS] = ["pool", "ram", "disk", "shared"];
 
-/// Tokens by tier, the pool first.
+/// Token counts by tier, GPU pool first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held(pub(super) [usize; TIERS]);
 
 impl Held {
-    /// Tokens of the pool that take as long as these; `worth` is that of a token in each tier.
+    /// Equivalent number of tokens in the pool; `worth` is the value of one token in each tier.
     pub(super) fn weighted(self, worth: [f32; TIERS]) -> f32 {
         let tiers = self.0.iter().zip(worth);
         tiers.map(|(tokens, worth)| *tokens as f32 * worth).sum()

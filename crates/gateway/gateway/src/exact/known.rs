@@ -1,4 +1,4 @@
-//! What the replicas of a pool have said of their blocks.
+//! The blocks that the replicas of a pool have published.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -23,7 +23,7 @@ impl Known {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sizes of the blocks of these engines, each once.
+    /// Distinct block sizes of these engines, sorted.
     pub(super) fn block_sizes(&self, engines: impl Iterator<Item = u32>) -> Vec<usize> {
         let index = self.index();
         let mut sizes: Vec<usize> = engines.filter_map(|one| index.block_size(one)).collect();
@@ -32,13 +32,13 @@ impl Known {
         sizes
     }
 
-    /// Milliseconds since the start.
+    /// Milliseconds since this value was created.
     pub(super) fn now(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
     }
 }
 
-/// Link before the first block of a prompt.
+/// Parent hash of the first block of a prompt.
 pub(super) fn root(adapter: Option<&str>) -> u64 {
     text_seed(&[b"tokens", adapter.unwrap_or_default().as_bytes()])
 }

@@ -1,12 +1,12 @@
-//! Exact prefixes of a pool: its replicas say which blocks of tokens they hold, and prompts are
-//! tokenized here as there.
+//! Exact prefix routing of a pool: replicas publish their KV blocks, and the gateway tokenizes
+//! prompts as they do.
 //!
 //! ```text
 //!  replica --KV events--> Followers --> BlockIndex <-- token_chain <-- Tokens <-- body
 //! ```
 //!
-//! Where something is missing (no connection, a prompt with an image or a salt, a tokenizer that is
-//! busy) the approximate index decides as without all this.
+//! If an input is missing (no connection, a prompt with an image or a salt, a busy tokenizer),
+//! routing falls back to the approximate index.
 
 mod followers;
 mod held;
@@ -31,9 +31,9 @@ pub(crate) use page::exact_page;
 pub(crate) use tokens::EXPLAIN;
 use tokens::{TokenCounts, Tokens};
 
-/// A replica that computes a prompt says so at the end of the step.
+/// Allowance for the step at whose end a replica publishes the blocks of a prompt.
 const STEP: Duration = Duration::from_secs(2);
-/// What an expected time is off by without being absurd.
+/// Tolerance factor for the estimated prefill time.
 const SLACK: f32 = 4.0;
 const MOST: Duration = Duration::from_secs(600);
 
@@ -45,11 +45,11 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    /// Follows the replicas of `fleet`, on the current tokio runtime, where the pool is to have
-    /// exact prefixes.
+    /// Starts the subscriptions to the replicas of `fleet` on the current tokio runtime, if the
+    /// pool is configured for exact prefixes.
     ///
     /// # Errors
-    /// A tokenizer that cannot be read, an endpoint that cannot be one.
+    /// The tokenizer cannot be read, or an endpoint is invalid.
     pub(crate) fn of(pool: &PoolConfig, fleet: Fleet) -> Result<Option<Self>, String> {
         match (&pool.kv_events, &pool.tokenizer) {
             (Some(events), Some(tokenizer)) => Self::start(events, tokenizer, fleet).map(Some),
@@ -69,7 +69,7 @@ impl Exact {
         })
     }
 
-    /// Token ids of a request's prompt; `None` where they cannot be had in time.
+    /// Token ids of a request's prompt; `None` if they are not available in time.
     pub(crate) async fn tokens(&self, path: &str, body: bytes::Bytes) -> Option<Vec<u32>> {
         if !self.followers.any_live() {
             return None;
@@ -77,8 +77,8 @@ impl Exact {
         self.tokens.of(path, body).await
     }
 
-    /// Replaces what is believed to be cached by what replicas said, as far as they did: tokens of
-    /// the prompt by replica, weighted by where they are. Returns what they said, by replica.
+    /// Replaces the estimated cached tokens by the published ones, where available: tokens of the
+    /// prompt by replica, weighted by tier. Returns the published counts by replica.
     pub(crate) fn correct(
         &self,
         view: &View,
@@ -89,7 +89,7 @@ impl Exact {
         cached.resize(view.replicas.len(), 0.0);
         let mut said = vec![None; view.replicas.len()];
         let followers = self.followers.now();
-        // hashed outside the lock
+        // hash outside the lock
         let engines = view.replicas.iter().map(|replica| replica.id.0);
         let sizes = self.known.block_sizes(engines);
         let chains = Chains::new(self.root(view, model), &sizes, tokens);
@@ -104,7 +104,7 @@ impl Exact {
             let found = index.matches(chain, &[engine], now);
             let held = Held(found[0].map(|blocks| blocks * size));
             let exact = held.weighted(replica.worth());
-            // one that was not followed from its start may hold more than it told
+            // the replica may hold blocks that were published before the subscription
             *cached = if follower.complete() {
                 exact
             } else {
@@ -115,7 +115,7 @@ impl Exact {
         said
     }
 
-    /// Notes that a replica is about to compute a prompt.
+    /// Notes that a replica is about to prefill a prompt.
     pub(crate) fn expect(&self, replica: &Replica, view: &View, model: &str, tokens: &[u32]) {
         let seconds = (replica.backlog_tokens + tokens.len() as f32)
             / replica.pace.prefill_tokens_per_s.max(1.0);
@@ -129,14 +129,14 @@ impl Exact {
         }
     }
 
-    /// Adapters have links of their own.
+    /// Root of the hash chain; each adapter has its own.
     fn root(&self, view: &View, model: &str) -> u64 {
         let named = |one: &Replica| one.adapters.iter().any(|adapter| **adapter == *model);
         let is_adapter = self.followers.has_adapter(model) || view.replicas.iter().any(named);
         root(is_adapter.then_some(model))
     }
 
-    /// Those who follow the replicas, with the blocks that each holds.
+    /// The subscriptions, each with the number of blocks that its replica holds.
     fn followers(&self) -> Vec<(Arc<Follower>, usize)> {
         let followers = self.followers.now();
         let index = self.known.index();
@@ -150,7 +150,7 @@ impl Exact {
     }
 }
 
-/// Chains of one prompt by block size.
+/// Hash chains of one prompt by block size.
 struct Chains(Vec<(usize, Vec<u64>)>);
 
 impl Chains {

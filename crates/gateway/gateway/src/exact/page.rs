@@ -8,7 +8,7 @@ use penstock_http::{Page, escaped};
 use super::followers::Follower;
 use crate::pool::Pool;
 
-/// What is known by KV events.
+/// State and counters of the KV event subscriptions.
 pub(crate) fn exact_page(page: &mut Page<'_>, pools: &[Arc<Pool>]) {
     let exact = || {
         pools

@@ -1,4 +1,5 @@
-//! Token ids of prompts: as a server makes them, on threads beside those of connections.
+//! Tokenization of prompts, identical to the server's, on threads separate from connection
+//! handling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,11 +13,11 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Path of requests that are to be explained.
+/// Path of the explain endpoint.
 pub(crate) const EXPLAIN: &str = "/route/explain";
-/// A request that has to wait longer is routed without.
+/// Time-out of tokenization; a slower request is routed without token ids.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Larger bodies are not tokenized: what it costs is what it saves.
+/// Larger bodies are not tokenized: the cost would exceed the benefit.
 const MAX_BODY: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -26,13 +27,13 @@ pub(super) struct Tokens {
     counts: TokenCounts,
 }
 
-/// What became of prompts.
+/// Outcomes of tokenization.
 #[derive(Debug, Default)]
 pub(super) struct TokenCounts {
     pub(super) tokenized: AtomicU64,
-    /// Too large, or not in time.
+    /// Body too large, or timed out.
     pub(super) given_up: AtomicU64,
-    /// Not text alone, or refused by template or tokenizer.
+    /// Not text only, or rejected by the template or the tokenizer.
     pub(super) other: AtomicU64,
 }
 
@@ -50,7 +51,7 @@ impl Tokens {
         &self.counts
     }
 
-    /// `None` where the request has no prompt of text, or it takes too long.
+    /// Token ids; `None` if the request has no text prompt or tokenization times out.
     pub(super) async fn of(&self, path: &str, body: Bytes) -> Option<Vec<u32>> {
         let kind = Kind::of(path)?;
         let counts = &self.counts;
@@ -68,7 +69,7 @@ impl Tokens {
     }
 
     async fn make(&self, kind: Kind, body: Bytes) -> Option<Vec<u32>> {
-        // held until the work is done, also when the request no longer waits for it
+        // held until the work is done, even if the request has timed out meanwhile
         let turn = self.threads.clone().acquire_owned().await.ok()?;
         let model = self.model.clone();
         let work = spawn_blocking(move || {
@@ -83,7 +84,7 @@ impl Tokens {
 enum Kind {
     Chat,
     Completion,
-    /// One of these, by its fields.
+    /// Any of the above, detected from the fields of the body.
     Explained,
 }
 
@@ -124,7 +125,7 @@ fn chat(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     model.encode_rendered(&prompt).ok()
 }
 
-/// Several prompts go to one replica: the first decides.
+/// A completion request with several prompts goes to one replica; the first prompt decides.
 fn completion(model: &TextModel, body: &[u8]) -> Option<Vec<u32>> {
     let request = CompletionRequest::parse(body).ok()?;
     match request.prompts.into_iter().next()? {

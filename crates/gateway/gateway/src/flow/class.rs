@@ -1,4 +1,4 @@
-//! The class of a request: its priority, and the tenant that it is of.
+//! The class of a request: its priority and its tenant.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use penstock_http::Caller;
 
 use crate::config::Objective;
 
-/// Names of an objective and of a tenant; the second of each is what llm-d calls it now.
+/// Headers for the objective and the tenant; the second name of each pair is the current one of
+/// llm-d.
 const OBJECTIVE: [HeaderName; 2] = [
     HeaderName::from_static("x-gateway-inference-objective"),
     HeaderName::from_static("x-llm-d-inference-objective"),
@@ -18,22 +19,22 @@ const FAIRNESS_ID: [HeaderName; 2] = [
     HeaderName::from_static("x-gateway-inference-fairness-id"),
     HeaderName::from_static("x-llm-d-inference-fairness-id"),
 ];
-/// Characters of a tenant's name that count.
+/// Maximum length of a tenant's name in characters; the rest is cut off.
 const MOST_NAME: usize = 256;
 
 /// The class of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Class {
-    /// Below 0: it may be refused as soon as there is no room.
+    /// Negative: sheddable, that is refused when the pool is saturated.
     pub(crate) priority: i32,
     pub(crate) tenant: Arc<str>,
 }
 
-/// Objectives, in use.
+/// The objectives in force.
 #[derive(Debug)]
 pub(crate) struct Classes(ArcSwap<Objectives>);
 
-/// By name; of each the pool, where it is for one, and the priority.
+/// By name: pool, if limited to one, and priority.
 type Objectives = HashMap<String, Vec<(Option<String>, i32)>>;
 
 impl Classes {
@@ -41,13 +42,13 @@ impl Classes {
         Self(ArcSwap::from_pointee(by_name(objectives)))
     }
 
-    /// From now on these count.
+    /// Replaces the objectives for new requests.
     pub(crate) fn replace(&self, objectives: &[Objective]) {
         self.0.store(Arc::new(by_name(objectives)));
     }
 
-    /// The class of a request to `pool` whose model has the priority `usual`: a known objective
-    /// says otherwise. The tenant is the fairness id, else the name of the API key.
+    /// The class of a request to `pool`. The priority is that of a known objective, else `usual`,
+    /// the model's default. The tenant is the fairness id, else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The queue with its waiting: timers, a tick, turns.
+//! The asynchronous part of the queue: timers, polling and turns.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,19 +11,19 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::flow::queue::{Bounds, Item, Ticket};
 use crate::flow::{Class, FlowSettings, Load, Queue};
 
-/// How often the load is looked at while requests wait.
+/// Interval of load checks while requests wait.
 const TICK: Duration = Duration::from_millis(10);
-/// Before a request that was refused asks again, at least and at most. It doubles while turns come
-/// at once: replicas have room, but not for this request.
+/// Minimum and maximum backoff before a refused request tries again. It doubles while turns come at
+/// once: replicas have room, but not for this request.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// A turn that comes within this has come at once.
+/// A turn within this time counts as granted at once.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Bytes of a prompt that an answer is taken to cost as much as.
+/// Estimated cost of a response, in bytes of prompt.
 const ANSWER_BYTES: u64 = 1024;
-/// Bounds of what `Retry-After` says, in seconds.
+/// Lower and upper bound of `Retry-After`, in seconds.
 const RETRY_AFTER: (u64, u64) = (1, 60);
 
-/// Why a request was refused, for the metrics.
+/// Reasons of refusals, for the metrics.
 pub(crate) const REASONS: [&str; 4] = ["sheddable", "full", "timeout", "client_gone"];
 
 #[derive(Debug, Clone, Copy)]
@@ -40,10 +40,9 @@ pub(crate) struct FlowControl {
     load: Box<dyn Load>,
     settings: RwLock<FlowSettings>,
     state: Mutex<State>,
-    /// Requests in the queue, for looks without the lock.
+    /// Length of the queue, readable without the lock.
     waiting: AtomicUsize,
-    /// Requests that went on after a wait, the microseconds that they waited, and those of the
-    /// last one.
+    /// Requests released after a wait, the sum of their waits, and the last wait, in microseconds.
     released: AtomicU64,
     waited_us: AtomicU64,
     last_wait_us: AtomicU64,
@@ -53,16 +52,16 @@ pub(crate) struct FlowControl {
 #[derive(Debug, Default)]
 struct State {
     queue: Queue<oneshot::Sender<Turn>>,
-    /// A request goes on and has not reserved its replica yet.
+    /// A released request has not reserved its replica yet.
     turn_is_out: bool,
     ticking: bool,
 }
 
-/// What the metrics page has of it.
+/// Counters for the metrics page.
 #[derive(Debug)]
 pub(crate) struct FlowCounts {
     pub(crate) saturated: bool,
-    /// Priority, requests and bytes.
+    /// Priority, number of requests and bytes.
     pub(crate) bands: Vec<(i32, usize, usize)>,
     pub(crate) released: u64,
     pub(crate) waited_s: f64,
@@ -70,23 +69,23 @@ pub(crate) struct FlowCounts {
     pub(crate) refused: [u64; REASONS.len()],
 }
 
-/// A request that is to be routed, as often as replicas refuse it.
+/// A request to be routed, including all of its attempts.
 #[derive(Debug)]
 pub(crate) struct Visit {
     flow: Arc<FlowControl>,
     class: Class,
-    /// Bytes in its body.
+    /// Length of its body in bytes.
     bytes: usize,
     cost: u64,
     began: Instant,
-    /// Its last one.
+    /// Its last ticket.
     ticket: Option<Ticket>,
-    /// Before it asks again.
+    /// Backoff before the next attempt.
     pause: Duration,
 }
 
-/// Leave to be routed. Dropped when the replica is reserved, or when the client has left: then the
-/// next request goes on.
+/// Permission to be routed. It is dropped when the replica is reserved or the client disconnects;
+/// the drop releases the next request.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<FlowControl>>);
@@ -100,11 +99,11 @@ impl Drop for Turn {
     }
 }
 
-/// A place in the queue; left when this is dropped.
+/// A place in the queue, given up on drop.
 struct Waiting<'a> {
     flow: &'a FlowControl,
     ticket: Ticket,
-    /// It was given its turn, or is refused.
+    /// It was given its turn, or was refused.
     ended: bool,
 }
 
@@ -114,7 +113,7 @@ impl Drop for Waiting<'_> {
             self.flow.count(Reason::ClientGone);
         }
         let mut state = self.flow.state();
-        // Outside the lock: a sender's end wakes its receiver.
+        // Dropped outside the lock, because the drop of a sender wakes its receiver.
         let removed = state.queue.remove(&self.ticket);
         self.flow.publish(&state);
         drop(state);
@@ -126,7 +125,7 @@ impl Visit {
     /// Waits until the request may be routed.
     ///
     /// # Errors
-    /// 429: no replica has room, and it may not wait, or not any longer.
+    /// 429: all replicas are saturated, and the request may not wait or has timed out.
     pub(crate) async fn pass(&mut self) -> Result<Turn, ApiError> {
         let settings = self.flow.settings();
         let flow = self.flow.clone();
@@ -145,15 +144,15 @@ impl Visit {
         }
     }
 
-    /// Whether the request may wait for room after all replicas have refused it.
+    /// Whether the request may be queued after all replicas have refused it.
     pub(crate) fn may_wait(&self) -> bool {
         self.class.priority >= 0 && self.flow.settings().queue
     }
 
-    /// Waits until the request may be routed once more, in its place.
+    /// Waits for another turn, at the request's former place in the queue.
     ///
     /// # Errors
-    /// 429: it has waited for as long as it may.
+    /// 429: the maximum wait has passed.
     pub(crate) async fn pass_again(&mut self) -> Result<Turn, ApiError> {
         let settings = self.flow.settings();
         let deadline = self.began + Duration::from_secs_f64(settings.max_wait_s);
@@ -171,7 +170,7 @@ impl Visit {
         turn
     }
 
-    /// `None` where the queue is full.
+    /// Joins the queue; `None` if it is full.
     fn enter(&mut self, settings: &FlowSettings) -> Option<(Ticket, oneshot::Receiver<Turn>)> {
         let (sender, turn) = oneshot::channel();
         let bounds = Bounds {
@@ -247,8 +246,8 @@ impl FlowControl {
         })
     }
 
-    /// A request that is to be routed. `bytes` are those of its body, `prompt_bytes` those that
-    /// cost its tenant something.
+    /// A request to be routed. `bytes` is the length of its body; `prompt_bytes` is the part
+    /// charged to its tenant.
     pub(crate) fn visit(
         self: &Arc<Self>,
         class: Class,
@@ -266,7 +265,7 @@ impl FlowControl {
         }
     }
 
-    /// Shows that another request waits.
+    /// Publishes the new queue length and starts the polling task if it is not running.
     fn entered(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         self.publish(&state);
         if !std::mem::replace(&mut state.ticking, true) {
@@ -274,7 +273,7 @@ impl FlowControl {
         }
     }
 
-    /// Looks at the load again and again, until the queue is empty.
+    /// Polls the load until the queue is empty.
     async fn tick(self: Arc<Self>) {
         loop {
             tokio::time::sleep(TICK).await;
@@ -287,7 +286,7 @@ impl FlowControl {
         }
     }
 
-    /// Gives the turn to the next request, if a replica has room.
+    /// Releases the next request if a replica has room.
     fn release(self: &Arc<Self>) {
         while self.has_waiting() {
             let settings = self.settings();
@@ -303,7 +302,7 @@ impl FlowControl {
             drop(state);
             match sender.send(Turn(Some(self.clone()))) {
                 Ok(()) => return,
-                // Its request has left: no recursion through the drop of the turn.
+                // The request's client has left. Clear the turn first, as its drop would recurse.
                 Err(mut turn) => {
                     turn.0 = None;
                     self.state().turn_is_out = false;
@@ -312,7 +311,7 @@ impl FlowControl {
         }
     }
 
-    /// Replaces the settings; requests that wait keep their places.
+    /// Replaces the settings; queued requests keep their places.
     pub(crate) fn set(&self, settings: FlowSettings) {
         *self
             .settings
@@ -324,7 +323,7 @@ impl FlowControl {
         *self.settings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no replica has room.
+    /// Whether all replicas are saturated.
     pub(crate) fn is_saturated(&self) -> bool {
         self.load.saturated(&self.settings())
     }
@@ -363,7 +362,7 @@ impl FlowControl {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal. A client may come back after as long as the last request waited.
+    /// Counts a refusal. `Retry-After` is the last request's wait, within bounds.
     fn refusal(&self, reason: Reason) -> ApiError {
         self.count(reason);
         let (least, most) = RETRY_AFTER;

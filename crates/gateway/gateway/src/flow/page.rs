@@ -1,4 +1,4 @@
-//! Flow control on the metrics page.
+//! Flow control metrics.
 
 use std::sync::Arc;
 

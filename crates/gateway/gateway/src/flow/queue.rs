@@ -1,16 +1,16 @@
-//! The queue: strict between priorities, fair between the tenants of one priority, in order of
-//! arrival within a tenant. Pure.
+//! The queue: strict between priorities, fair between the tenants of one priority, first come first
+//! served within a tenant. Pure.
 //!
-//! Fairness is self-clocked fair queueing (Golestani, 1994): the first request of each tenant has a
-//! tag, its cost after the band's clock at the moment when it became the first. The lowest tag goes
-//! first, and the clock is then at that tag. While two tenants both wait, the costs that they are
-//! given differ by at most one request of each; tenants that come anew cannot hold up old ones.
+//! Fairness is self-clocked fair queueing (Golestani, 1994). The first request of each tenant has a
+//! tag: its cost plus the band's clock when the request became the tenant's first. The lowest tag
+//! is served next and sets the clock. While two tenants both wait, the costs served to them differ
+//! by at most one request of each; new tenants cannot starve old ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Most of one priority.
+/// Upper bounds of one priority.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) requests: usize,
@@ -25,35 +25,35 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
-/// What waits.
+/// A queued request.
 #[derive(Debug)]
 pub(crate) struct Item<T> {
     pub(crate) value: T,
     /// Bytes of its body.
     pub(crate) bytes: usize,
-    /// What it takes from its tenant's share.
+    /// The cost charged to the tenant's share.
     pub(crate) cost: u64,
 }
 
-/// Requests that wait, by priority.
+/// Queued requests by priority.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     bands: BTreeMap<Reverse<i32>, Band<T>>,
     len: usize,
-    /// Number of the next ticket, and of the next one that goes before all of those.
+    /// Number of the next ticket, and of the next ticket that sorts before all of those.
     next: u64,
     early: u64,
 }
 
-/// Tickets of requests that waited from the beginning.
+/// Start of the numbers of regular tickets; lower numbers are for requests that are put back.
 const FIRST: u64 = 1 << 62;
 
 /// Requests of one priority.
 #[derive(Debug)]
 struct Band<T> {
-    /// Those of whom requests wait.
+    /// Tenants with queued requests.
     tenants: HashMap<Arc<str>, Tenant<T>>,
-    /// Tag and number of the first request of each.
+    /// Tag and number of the first request of each tenant.
     order: BTreeSet<(u64, u64, Arc<str>)>,
     clock: u64,
     len: usize,
@@ -64,7 +64,7 @@ struct Band<T> {
 struct Tenant<T> {
     /// In order of their numbers.
     waiting: VecDeque<(u64, Item<T>)>,
-    /// The clock when the first became the first.
+    /// The band's clock when the front request became the first.
     start: u64,
 }
 
@@ -96,13 +96,13 @@ impl<T> Queue<T> {
         self.len
     }
 
-    /// Priority, requests and bytes of each band, the highest first.
+    /// Priority, number of requests and bytes of each band, highest priority first.
     pub(crate) fn bands(&self) -> impl Iterator<Item = (i32, usize, usize)> {
         let bands = self.bands.iter();
         bands.map(|(priority, band)| (priority.0, band.len, band.bytes))
     }
 
-    /// Tenants that a priority knows.
+    /// Number of tenants in a priority.
     #[cfg(test)]
     pub(crate) fn tenants(&self, priority: i32) -> usize {
         let band = self.bands.get(&Reverse(priority));
@@ -112,7 +112,7 @@ impl<T> Queue<T> {
     /// Appends a request of `tenant`.
     ///
     /// # Errors
-    /// Its priority is full: the item comes back.
+    /// The priority is full; the item is returned.
     pub(crate) fn push(
         &mut self,
         priority: i32,
@@ -139,8 +139,8 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Puts back a request that has gone on in vain, where it was: it was popped by this ticket, or
-    /// came before any that waits. It had its room before, so there is no bound.
+    /// Returns a popped request that was refused to its former place: that of the ticket `before`,
+    /// else ahead of all queued requests. Bounds are not checked, since it was within them before.
     pub(crate) fn put_back(
         &mut self,
         before: Option<Ticket>,
@@ -168,7 +168,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes out the request that is next.
+    /// Removes and returns the next request.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let mut band = self.bands.first_entry()?;
         let item = band.get_mut().pop()?;
@@ -179,7 +179,7 @@ impl<T> Queue<T> {
         Some(item.value)
     }
 
-    /// Takes out a request that no longer waits; `None` where it has been popped.
+    /// Removes a request that no longer waits; `None` if it was already popped.
     pub(crate) fn remove(&mut self, ticket: &Ticket) -> Option<T> {
         let key = Reverse(ticket.priority);
         let band = self.bands.get_mut(&key)?;
@@ -214,7 +214,7 @@ impl<T> Band<T> {
         }
     }
 
-    /// A tenant has not got what it was charged for.
+    /// Refunds the cost of a request to its tenant.
     fn give_back(&mut self, name: &Arc<str>, cost: u64) {
         let Some(tenant) = self.tenants.get_mut(name) else {
             return;
@@ -237,7 +237,7 @@ impl<T> Band<T> {
         self.take(name, number, start)
     }
 
-    /// Takes out a request. If it was the first, the next one of its tenant starts at `start`.
+    /// Removes a request. If it was the first, the tenant's next request starts at `start`.
     fn take(&mut self, name: &Arc<str>, number: u64, start: u64) -> Option<Item<T>> {
         let tenant = self.tenants.get_mut(name)?;
         let before = tenant.place(name)?;
@@ -259,7 +259,7 @@ impl<T> Band<T> {
 }
 
 impl<T> Tenant<T> {
-    /// Its place in the band's order.
+    /// Its key in the band's order.
     fn place(&self, name: &Arc<str>) -> Option<(u64, u64, Arc<str>)> {
         let (number, item) = self.waiting.front()?;
         let tag = self.start.saturating_add(item.cost.max(1));

@@ -1,15 +1,15 @@
-//! When a replica, and a pool, has no room. Pure but for [`Load`] of a fleet.
+//! Saturation of a replica and of a pool. Pure, except for [`Load`] of a fleet.
 //!
-//! A replica's state is that of its last report, and what was sent since is not in it: whether
-//! those requests wait is unknown. So they have a bound of their own, larger than that of requests
-//! known to wait; otherwise a poll of a fifth of a second would let five requests a poll pass.
+//! A replica's last report does not include requests sent since, and it is unknown whether those
+//! are queued. They have a separate, larger bound than requests known to wait; otherwise a poll
+//! interval of 200 ms would let only five requests through per poll.
 
 use penstock_fleet::{Fleet, View};
 use penstock_routing::Replica;
 
 use crate::flow::FlowSettings;
 
-/// What says whether all replicas are saturated.
+/// Source of a pool's saturation.
 pub(crate) trait Load: std::fmt::Debug + Send + Sync {
     fn saturated(&self, settings: &FlowSettings) -> bool;
 }
@@ -20,7 +20,7 @@ impl Load for Fleet {
     }
 }
 
-/// Whether there are replicas that requests may be sent to, and none of them has room.
+/// Whether there are eligible replicas and all of them are saturated.
 fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
     let one_takes = view.one_takes_requests();
     let takes = |place: &usize| view.replicas[*place].condition.takes_beside(one_takes);
@@ -32,8 +32,8 @@ fn pool_is_saturated(view: &View, settings: &FlowSettings) -> bool {
         })
 }
 
-/// How full a replica is: 1 and more is without room. `reported` is the number that waited at its
-/// last report. What is not a number counts as full.
+/// Load of a replica relative to its bounds; 1 or more means saturated. `reported` is the queue
+/// length in its last report. NaN counts as saturated.
 fn saturation(replica: &Replica, reported: Option<f32>, settings: &FlowSettings) -> f32 {
     let parts = match reported {
         Some(reported) => {

@@ -2,27 +2,27 @@
 
 use serde::Deserialize;
 
-/// Bounds of the queue, and when a replica has no room. Absent members have defaults: those of
-/// llm-d where it has the same one.
+/// Bounds of the queue, and the thresholds of saturation. Defaults are those of llm-d where it has
+/// the same setting.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSettings {
-    /// Requests wait here while all replicas are saturated. Otherwise they are sent on, and only
+    /// Queue requests while all replicas are saturated. If false, they are forwarded, and only
     /// those of negative priority are refused.
     pub queue: bool,
-    /// Requests of one priority that may wait.
+    /// Maximum number of queued requests of one priority.
     pub max_waiting: usize,
-    /// Bytes of their bodies.
+    /// Maximum total size of their bodies in bytes.
     pub max_waiting_bytes: usize,
-    /// Seconds that a request may wait.
+    /// Maximum wait in seconds.
     pub max_wait_s: f64,
-    /// A replica has no room at so many requests that it reported as waiting,
+    /// Saturation threshold: requests reported as waiting.
     pub waiting: f32,
-    /// at this share of its KV blocks in use,
+    /// Saturation threshold: share of KV blocks in use.
     pub kv_use: f32,
-    /// at so many requests that were sent to it since its last report and have no first token,
+    /// Saturation threshold: requests sent since the last report and still without a first token.
     pub unreported: f32,
-    /// or, where it reports nothing, at so many requests in flight.
+    /// Saturation threshold for a replica without reports: requests in flight.
     pub in_flight: f32,
 }
 
@@ -42,7 +42,7 @@ impl Default for FlowSettings {
 }
 
 impl FlowSettings {
-    /// What is wrong with them.
+    /// Description of the first invalid setting.
     pub(crate) fn complaint(&self) -> Option<String> {
         let day = 86_400.0;
         let bounds = [

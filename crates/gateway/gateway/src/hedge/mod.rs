@@ -1,5 +1,5 @@
-//! Hedging: a request whose answer has not begun after a while is sent to a second replica, too.
-//! The first answer wins, the other attempt is given up. A budget keeps it from adding to an
+//! Hedging: a request without a response after a delay is also sent to a second replica. The first
+//! response wins and the other attempt is cancelled. A budget prevents hedging from adding to an
 //! overload.
 
 mod page;

@@ -1,13 +1,13 @@
-//! Hedging on the metrics page.
+//! Hedging metrics.
 
 use penstock_http::{Page, escaped};
 
 use crate::hedge::state::WORDS;
 
-/// Words that say how requests with a second attempt ended; the others why there was none.
+/// The first words are outcomes of hedged requests; the remaining ones are reasons against hedging.
 const ENDS: usize = 2;
 
-/// The counts of pools that hedge, by the pool's name.
+/// The counters of pools with hedging, by the pool's name.
 pub(crate) fn hedge_page(page: &mut Page<'_>, pools: &[(&str, [u64; WORDS.len()])]) {
     if pools.is_empty() {
         return;

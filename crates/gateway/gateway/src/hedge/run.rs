@@ -1,4 +1,4 @@
-//! One attempt, or two at once.
+//! One attempt, or two in parallel.
 
 use std::pin::pin;
 use std::time::Instant;
@@ -14,9 +14,9 @@ use crate::hedge::state::Hedge;
 use crate::members::Members;
 use crate::pool::{Pool, Routed};
 
-/// Sends the request to one replica, and to a second one where the pool hedges and no answer has
-/// begun in time. An attempt that loses is dropped: its connection is closed, which ends the
-/// replica's work, and so does its reservation. A second replica is one of those `tried`.
+/// Sends the request to one replica, and to a second one if the pool hedges and no response has
+/// begun in time. The losing attempt is dropped, which releases its reservation and closes its
+/// connection, so that the replica cancels the work. A second replica is added to `tried`.
 pub(crate) async fn attempt_hedged(
     gateway: &Gateway,
     call: &ProxiedRequest,
@@ -55,7 +55,7 @@ pub(crate) async fn attempt_hedged(
     answer
 }
 
-/// Another replica for the request, with the reservation.
+/// Picks and reserves a second replica.
 fn second(
     call: &ProxiedRequest,
     (pool, model): (&Pool, &str),
@@ -77,15 +77,15 @@ fn second(
     Ok(routed)
 }
 
-/// Whether two replicas may compute it. The header of an answer that comes whole is its end: that
-/// it has not come says nothing.
+/// Whether two replicas may compute the request. Only streams qualify: the header of a whole
+/// response arrives at its end, so a missing header does not mean a slow replica.
 fn may_be_hedged(call: &ProxiedRequest, settings: &HedgeSettings) -> bool {
     let short = call.body.len() <= settings.max_bytes;
     let members = short.then(|| Members::of(&call.body)).flatten();
     members.is_some_and(|members| members.is_stream() && members.are_repeatable(call.path()))
 }
 
-/// The first answer; a replica that does not give one leaves it to the other.
+/// The first response; a failed attempt leaves the request to the other one.
 async fn either<F, S>(
     pool: &Pool,
     mut first: std::pin::Pin<&mut F>,
@@ -115,7 +115,7 @@ where
     answer
 }
 
-/// What the other replica does, with what is known of the one that did not do it.
+/// The result of the other attempt, merged with the failure of the lost one.
 async fn instead_of(
     lost: AttemptError,
     other: impl Future<Output = Result<Answer, AttemptError>>,

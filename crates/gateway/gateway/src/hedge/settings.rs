@@ -2,20 +2,21 @@
 
 use serde::Deserialize;
 
-/// When a second replica gets a request, and how many requests.
+/// When to send a request to a second replica, and for how many requests.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HedgeSettings {
-    /// Milliseconds without an answer.
+    /// Delay before the second attempt, in milliseconds.
     #[serde(default)]
     pub after_ms: Option<f64>,
-    /// Or the time in which this share of the pool's recent streams had begun.
+    /// Alternative: the delay is this percentile of the time to first byte of the pool's recent
+    /// streams.
     #[serde(default)]
     pub percentile: Option<f64>,
-    /// Most of the pool's requests that have a second attempt, as a share.
+    /// Upper bound of hedged requests, as a share of the pool's requests.
     #[serde(default = "share")]
     pub share: f64,
-    /// Longer bodies are sent once.
+    /// Maximum body size in bytes of a hedged request.
     #[serde(default = "max_bytes")]
     pub max_bytes: usize,
 }
@@ -29,7 +30,7 @@ fn max_bytes() -> usize {
 }
 
 impl HedgeSettings {
-    /// What is wrong with them.
+    /// Description of the first invalid setting.
     pub(crate) fn complaint(&self) -> Option<String> {
         if self.after_ms.is_some() == self.percentile.is_some() {
             return Some("hedge needs one of after_ms and percentile".to_owned());

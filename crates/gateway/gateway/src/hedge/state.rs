@@ -1,4 +1,4 @@
-//! What a pool's hedging knows and has counted.
+//! State and counters of a pool's hedging.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,23 +9,23 @@ use arc_swap::ArcSwapOption;
 
 use crate::hedge::HedgeSettings;
 
-/// Recent streams, and how many of them a percentile needs.
+/// Size of the window of recent streams, and the minimum number for a percentile.
 const RECENT: usize = 256;
 const ENOUGH: usize = 32;
-/// Second attempts that may be saved up.
+/// Capacity of the token bucket for second attempts.
 const MOST_SAVED: f64 = 10.0;
 
-/// How a request with a second attempt ended, and why there was none.
+/// Outcome of a hedged request, or the reason against hedging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hedge {
-    /// The second replica answered first.
+    /// The second replica responded first.
     Won,
-    /// The first one did, or the second one failed.
+    /// The first replica responded first, or the second one failed.
     Lost,
     Budget,
     Saturated,
     NoReplica,
-    /// It is no stream, too long, or leaves something behind.
+    /// The request is not a stream, is too large, or has side effects.
     Request,
 }
 
@@ -48,9 +48,9 @@ pub(crate) struct Hedging {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Second attempts that may be made.
+    /// Second attempts available in the token bucket.
     saved: f64,
-    /// Seconds until recent streams began, the oldest first.
+    /// Seconds to the start of recent streams, oldest first.
     recent: VecDeque<f32>,
 }
 
@@ -61,7 +61,7 @@ impl Hedging {
         hedging
     }
 
-    /// Counts for requests from now on.
+    /// Replaces the settings for new requests.
     pub(crate) fn set(&self, settings: Option<HedgeSettings>) {
         self.settings.store(settings.map(std::sync::Arc::new));
     }
@@ -70,8 +70,8 @@ impl Hedging {
         self.settings.load().as_deref().copied()
     }
 
-    /// One more request, which adds to the budget; how long it waits for an answer before it may
-    /// have a second attempt. `None`: for ever.
+    /// Counts one more request, which adds its share to the budget. Returns the delay before its
+    /// second attempt; `None`: no second attempt.
     pub(crate) fn patience(&self, settings: &HedgeSettings) -> Option<Duration> {
         let mut state = self.state();
         state.saved = (state.saved + settings.share).min(MOST_SAVED);
@@ -83,16 +83,16 @@ impl Hedging {
         Duration::try_from_secs_f64(seconds).ok()
     }
 
-    /// Takes a second attempt out of the budget, if there is one.
+    /// Takes one second attempt out of the budget; false if the budget is empty.
     pub(crate) fn take(&self) -> bool {
         let mut state = self.state();
-        // sums of shares are not exact
+        // tolerance for rounding in the sum of shares
         let has = state.saved >= 1.0 - 1e-9;
         state.saved -= f64::from(u8::from(has));
         has
     }
 
-    /// A stream began so long after its request was sent.
+    /// Records the time from a request to the start of its stream.
     pub(crate) fn began(&self, after: Duration) {
         let mut state = self.state();
         if state.recent.len() >= RECENT {
@@ -116,7 +116,7 @@ impl Hedging {
 }
 
 impl State {
-    /// The time in which this share of recent streams began; `None` while they are few.
+    /// This percentile of the recent times to the start of a stream; `None` if there are too few.
     fn percentile(&self, share: f64) -> Option<f32> {
         if self.recent.len() < ENOUGH {
             return None;

@@ -1,4 +1,4 @@
-//! What mirroring may take, and has taken.
+//! Budget and counters of mirroring.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use crate::mirror::MirrorSettings;
 use crate::mirror::counts::{Counts, Reason};
 
-/// Step of the draws as a share of all numbers: the golden section spreads them evenly.
+/// Step of the sampling sequence: the golden ratio spreads the draws evenly over the 64-bit range.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The mirror of one pool.
@@ -28,7 +28,7 @@ impl Mirror {
         Arc::new(mirror)
     }
 
-    /// Counts for requests from now on.
+    /// Replaces the settings for new requests.
     pub(crate) fn set(&self, settings: Option<Arc<MirrorSettings>>) {
         self.settings.store(settings);
     }
@@ -46,7 +46,7 @@ impl Mirror {
         (number as f64) < share * 2f64.powi(64)
     }
 
-    /// Leave to mirror one more request, whose body has so many bytes.
+    /// Admits one more mirrored request with a body of `bytes`.
     pub(crate) fn admit(
         self: &Arc<Self>,
         settings: &MirrorSettings,
@@ -68,14 +68,14 @@ impl Mirror {
         }
     }
 
-    /// Requests at once, and bytes held.
+    /// Mirrored requests in flight, and bytes held.
     pub(crate) fn taken(&self) -> (usize, usize) {
         let read = |count: &AtomicUsize| count.load(Ordering::Acquire);
         (read(&self.in_flight), read(&self.held))
     }
 }
 
-/// A mirrored request's part of the budget, given back when dropped.
+/// The share of a mirrored request in the budget, released on drop.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     mirror: Arc<Mirror>,
@@ -85,7 +85,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Holds more bytes; false, from then on, where that is more than the budget has.
+    /// Holds more bytes; false, permanently, once the budget is exceeded.
     pub(crate) fn hold(&self, bytes: usize) -> bool {
         self.held.fetch_add(bytes, Ordering::AcqRel);
         let before = self.mirror.held.fetch_add(bytes, Ordering::AcqRel);
@@ -100,7 +100,7 @@ impl Ticket {
         self.mirror.held.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Whether it has ever held more than it may.
+    /// Whether it has ever exceeded the budget.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }

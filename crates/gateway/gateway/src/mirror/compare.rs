@@ -1,4 +1,4 @@
-//! Two answers, compared while they come. Only what one of them is ahead is kept.
+//! Incremental comparison of two responses. Only the text by which one is ahead is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,18 +13,18 @@ pub(crate) struct Comparison {
 
 #[derive(Debug, Default)]
 struct Choice {
-    /// What one answer has said and the other has not.
+    /// The text by which one response is ahead of the other.
     ahead: String,
     is_ahead: Option<Side>,
     equal: Difference,
-    /// Characters up to the ends of the primary's events that are not equal yet.
+    /// Ends of the primary's events that have not been matched yet, in characters.
     ends: VecDeque<usize>,
     said: usize,
     finishes: [Option<String>; 2],
 }
 
 impl Comparison {
-    /// One answer goes on; where they part now.
+    /// Adds text of one side; returns the first difference found.
     pub(crate) fn add(&mut self, side: Side, said: EventContent) -> Option<Difference> {
         for (choice, reason) in said.finishes {
             let choice = self.choices.entry(choice).or_default();
@@ -39,7 +39,7 @@ impl Comparison {
             .find_map(|parts| parts)
     }
 
-    /// Bytes that wait for the other answer.
+    /// Bytes held until the other response catches up.
     pub(crate) fn held(&self) -> usize {
         let choices = self.choices.values();
         choices
@@ -47,7 +47,7 @@ impl Comparison {
             .sum()
     }
 
-    /// Both answers have ended: where they part, by text or by the reason of the end.
+    /// Compares the ends of both responses: the first difference in text or finish reason.
     pub(crate) fn end(&self) -> Option<Difference> {
         let mut choices = self.choices.values();
         let parts = |one: &&Choice| !one.ahead.is_empty() || one.finishes[0] != one.finishes[1];

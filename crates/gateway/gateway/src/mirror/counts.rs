@@ -1,11 +1,11 @@
-//! What has become of mirrored requests.
+//! Outcomes of mirrored requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use penstock_http::Histogram;
 
-/// Seconds.
+/// Bucket bounds in seconds.
 const SECONDS: &[f64] = &[
     0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 300.0,
 ];
@@ -15,37 +15,37 @@ const TOKENS: &[f64] = &[
 const CHARACTERS: &[f64] = &[
     0.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 20_000.0,
 ];
-/// Between two lines in the log.
+/// Minimum interval between log lines.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// Which of the two answers.
+/// One of the two responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Primary,
     Mirror,
 }
 
-/// Where the texts of a choice part for the first time.
+/// Position of the first difference between the texts of a choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) characters: usize,
-    /// Events of the primary's text that were equal as a whole; engines send one for each token,
-    /// or for a few. An answer that comes whole is one.
+    /// Number of equal events of the primary's text; engines send one for each token, or for a few.
+    /// A response in one piece counts as one event.
     pub(crate) tokens: usize,
 }
 
-/// Why a request was not mirrored to its end, through no fault of the mirror.
+/// Why a request was not fully mirrored, other than by a failure of the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
     InFlight,
     HeldBytes,
-    /// The gateway has many requests, or is shutting down.
+    /// The gateway is under high load, or is shutting down.
     Load,
-    /// The other pool has no room.
+    /// The other pool is saturated.
     Saturated,
-    /// A second computation leaves something behind.
+    /// The request has side effects.
     Stored,
-    /// The client left, or the primary failed.
+    /// The client disconnected, or the primary failed.
     Primary,
 }
 
@@ -58,12 +58,12 @@ pub(crate) const REASONS: [&str; 6] = [
     "primary",
 ];
 
-/// What became of a mirrored request.
+/// Outcome of a mirrored request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Equal,
     Different(Difference),
-    /// Neither greedy nor seeded: only its latency counts.
+    /// Neither greedy nor seeded: only the latency is measured.
     Uncompared,
     Failed(String),
     Dropped(Reason),
@@ -71,18 +71,18 @@ pub(crate) enum Outcome {
 
 pub(crate) const OUTCOMES: [&str; 5] = ["equal", "different", "uncompared", "failed", "dropped"];
 
-/// The counts of a pool.
+/// The counters of a pool.
 #[derive(Debug)]
 pub(crate) struct Counts {
     outcomes: [AtomicU64; OUTCOMES.len()],
     reasons: [AtomicU64; REASONS.len()],
     pub(crate) characters: Histogram,
     pub(crate) tokens: Histogram,
-    /// Seconds of both sides, in the order of [`Side`].
+    /// Latencies of both sides in seconds, in the order of [`Side`].
     pub(crate) first: [Histogram; 2],
     pub(crate) whole: [Histogram; 2],
     began: Instant,
-    /// Milliseconds since then of the next line in the log.
+    /// Earliest time of the next log line, in milliseconds since `began`.
     next_log: AtomicU64,
 }
 
@@ -121,17 +121,17 @@ impl Counts {
         self.outcomes[at].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The first text of an answer, so long after its request.
+    /// Records the time to first token of one side.
     pub(crate) fn first(&self, side: Side, after: Duration) {
         self.first[side as usize].observe(after.as_secs_f64());
     }
 
-    /// The end of an answer.
+    /// Records the total latency of one side.
     pub(crate) fn whole(&self, side: Side, after: Duration) {
         self.whole[side as usize].observe(after.as_secs_f64());
     }
 
-    /// By outcome and by reason, in the order of [`OUTCOMES`] and [`REASONS`].
+    /// Counts by outcome and by reason, in the order of [`OUTCOMES`] and [`REASONS`].
     pub(crate) fn all(&self) -> ([u64; OUTCOMES.len()], [u64; REASONS.len()]) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (
@@ -140,7 +140,7 @@ impl Counts {
         )
     }
 
-    /// Whether the log may have a line now: one in a second.
+    /// Rate limit of the log: true at most once a second.
     pub(crate) fn may_log(&self) -> bool {
         let now = self.began.elapsed().as_millis() as u64;
         let next = now + LOG_PAUSE.as_millis() as u64;

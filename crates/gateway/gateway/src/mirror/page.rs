@@ -1,4 +1,4 @@
-//! Mirroring on the metrics page.
+//! Mirroring metrics.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The task of one mirrored request, and the tap in the client's answer that feeds it.
+//! The task of one mirrored request, and the tap in the client's response that feeds it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use crate::mirror::counts::{Outcome, Reason, Side};
 use crate::pool::{Pool, Prompt, Routed};
 use crate::scan::Fields;
 
-/// How often a task looks whether there is too much load for it.
+/// Interval at which a task checks whether the load is too high to continue.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The place in a client's answer from which the task learns it. Nothing here waits or fails.
+/// Copies the client's response to the task. It never blocks or fails.
 #[derive(Debug)]
 pub(crate) struct Tap {
-    /// Until there is too much for the budget.
+    /// `None` once the budget is exceeded.
     sender: Option<UnboundedSender<Heard>>,
     ticket: Arc<Ticket>,
 }
@@ -46,7 +46,7 @@ enum Heard {
 }
 
 impl Tap {
-    /// Bytes of the answer, as the client gets them.
+    /// Copies bytes of the response, in the form sent to the client.
     pub(crate) fn see(&mut self, bytes: &Bytes) {
         if bytes.is_empty() || self.sender.is_none() {
             return;
@@ -58,7 +58,7 @@ impl Tap {
         }
     }
 
-    /// The answer is whole. Dropped without it, it is not.
+    /// Marks the response as complete; a drop without this call marks it as incomplete.
     pub(crate) fn end(&mut self) {
         if let Some(sender) = self.sender.take() {
             let _ = sender.send(Heard::End);
@@ -66,8 +66,8 @@ impl Tap {
     }
 }
 
-/// Begins to mirror a request whose answer begins with `parts`, if it is in the sample and within
-/// the budget.
+/// Starts mirroring a request when its response begins with `parts`, if the request is in the
+/// sample and within the budget.
 pub(crate) fn begin(
     gateway: &Arc<Gateway>,
     call: &ProxiedRequest,
@@ -115,7 +115,7 @@ pub(crate) fn begin(
     Some(Tap { sender, ticket })
 }
 
-/// Whether there is room for requests without which clients do as well.
+/// Whether there is spare capacity for mirrored requests.
 fn may_go_on(gateway: &Gateway, target: &Pool) -> Result<(), Reason> {
     if gateway.draining() || gateway.is_busy() {
         return Err(Reason::Load);
@@ -173,7 +173,7 @@ impl Copy {
         }
     }
 
-    /// Sends the request and compares the answers. What ends it early is an error.
+    /// Sends the request and compares the responses. An early end is returned as `Err`.
     async fn compare(&self, mut primary: UnboundedReceiver<Heard>) -> Result<Outcome, Outcome> {
         let members = Members::of(&self.body).unwrap_or_default();
         if !members.are_repeatable(&self.path) {
@@ -222,7 +222,7 @@ impl Copy {
         })
     }
 
-    /// What the tap says; `None` at the end of the answer.
+    /// Converts a message of the tap; `None` at the end of the response.
     fn heard(&self, heard: Option<Heard>) -> Result<Option<Bytes>, Outcome> {
         match heard {
             Some(Heard::Bytes(bytes)) => {
@@ -253,7 +253,7 @@ impl Copy {
         })
     }
 
-    /// A line without text of the request or the answers, one in a second at most.
+    /// Logs the outcome without any text of the request or the responses, at most once a second.
     fn note(&self, outcome: &Outcome) {
         let text = match outcome {
             Outcome::Different(at) => {
@@ -273,7 +273,7 @@ impl Copy {
     }
 }
 
-/// An answer that says that it failed is not compared.
+/// A response that reports an error is not compared.
 fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     match (said.failed, side) {
         (false, _) => Ok(()),
@@ -282,7 +282,7 @@ fn fault(side: Side, said: &EventContent) -> Result<(), Outcome> {
     }
 }
 
-/// What a task keeps of the answers, in the budget.
+/// Bytes of the responses that a task holds, charged to the budget.
 struct Kept<'a> {
     ticket: &'a Ticket,
     bytes: usize,
@@ -293,7 +293,7 @@ impl<'a> Kept<'a> {
         Self { ticket, bytes: 0 }
     }
 
-    /// So many bytes are kept now; whether that may be.
+    /// Sets the number of bytes held; false if the budget is exceeded.
     fn is(&mut self, bytes: usize) -> bool {
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes <= before {
@@ -304,10 +304,10 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// The mirror's answer.
+/// The mirror's response.
 struct Source {
     state: State,
-    /// The reservation; dropped, the request was given up.
+    /// The reservation; dropped if the request was abandoned.
     in_flight: Option<InFlight>,
     is_stream: bool,
 }
@@ -320,7 +320,7 @@ enum State {
 }
 
 impl Source {
-    /// More bytes; `None` at the end. Dropped meanwhile, nothing is lost.
+    /// The next bytes; `None` at the end. Cancel-safe: a dropped call loses no data.
     async fn next(&mut self) -> Result<Option<Bytes>, Outcome> {
         loop {
             match &mut self.state {
@@ -380,7 +380,7 @@ impl Source {
     }
 }
 
-/// An answer's bytes as what they say.
+/// Decodes a response's bytes into its content.
 struct Reader {
     is_stream: bool,
     events: Events,
@@ -415,7 +415,7 @@ impl Reader {
         said(&std::mem::take(&mut self.whole)).into_iter().collect()
     }
 
-    /// Whether what was read last was the first.
+    /// Whether the last content read was the first.
     fn has_begun(&self) -> bool {
         self.seen == 1
     }

@@ -2,24 +2,24 @@
 
 use serde::Deserialize;
 
-/// Where requests of a pool are mirrored, and how many.
+/// Target and sampling rate of mirrored requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorSettings {
-    /// Another pool.
+    /// The target pool, a different one.
     pub pool: String,
-    /// The model's name there; `None`: the one that the replica got.
+    /// The model's name in the target pool; `None`: the name sent to the replica.
     #[serde(default)]
     pub model: Option<String>,
-    /// Mirrored requests as a share of those for text.
+    /// Share of text requests that are mirrored.
     pub share: f64,
-    /// Mirrored requests at once.
+    /// Maximum number of mirrored requests in flight.
     #[serde(default = "in_flight")]
     pub in_flight: usize,
-    /// Bytes of requests and of text that has not been compared yet, together.
+    /// Memory bound in bytes for request bodies and text not yet compared.
     #[serde(default = "held_bytes")]
     pub held_bytes: usize,
-    /// Seconds after which a mirrored request has failed.
+    /// Time-out of a mirrored request in seconds.
     #[serde(default = "timeout")]
     pub timeout_s: f64,
 }
@@ -37,7 +37,7 @@ fn timeout() -> f64 {
 }
 
 impl MirrorSettings {
-    /// What is wrong with them, for the pool `own` of these.
+    /// Description of the first invalid setting; `own` is the name of the mirrored pool.
     pub(crate) fn complaint(&self, own: &str, pools: &[&str]) -> Option<String> {
         let pool = &self.pool;
         if pool == own {

@@ -1,5 +1,5 @@
-//! `adapter`: 1 where the adapter is loaded, 0.8 where there is room for it, else 0. Loading one
-//! takes longer than a request waits for its turn.
+//! `adapter`: 1 if the adapter is loaded, 0.8 if there is room for it, else 0. Loading an adapter
+//! takes longer than queueing for a loaded one.
 
 use super::{Candidate, Score};
 use crate::Request;
@@ -14,7 +14,7 @@ impl Score for Adapter {
         "adapter"
     }
 
-    /// All 1 without an adapter.
+    /// 1 for all without an adapter.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let score = |one: &Candidate<'_>| {
             let loaded = &one.replica.adapters;

@@ -18,11 +18,12 @@ use super::predicted::{prefill, tpot};
 use super::{Candidate, Score, least_over_each};
 use crate::Request;
 
-/// Share of a prompt's time that those who come next wait for it.
+/// Share of a prompt's compute time by which later requests are delayed.
 const NEXT: f32 = 0.5;
-/// Share of it that each running sequence is delayed.
+/// Share of it by which each running sequence is delayed.
 const BESIDE: f32 = 0.05;
-/// Decode steps that count: fewer than an answer has, since the load changes meanwhile.
+/// Number of decode steps that are counted; less than a full response, since the load changes
+/// meanwhile.
 const STEPS: f32 = 20.0;
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! `criticality`: critical requests (priority above 0) to the replica with the fewest requests,
-//! sheddable ones (below 0) away from it, so that it has room when a critical one comes. Standard
+//! `criticality`: steers critical requests (priority above 0) to the replica with the fewest
+//! requests, and sheddable ones (below 0) away from it, to keep room for critical ones. Standard
 //! requests (0) score 1 everywhere.
 
 use super::{Candidate, Score, least_is_best};

@@ -1,4 +1,4 @@
-//! Scorers: how well each candidate suits a request, in [0, 1]; more is better.
+//! Scorers rate how well each candidate suits a request, in [0, 1]; higher is better.
 
 mod adapter;
 mod cost;
@@ -18,15 +18,15 @@ use std::fmt::Debug;
 use crate::load::{Load, MOST};
 use crate::{Replica, Request, Slo};
 
-/// A replica that may get the request.
+/// A candidate for the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
     pub replica: &'a Replica,
-    /// Its place in the view.
+    /// Its position in the view.
     pub place: usize,
-    /// Its load, without numbers that are none.
+    /// Its sanitised load.
     pub load: Load,
-    /// Tokens of the prompt whose KV it is believed to hold; from 0 to the prompt's.
+    /// Estimated cached tokens of the prompt, from 0 to the prompt's length.
     pub cached_tokens: f32,
 }
 
@@ -45,15 +45,15 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// A scorer. Scores depend on the request and the candidates alone.
+/// A scorer. Scores depend only on the request and the candidates.
 pub trait Score: Debug + Send + Sync {
-    /// As profiles, headers and metrics spell it.
+    /// Its name in profiles, headers and metrics.
     fn name(&self) -> &'static str;
 
     /// One number in [0, 1] for each candidate, in their order.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32>;
 
-    /// Whether it looks at `cached_tokens`.
+    /// Whether it uses `cached_tokens`.
     fn needs_prefixes(&self) -> bool {
         false
     }
@@ -74,7 +74,7 @@ pub const SCORERS: [&str; 11] = [
     "cost",
 ];
 
-/// The scorer of that name; `slo`: targets of requests that have none.
+/// The scorer of that name; `slo`: default targets.
 pub(crate) fn scorer(name: &str, slo: Slo) -> Option<Box<dyn Score>> {
     Some(match name {
         "queue" => Box::new(queue::Queue),
@@ -92,8 +92,8 @@ pub(crate) fn scorer(name: &str, slo: Slo) -> Option<Box<dyn Score>> {
     })
 }
 
-/// 1 for the least, 0 for the greatest value, linear between; all equal: 1. Absurd values get 0 and
-/// are no measure of the others.
+/// Linear scores: 1 for the smallest value, 0 for the largest; 1 for all if equal. Invalid values
+/// score 0 and do not affect the scale.
 pub(crate) fn least_is_best(values: &[f32]) -> Vec<f32> {
     let least = values.iter().copied().fold(f32::INFINITY, f32::min);
     let sane = values.iter().copied().filter(|value| *value < MOST);
@@ -105,7 +105,8 @@ pub(crate) fn least_is_best(values: &[f32]) -> Vec<f32> {
     scored.collect()
 }
 
-/// The least cost over each one: twice the least cost is 0.5. Costs are finite and not negative.
+/// The lowest cost divided by each cost: twice the lowest scores 0.5. Costs are finite and not
+/// negative.
 pub(crate) fn least_over_each(costs: &[f32]) -> Vec<f32> {
     let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
     let scored = costs.iter().map(|cost| match *cost > 0.0 {

@@ -1,4 +1,4 @@
-//! `prefix`: the share of the prompt whose KV the replica holds.
+//! `prefix`: the share of the prompt that is cached on the replica.
 
 use super::{Candidate, Score};
 use crate::Request;

@@ -1,4 +1,4 @@
-//! `queue`: fewer waiting requests are better; the fewest get 1, the most 0.
+//! `queue`: prefers fewer waiting requests; the fewest score 1, the most 0.
 
 use super::{Candidate, Score, least_is_best};
 use crate::Request;

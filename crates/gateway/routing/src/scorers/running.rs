@@ -1,4 +1,4 @@
-//! `running`: fewer requests inside, waiting or computed, are better.
+//! `running`: prefers fewer requests in flight, waiting or running.
 
 use super::{Candidate, Score, least_is_best};
 use crate::Request;

@@ -1,4 +1,4 @@
-//! `session`: 1 for the session's own replica, its home.
+//! `session`: session affinity; 1 for the session's home replica.
 
 use super::{Candidate, Score};
 use crate::Request;
@@ -12,7 +12,7 @@ impl Score for Session {
         "session"
     }
 
-    /// All 0 without a session.
+    /// 0 for all without a session.
     fn score(&self, request: &Request<'_>, candidates: &[Candidate<'_>]) -> Vec<f32> {
         let Some(session) = request.session else {
             return vec![0.0; candidates.len()];

@@ -1,9 +1,9 @@
-//! `slo`: headroom to the request's objectives, or those of the profile.
+//! `slo`: headroom to the latency targets of the request, or of the profile.
 //!
-//! Headroom is 1 - predicted / target; of TTFT and TPOT the smaller one counts. A replica that
-//! meets both targets has 0.5 and half its headroom, one that misses one has half of
-//! target / predicted: every replica that meets them is above every one that does not, and where
-//! all miss them the least late one wins. Without a target all have 1.
+//! Headroom is 1 - predicted / target; the smaller one of TTFT and TPOT counts. A replica that
+//! meets both targets scores 0.5 plus half its headroom; otherwise it scores half of target /
+//! predicted. So replicas that meet the targets rank above all that miss them, and if all miss
+//! them, the one with the smallest violation wins. Without targets all score 1.
 
 use super::predicted::{tpot, ttft};
 use super::{Candidate, Score};
@@ -11,7 +11,7 @@ use crate::{Request, Slo};
 
 #[derive(Debug)]
 pub(crate) struct Headroom {
-    /// Where a request has no targets of its own.
+    /// Default targets.
     pub(crate) usual: Slo,
 }
 
@@ -41,7 +41,7 @@ impl Score for Headroom {
     }
 }
 
-/// A predicted time over its target; no target, or one that is no time, is always met.
+/// Predicted time over target; 0, that is met, if the target is not positive.
 fn over(predicted: f32, target: f32) -> f32 {
     match target > 0.0 {
         true => (predicted / target).max(0.0),

@@ -1,4 +1,4 @@
-//! `tpot`: the predicted time per output token, the shortest over each one.
+//! `tpot`: predicted time per output token; the shortest divided by each.
 
 use super::predicted::tpot;
 use super::{Candidate, Score, least_over_each};

@@ -1,4 +1,4 @@
-//! `ttft`: the predicted time to the first token, the shortest over each one.
+//! `ttft`: predicted time to first token; the shortest divided by each.
 
 use super::predicted::ttft;
 use super::{Candidate, Score, least_over_each};

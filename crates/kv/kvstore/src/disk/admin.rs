@@ -25,13 +25,13 @@ use crate::tier::StartError;
 pub struct Inventory {
     /// One entry for each identity.
     pub stores: Vec<StoreFacts>,
-    /// Bytes of all files, those that are not parts included.
+    /// Total size of all files, including files other than parts.
     pub bytes: u64,
-    /// Files being written, or left behind.
+    /// Uncommitted files, in progress or abandoned.
     pub temporary_files: usize,
-    /// Damaged files kept aside.
+    /// Damaged files in quarantine.
     pub quarantined_files: usize,
-    /// Their bytes.
+    /// Their size in bytes.
     pub quarantined_bytes: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Inventory {
 pub struct StoreFacts {
     /// Name of its directory.
     pub name: String,
-    /// In words; None when its identity file is missing.
+    /// Description; None if its identity file is missing.
     pub about: Option<String>,
     /// Chunks, complete or not.
     pub chunks: u64,
@@ -57,11 +57,11 @@ pub struct StoreFacts {
 pub struct Progress {
     /// Bytes (verify) or chunks (gc) done.
     pub done: u64,
-    /// Total of the same.
+    /// Total in the same unit.
     pub total: u64,
 }
 
-/// Called with the progress; false ends the operation.
+/// Called with the progress; returning false cancels the operation.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> bool;
 
 /// Result of `verify`.
@@ -80,20 +80,21 @@ pub struct Verified {
 /// A damaged file.
 #[derive(Debug, Serialize)]
 pub struct DamagedFile {
-    /// Where it is, or was before it was put aside.
+    /// Its path, before a move to the quarantine.
     pub path: PathBuf,
-    /// What is wrong.
+    /// Description of the damage.
     pub what: String,
 }
 
-/// What `collect` removes.
+/// Selection of what `collect` removes.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Least recently used chunks, until all files take at most this.
+    /// Evict least recently used chunks until all files fit into this size.
     pub limit_bytes: Option<u64>,
-    /// Chunks not used for so long.
+    /// Remove chunks unused for this time.
     pub older_than: Option<Duration>,
-    /// The store whose name begins so: all of it, or with `older_than` only these chunks.
+    /// Prefix of a store's name: remove the whole store, or with `older_than` limit that rule to
+    /// it.
     pub store: Option<String>,
 }
 
@@ -102,7 +103,7 @@ pub struct Rules {
 pub struct Collected {
     /// Chunks removed.
     pub chunks: u64,
-    /// Bytes that came free, those of other files included.
+    /// Bytes freed, including other files.
     pub bytes: u64,
     /// Abandoned and quarantined files.
     pub other_files: u64,
@@ -112,7 +113,7 @@ pub struct Collected {
     pub bytes_left: u64,
 }
 
-/// Lists what is below `path`.
+/// Lists the stores below `path`.
 ///
 /// # Errors
 /// There is no store, or it cannot be read.
@@ -145,7 +146,7 @@ pub fn inventory(path: &Path) -> Result<Inventory, StartError> {
     })
 }
 
-/// Reads every file; with `put_aside`, damaged ones go to the quarantine.
+/// Reads and verifies every file; with `put_aside`, damaged ones move to the quarantine.
 ///
 /// # Errors
 /// There is no store, or it cannot be read.
@@ -179,7 +180,7 @@ pub fn verify(path: &Path, put_aside: bool, watch: Watch<'_>) -> Result<Verified
     Ok(found)
 }
 
-/// Removes the chunks that `rules` name, and in any case abandoned files, damaged files and the
+/// Removes the chunks selected by `rules`, and always abandoned files, damaged files and
 /// directories of empty stores.
 ///
 /// # Errors
@@ -228,7 +229,7 @@ fn open(path: &Path) -> Result<Directory, StartError> {
             "{shown} has no {expected}: name the directory that was given to --kv-tier disk:"
         )));
     }
-    // Nothing is evicted here: only the rules remove chunks.
+    // An unlimited capacity disables eviction: only the rules remove chunks.
     let directory = Directory::new(root, u64::MAX, Ranking::new(0, 1, None));
     let directory = directory.map_err(|error| cannot("read", path, &error))?;
     look(&directory)?;
@@ -241,7 +242,7 @@ fn look(directory: &Directory) -> Result<(), StartError> {
     looked.map_err(|error| cannot("read", &directory.root, &error))
 }
 
-/// Files by store, with their bytes.
+/// Files by store, with their sizes.
 fn all_parts(index: &Index) -> BTreeMap<String, Vec<(PartKey, u64)>> {
     let mut files: BTreeMap<String, Vec<(PartKey, u64)>> = BTreeMap::new();
     for (store, digest, chunk) in index.chunks() {
@@ -253,7 +254,7 @@ fn all_parts(index: &Index) -> BTreeMap<String, Vec<(PartKey, u64)>> {
     files
 }
 
-/// Chunks that the rules name.
+/// Chunks selected by the rules.
 fn leaving(state: &State, rules: &Rules) -> Result<Vec<(usize, Digest)>, StartError> {
     let store = match &rules.store {
         Some(begin) => Some(the_store(&state.index, begin)?),
@@ -301,8 +302,7 @@ fn the_store(index: &Index, begin: &str) -> Result<usize, StartError> {
     }
 }
 
-/// Removes directories of stores that hold nothing. A writer that is about to use one makes it
-/// again.
+/// Removes directories of empty stores. A concurrent writer recreates its directory.
 fn remove_empty(directory: &Directory) {
     let state = directory.state();
     let used: BTreeSet<usize> = state.index.chunks().map(|(store, ..)| store).collect();
@@ -310,7 +310,7 @@ fn remove_empty(directory: &Directory) {
     for (_, store) in stores.filter(|(at, _)| !used.contains(at)) {
         let place = directory.root.join(&store.name);
         for shard in 0..SHARDS {
-            // Fails where there is a file in it after all, as it should.
+            // Fails, as intended, if the directory still contains a file.
             let _ = fs::remove_dir(place.join(layout::shard_name(shard)));
         }
         let entries = fs::read_dir(&place).map(|entries| entries.filter_map(Result::ok).count());
@@ -325,7 +325,7 @@ fn cannot(act: &str, path: &Path, error: &io::Error) -> StartError {
     StartError(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Reads with direct I/O where it can, so that verifying leaves the page cache to the engines.
+/// Uses direct I/O if available, so that verification does not displace the engines' page cache.
 struct Checker {
     io: Io,
     space: Vec<u8>,
@@ -375,7 +375,7 @@ fn read_header(file: &File) -> Result<Header, String> {
     Header::parse(&page)
 }
 
-/// So many bytes of `space` at an address that direct I/O takes.
+/// A slice of `space` with `bytes` bytes, aligned for direct I/O.
 fn aligned(space: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     space.resize(space.len().max(bytes + HEADER_BYTES), 0);
     let begin = space.as_ptr().align_offset(HEADER_BYTES);

@@ -1,14 +1,13 @@
-//! Daily write budget: flash wears out.
+//! Daily write budget, which limits flash wear.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Writes are counted by slots of this length; a slot counts until its last moment is a day old.
+/// Time slot for counting writes; a slot expires when its end is a day old.
 const SLOT: Duration = Duration::from_secs(600);
 
-/// Bytes written in the last 24 hours of this process, and the bound on them. Times are those of
-/// any clock that never goes back.
+/// Sliding 24-hour write budget of this process. Times are from any monotonic clock.
 pub(crate) struct Budget {
     limit: u64,
     slots: VecDeque<(u64, u64)>,
@@ -16,7 +15,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// At most `limit` bytes in any 24 hours.
+    /// Allows at most `limit` bytes in any 24 hours.
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -25,7 +24,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` out of the budget if they are left in it.
+    /// Takes `bytes` out of the budget if available.
     pub(crate) fn take(&mut self, bytes: u64, now: Duration) -> bool {
         self.forget(now);
         let fits = bytes <= self.limit.saturating_sub(self.spent);
@@ -40,7 +39,7 @@ impl Budget {
         fits
     }
 
-    /// Returns bytes that were taken last and not written.
+    /// Refunds bytes of the latest `take` that were not written.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         if let Some((_, written)) = self.slots.back_mut() {
             let bytes = bytes.min(*written);

@@ -1,5 +1,5 @@
-//! The directory as several processes share it: changes by others show in the times of the shard
-//! directories.
+//! A directory shared by several processes: changes by others are detected by the modification
+//! times of the shard directories.
 
 use std::fs;
 use std::io;
@@ -16,30 +16,30 @@ use super::{identity_file, layout, listing};
 use crate::key::{self, Digest, Group, PartKey};
 use crate::tier::TierError;
 
-/// Age from which an uncommitted file is abandoned.
+/// Age at which an uncommitted file counts as abandoned.
 pub(crate) const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// Chunks that are ranked under one lock of the state.
+/// Chunks ranked per acquisition of the state lock.
 const RANKED_AT_ONCE: usize = 1000;
 
 /// All stores of one directory.
 pub(crate) struct Directory {
     pub(crate) root: PathBuf,
-    /// Bytes that all files may take.
+    /// Maximum total size of all files in bytes.
     pub(crate) limit: u64,
     /// Prefix of the names of this process's own uncommitted files.
     pub(crate) mine: String,
     pub(crate) state: Mutex<State>,
-    /// Held by the one thread that lists the directory or makes room.
+    /// Held by the single thread that lists the directory or evicts.
     pub(crate) upkeep: Mutex<Upkeep>,
-    /// Held by the one thread that ranks new chunks; others wait for it.
+    /// Held by the single thread that ranks new chunks.
     ranks: Mutex<()>,
     pub(crate) counts: Counts,
     scanned: Condvar,
     closed: AtomicBool,
 }
 
-/// Time and duration of the last look.
+/// Time and duration of the last listing.
 pub(crate) struct Upkeep {
     ended: Instant,
     took: Duration,
@@ -54,7 +54,7 @@ pub(crate) struct Counts {
 }
 
 impl Directory {
-    /// Knows nothing yet.
+    /// An empty state, before the first listing.
     pub(crate) fn new(root: PathBuf, limit: u64, ranking: Ranking) -> io::Result<Self> {
         Ok(Self {
             root,
@@ -76,13 +76,12 @@ impl Directory {
         })
     }
 
-    /// The present knowledge.
+    /// Locks the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Lists everything on a thread of its own, then reads the times of files and ranks their
-    /// chunks.
+    /// Lists everything on a background thread, then reads file times and ranks the chunks.
     pub(crate) fn scan_in_background(self: &Arc<Self>) -> io::Result<()> {
         let directory = Arc::clone(self);
         std::thread::Builder::new()
@@ -104,7 +103,7 @@ impl Directory {
             .map(drop)
     }
 
-    /// Waits until everything has been listed once; whether it has.
+    /// Waits for the first full listing; returns whether it has completed.
     pub(crate) fn wait_for_scan(&self, limit: Duration) -> bool {
         let state = self.state();
         let waited = self
@@ -113,12 +112,13 @@ impl Directory {
         waited.unwrap_or_else(PoisonError::into_inner).0.complete
     }
 
-    /// Ends background work.
+    /// Stops background work.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Looks for changes by others, at most 2% of the time, and removes abandoned files.
+    /// Checks for changes by other processes, in at most 2% of the time, and removes abandoned
+    /// files.
     pub(crate) fn look_sometimes(&self) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
@@ -130,7 +130,7 @@ impl Directory {
         self.remove_abandoned(ABANDONED);
     }
 
-    /// Lists all shard directories that changed. New chunks count as used at `found`.
+    /// Lists all changed shard directories. New chunks get the last use `found`.
     pub(crate) fn look(&self, upkeep: &mut Upkeep, found: Option<u64>) -> io::Result<()> {
         let begin = Instant::now();
         self.find_stores()?;
@@ -165,7 +165,7 @@ impl Directory {
         shard.join(layout::file_name(key))
     }
 
-    /// Removes a chunk's files and forgets it. Files that cannot be removed stay known.
+    /// Removes a chunk's files and its entry. Files that cannot be removed keep their entry.
     pub(crate) fn remove_chunk(&self, store: usize, digest: &Digest) -> io::Result<()> {
         let (chunk, name) = {
             let mut state = self.state();
@@ -187,14 +187,14 @@ impl Directory {
         removed
     }
 
-    /// Removes all parts of a chunk, with those that others wrote lately.
+    /// Removes all parts of a chunk, including ones recently written by other processes.
     pub(crate) fn remove_unseen(&self, store: usize, digest: &Digest) -> io::Result<()> {
         self.look_at_shard(store, layout::shard_of(digest), Some(unix_now()))?;
         self.remove_chunk(store, digest)
     }
 
-    /// Removes all chunks of a store, or those of one salt group, with those that others wrote
-    /// lately.
+    /// Removes all chunks of a store or of one salt group, including ones recently written by other
+    /// processes.
     pub(crate) fn remove_store(&self, store: usize, group: Option<Group>) -> io::Result<()> {
         for shard in 0..layout::SHARDS {
             self.look_at_shard(store, shard, Some(unix_now()))?;
@@ -211,7 +211,7 @@ impl Directory {
             .try_for_each(|digest| self.remove_chunk(store, digest))
     }
 
-    /// Removes uncommitted files older than `age`; returns how many.
+    /// Removes uncommitted files older than `age`; returns their number.
     pub(crate) fn remove_abandoned(&self, age: Duration) -> usize {
         let before = unix_now().saturating_sub(age.as_secs());
         let old: Vec<PathBuf> = {
@@ -226,12 +226,12 @@ impl Directory {
             })
             .collect()
         };
-        // Their directories changed, so the next look finds the room.
+        // The directories have changed, so the next listing accounts for the freed space.
         let removed = old.iter().filter(|path| fs::remove_file(path).is_ok());
         removed.count()
     }
 
-    /// Reads the time of one file of each chunk whose last use is not known.
+    /// Reads the file time of each chunk whose last use is unknown.
     pub(crate) fn learn_times(&self) {
         let candidates = self.state().index.candidates();
         for candidate in candidates.iter().filter(|known| known.last_use.is_none()) {
@@ -246,7 +246,7 @@ impl Directory {
         }
     }
 
-    /// Ranks new chunks by the times of their files, releasing the state in between.
+    /// Ranks new chunks by their file times, releasing the state lock in between.
     pub(crate) fn rank_all(&self) {
         if self.state().is_ranked() {
             return;
@@ -261,7 +261,7 @@ impl Directory {
         }
     }
 
-    /// Last use of a chunk by any process; None when it is gone.
+    /// Last use of a chunk by any process; None if it is gone.
     pub(crate) fn last_use(&self, candidate: &Candidate) -> Option<u64> {
         let path = {
             let state = self.state();
@@ -274,7 +274,7 @@ impl Directory {
             .map(|(_, time)| time)
     }
 
-    /// Adds the stores below the root that are not known yet.
+    /// Adds new stores found below the root.
     fn find_stores(&self) -> io::Result<()> {
         let entries = match fs::read_dir(&self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -290,7 +290,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads a shard directory if it changed.
+    /// Lists a shard directory if it changed.
     pub(crate) fn look_at_shard(
         &self,
         store: usize,
@@ -310,7 +310,7 @@ impl Directory {
         listing
             .temporaries
             .retain(|file| !file.name.starts_with(&self.mine));
-        // A part in another shard's directory would never be found.
+        // Ignore parts in the wrong shard directory, which lookups cannot find.
         listing
             .parts
             .retain(|(key, _)| layout::shard_of(&key.digest) == shard);
@@ -319,7 +319,7 @@ impl Directory {
     }
 }
 
-/// Locks; a thread that panicked with the lock has left wrong counts at worst, which the next look
+/// Locks, ignoring poisoning: a panic can at worst leave wrong counts, which the next listing
 /// corrects.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -331,7 +331,7 @@ pub(crate) fn unix_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// An error of the file system as one of the tier.
+/// Converts a file system error to a tier error.
 pub(crate) fn failed(doing: &str, path: &Path, error: &io::Error) -> TierError {
     TierError::Failed(format!("{doing} {}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! Parts of one store as files: verified when read, written under a temporary name and renamed.
+//! Parts of one store as files: verified on read, written to a temporary name and renamed.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -16,11 +16,11 @@ use crate::format::{Header, HeaderPage};
 use crate::key::{Digest, PartKey, StoreIdentity};
 use crate::tier::TierError;
 
-/// Age from which the time of a file is renewed on use: the order of use is exact to the minute,
-/// and reading seldom writes.
+/// Age at which a file's time is renewed on use. The LRU order is exact to a minute, and reads
+/// seldom cause writes.
 const RENEWED: Duration = Duration::from_secs(60);
 
-/// Writes a whole new file; the page of its header is made of the payload's CRC-64.
+/// Writes a whole new file; builds the header page from the payload's CRC-64.
 pub(super) type Fill<'a> = &'a dyn Fn(&File, &dyn Fn(u64) -> HeaderPage) -> Result<(), Error>;
 
 /// The files of one store.
@@ -53,7 +53,7 @@ impl PartFiles {
         self.directory.part_path(&self.store, key)
     }
 
-    /// Bytes of the file of `key`; an error when `given` bytes are not its payload.
+    /// Size of the file of `key`; an error if `given` is not the size of its payload.
     pub(super) fn bytes(&self, key: &PartKey, given: usize) -> Result<u64, TierError> {
         let payload = key.payload_bytes(&self.identity);
         layout::part_file_bytes(key, &self.identity)
@@ -63,12 +63,12 @@ impl PartFiles {
             })
     }
 
-    /// Bytes of a whole chunk of `blocks` blocks, in all its parts.
+    /// Size of a full chunk of `blocks` blocks, over all its parts.
     pub(super) fn chunk_bytes(&self, blocks: u16) -> u64 {
         layout::chunk_bytes(&self.identity, blocks)
     }
 
-    /// Whether the file of `key` has its full length; its bytes then.
+    /// The file's size if it exists with its full length.
     pub(super) fn find(&self, key: &PartKey) -> Result<Option<u64>, TierError> {
         let Some(bytes) = layout::part_file_bytes(key, &self.identity) else {
             return Ok(None);
@@ -79,8 +79,8 @@ impl PartFiles {
         Ok(found.filter(|found| found.0 == bytes).map(|_| bytes))
     }
 
-    /// Verifies the file of `bytes` bytes as `take` reads it: the page of its header, and the
-    /// CRC-64 of its payload. Returns the parent in the header.
+    /// Verifies the file of `bytes` bytes while `take` reads it: header page and payload CRC-64.
+    /// Returns the parent in the header.
     pub(super) fn read(
         &self,
         key: &PartKey,
@@ -116,7 +116,7 @@ impl PartFiles {
         Ok(header.parent)
     }
 
-    /// Moves a damaged file into the quarantine; returns the error with its place.
+    /// Moves a damaged file to the quarantine; returns an error text with its path.
     pub(super) fn put_aside(&self, key: &PartKey, what: &str) -> String {
         let path = &self.path(key);
         self.directory
@@ -130,7 +130,7 @@ impl PartFiles {
         }
     }
 
-    /// Writes a file under a temporary name and renames it.
+    /// Writes to a temporary file and renames it.
     pub(super) fn write(
         &self,
         key: &PartKey,
@@ -153,7 +153,8 @@ impl PartFiles {
             .and(io::close(file))
             .and_then(|()| std::fs::rename(&temporary, &path));
         if committed.is_err() {
-            // It would go after an hour anyway; the error that matters is the first.
+            // Best effort: abandoned files are removed after an hour anyway. Report the first
+            // error.
             let _ = std::fs::remove_file(&temporary);
         }
         committed
@@ -173,14 +174,14 @@ impl PartFiles {
     fn make_shard(&self, shard: &Path) -> Result<(), Error> {
         io::create_directories(shard)?;
         let store = self.directory.root.join(&self.store);
-        // Several threads may be the first at once.
+        // The number keeps temporary names unique when several threads race.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let temporary = shard.join(format!("{}{number}", self.directory.mine));
         identity_file::ensure(&store, &temporary, &self.identity)
     }
 }
 
-/// Marks a file as used now. The file of another user may refuse that; it then looks older than it
+/// Sets a file's time to now. This fails for another user's file, which then appears older than it
 /// is.
 fn renew(file: &File) {
     let at = |nanoseconds| Timespec {

@@ -1,4 +1,4 @@
-//! `identity.json` beside a store's parts: its identity, for people and for processes that need its
+//! `identity.json` in a store's directory: its identity, for people and for processes that need its
 //! geometry.
 
 use std::fs;
@@ -19,8 +19,7 @@ struct IdentityFile {
     identity: StoreIdentity,
 }
 
-/// Writes the identity file of `store` if it is missing or differs, under the name `temporary`
-/// first.
+/// Writes the identity file of `store` if it is missing or differs, via the name `temporary`.
 pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -> io::Result<()> {
     if read(store).as_ref() == Some(identity) {
         return Ok(());
@@ -36,7 +35,7 @@ pub(crate) fn ensure(store: &Path, temporary: &Path, identity: &StoreIdentity) -
     fs::rename(temporary, store.join(IDENTITY_FILE))
 }
 
-/// The identity in `store`; None when the file is missing, or not of this directory.
+/// The identity in `store`; None if the file is missing or belongs to another directory.
 pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
     let file = file_io::open(&store.join(IDENTITY_FILE)).ok()?;
     let file: IdentityFile = serde_json::from_reader(BufReader::new(file)).ok()?;
@@ -44,7 +43,7 @@ pub(crate) fn read(store: &Path) -> Option<StoreIdentity> {
     (store.file_name()?.to_str()? == name).then_some(file.identity)
 }
 
-/// An identity in words.
+/// Readable description of an identity.
 pub(crate) fn about(identity: &StoreIdentity) -> String {
     let StoreIdentity {
         cache,

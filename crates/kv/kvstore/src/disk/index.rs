@@ -1,4 +1,4 @@
-//! Files of the directory, as far as this process knows.
+//! Index of the directory's files, as known to this process.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -25,7 +25,7 @@ impl Part {
         }
     }
 
-    /// The part's full name.
+    /// The part's key.
     pub(crate) fn key(self, digest: Digest) -> PartKey {
         let Self {
             blocks,
@@ -41,38 +41,38 @@ impl Part {
     }
 }
 
-/// All parts of a digest.
+/// All parts with the same digest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chunk {
     pub(crate) parts: Vec<Part>,
-    /// Bytes of the files.
+    /// Total size of its files in bytes.
     pub(crate) bytes: u64,
-    /// Seconds since 1970; None until the file was asked.
+    /// Seconds since 1970; None until the file time has been read.
     pub(crate) last_use: Option<u64>,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// The directory's time, when `chunks` is valid for it.
+    /// The directory's modification time for which `chunks` is valid.
     stamp: Option<Stamp>,
-    /// Its time at the last listing, and since when it has been that.
+    /// Modification time at the last listing, and the instant since which it has been unchanged.
     seen: Option<(Stamp, Instant)>,
-    /// Changes by this process: a listing from before one is stale.
+    /// Number of changes by this process; a listing started before a change is stale.
     changes: u64,
     chunks: HashMap<Digest, Chunk>,
     temporaries: Vec<Temporary>,
 }
 
-/// One store: all that is of one identity.
+/// One store: the chunks of one identity.
 pub(crate) struct Store {
     /// Name of its directory.
     pub(crate) name: String,
-    /// Known once its identity file was read.
+    /// Known after its identity file was read.
     pub(crate) identity: Option<StoreIdentity>,
     shards: Vec<Shard>,
 }
 
-/// State of a shard before it is listed.
+/// State of a shard before a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
     pub(crate) stamp: Option<Stamp>,
@@ -80,14 +80,15 @@ pub(crate) struct Before {
     is_empty: bool,
 }
 
-/// A chunk that may be evicted.
+/// A candidate for eviction.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) store: usize,
     pub(crate) digest: Digest,
     pub(crate) bytes: u64,
     pub(crate) last_use: Option<u64>,
-    /// One of its parts: files of a chunk are used together, so the time of one stands for all.
+    /// One of its parts. Parts of a chunk are used together, so the time of one file represents
+    /// all.
     pub(crate) part: Part,
 }
 
@@ -103,7 +104,7 @@ impl Candidate {
     }
 }
 
-/// Chunks by store and shard, and the bytes they take.
+/// Chunks by store and shard, and their total size.
 #[derive(Default)]
 pub(crate) struct Index {
     stores: Vec<Store>,
@@ -111,23 +112,23 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Bytes of all files known, committed or not.
+    /// Total size of all known files, committed or not.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Chunks of all stores.
+    /// Number of chunks in all stores.
     pub(crate) fn len(&self) -> usize {
         let shards = self.stores.iter().flat_map(|store| &store.shards);
         shards.map(|shard| shard.chunks.len()).sum()
     }
 
-    /// The stores, by the numbers that other methods take.
+    /// The stores; indices are the store numbers of other methods.
     pub(crate) fn stores(&self) -> &[Store] {
         &self.stores
     }
 
-    /// The number of the store with this directory; a new one if it is not known.
+    /// Number of the store with this directory, which is added if new.
     pub(crate) fn store(
         &mut self,
         name: &str,
@@ -143,20 +144,20 @@ impl Index {
             self.stores.len() - 1
         });
         let store = &mut self.stores[number];
-        // The first writer makes the directory before the identity file.
+        // The first writer creates the directory before the identity file.
         if store.identity.is_none() {
             store.identity = identity();
         }
         number
     }
 
-    /// Whether a part is known to be there.
+    /// Whether a part is in the index.
     pub(crate) fn has(&self, store: usize, key: &PartKey) -> bool {
         let chunk = self.chunk(store, &key.digest);
         chunk.is_some_and(|chunk| chunk.parts.contains(&Part::of(key)))
     }
 
-    /// What is known of a chunk.
+    /// The entry of a chunk.
     pub(crate) fn chunk(&self, store: usize, digest: &Digest) -> Option<&Chunk> {
         self.shard(store, digest).chunks.get(digest)
     }
@@ -166,7 +167,7 @@ impl Index {
         Candidate::of(store, digest, self.chunk(store, digest)?)
     }
 
-    /// Adds a part, stored or found by this process.
+    /// Adds a part stored or found by this process.
     pub(crate) fn insert(&mut self, store: usize, key: &PartKey, bytes: u64, now: u64) {
         let shard = self.shard_mut(store, &key.digest);
         let chunk = shard.chunks.entry(key.digest).or_default();
@@ -179,7 +180,7 @@ impl Index {
         }
     }
 
-    /// Removes a part that is gone.
+    /// Removes a part from the index.
     pub(crate) fn remove_part(&mut self, store: usize, key: &PartKey, bytes: u64) {
         let shard = self.shard_mut(store, &key.digest);
         let Entry::Occupied(mut entry) = shard.chunks.entry(key.digest) else {
@@ -199,7 +200,7 @@ impl Index {
         self.used -= bytes;
     }
 
-    /// Forgets a chunk; returns its parts, to be removed from the directory.
+    /// Removes a chunk from the index; returns its parts, whose files are still to be deleted.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
         let shard = self.shard_mut(store, digest);
         let chunk = shard.chunks.remove(digest)?;
@@ -215,7 +216,7 @@ impl Index {
         }
     }
 
-    /// State of a shard, for `apply` with the listing that is made next.
+    /// State of a shard, to be passed to `apply` with the next listing.
     pub(crate) fn before(&self, store: usize, shard: usize) -> Before {
         let shard = &self.stores[store].shards[shard];
         Before {
@@ -226,7 +227,7 @@ impl Index {
     }
 
     /// Applies the listing of a shard directory. `found` is the last use of new chunks. Returns the
-    /// new chunks and the removed ones.
+    /// added and the removed chunks.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -250,8 +251,8 @@ impl Index {
                 .and_then(|(stamp, asked)| shard.vouched(stamp, asked));
             shard.chunks = chunks;
         } else {
-            // This process stored or removed something meanwhile: the listing only adds, and is
-            // made again next time.
+            // A concurrent store or removal by this process: the listing only adds entries, and is
+            // repeated next time.
             shard.stamp = None;
             for (digest, chunk) in chunks {
                 shard.chunks.entry(digest).or_insert(chunk);
@@ -262,14 +263,14 @@ impl Index {
         (came, gone)
     }
 
-    /// Every chunk, in no order.
+    /// All chunks, in arbitrary order.
     pub(crate) fn candidates(&self) -> Vec<Candidate> {
         self.chunks()
             .filter_map(|(store, digest, chunk)| Candidate::of(store, digest, chunk))
             .collect()
     }
 
-    /// Every chunk with the number of its store.
+    /// All chunks with their store numbers.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (usize, &Digest, &Chunk)> {
         self.stores.iter().enumerate().flat_map(|(number, store)| {
             let chunks = store.shards.iter().flat_map(|shard| &shard.chunks);
@@ -277,7 +278,7 @@ impl Index {
         })
     }
 
-    /// Files that are not committed: store, shard, file.
+    /// Uncommitted files: store, shard, file.
     pub(crate) fn temporaries(&self) -> impl Iterator<Item = (usize, usize, &Temporary)> {
         self.stores.iter().enumerate().flat_map(|(number, store)| {
             store
@@ -300,7 +301,7 @@ impl Index {
 }
 
 impl Before {
-    /// Whether a directory with this time has to be read.
+    /// Whether a directory with this modification time must be listed again.
     pub(crate) fn is_stale(&self, stamp: Option<Stamp>) -> bool {
         match stamp {
             Some(_) => self.stamp != stamp,
@@ -310,8 +311,8 @@ impl Before {
 }
 
 impl Shard {
-    /// The directory's time as of `asked`, if a later change would show in it: it has been the same
-    /// for a tick by the local clock, since that of a file server may be ahead or behind.
+    /// The modification time, if any later change is certain to alter it: it must have been stable
+    /// for one tick of the local clock, since a file server's clock may be ahead or behind.
     fn vouched(&mut self, stamp: Stamp, asked: Instant) -> Option<Stamp> {
         match self.seen {
             Some((seen, since)) if seen == stamp => {
@@ -330,7 +331,7 @@ impl Shard {
     }
 }
 
-/// Digests of `these` that are not in `those`, in an order that all processes share.
+/// Digests of `these` that are not in `those`, sorted so that all processes agree.
 fn missing(these: &HashMap<Digest, Chunk>, those: &HashMap<Digest, Chunk>) -> Vec<Digest> {
     let missing = these.keys().filter(|digest| !those.contains_key(*digest));
     let mut missing: Vec<Digest> = missing.copied().collect();

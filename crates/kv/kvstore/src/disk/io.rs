@@ -1,5 +1,5 @@
-//! Bytes between files and the caller's memory: buffered or direct, in pieces that are summed while
-//! they are in the CPU's cache.
+//! Reads and writes between files and caller memory, buffered or direct, in pieces that are
+//! checksummed while in the CPU cache.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, IoSliceMut};
@@ -14,32 +14,32 @@ use rustix::io::Errno;
 
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 
-/// Bytes that are read and then summed at once: stays in the second-level cache, and is long enough
-/// for a disk.
+/// Size of a piece that is read and then checksummed: fits the second-level cache and is long
+/// enough for efficient disk reads.
 const PIECE: usize = 512 << 10;
-/// Alignment of addresses and lengths for direct I/O with 512-byte sectors; where more is needed,
-/// EINVAL makes the read buffered.
+/// Alignment for direct I/O with 512-byte sectors; devices that need more return EINVAL, and the
+/// read falls back to buffered.
 const SECTOR: usize = 512;
 
-/// How files are read, and how many of them in which way: past the page cache where the file system
-/// and the addresses allow it, but for those that are in it.
+/// Read strategy and its counters: direct I/O if file system and alignment allow it, except for
+/// files already in the page cache.
 pub(crate) struct Io {
-    /// Whether files that are in the page cache are read past it, too.
+    /// Use direct I/O even for cached files.
     always: bool,
-    /// The file system has no direct I/O.
+    /// The file system does not support direct I/O.
     refused: AtomicBool,
-    /// Files read past the page cache.
+    /// Number of files read with direct I/O.
     pub(crate) direct_reads: AtomicU64,
-    /// Files read through it.
+    /// Number of files read through the page cache.
     pub(crate) buffered_reads: AtomicU64,
 }
 
-/// A page where direct I/O can put a header.
+/// A page aligned for direct I/O of a header.
 #[repr(align(4096))]
 struct Page(HeaderPage);
 
 impl Io {
-    /// Nothing read yet.
+    /// Counters start at zero.
     pub(crate) fn new(always: bool) -> Self {
         Self {
             always,
@@ -49,11 +49,11 @@ impl Io {
         }
     }
 
-    /// Reads the page of the header and then `into`, one slice after another; returns the page and
-    /// the CRC-64 of what is in `into`.
+    /// Reads the header page and then `into`, slice by slice; returns the page and the CRC-64 of
+    /// `into`.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file ends before.
+    /// `UnexpectedEof` if the file is too short.
     pub(crate) fn read(
         &self,
         file: &File,
@@ -80,7 +80,7 @@ impl Io {
         }
     }
 
-    /// Turns direct I/O on for `file`; false when the file system has none.
+    /// Enables direct I/O for `file`; false if unsupported.
     fn past_cache(&self, file: &File) -> bool {
         let done = rustix::fs::fcntl_setfl(file, OFlags::DIRECT).is_ok();
         if !done {
@@ -89,19 +89,20 @@ impl Io {
         done
     }
 
-    /// Turns it off again: the file system took the flag and then refused the addresses or lengths.
+    /// Disables direct I/O again: the file system accepted the flag but rejected the addresses or
+    /// lengths.
     fn through_cache(&self, file: &File) -> io::Result<()> {
         self.refused.store(true, Ordering::Relaxed);
         Ok(rustix::fs::fcntl_setfl(file, OFlags::empty())?)
     }
 }
 
-/// Fills a new file: `from` after the page of the header, which `header` makes of the payload's
-/// CRC-64 and which is written last. The file has its final length from the start, so that others
-/// count what is being written.
+/// Fills a new file: `from` after the header page, which `header` builds from the payload's CRC-64
+/// and which is written last. The file has its final length from the start, so that other processes
+/// account for it.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub(crate) fn fill(
     file: &File,
     from: &[u8],
@@ -117,29 +118,28 @@ pub(crate) fn fill(
     file.write_all_at(&header(sum.value()), 0)
 }
 
-/// A new file, for writing. Only its owner may read it: KV gives the prompt back.
+/// Creates a file for writing, readable by its owner only, since KV reveals the prompt.
 ///
 /// # Errors
-/// `NotFound` when its directory is not there, and those of the file system.
+/// `NotFound` if its directory is missing, and errors of the file system.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     Ok(File::from(rustix::fs::open(path, flags, mode)?))
 }
 
-/// A directory and those above it that are not there, for their owner alone.
+/// Creates a directory and its missing parents, accessible by the owner only.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub(crate) fn create_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// A regular file, for reading. Opening a FIFO or a device in its place would wait for a writer, or
-/// do what the device does.
+/// Opens a regular file for reading. A FIFO or a device in its place is rejected without blocking.
 ///
 /// # Errors
-/// `InvalidData` for anything else than a regular file, and those of the file system.
+/// `InvalidData` if it is not a regular file, and errors of the file system.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let wrong = io::Error::new(io::ErrorKind::InvalidData, "not a regular file");
@@ -154,18 +154,18 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Closes a file that was written. A network file system may report lost bytes only now; dropping
-/// the file would ignore that.
+/// Closes a written file and reports errors. A network file system may only report lost data at
+/// this point, and a drop would ignore it.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub(crate) fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor is ours alone (`into_raw_fd` gave it up), open, and not used after
     // this.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }
 
-/// Treats a file that is gone already as removed.
+/// Treats a missing file as removed.
 pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if is_gone(&error) => Ok(()),
@@ -173,7 +173,7 @@ pub(crate) fn absent(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether a file is not there, or was until another machine removed it.
+/// Whether a file is missing, or was removed by another machine.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -192,7 +192,7 @@ fn read_summed(file: &File, into: &mut [&mut [u8]]) -> io::Result<(HeaderPage, u
     let payload = into.iter_mut().flat_map(|slice| slice.chunks_mut(PIECE));
     let mut rest = iter::once(page.0.as_mut_slice()).chain(payload).peekable();
     while rest.peek().is_some() {
-        // The header comes with the first piece: one request less for a file that is not cached.
+        // The header is read with the first piece, which saves a request.
         let header = usize::from(at == 0);
         let limit = PIECE + header * HEADER_BYTES;
         let (mut piece, mut bytes) = (Vec::new(), 0);
@@ -234,12 +234,12 @@ fn read_all(file: &File, mut slices: &mut [IoSliceMut<'_>], mut at: u64) -> io::
     Ok(())
 }
 
-/// Whether a file is in the page cache, by some of its pages from the first to the last (what is
-/// not there after all, readahead fetches).
+/// Whether a file is in the page cache, judged by a sample of its pages; readahead fetches the
+/// missing ones.
 ///
-/// `mincore` and not `preadv2(RWF_NOWAIT)`: that one starts readahead where it finds nothing, so a
-/// file that was asked about looks cached to the next who asks. Of some pages and not of all,
-/// because it looks each of them up: 0.1 ms for a file of 2 MB.
+/// `mincore` instead of `preadv2(RWF_NOWAIT)`, because that starts readahead for missing pages, and
+/// the file looks cached to the next query. Only a sample, because each page costs a lookup: 0.1 ms
+/// for a file of 2 MB.
 fn is_cached(file: &File, payload: usize) -> bool {
     const SAMPLES: usize = 8;
     let bytes = HEADER_BYTES + payload;

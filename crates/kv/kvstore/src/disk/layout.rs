@@ -14,26 +14,26 @@ use penstock_prefix::GROUP_BYTES;
 use crate::format::{HEADER_BYTES, VERSION};
 use crate::key::{Digest, PartKey, StoreIdentity, hex};
 
-/// Shard directories of a store.
+/// Number of shard directories in a store.
 pub(crate) const SHARDS: usize = 256;
-/// Files are whole pages, so that their last page can be read directly.
+/// Files are padded to whole pages, so that the last page can be read with direct I/O.
 pub(crate) const PAGE: u64 = 4096;
 /// Prefix of the names of uncommitted files.
 pub(crate) const TEMPORARY: &str = ".tmp-";
 /// Name of the identity file of a store.
 pub(crate) const IDENTITY_FILE: &str = "identity.json";
 
-/// The directory of all stores below what the user named.
+/// Root directory of all stores below the user's path.
 pub(crate) fn root(path: &Path) -> PathBuf {
     path.join(format!("penstock-kv-{VERSION}"))
 }
 
-/// Where damaged files go.
+/// Directory of damaged files.
 pub(crate) fn quarantine(root: &Path) -> PathBuf {
     root.join("quarantine")
 }
 
-/// The name of a store's directory: the first 16 bytes of its identity.
+/// Name of a store's directory: the first 16 bytes of its identity.
 pub(crate) fn store_name(identity: &Digest) -> String {
     hex(&identity[..16])
 }
@@ -58,7 +58,7 @@ pub(crate) fn file_name(key: &PartKey) -> String {
     format!("{}-{}", hex(&key.digest), key.name_in_chunk())
 }
 
-/// The part that a file of this name holds; None when it is not the name of a part.
+/// Parses a file name; None if it is not the name of a part.
 pub(crate) fn parse_name(name: &[u8]) -> Option<PartKey> {
     let (digest, rest) = name.split_at_checked(64)?;
     let rest = std::str::from_utf8(rest).ok()?.strip_prefix('-')?;
@@ -73,19 +73,19 @@ pub(crate) fn parse_name(name: &[u8]) -> Option<PartKey> {
     })
 }
 
-/// Bytes of the file of a part with this much payload.
+/// Size of the file of a part with this payload.
 pub(crate) fn file_bytes(payload: u64) -> u64 {
     HEADER_BYTES as u64 + payload.next_multiple_of(PAGE)
 }
 
-/// Bytes of the files of all parts of a chunk, as one stage of all layers writes them.
+/// Total file size of a chunk's parts, with all layers in one pipeline stage.
 pub(crate) fn chunk_bytes(identity: &StoreIdentity, blocks: u16) -> u64 {
     let part = usize::from(blocks) * identity.layers * identity.tile_bytes;
     file_bytes(part as u64) * identity.kv_heads as u64
 }
 
-/// Bytes of the file of `key` in the store of `identity`; None when the name cannot belong to it
-/// (another store's geometry, or no part at all).
+/// File size of `key` in the store of `identity`; None if the key does not fit the store's
+/// geometry.
 pub(crate) fn part_file_bytes(key: &PartKey, identity: &StoreIdentity) -> Option<u64> {
     let fits = key.blocks > 0
         && usize::from(key.head) < identity.kv_heads
@@ -110,7 +110,7 @@ fn nibble(digit: u8) -> Option<u8> {
     }
 }
 
-/// A number as we write it: no sign, no leading zero, so that one part has one name.
+/// Parses a canonical number, without sign or leading zero, so that each part has one name.
 fn number(text: &str) -> Option<u16> {
     let canonical = text == "0" || !text.starts_with(['0', '+']);
     canonical.then(|| text.parse().ok()).flatten()

@@ -1,4 +1,4 @@
-//! What a shard directory holds, by the names in it.
+//! Lists a shard directory and parses the names in it.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -11,13 +11,12 @@ use super::io::is_gone;
 use super::layout::{self, PAGE, TEMPORARY};
 use crate::key::{PartKey, StoreIdentity};
 
-/// Changes of a directory so close to each other may bear the same time: clocks of file systems
-/// have ticks.
+/// Resolution of directory times: changes within one tick may have the same time.
 const TICK: Duration = Duration::from_millis(20);
-/// The same where times are whole seconds, of some network file systems.
+/// The same for network file systems with times in whole seconds.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
 
-/// A time of a file system, comparable with others of the same one.
+/// A file system time, comparable within the same file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     seconds: i64,
@@ -37,7 +36,7 @@ impl Stamp {
         u64::try_from(self.seconds).unwrap_or(0)
     }
 
-    /// How long after it changes may bear the same time.
+    /// Period after this time in which changes may have the same time.
     pub(crate) fn tick(self) -> Duration {
         match self.nanoseconds {
             0 => COARSE_TICK,
@@ -46,7 +45,7 @@ impl Stamp {
     }
 }
 
-/// A file that is not committed.
+/// An uncommitted file.
 #[derive(Clone, Debug)]
 pub(crate) struct Temporary {
     pub(crate) name: String,
@@ -57,28 +56,28 @@ pub(crate) struct Temporary {
 /// The contents of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// The directory's time before it was read, and when that was asked; None when there is no
-    /// directory.
+    /// The directory's modification time before the listing, and when it was read; None if the
+    /// directory is missing.
     pub(crate) stamp: Option<(Stamp, Instant)>,
-    /// Committed parts and the bytes of their files.
+    /// Committed parts and their file sizes.
     pub(crate) parts: Vec<(PartKey, u64)>,
-    /// Files being written, or left behind by a writer that died.
+    /// Uncommitted files, in progress or abandoned.
     pub(crate) temporaries: Vec<Temporary>,
 }
 
-/// The modification time of a directory; None when it is not there.
+/// Modification time of a directory; None if it is missing.
 pub(crate) fn stamp(directory: &Path) -> io::Result<Option<Stamp>> {
     Ok(present(fs::metadata(directory))?.map(|found| Stamp::modified(&found)))
 }
 
-/// Length and modification time (seconds since 1970) of a file; None when it is not there.
+/// Length and modification time (seconds since 1970) of a file; None if it is missing.
 pub(crate) fn length_and_time(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let found = present(fs::metadata(path))?;
     Ok(found.map(|found| (found.len(), Stamp::modified(&found).unix_seconds())))
 }
 
-/// Reads a shard directory; one that is not there is empty. Sizes of parts follow from their names
-/// and the store's geometry; where that is not known the files are asked.
+/// Lists a shard directory; a missing one is empty. File sizes follow from names and the store's
+/// geometry; if that is unknown, from `stat`.
 pub(crate) fn list(directory: &Path, identity: Option<&StoreIdentity>) -> io::Result<Listing> {
     let Some(before) = stamp(directory)? else {
         return Ok(Listing::default());

@@ -43,29 +43,30 @@ use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Take, Tier, TierError};
 
-/// How long opening waits for the first listing.
+/// Time-out of the first listing when a tier is opened.
 const OPENING: Duration = Duration::from_secs(1);
 
 /// Options of the tier.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskOptions {
-    /// The directory; made if its parent is there.
+    /// The directory; it is created if its parent exists.
     pub path: PathBuf,
-    /// Bytes that the files of all writers may take, each rounded up to 4096.
+    /// Maximum total size of the files of all writers, each rounded up to 4096.
     pub limit_bytes: u64,
-    /// Bytes that this process may write in any 24 hours.
+    /// Maximum number of bytes written by this process in any 24 hours.
     #[serde(default)]
     pub daily_write_bytes: Option<u64>,
-    /// Blocks of a full chunk: the limit must hold one at least. A mover sets it for all its tiers.
+    /// Blocks of a full chunk; the limit must fit at least one chunk. Set by the mover for all
+    /// tiers.
     #[serde(default)]
     pub chunk_blocks: u16,
-    /// Share of the limit that one salt group may have; None: all of it.
+    /// Maximum share of the limit per salt group; None: unlimited.
     #[serde(default)]
     pub quota: Option<f64>,
 }
 
-/// Where the payload begins in the file of a part.
+/// Offset of the payload in the file of a part.
 pub const PAYLOAD_AT: usize = HEADER_BYTES;
 
 /// The tier.
@@ -83,11 +84,11 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens a directory; the first listing continues on another thread if it is very large.
+    /// Opens a directory; a long first listing continues in the background.
     ///
     /// # Errors
-    /// The path is missing and cannot be made, no directory, not writable, or full; the limit is
-    /// less than a chunk. With the remedy.
+    /// The path cannot be created, is not a directory, not writable or full; or the limit is less
+    /// than a chunk. The text has the remedy.
     pub fn open(options: DiskOptions, identity: StoreIdentity) -> Result<Self, StartError> {
         let DiskOptions {
             path, limit_bytes, ..
@@ -128,7 +129,7 @@ impl Disk {
         })
     }
 
-    /// Whether the file has its full length on disk: other processes may have written it.
+    /// Checks the disk for the full file, which another process may have written.
     fn finds(&self, key: &PartKey) -> Result<bool, TierError> {
         let found = self.files.find(key)?;
         if let Some(bytes) = found {
@@ -153,7 +154,7 @@ impl Disk {
         )))
     }
 
-    /// Writes into reserved room; when the file system itself is full, evicts and tries once more.
+    /// Writes into reserved space; if the file system itself is full, evicts and retries once.
     fn write_with_room(
         &self,
         key: &PartKey,
@@ -181,8 +182,8 @@ impl Disk {
         })
     }
 
-    /// The chunks that a probe for these parts of a prompt counts as requests for: the full ones,
-    /// and one of the shorter ones at its end, the longest that is there, or else the longest.
+    /// The chunks for which a probe of a prompt counts as a request: all full chunks, and one
+    /// partial chunk at the end, the longest one present, else the longest.
     fn wanted(&self, keys: &[PartKey], found: &[bool]) -> Vec<Digest> {
         let mut wanted = Vec::new();
         let mut end: Option<(Digest, bool)> = None;
@@ -202,7 +203,7 @@ impl Disk {
         wanted
     }
 
-    /// `Tier::load` of `given` bytes, which `take` reads.
+    /// `Tier::load` of `given` bytes, read by `take`.
     fn load_with(
         &self,
         key: &PartKey,
@@ -277,7 +278,7 @@ impl Tier for Disk {
                 .map(|key| state.index.has(self.store, key))
                 .collect()
         };
-        // Another process may have written it since.
+        // Another process may have written the part since the last listing.
         for (key, found) in keys.iter().zip(&mut found).filter(|(_, found)| !**found) {
             *found = self.finds(key)?;
         }

@@ -1,4 +1,4 @@
-//! Damaged files, and what else was in the place of parts: a few are kept for diagnosis.
+//! Quarantine of damaged files and other unexpected ones; a few are kept for diagnosis.
 
 use std::fs;
 use std::io;
@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use super::io::{self as file_io, absent};
 use super::layout::{self, PAGE};
 
-/// Files kept; older ones go.
+/// Number of files kept; older ones are deleted.
 const KEPT: usize = 16;
 
-/// Moves `file`, of the store `store`, aside; removes it where that is not possible.
+/// Moves `file` of the store `store` to the quarantine; deletes it if that fails.
 pub(crate) fn put(root: &Path, store: &str, file: &Path) -> io::Result<()> {
     let place = layout::quarantine(root);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -23,13 +23,13 @@ pub(crate) fn put(root: &Path, store: &str, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Number and bytes of the files kept.
+/// Number and total size of the files kept.
 pub(crate) fn kept(root: &Path) -> io::Result<(usize, u64)> {
     let files = files(&layout::quarantine(root))?;
     Ok((files.len(), files.iter().map(|file| file.bytes).sum()))
 }
 
-/// Removes all of them.
+/// Deletes all of them.
 pub(crate) fn clear(root: &Path) -> io::Result<()> {
     prune(&layout::quarantine(root), 0)
 }

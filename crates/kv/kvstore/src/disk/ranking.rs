@@ -1,12 +1,12 @@
-//! Eviction order of the chunks of all stores of a directory, and admission of new ones.
+//! Eviction order over all stores of a directory, and admission of new chunks.
 
 use crate::eviction::{CachePolicy, Item, Key, Rule};
 use crate::key::{Digest, Group, UNSALTED};
 
-/// Chunks whose frequency is counted, at most (64 MiB).
+/// Maximum number of chunks in the frequency sketch (64 MiB).
 const MOST_COUNTED: u64 = 1 << 22;
 
-/// A chunk, by the number of its store.
+/// A chunk's key, with the number of its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub(crate) store: u32,
@@ -37,21 +37,20 @@ impl Key for Name {
     }
 }
 
-/// A chunk of which a part is to be stored; the size is that of all its parts on all ranks, so that
-/// all ranks decide alike.
+/// A chunk to be stored; its size covers all parts on all ranks, so that all ranks decide alike.
 pub(crate) type StoreCandidate = Item<Name>;
 
-/// The policy of a directory. It has the chunks of the index whose times are known.
+/// Cache policy of a directory, over the indexed chunks with known times.
 pub(crate) struct Ranking {
     pub(crate) policy: CachePolicy<Name>,
-    /// Bytes that a salt group may have.
+    /// Maximum bytes of a salt group.
     quota: Option<u64>,
-    /// The chunk that was used last: its other parts are used with it.
+    /// The last used chunk; uses of its other parts are not counted again.
     last: Option<Name>,
 }
 
 impl Ranking {
-    /// For `limit` bytes in chunks of about `chunk`, of which a salt group may have `quota`.
+    /// For `limit` bytes in chunks of about `chunk` bytes, with `quota` bytes per salt group.
     pub(crate) fn new(limit: u64, chunk: u64, quota: Option<u64>) -> Self {
         let entries = (limit / chunk.max(1)).clamp(1, MOST_COUNTED) as usize;
         Self {
@@ -72,7 +71,7 @@ impl Ranking {
         self.policy.continues(&name, name.parent(parent));
     }
 
-    /// Adds a chunk from before this process, used before `later` others.
+    /// Adds a chunk from before this process started, used before `later` others.
     pub(crate) fn found(&mut self, name: Name, bytes: u64, later: usize) {
         if !self.policy.has(&name) {
             self.policy.found(item(name, bytes, None), later);
@@ -85,7 +84,7 @@ impl Ranking {
         self.last = None;
     }
 
-    /// Keeps the candidate and its parent until `release`: neither is evicted for it.
+    /// Protects the candidate and its parent from eviction until `release`.
     pub(crate) fn hold(&mut self, candidate: &StoreCandidate) {
         self.policy.hold(&candidate.key);
         candidate
@@ -94,7 +93,7 @@ impl Ranking {
             .for_each(|name| self.policy.hold(name));
     }
 
-    /// Ends a `hold`.
+    /// Reverts a `hold`.
     pub(crate) fn release(&mut self, candidate: &StoreCandidate) {
         self.policy.release(&candidate.key);
         candidate
@@ -103,15 +102,15 @@ impl Ranking {
             .for_each(|name| self.policy.release(name));
     }
 
-    /// Whether the chunk passes the admission filter against the first that would be evicted for
-    /// it: of its salt group, if that is at its quota.
+    /// Whether the chunk passes the admission filter against its first victim, taken from its own
+    /// salt group if that is at its quota.
     pub(crate) fn outweighs(&mut self, candidate: &StoreCandidate) -> bool {
         let over_quota = self.over_quota(candidate).is_some();
         let group = over_quota.then(|| candidate.key.group());
         self.policy.outweighs(candidate, group)
     }
 
-    /// The quota, if the chunk's salt group would exceed it with the chunk.
+    /// The quota, if the chunk would make its salt group exceed it.
     pub(crate) fn over_quota(&self, candidate: &StoreCandidate) -> Option<u64> {
         let group = candidate.key.group();
         let quota = self.quota.filter(|_| group != UNSALTED)?;

@@ -1,13 +1,12 @@
-//! Room for what is stored next: several writers keep one bound without a lock.
+//! Space accounting: several writers keep one limit without a lock.
 //!
-//! Each writer counts what it knows and lists the directory again before it stores more than an
-//! eighth of what was free at its last look. So the bound holds for up to eight writers at once,
-//! but for the files that each has just begun.
+//! Each writer counts its own changes and lists the directory again before it stores more than an
+//! eighth of the space that was free at its last listing. So the limit holds for up to eight
+//! writers at once, except for files just begun by each.
 //!
-//! Admission is decided with the first part of a chunk; a writer stores no more parts of one that
-//! was refused. Each writer has a ranking of its own; those that store parts of the same chunks
-//! have seen the same requests, so their decisions mostly agree. Where one admitted a chunk, the
-//! others follow.
+//! Admission is decided at the first part of a chunk; after a refusal a writer stores none of its
+//! parts. Each writer ranks on its own; writers of the same chunks have seen the same requests, so
+//! their decisions mostly agree. If one has admitted a chunk, the others follow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,35 +20,34 @@ use super::state::State;
 use crate::key::{Digest, PartKey};
 use crate::tier::TierError;
 
-/// Eviction frees this share of the limit beyond the need, so that it does not run for every part.
+/// Eviction frees 1/256 of the limit beyond the need, so that it does not run for every part.
 const SLACK: u64 = 256;
-/// Files for which it frees room at least, where the limit is that of many more: other writers may
-/// have begun them meanwhile.
+/// Minimum number of files to free space for, if the limit is that of many more; other writers may
+/// have begun files meanwhile.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
-/// Chunks for which room is left beyond that when a chunk is admitted unfiltered: more than the
-/// evictions of two ranks, one of which may not know yet of the other's, leave by chance.
+/// Free space, in chunks, required for admission without the filter: more than concurrent evictions
+/// by two ranks can free by chance.
 const ROOMY: u64 = 3;
-/// Share of the free room that one writer uses before it looks at what others did.
+/// A writer uses at most 1/8 of the free space before it lists the directory again.
 const SHARE: u64 = 8;
-/// How long a store waits for the first look at a large directory.
+/// Time-out of a store for the first listing of a large directory.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Rounds through all chunks in which times refreshed by other processes change the order.
+/// Rounds over all chunks in which times renewed by other processes may change the order.
 const ROUNDS: usize = 3;
 
-/// Bytes reserved until they are dropped or become a committed part.
+/// Reserved bytes, released on drop or turned into a committed part.
 pub(crate) struct Reservation<'a> {
     directory: &'a Directory,
     bytes: u64,
 }
 
 impl Reservation<'_> {
-    /// The part was committed.
+    /// Commits the part.
     pub(crate) fn commit(self, store: usize, key: &PartKey, parent: Option<Digest>) {
         let mut state = self.directory.state();
         state.insert(store, key, self.bytes, unix_now(), parent);
-        // Dropping the reservation takes its bytes out of `reserved`; the lock must not be held
-        // then.
+        // The drop of the reservation locks the state again.
         drop(state);
     }
 }
@@ -60,15 +58,15 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Keeps the bound of a directory: reserves room for new files and evicts chunks for it.
+/// Enforces the limit of a directory: reserves space for new files and evicts chunks.
 pub(crate) struct Room(pub(crate) Arc<Directory>);
 
 impl Room {
-    /// Takes room for a file of the candidate, evicting for it.
+    /// Reserves space for a file of the candidate, evicting if needed.
     ///
     /// # Errors
-    /// `Full` when no room can be made or the candidate is not admitted; `Failed` when the
-    /// directory cannot be read.
+    /// `Full` if no space can be freed or the candidate is not admitted; `Failed` if the directory
+    /// cannot be read.
     pub(crate) fn reserve(
         &self,
         bytes: u64,
@@ -83,7 +81,7 @@ impl Room {
             return Ok(reservation);
         }
         let mut upkeep = lock(&self.0.upkeep);
-        // Another thread may have looked and made room while this one waited.
+        // Another thread may have freed space while this one waited for the lock.
         if let Some(reservation) = self.take(bytes, true) {
             return Ok(reservation);
         }
@@ -102,7 +100,7 @@ impl Room {
         })
     }
 
-    /// Admits the chunk when the first of its parts comes; its group makes room for all of it.
+    /// Admits the chunk at its first part; its salt group frees space for the whole chunk.
     fn admit(&self, candidate: &StoreCandidate) -> Result<(), TierError> {
         let root = self.0.root.display();
         if !self.admits(candidate) {
@@ -139,7 +137,7 @@ impl Room {
         outweighs || self.others_have(candidate)
     }
 
-    /// Whether a part of the chunk is there.
+    /// Whether a part of the chunk is present.
     fn has(&self, candidate: &StoreCandidate) -> bool {
         let Name { store, digest } = &candidate.key;
         self.0
@@ -149,7 +147,7 @@ impl Room {
             .is_some()
     }
 
-    /// Whether another rank admitted the chunk: half of its heads would be useless.
+    /// Whether another rank has admitted the chunk, which is only useful with all heads.
     fn others_have(&self, candidate: &StoreCandidate) -> bool {
         let (store, digest) = (candidate.key.store as usize, &candidate.key.digest);
         let looked = self
@@ -166,14 +164,14 @@ impl Room {
         share.max(SLACK_FILES * bytes)
     }
 
-    /// Evicts because the file system is full though the limit is not reached.
+    /// Evicts because the file system is full although the limit is not reached.
     pub(crate) fn give_way(&self, bytes: u64, candidate: &StoreCandidate) {
         let _turn = lock(&self.0.upkeep);
         let goal = self.0.state().taken().saturating_sub(2 * bytes);
         self.evict(candidate, None, |state| state.taken() <= goal);
     }
 
-    /// Evicts, from the group of `of` or from all, until there is enough room or nothing may leave.
+    /// Evicts, from the group of `of` or from all, until the goal is met or nothing is evictable.
     fn evict(
         &self,
         candidate: &StoreCandidate,
@@ -211,7 +209,7 @@ impl Room {
         })
     }
 
-    /// Whether another process used a chunk since this one last knew; records that.
+    /// Whether another process has used a chunk since the last known use, which is updated.
     fn was_used_meanwhile(&self, candidate: &Candidate) -> bool {
         let Some(used) = self.0.last_use(candidate) else {
             return false;

@@ -1,4 +1,4 @@
-//! Checks of a directory at the start, with remedies.
+//! Start-up checks of a directory, with remedies.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -10,7 +10,7 @@ use rustix::fs::statvfs;
 use super::{io as files, layout};
 use crate::tier::StartError;
 
-/// Makes `path` (its parent must be there) and tries that files can be made in it.
+/// Creates `path` (its parent must exist) and tests that files can be created in it.
 pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
     let shown = path.display();
     match fs::metadata(path) {
@@ -46,8 +46,8 @@ pub(crate) fn prepare(path: &Path, temporary: &str) -> Result<(), StartError> {
     })
 }
 
-/// Whether at least one chunk of `chunk` bytes fits under the limit and into the file system, of
-/// which the tier has `used` bytes already.
+/// Checks that at least one chunk of `chunk` bytes fits into the limit and the file system, of
+/// which the tier already uses `used` bytes.
 pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Result<(), StartError> {
     let shown = path.display();
     if limit < chunk {
@@ -57,7 +57,7 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
         )));
     }
     let Ok(system) = statvfs(path) else {
-        // Not every file system reports its free room.
+        // Not every file system reports its free space.
         return Ok(());
     };
     let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -72,7 +72,7 @@ pub(crate) fn check_room(path: &Path, limit: u64, chunk: u64, used: u64) -> Resu
 
 fn make(path: &Path) -> Result<(), StartError> {
     let made = match DirBuilder::new().mode(0o700).create(path) {
-        // Another rank or replica was first.
+        // Race with another rank or replica.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         made => made,
     };

@@ -1,4 +1,4 @@
-//! Knowledge of one process about a directory: its files, and their order of eviction.
+//! State of one process for a directory: the index of files and the eviction order.
 
 use std::collections::VecDeque;
 
@@ -9,29 +9,29 @@ use super::ranking::{Name, Ranking, StoreCandidate};
 use crate::eviction::Key;
 use crate::key::{Digest, PartKey};
 
-/// What changes with every store and load.
+/// State that changes with every store and load.
 pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) ranking: Ranking,
-    /// Bytes of files that this process is writing.
+    /// Bytes of files being written by this process.
     pub(crate) reserved: u64,
-    /// Bytes reserved since the last look.
+    /// Bytes reserved since the last listing.
     pub(crate) since_look: u64,
-    /// Bytes that were free then.
+    /// Free bytes at the last listing.
     pub(crate) free_at_look: u64,
-    /// Bytes of damaged files that are kept.
+    /// Bytes in the quarantine.
     pub(crate) quarantined: u64,
-    /// Whether everything has been listed once.
+    /// Whether the first full listing is done.
     pub(crate) complete: bool,
-    /// Chunks that are gone and were not taken yet, oldest first.
+    /// Chunks that have left and are not yet reported, oldest first.
     left: VecDeque<(usize, Digest)>,
 }
 
-/// Chunks that are noted as gone; older ones are forgotten.
+/// Maximum number of unreported chunks; older ones are dropped.
 const MOST_LEFT: usize = 1 << 16;
 
 impl State {
-    /// Knows nothing yet.
+    /// An empty state.
     pub(crate) fn new(ranking: Ranking) -> Self {
         Self {
             index: Index::default(),
@@ -45,18 +45,18 @@ impl State {
         }
     }
 
-    /// Bytes taken, those being written included.
+    /// Bytes in use, including files being written.
     pub(crate) fn taken(&self) -> u64 {
         self.index.used() + self.reserved + self.quarantined
     }
 
-    /// Notes the room that is free as of a look now.
+    /// Records the free space at a listing.
     pub(crate) fn note_free(&mut self, limit: u64) {
         self.since_look = 0;
         self.free_at_look = limit.saturating_sub(self.taken());
     }
 
-    /// Adds a part, stored, loaded or found by this process at `now`.
+    /// Adds a part stored, loaded or found by this process at `now`.
     pub(crate) fn insert(
         &mut self,
         store: usize,
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Forgets a chunk; returns its parts, to be removed from the directory.
+    /// Removes a chunk; returns its parts, whose files are still to be deleted.
     pub(crate) fn remove(&mut self, store: usize, digest: &Digest) -> Option<Chunk> {
         self.ranking.policy.remove(&Name::new(store, digest));
         let chunk = self.index.remove(store, digest)?;
@@ -87,9 +87,9 @@ impl State {
         Some(chunk)
     }
 
-    /// Chunks of a store that are gone and were not taken before.
+    /// Takes the chunks of a store that have left since the last call.
     pub(crate) fn take_left(&mut self, store: usize, most: usize) -> Vec<Digest> {
-        // what another identity had in the directory is left out
+        // skip chunks of other identities in the directory
         self.left.retain(|(of, _)| *of == store);
         let count = most.min(self.left.len());
         self.left.drain(..count).map(|(_, digest)| digest).collect()
@@ -114,15 +114,15 @@ impl State {
         self.ranking.ask(&names);
     }
 
-    /// Notes that another process used a chunk at `used`.
+    /// Records a use by another process at `used`.
     pub(crate) fn used_by_others(&mut self, candidate: &Candidate, used: u64) {
         let Candidate { store, digest, .. } = candidate;
         self.index.touch(*store, digest, used);
         self.ask(*store, std::slice::from_ref(digest));
     }
 
-    /// Applies the listing of a shard directory. `found` is the last use of new chunks; None where
-    /// the times of their files are still to be read.
+    /// Applies the listing of a shard directory. `found` is the last use of new chunks; None if
+    /// their file times are still to be read.
     pub(crate) fn apply(
         &mut self,
         at: (usize, usize),
@@ -145,7 +145,7 @@ impl State {
         self.ranking.policy.len() == self.index.len()
     }
 
-    /// Chunks that are not ranked, least recently used first, in an order that all processes share.
+    /// Unranked chunks, least recently used first, in an order common to all processes.
     pub(crate) fn unranked(&self) -> Vec<Name> {
         let chunks = self.index.chunks();
         let mut waiting: Vec<(u64, Name)> = chunks
@@ -156,7 +156,7 @@ impl State {
         waiting.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Ranks some of those; `later` others follow after the last.
+    /// Ranks some of them; `later` more will follow.
     pub(crate) fn rank(&mut self, names: &[Name], later: usize) {
         for (at, name) in names.iter().enumerate() {
             if let Some(bytes) = self.chunk_bytes(name.store as usize, &name.digest) {
@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// The next chunk to evict: of the salt group of `of`, or of all.
+    /// The next victim, from the salt group of `of` or from all.
     pub(crate) fn victim(&self, of: Option<&StoreCandidate>) -> Option<Candidate> {
         let group = of.map(|candidate| candidate.key.group());
         let name = self.ranking.policy.first(group)?;
@@ -179,8 +179,8 @@ impl State {
         }
     }
 
-    /// Bytes of a known chunk with all its parts, stored or not; of the stored ones where the
-    /// geometry of its store is not known.
+    /// Size of a known chunk with all its parts, stored or not; only of the stored parts if the
+    /// geometry is unknown.
     fn chunk_bytes(&self, store: usize, digest: &Digest) -> Option<u64> {
         let chunk = self.index.chunk(store, digest)?;
         let identity = self.index.stores()[store].identity.as_ref();

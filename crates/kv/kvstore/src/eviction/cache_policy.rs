@@ -1,11 +1,10 @@
-//! A bounded set of keys with sizes: which entry leaves next, and whether a new one is admitted.
+//! A bounded set of keys with sizes: eviction order and admission.
 //!
-//! Entries leave by the time of their last use, moved on by their frequency: an entry that was
-//! asked for n times stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching:
-//! Blankstein, Sen, Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger,
-//! Friedman, Manes, ACM Transactions on Storage 13, 2017): a new entry has to be asked for more
-//! often than the one that would leave for it. It applies while the shadow caches find more with
-//! it.
+//! The eviction rank is the time of the last use plus a bonus for frequency: an entry with n
+//! requests stays `log2(n)` / 4 mean lifetimes longer (after hyperbolic caching: Blankstein, Sen,
+//! Freedman, USENIX ATC 2017). The admission filter is TinyLFU (Einziger, Friedman, Manes, ACM
+//! Transactions on Storage 13, 2017): a new entry must have more requests than its victim. The
+//! filter is active while the shadow caches have a higher hit rate with it.
 
 use super::key::Key;
 use super::shadow::ShadowCaches;
@@ -13,41 +12,41 @@ use super::sketch::Sketch;
 use super::tree::{EvictionTree, Id};
 use crate::key::Group;
 
-/// The rule of eviction.
+/// Eviction rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// Weighted by frequency; filtered while that finds more.
+    /// Weighted by frequency; with the admission filter while it raises the hit rate.
     #[default]
     Auto,
-    /// Least recently used leaves first, every new entry is admitted: the baseline of measurements.
+    /// Plain LRU without admission filter: the baseline of measurements.
     Lru,
 }
 
-/// An entry to be kept.
+/// An entry to be added.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<K> {
     pub key: K,
-    /// The entry that it continues, which stays as long as this one.
+    /// The preceding entry of its prefix, which is kept at least as long.
     pub parent: Option<K>,
     /// In units of the capacity.
     pub size: u64,
 }
 
-/// The policy of a store that holds the values itself: it reports what it holds and asks what to
-/// evict. Operations take O(log n) for each key; a hit allocates nothing.
+/// The policy of a store that holds the values itself: the store reports its contents and asks for
+/// victims. Operations take O(log n) per key; a hit does not allocate.
 pub struct CachePolicy<K> {
     pub(super) tree: EvictionTree<K>,
     sketch: Sketch,
     /// None under [`Rule::Lru`].
     shadows: Option<ShadowCaches>,
-    /// Operations so far: entries of one operation are equally old.
+    /// Logical clock, in operations: entries of one operation have the same age.
     now: i64,
     run: Vec<Id>,
 }
 
 impl<K: Key> CachePolicy<K> {
-    /// For a store of `capacity`, in units of the items' sizes, that holds about `entries` of them
-    /// when full; `by_group` keeps an order for each salt group too.
+    /// For a store of `capacity`, in units of the items' sizes, with about `entries` items when
+    /// full; `by_group` also keeps an order per salt group.
     pub fn new(rule: Rule, capacity: u64, entries: usize, by_group: bool) -> Self {
         let auto = rule == Rule::Auto;
         Self {
@@ -64,7 +63,7 @@ impl<K: Key> CachePolicy<K> {
         self.tree.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -74,18 +73,18 @@ impl<K: Key> CachePolicy<K> {
         self.tree.find(key).is_some()
     }
 
-    /// Sum of the sizes of a salt group.
+    /// Total size of a salt group.
     pub fn size_of(&self, group: Group) -> u64 {
         self.tree.size_of(group)
     }
 
-    /// Whether the admission filter applies.
+    /// Whether the admission filter is active.
     pub fn is_gated(&self) -> bool {
         self.shadows.as_ref().is_some_and(ShadowCaches::prefer_gate)
     }
 
-    /// Counts a request for `keys`, each of which continues the one before; those up to the first
-    /// that is absent are used. Returns how many.
+    /// Counts a request for `keys`, a prefix in order; marks those before the first absent key as
+    /// used. Returns their number.
     pub fn ask(&mut self, keys: &[K]) -> usize {
         self.asked(keys, 0);
         let mut run = std::mem::take(&mut self.run);
@@ -96,7 +95,7 @@ impl<K: Key> CachePolicy<K> {
         self.run.len()
     }
 
-    /// Counts a request for `keys`, the first `start` of which are known elsewhere.
+    /// Counts a request for `keys`; the first `start` are held elsewhere.
     pub(super) fn asked(&mut self, keys: &[K], start: usize) {
         self.now += 1;
         let sketch = &mut self.sketch;
@@ -117,8 +116,7 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Counts a chain that was computed after `parent`; a key that was never asked for counts as
-    /// asked for once.
+    /// Counts a chain computed after `parent`; a key without requests counts as requested once.
     pub(super) fn computed(
         &mut self,
         parent: Option<K>,
@@ -135,7 +133,7 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Starts an operation.
+    /// Advances the logical clock.
     pub(super) fn tick(&mut self) {
         self.now += 1;
     }
@@ -145,12 +143,12 @@ impl<K: Key> CachePolicy<K> {
         self.tree.touch(id, self.now, &self.sketch);
     }
 
-    /// Whether the admission filter, if it applies, prefers `key` to `victim`.
+    /// Whether the admission filter prefers `key` to `victim`; true if the filter is inactive.
     pub(super) fn admits(&self, key: &K, victim: &K) -> bool {
         !self.is_gated() || self.sketch.prefers(key.words()[0], victim.words()[0])
     }
 
-    /// Removes an entry that makes room.
+    /// Evicts an entry to free space.
     pub(super) fn evict(&mut self, id: Id) {
         self.tree.evict(id, self.now);
     }
@@ -163,20 +161,20 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// Whether an item would be admitted for the first one that would leave, of `group` or of all.
+    /// Whether an item would be admitted in place of the first victim, of `group` or of all.
     pub fn outweighs(&mut self, item: &Item<K>, group: Option<Group>) -> bool {
         self.computed(item.parent, [(item.key, item.size)].into_iter());
         let victim = self.first(group);
         victim.is_none_or(|victim| self.admits(&item.key, &victim))
     }
 
-    /// Adds an item; nothing is evicted for it here.
+    /// Adds an item, without eviction.
     pub fn insert(&mut self, item: Item<K>) {
         self.now += 1;
         self.place(&item, self.now);
     }
 
-    /// Adds an item from before the first operation, used before `later` others of its kind.
+    /// Adds an item from before the first operation, used before `later` others.
     pub fn found(&mut self, item: Item<K>, later: usize) {
         self.place(&item, -(later as i64) - 1);
     }
@@ -195,8 +193,8 @@ impl<K: Key> CachePolicy<K> {
         self.tree.unlock(id);
     }
 
-    /// Makes an item continue `parent`, if both are present. Parents come from files that other
-    /// programs may have written: they must not form a circle, of which nothing would ever leave.
+    /// Sets the parent of an item, if both are present. Parents come from files that other programs
+    /// may have written, so cycles are rejected: their items could never be evicted.
     pub fn continues(&mut self, key: &K, parent: Option<K>) {
         let id = self.tree.find(key);
         let Some((id, parent)) = id.zip(parent.and_then(|parent| self.tree.find(&parent))) else {
@@ -208,32 +206,32 @@ impl<K: Key> CachePolicy<K> {
         }
     }
 
-    /// The next item to evict, of a salt group or of all.
+    /// The next victim, of a salt group or of all.
     pub fn first(&self, group: Option<Group>) -> Option<K> {
         self.tree.first(group).map(|id| self.tree.key(id))
     }
 
-    /// Evicts an item to make room.
+    /// Evicts an item to free space.
     pub fn give_up(&mut self, key: &K) {
         if let Some(id) = self.tree.find(key) {
             self.evict(id);
         }
     }
 
-    /// Removes an item for another reason. Returns whether it was present.
+    /// Removes an item other than by eviction. Returns whether it was present.
     pub fn remove(&mut self, key: &K) -> bool {
         let id = self.tree.find(key);
         id.map(|id| self.tree.remove(id)).is_some()
     }
 
-    /// Keeps an item until it is released.
+    /// Protects an item from eviction until it is released.
     pub fn hold(&mut self, key: &K) {
         if let Some(id) = self.tree.find(key) {
             self.tree.lock(id);
         }
     }
 
-    /// Ends a `hold`.
+    /// Reverts a `hold`.
     pub fn release(&mut self, key: &K) {
         if let Some(id) = self.tree.find(key) {
             self.tree.unlock(id);

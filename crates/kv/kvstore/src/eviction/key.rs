@@ -1,4 +1,4 @@
-//! Keys whose bits are as good as random: tables, sketches and samples use them as they are.
+//! Keys with uniformly random bits, used without further hashing by tables, sketches and samples.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -7,7 +7,7 @@ use penstock_prefix::{Digest, Group, UNSALTED, group};
 
 /// A key of an entry. Equal keys have equal words.
 pub trait Key: Copy + Eq {
-    /// Two words that look random and independent of each other.
+    /// Two words, each uniformly random and independent.
     fn words(&self) -> [u64; 2];
 
     /// Salt group, for quotas.
@@ -18,7 +18,7 @@ pub trait Key: Copy + Eq {
 
 impl Key for Digest {
     fn words(&self) -> [u64; 2] {
-        // The bytes before contain the group, which is not random.
+        // Skip the first bytes: they contain the group, which is not random.
         let mut words = [[0; 8]; 2];
         words[0].copy_from_slice(&self[8..16]);
         words[1].copy_from_slice(&self[16..24]);
@@ -37,8 +37,8 @@ impl Key for u64 {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection, every bit of the
-/// result depends on all bits.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a bijection in which every output
+/// bit depends on all input bits.
 pub(super) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -46,7 +46,7 @@ pub(super) fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Key of a [`Table`]: hashed by its first word alone.
+/// Key of a [`Table`], hashed by its first word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Named<K>(pub(super) K);
 
@@ -56,7 +56,7 @@ impl<K: Key> Hash for Named<K> {
     }
 }
 
-/// A word that is its own hash.
+/// Identity hasher of one word.
 #[derive(Default)]
 pub(super) struct Word(u64);
 

@@ -1,19 +1,19 @@
-//! Shadow caches: two caches of sampled keys without values, one behind the admission filter and
-//! one without it, which measure whether the filter finds more.
+//! Shadow caches: two caches of sampled keys without values, with and without the admission filter,
+//! which measure whether the filter raises the hit rate.
 //!
 //! Spatial sampling by key as in Waldspurger, Saemundsson, Ahmad, Park: "Cache Modeling and
 //! Optimization using Miniature Simulations", USENIX ATC 2017. A sampled prefix is still a prefix:
-//! its keys are found up to the first that is missing.
+//! its keys are found up to the first miss.
 
 use super::key::{Key, mix};
 use super::sketch::Sketch;
 use super::tree::{Chain, EvictionTree, Id};
 
-/// Entries of a shadow cache, at most: larger tiers are sampled.
+/// Maximum number of entries in a shadow cache; larger tiers are sampled.
 const SAMPLE: usize = 1 << 12;
-/// Share of a score that is left after a request.
+/// Decay of a score per request.
 const DECAY: f64 = 0.998;
-/// How much more the admission filter has to find before it is used.
+/// Ratio of scores from which the admission filter is active.
 const MARGIN: f64 = 1.1;
 
 /// A sampled key: the first word of the key, and its size.
@@ -28,7 +28,7 @@ impl Key for Sampled {
     }
 }
 
-/// The keys that a tier would hold with or without the filter.
+/// The keys that a tier would hold, with or without the filter.
 struct Shadow {
     gated: bool,
     tree: EvictionTree<Sampled>,
@@ -44,7 +44,7 @@ impl Shadow {
         }
     }
 
-    /// Scores what is found of `chain`, whose first `start` keys are known elsewhere.
+    /// Scores the hits of `chain`, whose first `start` keys are held elsewhere.
     fn look(&mut self, chain: &[Step], start: usize, now: i64, sketch: &Sketch) {
         self.score *= DECAY;
         for (at, &(word, _)) in chain.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Shadow {
         }
     }
 
-    /// Admits a chain that was computed and continues `parent`, as far as the filter lets it.
+    /// Admits a computed chain after `parent`, subject to the filter.
     fn keep(
         &mut self,
         parent: Option<u64>,
@@ -109,7 +109,7 @@ pub(super) struct ShadowCaches {
     open: Shadow,
     gated: Shadow,
     capacity: f64,
-    /// Keys whose second word is at most this are in the sample.
+    /// Keys with a second word up to this value are sampled.
     threshold: u64,
     sampled: Vec<Step>,
 }
@@ -127,12 +127,12 @@ impl ShadowCaches {
         }
     }
 
-    /// Whether the admission filter has found more lately.
+    /// Whether the filter has recently had the higher hit rate.
     pub(super) fn prefer_gate(&self) -> bool {
         self.gated.score > MARGIN * self.open.score
     }
 
-    /// Looks up a prefix whose first `start` keys are known elsewhere.
+    /// Looks up a prefix whose first `start` keys are held elsewhere.
     pub(super) fn look<K: Key>(&mut self, keys: &[K], start: usize, now: i64, sketch: &Sketch) {
         let within = |key: &&K| key.words()[1] <= self.threshold;
         let start = keys[..start].iter().filter(within).count();
@@ -143,7 +143,7 @@ impl ShadowCaches {
         self.gated.look(&self.sampled, start, now, sketch);
     }
 
-    /// Keeps a chain that was computed or found, by key and size; it continues `parent`.
+    /// Adds a chain that was computed or found, by key and size, after `parent`.
     pub(super) fn keep<K: Key>(
         &mut self,
         parent: Option<K>,

@@ -1,23 +1,23 @@
-//! Request frequencies of keys, in about 16 bytes for each key that a tier holds.
+//! Request frequencies of keys, in about 16 bytes per key in the tier.
 //!
-//! A count-min sketch whose counts are halved periodically, as in TinyLFU (Einziger, Friedman,
-//! Manes: "TinyLFU: A Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13,
-//! 2017), with counters of 8 bits in eighths. Whole counts, halved in the middle of a loop, would
-//! rank the keys of its second half above those of the first.
+//! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
+//! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017), with 8-bit
+//! counters in eighths. With whole counts, a halving in the middle of a cyclic scan would rank the
+//! keys of its second half above those of the first.
 
 use super::key::mix;
 
 const ROWS: usize = 4;
-/// One request, in units of a counter.
+/// One request, in counter units.
 const ONE: u64 = 8;
 const MOST: u64 = 0xff;
-/// Counts are halved after this many requests for each key held.
+/// Requests per key between halvings.
 const MEMORY: usize = 10;
 const LOW_SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
-/// Approximate counts, never too low between two halvings but for the limit of 31.
+/// Approximate counts: never too low between halvings, up to the maximum of 31.
 pub(super) struct Sketch {
-    /// Eight counters each; a power of two of them.
+    /// Eight counters per word; the number of words is a power of two.
     words: Vec<u64>,
     added: usize,
     period: usize,
@@ -40,7 +40,7 @@ impl Sketch {
         let least = self.least(&places);
         let raised = (least + ONE).min(MOST);
         for (at, shift) in places {
-            // Conservative update: counters above the least are too high already.
+            // Conservative update: counters above the minimum already overestimate.
             let count = self.words[at] >> shift & MOST;
             self.words[at] += raised.saturating_sub(count) << shift;
         }
@@ -50,15 +50,15 @@ impl Sketch {
         }
     }
 
-    /// Requests for the key.
+    /// Estimated number of requests for the key.
     pub(super) fn count(&self, word: u64) -> f64 {
         self.least(&self.places(word)) as f64 / ONE as f64
     }
 
-    /// Whether one was asked for more often than the other, by a whole request.
+    /// Whether `word` has at least one whole request more than `other`.
     ///
-    /// Counts of a loop that were halved at different points differ by up to one request, which
-    /// rounding completes; so a count that may have been halved needs an eighth more.
+    /// Halving a cyclic scan at different points makes counts differ by up to one request; so a
+    /// count that may have been halved needs an eighth more.
     pub(super) fn prefers(&self, word: u64, other: u64) -> bool {
         let other = self.count(other);
         let margin = if other > 1.0 { 1.125 } else { 1.0 };

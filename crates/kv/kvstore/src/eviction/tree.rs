@@ -1,7 +1,7 @@
-//! Entries in their order of eviction: only leaves of the prefix tree leave, lowest rank first.
+//! Entries in eviction order: only leaves of the prefix tree are evicted, lowest rank first.
 //!
-//! A block is useless without the blocks before it, so an entry with children is no candidate; a
-//! hit on a prefix of n blocks moves one leaf of the order instead of n.
+//! A block is useless without its predecessors, so an entry with children is not a candidate; a hit
+//! on a prefix of n blocks moves one leaf in the order instead of n.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,43 +9,42 @@ use super::key::{Key, Named, Table};
 use super::sketch::Sketch;
 use crate::key::Group;
 
-/// Number of an entry, valid while it is present; reused afterwards.
+/// Number of an entry while it is present; reused after removal.
 pub(super) type Id = u32;
 
 struct Entry<K> {
     key: K,
     /// In units of the capacity: bytes, or 1 for a slot.
     size: u64,
-    /// Raised when the entry is removed, so that a child does not take the next one for its parent.
+    /// Incremented on removal, so that a child does not mistake a reused id for its parent.
     generation: u32,
     parent: Option<(Id, u32)>,
     children: u32,
     locks: u32,
     used_at: i64,
     rank: i64,
-    /// Rank under which it stands in the order, if it may leave.
+    /// Its rank in the eviction order, if it is evictable.
     queued: Option<i64>,
     present: bool,
 }
 
-/// Share of a mean lifetime by which each doubling of its frequency keeps an entry.
+/// Bonus per doubling of the frequency, as a share of the mean lifetime.
 const FREQUENCY_WEIGHT: f64 = 0.25;
-/// Share of the latest eviction in the mean lifetime.
+/// Weight of the latest eviction in the mean lifetime.
 const NEWS: f64 = 0.01;
 
-/// Entries by key. An entry leaves by its rank: the time of its last use, moved on by its
-/// frequency.
+/// Entries by key. The rank is the time of the last use plus a bonus for frequency.
 pub(super) struct EvictionTree<K> {
     entries: Vec<Entry<K>>,
     free: Vec<Id>,
     by_key: Table<K, Id>,
     order: BTreeSet<(i64, Id)>,
-    /// Kept where salt groups have quotas.
+    /// Present if salt groups have quotas.
     groups: Option<Groups>,
     size: u64,
     /// Weight of the frequency.
     weight: f64,
-    /// Mean lifetime of the entries that left.
+    /// Mean lifetime of evicted entries.
     lifetime: f64,
 }
 
@@ -56,18 +55,18 @@ struct Groups {
     sizes: HashMap<Group, u64>,
 }
 
-/// A chain of entries being placed: each is locked while the next one is, so that no entry evicts
-/// the one that it continues.
+/// A chain being inserted: each entry is locked until the next one is inserted, so that no entry
+/// evicts its own parent.
 pub(super) struct Chain(Option<Id>);
 
 impl Chain {
-    /// Entries that continue `parent`, if that is present.
+    /// A chain that continues `parent`, if present.
     pub(super) fn after<K: Key>(tree: &mut EvictionTree<K>, parent: Option<Id>) -> Self {
         parent.iter().for_each(|&id| tree.lock(id));
         Self(parent)
     }
 
-    /// Appends the entry `id`, on which the chain takes over one lock.
+    /// Appends the entry `id`; the chain takes over one of its locks.
     pub(super) fn push<K: Key>(&mut self, tree: &mut EvictionTree<K>, id: Id) {
         if let Some(parent) = self.0.replace(id) {
             tree.adopt(parent, id);
@@ -82,8 +81,7 @@ impl Chain {
 }
 
 impl<K: Key> EvictionTree<K> {
-    /// `by_group` keeps an order for each salt group too; `weighted` ranks by frequency besides the
-    /// last use.
+    /// `by_group` also keeps an order per salt group; `weighted` adds the frequency to the rank.
     pub(super) fn new(by_group: bool, weighted: bool) -> Self {
         Self {
             weight: if weighted { FREQUENCY_WEIGHT } else { 0.0 },
@@ -105,12 +103,12 @@ impl<K: Key> EvictionTree<K> {
         self.by_key.len()
     }
 
-    /// Sum of all sizes.
+    /// Total size.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Sum of the sizes of a group; 0 without quotas.
+    /// Total size of a group; 0 without quotas.
     pub(super) fn size_of(&self, group: Group) -> u64 {
         let sizes = self.groups.as_ref().map(|groups| &groups.sizes);
         sizes.and_then(|sizes| sizes.get(&group)).map_or(0, |&s| s)
@@ -129,7 +127,7 @@ impl<K: Key> EvictionTree<K> {
         entry.is_some_and(|entry| entry.present)
     }
 
-    /// The next entry to leave: of a group, or of all.
+    /// The next victim, of a group or of all.
     pub(super) fn first(&self, of: Option<Group>) -> Option<Id> {
         let Some(group) = of else {
             return self.order.first().map(|&(_, id)| id);
@@ -139,8 +137,8 @@ impl<K: Key> EvictionTree<K> {
         first.filter(|first| first.0 == group).map(|first| first.2)
     }
 
-    /// Adds a key that is not present, with one lock. The number of entries never exceeds the
-    /// largest number present at one time.
+    /// Adds an absent key with one lock. Slots are reused, so the vector never exceeds the peak
+    /// number of entries.
     pub(super) fn insert_locked(&mut self, key: K, size: u64) -> Id {
         let id = self.free.pop().unwrap_or(self.entries.len() as Id);
         let at = id as usize;
@@ -169,7 +167,7 @@ impl<K: Key> EvictionTree<K> {
         id
     }
 
-    /// Removes an entry, locked or not. Its children stay, as roots.
+    /// Removes an entry, locked or not. Its children become roots.
     pub(super) fn remove(&mut self, id: Id) {
         if let Some(parent) = self.parent(id) {
             self.entries[parent as usize].children -= 1;
@@ -207,7 +205,7 @@ impl<K: Key> EvictionTree<K> {
         self.settle(id);
     }
 
-    /// Removes an entry that makes room.
+    /// Evicts an entry to free space.
     pub(super) fn evict(&mut self, id: Id, now: i64) {
         let lived = (now - self.entries[id as usize].used_at) as f64;
         let news = if self.lifetime == 0.0 { 1.0 } else { NEWS };
@@ -215,7 +213,7 @@ impl<K: Key> EvictionTree<K> {
         self.remove(id);
     }
 
-    /// Makes `child` continue `parent`, unless it has a parent already.
+    /// Makes `parent` the parent of `child`, unless it already has one.
     pub(super) fn adopt(&mut self, parent: Id, child: Id) {
         if self.parent(child).is_none() && parent != child {
             let generation = self.entries[parent as usize].generation;
@@ -225,7 +223,7 @@ impl<K: Key> EvictionTree<K> {
         }
     }
 
-    /// Locks are counted; a locked entry does not leave.
+    /// Locks an entry against eviction; locks are counted.
     pub(super) fn lock(&mut self, id: Id) {
         self.entries[id as usize].locks += 1;
         self.settle(id);
@@ -241,13 +239,13 @@ impl<K: Key> EvictionTree<K> {
         self.entries[id as usize].locks
     }
 
-    /// Entries in the order of their numbers.
+    /// Ids of all entries, ascending.
     pub(super) fn ids(&self) -> impl Iterator<Item = Id> {
         let entries = self.entries.iter().zip(0..);
         entries.filter_map(|(entry, id)| entry.present.then_some(id))
     }
 
-    /// Whether no entry continues it.
+    /// Whether the entry has no children.
     pub(super) fn is_leaf(&self, id: Id) -> bool {
         self.entries[id as usize].children == 0
     }
@@ -257,7 +255,7 @@ impl<K: Key> EvictionTree<K> {
         (self.entries[parent as usize].generation == generation).then_some(parent)
     }
 
-    /// Keeps an entry in the order exactly while it may leave.
+    /// Updates the eviction order: an entry is in it exactly while it is evictable.
     fn settle(&mut self, id: Id) {
         let entry = &mut self.entries[id as usize];
         let may_leave = entry.present && entry.children == 0 && entry.locks == 0;
@@ -281,10 +279,10 @@ impl<K: Key> EvictionTree<K> {
         }
     }
 
-    /// Checks the tree itself, for tests.
+    /// Checks the invariants, for tests.
     ///
     /// # Errors
-    /// The first contradiction.
+    /// The first violation.
     pub(super) fn audit(&self) -> Result<(), String> {
         let mut children = vec![0_u32; self.entries.len()];
         let mut sizes: HashMap<Group, u64> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Answers from the threads of the tiers to the caller of `take`.
+//! Results from the tier threads to the caller of `take`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::transfer::Moved;
 
-/// Answers that were not taken yet.
+/// Results not yet taken.
 #[derive(Default)]
 pub(crate) struct Answers {
     waiting: Mutex<VecDeque<Moved>>,
@@ -20,7 +20,7 @@ impl Answers {
         self.some.notify_one();
     }
 
-    /// All answers; waits at most `timeout` for the first.
+    /// Takes all results; waits at most `timeout` for the first.
     pub(crate) fn take(&self, timeout: Duration) -> Vec<Moved> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut waiting, _) = self
@@ -31,8 +31,8 @@ impl Answers {
     }
 }
 
-/// The answer to one transfer: what its jobs say, put when the last of them drops it. A removal has
-/// a job for each tier, a long store to RAM several.
+/// The result of one transfer, merged from its jobs and published when the last job drops it. A
+/// removal has one job per tier, a long store to RAM several.
 pub(crate) struct Reply {
     joined: Mutex<Moved>,
     answers: Arc<Answers>,
@@ -50,7 +50,7 @@ impl Reply {
         Arc::new(Self { joined, answers })
     }
 
-    /// Adds what one job says.
+    /// Merges the result of one job.
     pub(crate) fn join(&self, part: Moved) {
         let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
         joined.done &= part.done;

@@ -1,4 +1,4 @@
-//! A job as calls of a tier: which parts, which bytes of which blocks.
+//! Executes a job as calls of a tier: selects the parts, and the bytes of the blocks.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
@@ -13,19 +13,19 @@ use crate::key::{Digest, PartKey};
 use crate::tier::{Take, Tier, TierError};
 
 thread_local! {
-    /// Space for the copy of a chunk, whose pages are there when the thread stores the next one.
+    /// Reusable buffer for the copy of a chunk; its pages stay mapped between stores.
     static COPY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Chunks that one answer names as gone: as many bytes as the longest error.
+/// Maximum number of chunks reported as gone in one result; as large as the longest error.
 const MOST_LEFT: usize = 32;
 
-/// Share of every block that one rank holds.
+/// The share of every block on one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// KV heads over the whole model, in the order of their extents.
+    /// KV heads of the whole model, in the order of their extents.
     pub(crate) heads: Vec<u16>,
-    /// Layers of each KV group, counted group after group.
+    /// Layers of each KV group, counted over all groups.
     pub(crate) layers: Vec<(u16, u16)>,
     /// Bytes of one head in one block, by group.
     pub(crate) extents: Vec<usize>,
@@ -35,7 +35,7 @@ pub(crate) struct Share {
 struct Part {
     key: PartKey,
     group: usize,
-    /// Its bytes in a block of the group.
+    /// Its byte range in a block of the group.
     extent: Range<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Brought {
 }
 
 impl Share {
-    /// The parts of a chunk. A group without layers on this rank has none.
+    /// The parts of a chunk; none for a group without layers on this rank.
     fn parts(&self, digest: Digest, blocks: u16) -> impl Iterator<Item = Part> {
         let groups = self.layers.iter().zip(&self.extents).enumerate();
         let groups = groups.filter(|(_, (layers, _))| layers.0 < layers.1);
@@ -75,7 +75,7 @@ impl Share {
         })
     }
 
-    /// Reads the parts of which a block is wanted; what belongs to no block is read and dropped.
+    /// Reads the parts needed for any block; bytes that belong to no block are discarded.
     fn load(
         &self,
         tier: &dyn Tier,
@@ -103,8 +103,8 @@ impl Share {
         Ok(bytes as u64)
     }
 
-    /// The bytes of a chunk, part after part, at an address that direct I/O takes: `Vec` and the
-    /// first of them in it.
+    /// Copies the bytes of a chunk, part by part, to an aligned address for direct I/O. Returns the
+    /// buffer and the offset of the first byte.
     fn copy(&self, blocks: &[impl Deref<Target = [u8]>]) -> (Vec<u8>, usize) {
         let groups = self.layers.len();
         let bytes: usize = blocks.iter().map(|block| block.len()).sum();
@@ -120,7 +120,7 @@ impl Share {
         (space, begin)
     }
 
-    /// Stores what `copy` made.
+    /// Stores the output of `copy`.
     fn store(
         &self,
         tier: &dyn Tier,
@@ -145,7 +145,7 @@ impl Share {
             let wrong = format!("asked for {asked} parts, it answered for {got}");
             return Err(TierError::Failed(wrong));
         }
-        // A rank without heads or layers has nothing to miss.
+        // A rank without heads or layers has no missing parts.
         let mut parts = there.chunks((keys.len() / chunks.len().max(1)).max(1));
         let all = |parts: Option<&[bool]>| parts.is_none_or(|p| p.iter().all(|&p| p));
         Ok(chunks.iter().map(|_| u8::from(all(parts.next()))).collect())
@@ -189,7 +189,7 @@ impl Share {
     }
 }
 
-/// What does the work of a queue.
+/// Executor of a queue's jobs.
 pub(crate) enum Worker {
     Chunks {
         tier: Box<dyn Tier>,
@@ -221,7 +221,7 @@ impl Worker {
         }
     }
 
-    /// Chunks that have left the tier, at most as many as one answer may name.
+    /// Chunks that have left the tier, up to the maximum per result.
     pub(crate) fn left(&self) -> Vec<Digest> {
         match self {
             Self::Chunks { tier, .. } => tier.take_left(MOST_LEFT),
@@ -229,8 +229,8 @@ impl Worker {
         }
     }
 
-    /// Does the work and gives its blocks back; those of a store before a chunk tier is called,
-    /// when `copied` is. A panic is a failure of the tier.
+    /// Executes the work and returns its blocks; for a store, `copied` is called once its blocks
+    /// are free, before the call of the chunk tier. A panic counts as a failure of the tier.
     pub(crate) fn call<P: Pool>(
         &self,
         work: Work<P>,

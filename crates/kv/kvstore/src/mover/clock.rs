@@ -1,14 +1,14 @@
-//! Time, so that tests can have their own.
+//! A clock that tests can replace.
 
 use std::time::{Duration, Instant};
 
-/// A clock that never goes back.
+/// A monotonic clock.
 pub(crate) trait Clock: Send + Sync {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The machine's.
+/// The system's monotonic clock.
 pub(crate) struct Monotonic(Instant);
 
 impl Monotonic {

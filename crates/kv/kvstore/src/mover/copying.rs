@@ -7,11 +7,11 @@ use super::memory::Reserved;
 use super::queue::Work;
 use super::transfer::Pool;
 
-/// Bytes of a job from which a second thread pays for its start.
+/// Minimum size in bytes of a job for a second thread.
 const WORTH_A_THREAD: usize = 4 << 20;
 
-/// The numbers of `slots`, one for each of the `blocks` of a group; those of a store must differ.
-/// An error is what is wrong with them.
+/// The slot numbers, one per block of a group; slots of a store must be distinct. The error
+/// describes the problem.
 pub(crate) fn slot_numbers(
     slots: &[i32],
     limit: usize,
@@ -37,7 +37,7 @@ pub(crate) fn slot_numbers(
 /// The slots of the RAM tier.
 pub(crate) struct Slots {
     memory: Reserved,
-    /// Bytes of a block of each group; a slot has one of each.
+    /// Block sizes by group; a slot has one block of each group.
     groups: Vec<usize>,
     slot_bytes: usize,
     threads: usize,
@@ -47,7 +47,7 @@ type Pair<'a> = (&'a mut [u8], &'a [u8]);
 
 impl Slots {
     /// # Errors
-    /// The system has no such range of addresses.
+    /// The address range is not available.
     pub(crate) fn new(slots: usize, groups: Vec<usize>, threads: usize) -> std::io::Result<Self> {
         let slot_bytes = groups.iter().sum();
         let memory = Reserved::new(slots.saturating_mul(slot_bytes))?;
@@ -60,7 +60,7 @@ impl Slots {
         })
     }
 
-    /// Does a copy, and gives its blocks back; returns its bytes.
+    /// Executes a copy and returns its blocks; the result is the number of bytes.
     pub(crate) fn call<P: Pool>(&mut self, work: Work<P>) -> u64 {
         let bytes: usize = match work {
             Work::FromRam { slots, mut blocks } => {
@@ -80,7 +80,7 @@ impl Slots {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes
     }
 
-    /// Fills `blocks`, those of all groups slot by slot, from `slots`, which are in range.
+    /// Fills `blocks` (all groups, slot by slot) from valid `slots`.
     fn load(&self, slots: &[usize], blocks: &mut [Option<impl DerefMut<Target = [u8]>>]) {
         let mut pairs: Vec<Pair<'_>> = Vec::new();
         for (blocks, &slot) in blocks.chunks_mut(self.groups.len()).zip(slots) {
@@ -94,7 +94,7 @@ impl Slots {
         copy(pairs, self.threads);
     }
 
-    /// Keeps `blocks`, those of all groups slot by slot, in `slots`, which are in range and differ.
+    /// Copies `blocks` (all groups, slot by slot) to valid, distinct `slots`.
     fn store(&mut self, slots: &[usize], blocks: &[impl Deref<Target = [u8]>]) {
         if self.slot_bytes == 0 {
             return;
@@ -117,8 +117,8 @@ impl Slots {
     }
 }
 
-/// Copies all pairs, on several threads when there is enough of them. A thread that cannot be had
-/// leaves its work to the others.
+/// Copies all pairs, on several threads if there is enough data. If a thread cannot be started, the
+/// others do its work.
 fn copy(mut pairs: Vec<Pair<'_>>, threads: usize) {
     let bytes: usize = pairs.iter().map(|(into, _)| into.len()).sum();
     let threads = threads.min(bytes / WORTH_A_THREAD).max(1);

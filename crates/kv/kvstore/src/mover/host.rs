@@ -1,4 +1,4 @@
-//! A pool in memory of the host that something else owns: tensors of a backend in Python.
+//! A pool in host memory owned elsewhere, such as tensors of a Python backend.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::transfer::Pool;
 
-/// The block has a [`HostWrite`]; other values count [`HostRead`]s.
+/// State of a block with a [`HostWrite`]; other values count the [`HostRead`]s.
 const LENT: u32 = u32::MAX;
 
-/// Equal blocks, one after another. Transfers borrow them one by one: several to read, or one to
-/// write.
+/// Contiguous blocks of equal size. Transfers borrow them individually: several readers or one
+/// writer.
 pub struct HostBlocks(Arc<Memory>);
 
 struct Memory {
@@ -20,7 +20,7 @@ struct Memory {
     block_bytes: usize,
     /// One for each block.
     states: Box<[AtomicU32]>,
-    /// Keeps the memory where it is.
+    /// Keeps the memory alive.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -88,7 +88,7 @@ impl Pool for HostBlocks {
     }
 }
 
-/// A block lent for reading.
+/// A block borrowed for reading.
 pub struct HostRead {
     memory: Arc<Memory>,
     block: usize,
@@ -112,7 +112,7 @@ impl Drop for HostRead {
     }
 }
 
-/// A block lent for writing.
+/// A block borrowed for writing.
 pub struct HostWrite {
     memory: Arc<Memory>,
     block: usize,

@@ -1,34 +1,35 @@
-//! Thread counts, sizes and times of the mover.
+//! Thread counts, sizes and time-outs of the mover.
 
 use std::time::Duration;
 
-/// See the module's text.
+/// Limits of the mover's queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Threads that load and store.
     pub(crate) io_threads: usize,
-    /// Threads that may hang in calls before no more replace them: of probes, and of the rest.
+    /// Maximum number of abandoned calls that are replaced by new threads, separately for probes
+    /// and other calls.
     pub(crate) abandoned: usize,
-    /// How long a call may take.
+    /// Time-out of a call.
     pub(crate) stall: Duration,
-    /// Time between two rounds of upkeep.
+    /// Interval of upkeep.
     pub(crate) tick: Duration,
-    /// Period of the watchdog.
+    /// Interval of the watchdog.
     pub(crate) watch: Duration,
-    /// Threads that copy large transfers of the RAM tier. One reached 21 GB/s where two reached 33,
-    /// beside nothing else (AMD EPYC, 2 cores).
+    /// Threads for large copies of the RAM tier. Measured alone: 21 GB/s with one, 33 GB/s with two
+    /// (AMD EPYC, 2 cores).
     pub(crate) copy_threads: usize,
-    /// Bytes of a RAM store between which waiting loads run.
+    /// Size of the pieces of a RAM store, between which waiting loads run.
     pub(crate) piece: usize,
 }
 
 impl Limits {
-    /// Stores that may run at once: a load that comes finds a thread.
+    /// Maximum number of concurrent stores; one thread is left for loads.
     pub(crate) fn stores(&self) -> usize {
         (self.io_threads - 1).max(1)
     }
 
-    /// Calls of probes, or of other kinds, that may run at once.
+    /// Maximum number of concurrent calls, of probes or of other kinds.
     pub(crate) fn threads(&self, probes: bool) -> usize {
         if probes { 1 } else { self.io_threads }
     }

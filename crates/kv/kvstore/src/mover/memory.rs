@@ -1,11 +1,11 @@
-//! Memory of the RAM tier: reserved at the start, touched ahead of its use.
+//! Memory of the RAM tier: reserved at the start, faulted in ahead of use.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use penstock_memory::Region;
 
-/// Bytes that are touched while the memory is held.
+/// Bytes faulted in per acquisition of the memory.
 const PIECE: usize = 4 << 20;
 
 /// Zeroed bytes, aligned to huge pages.
@@ -13,20 +13,20 @@ pub(crate) struct Reserved(Arc<Region>);
 
 impl Reserved {
     /// # Errors
-    /// The system has no such range of addresses.
+    /// The address range is not available.
     pub(crate) fn new(len: usize) -> std::io::Result<Self> {
         Ok(Self(Arc::new(Region::map(len)?)))
     }
 
-    /// Touches all of it from the first byte to the last, on a thread of its own that gives way to
-    /// all others and ends with the memory.
+    /// Faults in all pages, in order, on a low-priority background thread that ends with the
+    /// memory.
     pub(crate) fn touch_ahead(&self) {
         let (region, len) = (Arc::downgrade(&self.0), self.0.len());
         let thread = std::thread::Builder::new().name("penstock-kv-fill".into());
-        // Without that thread, pages are touched as slots are filled.
+        // Without the thread, pages are faulted in as slots are filled.
         let _ = thread.spawn(move || {
             penstock_memory::give_way();
-            // The memory is held for a piece at a time, so that dropping it waits for nothing.
+            // The memory is held for one piece at a time, so that a drop does not wait.
             let touch = |at: usize| {
                 let held = Weak::upgrade(&region);
                 held.is_some_and(|held| held.populate(at..at + PIECE))

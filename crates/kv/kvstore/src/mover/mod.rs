@@ -1,9 +1,9 @@
-//! The mover of one rank: carries bytes between blocks of the KV pool and the tiers, while others
+//! The mover of one rank copies between blocks of the KV pool and the tiers, concurrently with
 //! compute.
 //!
-//! `submit` borrows a transfer's blocks and queues it for its tier; the tier's threads do it;
-//! `take` returns the answers. A block is given back before its answer is visible. No tier waits
-//! for another, and neither `submit` nor `take` waits for a tier.
+//! `submit` borrows a transfer's blocks and queues it for its tier, the tier's threads execute it,
+//! and `take` returns the results. A block is returned before its result is visible. Tiers are
+//! independent, and neither `submit` nor `take` blocks on a tier.
 
 mod answers;
 mod call;
@@ -38,10 +38,10 @@ pub use transfer::{Kind, Moved, Pool, Transfer};
 use crate::key::{Digest, PartKey};
 use crate::tier::{StartError, Take, Tier, TierError};
 
-/// Opens a tier as the options say.
+/// Opens a tier.
 pub(crate) type Open<'a> = &'a dyn Fn(&TierSpec, &Options) -> Result<Box<dyn Tier>, StartError>;
 
-/// See the module's text. Dropping it closes it without waiting for stores.
+/// The mover. A drop closes it without waiting for stores.
 pub struct Mover<P: Pool> {
     /// One for each KV group.
     pools: Vec<P>,
@@ -49,25 +49,25 @@ pub struct Mover<P: Pool> {
     answers: Arc<Answers>,
     ram: Option<Arc<TierQueue<P>>>,
     ram_slots: usize,
-    /// Slots of a store to RAM after which loads have their turn.
+    /// Slots of a RAM store per piece, after which waiting loads run.
     piece: usize,
     chunk_tiers: Vec<Arc<TierQueue<P>>>,
-    /// Ends the watchdog.
+    /// Stops the watchdog.
     over: Arc<(Mutex<bool>, Condvar)>,
     closed: AtomicBool,
 }
 
 impl<P: Pool> Mover<P> {
-    /// Opens the tiers and starts the threads. `pools` has one for each KV group.
+    /// Opens the tiers and starts the threads. `pools` has one entry per KV group.
     ///
     /// # Errors
-    /// A tier that cannot be opened, memory that cannot be had, options that do not fit the pools.
+    /// A tier or memory is not available, or the options do not fit the pools.
     pub fn start(options: &Options, pools: Vec<P>) -> Result<Self, StartError> {
         let clock = Arc::new(Monotonic::start());
         Self::start_with(options, pools, &TierSpec::open, Limits::default(), clock)
     }
 
-    /// The same with given tiers, times and clock.
+    /// The same with injected tiers, limits and clock.
     pub(crate) fn start_with(
         options: &Options,
         pools: Vec<P>,
@@ -133,7 +133,7 @@ impl<P: Pool> Mover<P> {
         Ok(())
     }
 
-    /// Starts the watchdog, which abandons calls that take too long.
+    /// Starts the watchdog, which abandons calls that exceed their time-out.
     fn start_watch(&self, every: Duration) -> std::io::Result<()> {
         let (over, tiers) = (Arc::clone(&self.over), self.chunk_tiers.clone());
         if tiers.is_empty() {
@@ -153,7 +153,7 @@ impl<P: Pool> Mover<P> {
         thread.spawn(watch).map(drop)
     }
 
-    /// Queues a transfer and returns. An error of the transfer is in its answer.
+    /// Queues a transfer. Errors are reported in its result.
     pub fn submit(&self, transfer: Transfer) {
         let id = transfer.id;
         let taken = match transfer.kind {
@@ -271,15 +271,15 @@ impl<P: Pool> Mover<P> {
         found.ok_or_else(|| format!("tier {tier} is no chunk tier: those are 1..={known}"))
     }
 
-    /// Entries of the block tables that `blocks` covers, group after group.
+    /// Number of block table entries in `blocks`, which are ordered by group.
     fn table_entries(&self, blocks: &[i32]) -> Result<usize, String> {
         let (count, groups) = (blocks.len(), self.pools.len());
         let whole = count.is_multiple_of(groups).then_some(count / groups);
         whole.ok_or_else(|| format!("{count} blocks of {groups} KV groups"))
     }
 
-    /// Borrows `blocks`, which come group after group; those of all groups at one index of the
-    /// block tables are side by side afterwards.
+    /// Borrows `blocks`, given group by group; the result has the blocks of all groups for one
+    /// table entry side by side.
     fn borrow<G>(
         &self,
         blocks: &[i32],
@@ -318,15 +318,15 @@ impl<P: Pool> Mover<P> {
         Reply::new(id, &self.answers)
     }
 
-    /// All answers since the last call; waits at most `timeout` for the first.
+    /// Takes all results; waits at most `timeout` for the first.
     pub fn take(&self, timeout: Duration) -> Vec<Moved> {
         self.answers.take(timeout)
     }
 
-    /// Loads a part of a disk tier outside of its queue, as `Tier::load_by` does.
+    /// Loads a part of a disk tier, bypassing its queue, like `Tier::load_by`.
     ///
     /// # Errors
-    /// Those of `Tier::load_by`; no chunk tier has this number.
+    /// Errors of `Tier::load_by`, or an unknown tier number.
     pub fn load_by(
         &self,
         tier: usize,
@@ -338,16 +338,15 @@ impl<P: Pool> Mover<P> {
         queue.load_by(key, bytes, take)
     }
 
-    /// What the engine cannot count itself: an object for each of `tiers`, the chunk tiers in their
-    /// order, with its `name`, `damaged` loads since the start, calls that are `hanging`, and the
-    /// tier's own `counters`.
+    /// Counters for the engine: an object per chunk tier in `tiers`, in order, with its `name`,
+    /// `damaged` loads since the start, `hanging` calls, and the tier's own `counters`.
     pub fn report(&self) -> serde_json::Value {
         let tiers: Vec<_> = self.queues().filter_map(|queue| queue.report()).collect();
         serde_json::json!({"tiers": tiers})
     }
 
-    /// Finishes stores and removals, within `limit`; the rest is answered as not done. Only a load
-    /// that hangs keeps its blocks.
+    /// Finishes stores and removals within `limit`; everything else is reported as not done. Only a
+    /// hanging load keeps its blocks.
     pub fn close(&self, limit: Duration) {
         if self.closed.swap(true, Ordering::Relaxed) {
             return;
@@ -369,7 +368,7 @@ fn read<P: Pool>(pool: &P, block: i32) -> Option<P::Read> {
         .and_then(|block| pool.read(block))
 }
 
-/// `Some(None)` where a group needs no block.
+/// `Some(None)` if a group needs no block.
 fn write<P: Pool>(pool: &P, block: i32) -> Option<Option<P::Write>> {
     match usize::try_from(block) {
         Ok(block) => pool.write(block).map(Some),

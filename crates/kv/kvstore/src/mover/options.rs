@@ -14,9 +14,9 @@ use crate::tier::{StartError, Tier};
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Blocks that the RAM tier holds; 0 = no such tier.
+    /// Capacity of the RAM tier in blocks; 0 = no RAM tier.
     pub ram_slots: usize,
-    /// Chunk tiers; a transfer counts them from 1.
+    /// Chunk tiers; transfers number them from 1.
     #[serde(default)]
     pub tiers: Vec<TierSpec>,
     /// Identity of the stores.
@@ -40,19 +40,19 @@ fn chunk_tokens() -> usize {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum TierSpec {
-    /// A directory, of this machine or mounted by several.
+    /// A directory, local or shared.
     Disk(DiskOptions),
     /// A Redis server.
     Redis {
         /// `redis://host:port/db`.
         url: String,
-        /// Seconds after which the server forgets a part.
+        /// Time to live of a part in seconds.
         #[serde(default)]
         ttl_s: Option<u64>,
     },
     /// A bucket of an object store.
     Object {
-        /// `s3://bucket/prefix` and the like.
+        /// `s3://bucket/prefix` and similar.
         url: String,
         /// Further options of the `object_store` crate.
         #[serde(default)]

@@ -1,4 +1,4 @@
-//! Jobs that wait for a tier.
+//! Queue of a tier's jobs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
 
-/// A piece of work for one tier, with the blocks it has borrowed: those of all groups at one index
-/// of the block tables side by side.
+/// Work for one tier, with its borrowed blocks: those of all groups for one table entry side by
+/// side.
 pub(crate) enum Work<P: Pool> {
     /// `None`: the group needs no block there.
     Load {
@@ -21,7 +21,7 @@ pub(crate) enum Work<P: Pool> {
         blocks: Vec<P::Read>,
         parent: Option<Digest>,
     },
-    /// Slots of the RAM tier, and blocks slot by slot.
+    /// Slots of the RAM tier, and blocks ordered by slot.
     FromRam {
         slots: Vec<usize>,
         blocks: Vec<Option<P::Write>>,
@@ -30,7 +30,7 @@ pub(crate) enum Work<P: Pool> {
         slots: Vec<usize>,
         blocks: Vec<P::Read>,
     },
-    /// Digests and numbers of blocks of chunks.
+    /// Digests and block counts of chunks.
     Probe {
         chunks: Vec<(Digest, u16)>,
     },
@@ -42,7 +42,7 @@ pub(crate) enum Work<P: Pool> {
     },
 }
 
-/// The kinds of work, for rules.
+/// Kinds of work, for scheduling rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
     Load,
@@ -62,25 +62,24 @@ impl<P: Pool> Work<P> {
     }
 }
 
-/// Work with its transfer.
+/// Work and its transfer.
 pub(crate) struct Job<P: Pool> {
     pub(crate) id: u64,
-    /// When it was asked for.
+    /// Submission time.
     pub(crate) asked: Duration,
     pub(crate) work: Work<P>,
     pub(crate) reply: Arc<Reply>,
 }
 
-/// Jobs in the order in which they are begun: loads before stores and removals, which keep their
-/// order; probes beside them, so that they never wait for a movement. A load of a slot that a
-/// waiting store fills stays behind that store.
+/// Jobs in scheduling order: loads before stores and removals, which keep their order; probes are
+/// independent of both. A load from a slot that a queued store fills stays behind that store.
 pub(crate) struct Queue<P: Pool> {
     probes: VecDeque<Job<P>>,
     loads: VecDeque<Job<P>>,
     stores: VecDeque<Job<P>>,
 }
 
-/// Work of which kinds may begin now.
+/// Kinds of work that may start now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Free {
     pub(crate) probe: bool,
@@ -116,7 +115,7 @@ impl<P: Pool> Queue<P> {
         })
     }
 
-    /// The next job of those that may begin.
+    /// The next job that may start.
     pub(crate) fn next(&mut self, free: Free) -> Option<Job<P>> {
         if free.probe && !self.probes.is_empty() {
             return self.probes.pop_front();
@@ -132,7 +131,7 @@ impl<P: Pool> Queue<P> {
         may.then(|| self.stores.pop_front())?
     }
 
-    /// Takes the jobs of these transfers out.
+    /// Removes the jobs of these transfers.
     pub(crate) fn cancel(&mut self, ids: &[u64]) -> Vec<Job<P>> {
         let mut taken = Vec::new();
         for queue in [&mut self.probes, &mut self.loads, &mut self.stores] {
@@ -143,7 +142,7 @@ impl<P: Pool> Queue<P> {
         taken
     }
 
-    /// Takes everything out; with `keep_stores`, stores and removals stay.
+    /// Removes all jobs; with `keep_stores`, stores and removals stay.
     pub(crate) fn clear(&mut self, keep_stores: bool) -> Vec<Job<P>> {
         let mut taken: Vec<_> = self.probes.drain(..).chain(self.loads.drain(..)).collect();
         if !keep_stores {

@@ -1,10 +1,10 @@
 //! A tier's queue and its threads.
 //!
-//! A job that may begin gets a thread, which waits for the next one. Calls of a tier block, some
-//! for ever. A call that takes too long is abandoned: another may run in its place, and the
-//! transfer is answered when the call returns. The engine decides whether a tier that fails or
-//! stalls is used further. Blocks of a load are lent until then; those of a store until their bytes
-//! are copied, and such a store can be cancelled though it was begun.
+//! Each runnable job gets a thread, which then waits for the next job. Calls of a tier block,
+//! possibly forever. A call that exceeds its time-out is abandoned: another may run in its place,
+//! and the transfer gets its result when the call returns. The engine decides whether to keep using
+//! a tier that fails or stalls. A load keeps its blocks until then; a store only until its bytes
+//! are copied, after which it can be cancelled while running.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,30 +20,30 @@ use super::transfer::{Fault, Moved, Pool};
 use crate::key::PartKey;
 use crate::tier::{Take, TierError};
 
-/// Why a tier takes no jobs.
+/// Reason for rejecting jobs.
 const EVERY_THREAD_HANGS: &str = "does not answer: every thread that may use it hangs in a call";
 
-/// How long a thread waits for another job.
+/// Idle time-out of a thread.
 const REST: Duration = Duration::from_secs(60);
 
-/// See the module's text.
+/// Queue and threads of one tier.
 pub(crate) struct TierQueue<P: Pool> {
     worker: Worker,
     limits: Limits,
     clock: Arc<dyn Clock>,
     state: Mutex<State<P>>,
-    /// A job may begin, or the queue is closed.
+    /// Signals a runnable job or the close of the queue.
     work: Condvar,
-    /// A job ended, or the phase changed.
+    /// Signals the end of a job or a change of phase.
     changed: Condvar,
 }
 
 struct State<P: Pool> {
     queue: Queue<P>,
-    /// By the number of the call.
+    /// Calls by number.
     running: BTreeMap<u64, Running>,
     tickets: u64,
-    /// Threads that wait for a job.
+    /// Number of idle threads.
     resting: usize,
     /// Loads of damaged parts since the start.
     damaged: u64,
@@ -53,39 +53,39 @@ struct State<P: Pool> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Stores are finished.
+    /// Finishing stores.
     Draining,
     Closed,
 }
 
-/// A call under way.
+/// A call in progress.
 struct Running {
     id: u64,
     kind: WorkKind,
     asked: Duration,
     since: Duration,
     abandoned: bool,
-    /// A store that needs its blocks no more.
+    /// A store that has released its blocks.
     copied: bool,
-    /// None: answered already.
+    /// None: the result was already published.
     reply: Option<Arc<Reply>>,
 }
 
 impl<P: Pool> State<P> {
-    /// Calls of probes, or of the other kinds.
+    /// Running calls of probes, or of other kinds.
     fn calls(&self, probes: bool) -> impl Iterator<Item = &Running> {
         let own = move |run: &&Running| (run.kind == WorkKind::Probe) == probes;
         self.running.values().filter(own)
     }
 
-    /// Whether every thread that may do such work hangs in a call.
+    /// Whether every thread for this kind of work hangs in a call.
     fn hangs(&self, probes: bool, limits: &Limits) -> bool {
         self.calls(probes).all(|run| run.abandoned)
             && self.calls(probes).count() >= limits.threads(probes) + limits.abandoned
     }
 
-    /// At most so many stores run at once that a load finds a thread. A removal runs beside no
-    /// store, so that no earlier store brings back what it forgets.
+    /// Leaves one thread for loads when stores run. A removal never runs beside a store, which
+    /// could restore the removed data.
     fn free(&self, limits: &Limits) -> Free {
         let thread = |probes| {
             let awaited = self.calls(probes).filter(|run| !run.abandoned).count();
@@ -103,7 +103,7 @@ impl<P: Pool> State<P> {
         }
     }
 
-    /// Takes a job that may begin out of the queue: the number of its call, and its work.
+    /// Starts a runnable job: the number of its call, and its work.
     fn begin(&mut self, limits: &Limits, now: Duration) -> Option<(u64, Work<P>)> {
         let free = self.free(limits);
         let Job {
@@ -131,7 +131,7 @@ impl<P: Pool> State<P> {
     }
 }
 
-/// What a result says of the tier.
+/// Classifies a result for the tier's health.
 fn fault(result: &Result<Brought, TierError>) -> Fault {
     match result {
         Ok(_) | Err(TierError::Missing) => Fault::None,
@@ -142,7 +142,7 @@ fn fault(result: &Result<Brought, TierError>) -> Fault {
 }
 
 impl<P: Pool> TierQueue<P> {
-    /// Nothing waits yet.
+    /// An empty queue.
     pub(crate) fn new(worker: Worker, limits: Limits, clock: Arc<dyn Clock>) -> Arc<Self> {
         let state = State {
             queue: Queue::new(),
@@ -166,7 +166,7 @@ impl<P: Pool> TierQueue<P> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a job in, or answers it at once.
+    /// Queues a job, or rejects it immediately.
     pub(crate) fn submit(self: &Arc<Self>, job: Job<P>) {
         let probe = job.work.kind() == WorkKind::Probe;
         let mut state = self.lock();
@@ -183,7 +183,7 @@ impl<P: Pool> TierQueue<P> {
         }
     }
 
-    /// Wakes a thread for a job that may begin, or starts threads for all such jobs.
+    /// Wakes a thread for a runnable job, or starts threads for all of them.
     fn dispatch(self: &Arc<Self>) {
         let mut state = self.lock();
         if state.resting > 0 {
@@ -194,7 +194,7 @@ impl<P: Pool> TierQueue<P> {
             let tier = Arc::clone(self);
             let thread = std::thread::Builder::new().name("penstock-kv-io".into());
             if let Err(error) = thread.spawn(move || tier.serve(ticket, work)) {
-                // The work is gone with its blocks.
+                // The work was lost together with its blocks.
                 let failed = TierError::Failed(format!("no thread: {error}"));
                 self.end(ticket, Err(failed));
             }
@@ -215,12 +215,12 @@ impl<P: Pool> TierQueue<P> {
                 Some(next) => (ticket, work) = next,
                 None => return,
             }
-            // Others may begin beside it.
+            // More jobs may be runnable in parallel.
             self.dispatch();
         }
     }
 
-    /// None when no job comes for long, or the queue is closed.
+    /// None after the idle time-out, or when the queue is closed.
     fn wait_for_job(&self) -> Option<(u64, Work<P>)> {
         let mut state = self.lock();
         state.resting += 1;
@@ -234,7 +234,7 @@ impl<P: Pool> TierQueue<P> {
         begun
     }
 
-    /// Answers a job whose blocks were given back.
+    /// Publishes the result of a job whose blocks were returned.
     fn end(&self, ticket: u64, result: Result<Brought, TierError>) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -243,7 +243,7 @@ impl<P: Pool> TierQueue<P> {
         state.damaged += u64::from(fault == Fault::Damaged);
         self.changed.notify_all();
         drop(state);
-        // Cancelled stores were answered before.
+        // Cancelled stores already have a result.
         let Some((run, reply)) = run.and_then(|mut run| run.reply.take().map(|reply| (run, reply)))
         else {
             return;
@@ -254,7 +254,8 @@ impl<P: Pool> TierQueue<P> {
             Err(error) => (false, format!("{}: {error}", self.worker.name())),
         };
         let brought = result.unwrap_or_default();
-        // The answer to a removal is one of all tiers: the next one of this tier says it.
+        // A removal's result is shared by all tiers, so departures are reported with this tier's
+        // next result.
         let left = match run.kind {
             WorkKind::Remove => Vec::new(),
             _ => self.worker.left(),
@@ -285,23 +286,22 @@ impl<P: Pool> TierQueue<P> {
         answer
     }
 
-    /// Answers jobs that were taken out of the queue. `why` follows the tier's name; empty: they
-    /// were cancelled.
+    /// Publishes results for unqueued jobs. `why` follows the tier's name; empty: cancelled.
     fn answer_undone(&self, jobs: Vec<Job<P>>, fault: Fault, why: &str) {
         let error = match why {
             "" => String::new(),
             why => format!("{} {why}", self.worker.name()),
         };
         for job in jobs {
-            // Blocks are given back before the answer is visible.
+            // Return the blocks before the result is visible.
             drop(job.work);
             let refused = Moved::refused(job.id, error.as_str());
             job.reply.join(Moved { fault, ..refused });
         }
     }
 
-    /// Answers those of the transfers that were not begun, and stores that need their blocks no
-    /// more: these go on unseen.
+    /// Cancels queued jobs of these transfers, and running stores that have released their blocks;
+    /// the latter finish silently.
     pub(crate) fn cancel(&self, ids: &[u64]) {
         let mut state = self.lock();
         let jobs = state.queue.cancel(ids);
@@ -315,7 +315,7 @@ impl<P: Pool> TierQueue<P> {
         replies.iter().for_each(cancelled);
     }
 
-    /// Abandons calls that take too long: the watchdog.
+    /// The watchdog: abandons calls that exceed their time-out.
     pub(crate) fn watch(self: &Arc<Self>) {
         let (now, stall) = (self.clock.now(), self.limits.stall);
         let mut state = self.lock();
@@ -334,10 +334,10 @@ impl<P: Pool> TierQueue<P> {
         self.answer_undone(waiting, Fault::Failed, EVERY_THREAD_HANGS);
     }
 
-    /// Starts the upkeep of a chunk tier.
+    /// Starts the upkeep thread of a chunk tier.
     ///
     /// # Errors
-    /// The operating system refused a thread.
+    /// The thread could not be started.
     pub(crate) fn start_upkeep(self: &Arc<Self>) -> std::io::Result<()> {
         let own = Arc::clone(self);
         let thread = std::thread::Builder::new().name("penstock-kv-up".into());
@@ -357,14 +357,14 @@ impl<P: Pool> TierQueue<P> {
             let (next, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             drop(next);
             if waited.timed_out() {
-                // A panic has been reported on stderr; the next round may do better.
+                // The panic was reported on stderr; retry in the next round.
                 let _ = catch_unwind(AssertUnwindSafe(|| tier.tick()));
             }
             state = self.lock();
         }
     }
 
-    /// Begins the end: what is not a store or a removal is answered, new work is refused.
+    /// Starts the drain: cancels everything but stores and removals, and rejects new work.
     pub(crate) fn drain(&self) {
         let mut state = self.lock();
         if state.phase != Phase::Open {
@@ -377,8 +377,8 @@ impl<P: Pool> TierQueue<P> {
         self.answer_undone(jobs, Fault::None, "");
     }
 
-    /// Waits until all is stored, or until `until`; answers what still waits then. Threads that
-    /// hang in a call end when it returns.
+    /// Waits until all stores are done or until `until`; cancels the rest. Threads that hang in a
+    /// call end when it returns.
     pub(crate) fn shut(&self, until: Instant) {
         let limit = until.saturating_duration_since(Instant::now());
         let busy = |state: &mut State<P>| !state.idle();

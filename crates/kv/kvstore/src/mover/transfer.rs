@@ -5,20 +5,21 @@ use std::ops::{Deref, DerefMut};
 pub(super) use penstock_wire::Fault;
 pub use penstock_wire::{Transfer, TransferKind as Kind, TransferResult as Moved};
 
-/// Stands in a load where a group needs no block: its tokens are behind the group's window.
+/// Placeholder in a load where a group needs no block, since its tokens are outside the group's
+/// window.
 pub(super) const NO_BLOCK: i32 = -1;
 
-/// The KV pool of one group as a mover sees it: blocks that are lent one by one.
+/// The KV pool of one group, as used by a mover: blocks are borrowed individually.
 pub trait Pool: Send + Sync + 'static {
-    /// A block lent for reading; given back when it is dropped.
+    /// A block borrowed for reading; returned on drop.
     type Read: Deref<Target = [u8]> + Send + Sync + 'static;
-    /// A block lent for writing; given back when it is dropped.
+    /// A block borrowed for writing; returned on drop.
     type Write: DerefMut<Target = [u8]> + Send + Sync + 'static;
 
-    /// `None` when the block is being written, or does not exist.
+    /// `None` if the block is being written or does not exist.
     fn read(&self, block: usize) -> Option<Self::Read>;
-    /// `None` when the block is lent already, or does not exist.
+    /// `None` if the block is already borrowed or does not exist.
     fn write(&self, block: usize) -> Option<Self::Write>;
-    /// Bytes of a block: the extents of the rank's heads one after another.
+    /// Size of a block: the extents of the rank's heads in order.
     fn block_bytes(&self) -> usize;
 }

@@ -1,8 +1,8 @@
-//! Tiers on other machines, shared by all engines that reach them.
+//! Remote tiers, shared by all engines that can reach them.
 //!
-//! Both kinds keep the same bytes, those of a file of the disk tier (header, payload), under the
-//! same names: `penstock-kv-1/<identity>/<digest>` for a chunk, `<blocks>.h<head>.l<first>-<end>`
-//! for each of its parts.
+//! All kinds store the bytes of a disk tier's file (header, payload), under the same names:
+//! `penstock-kv-1/<identity>/<digest>` for a chunk, `<blocks>.h<head>.l<first>-<end>` for each of
+//! its parts.
 
 mod names;
 mod objects;

@@ -1,4 +1,4 @@
-//! What parts are called in a store that many identities share, and the page in front of each.
+//! Names and header pages of parts in a store shared by many identities.
 
 use crate::format::{Header, HeaderPage, VERSION, checksum};
 use crate::key::{Digest, Group, PartKey, StoreIdentity, hex};
@@ -16,32 +16,32 @@ impl Names {
         Self { identity, root }
     }
 
-    /// A name that no chunk has: written and deleted when a tier is opened.
+    /// A name distinct from every chunk, for the write test at start-up.
     pub(super) fn trial(&self) -> String {
         format!("{}/trial", self.root)
     }
 
-    /// The chunk that ends with `digest`.
+    /// Name of the chunk with `digest`.
     pub(super) fn chunk(&self, digest: &Digest) -> String {
         format!("{}/{}", self.root, hex(digest))
     }
 
-    /// A pattern for all chunks, or those of one group, in the manner of Redis.
+    /// Redis glob pattern for all chunks, or those of one group.
     pub(super) fn pattern(&self, group: Option<Group>) -> String {
         format!("{}/{}*", self.root, Self::start(group))
     }
 
-    /// What the names of a group's chunks begin with, below the root.
+    /// Prefix of the names of a group's chunks, below the root.
     pub(super) fn start(group: Option<Group>) -> String {
         group.map_or_else(String::new, |group| hex(&group))
     }
 
-    /// Where all chunks are.
+    /// Common prefix of all chunks.
     pub(super) fn root(&self) -> &str {
         &self.root
     }
 
-    /// The page in front of the payload `from`.
+    /// The header page for the payload `from`.
     pub(super) fn header(&self, key: &PartKey, from: &[u8], parent: Option<Digest>) -> HeaderPage {
         let header = Header {
             identity: self.identity,
@@ -53,7 +53,8 @@ impl Names {
         header.encode()
     }
 
-    /// Whether `page` is the header of `key` with this payload; what is wrong if not.
+    /// Verifies that `page` is the header of `key` with this payload; the error describes the
+    /// mismatch.
     pub(super) fn verify(
         &self,
         page: &[u8],

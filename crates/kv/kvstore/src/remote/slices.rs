@@ -1,15 +1,15 @@
-//! A part that arrives piece by piece goes straight to where it belongs.
+//! Receives a part in pieces, directly into its destination.
 
 use super::names::Names;
 use crate::format::{Checksum, HEADER_BYTES, HeaderPage};
 use crate::key::PartKey;
 
-/// The header and then the caller's slices, filled front to back; sums the payload while it is
-/// still in the CPU's cache.
+/// The header followed by the caller's slices, filled in order; checksums the payload while in the
+/// CPU cache.
 pub(super) struct Filling<'a, 'b> {
     header: HeaderPage,
     into: &'a mut [&'b mut [u8]],
-    /// What is being filled (0: the header, then the slices), and how much of it is.
+    /// Index of the current buffer (0: the header, then the slices) and its filled length.
     at: (usize, usize),
     sum: Checksum,
 }
@@ -31,7 +31,7 @@ impl<'a, 'b> Filling<'a, 'b> {
         }
     }
 
-    /// Where the next bytes belong; empty when there is no room left.
+    /// The free space for the next bytes; empty when full.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let (mut slice, mut from) = self.at;
         while self.length(slice) == Some(from) {
@@ -47,7 +47,7 @@ impl<'a, 'b> Filling<'a, 'b> {
         }
     }
 
-    /// `count` bytes were written to the start of [`Self::room`].
+    /// Records `count` bytes written to the start of [`Self::room`].
     pub(super) fn advance(&mut self, count: usize) {
         let (slice, from) = self.at;
         if slice > 0 {
@@ -56,7 +56,7 @@ impl<'a, 'b> Filling<'a, 'b> {
         self.at.1 += count;
     }
 
-    /// Copies what fits; whether all of it did.
+    /// Copies as much as fits; returns whether all of it did.
     pub(super) fn copy(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let room = self.room();
@@ -71,7 +71,7 @@ impl<'a, 'b> Filling<'a, 'b> {
         true
     }
 
-    /// Whether all of the part `key` is there; what is wrong if not.
+    /// Verifies that the part `key` is complete; the error describes the problem.
     pub(super) fn verify(mut self, names: &Names, key: &PartKey) -> Result<(), String> {
         if !self.room().is_empty() {
             return Err("the payload ends early".into());

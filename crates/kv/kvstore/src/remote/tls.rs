@@ -1,4 +1,4 @@
-//! Whom to believe on an encrypted connection.
+//! Trusted certificates for encrypted connections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Trusts no certificate: for stores that are reached without encryption.
+/// Trusts no certificate, for unencrypted stores.
 pub(super) fn unbelieving() -> Result<ClientConfig, String> {
     with_roots(RootCertStore::empty())
 }
 
-/// Believes the authorities in the PEM file `authorities`, else those of the platform. An error
-/// is what is wrong, with the remedy.
+/// Trusts the CA certificates in the PEM file `authorities`, else the platform's. The error
+/// describes the problem and the remedy.
 pub(super) fn client(authorities: Option<&Path>) -> Result<ClientConfig, String> {
     let roots = match authorities {
         Some(path) => from_file(path)?,

@@ -1,9 +1,9 @@
-//! What an InferencePool selects, in both of its versions.
+//! Selector and ports of an InferencePool, in both API versions.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Group and version; of two pools with one name the first counts.
+/// Group and version; the first one wins if both have a pool of the same name.
 pub(super) const VERSIONS: [(&str, &str); 2] = [
     ("inference.networking.k8s.io", "v1"),
     ("inference.networking.x-k8s.io", "v1alpha2"),
@@ -12,7 +12,7 @@ pub(super) const VERSIONS: [(&str, &str); 2] = [
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
 pub(super) struct InferencePool {
-    /// `app=llama,tier=gpu`; empty: no pod.
+    /// `app=llama,tier=gpu`; empty: no pods.
     pub(super) selector: String,
     pub(super) ports: Vec<u16>,
 }

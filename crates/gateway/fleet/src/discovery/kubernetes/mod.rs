@@ -15,10 +15,10 @@ use self::pod::Pod;
 use super::Found;
 use crate::backend::{Backend, Pods, Target, targets};
 
-/// Which pods, and which of their ports.
+/// Selector of pods, and their ports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Selection {
-    /// `None`: no pod.
+    /// `None`: no pods.
     selector: Option<String>,
     ports: Vec<u16>,
 }
@@ -31,11 +31,11 @@ struct Follower {
     /// `None`: not known yet.
     selection: Option<Selection>,
     selected: Option<Watching<Pod>>,
-    /// The log says that there is no such InferencePool.
+    /// The missing InferencePool has been logged.
     missing: bool,
 }
 
-/// Follows the pods until no one looks at the list any more.
+/// Follows the pods until all receivers of the list are dropped.
 pub(crate) async fn follow(pods: Pods, timing: Timing, found: Found) {
     let follower = Follower {
         api: Api::new(pods.cluster.clone()),
@@ -85,7 +85,7 @@ impl Follower {
         }
     }
 
-    /// What the InferencePool selects, the newer version of it first; `None` while that is unknown.
+    /// Selection of the InferencePool, preferring the newer API version; `None` while unknown.
     fn selection_of(&mut self, name: &str, pools: &[Watching<InferencePool>]) -> Option<Selection> {
         let lists: Vec<_> = pools.iter().map(Watching::objects).collect();
         let here = lists.iter().flatten().find_map(|list| list.get(name));
@@ -106,7 +106,7 @@ impl Follower {
         }
     }
 
-    /// What a pool selects, less what the configuration leaves out.
+    /// Selection of a pool, narrowed by the configuration.
     fn narrowed(&self, pool: Option<&InferencePool>) -> Selection {
         let own = self.pods.selector.clone();
         let parts: Vec<String> = pool
@@ -120,14 +120,15 @@ impl Follower {
             _ => self.pods.ports.clone(),
         };
         Selection {
-            // Nothing selected is no pod, as for a Service, not every pod of the namespace.
+            // An empty selector matches no pod, as for a Service, and not every pod of the
+            // namespace.
             selector: (!parts.is_empty()).then(|| parts.join(",")),
             ports,
         }
     }
 
-    /// Follows other pods where the selector is another one. Those that were known stay until the
-    /// first list of the others.
+    /// Starts another watch if the selector changed. The known pods remain until the first list of
+    /// the new watch.
     fn select(&mut self, selection: Selection) {
         let before = self
             .selection
@@ -166,7 +167,7 @@ impl Follower {
     }
 }
 
-/// Each port of each pod that is ready.
+/// One backend for each port of each ready pod.
 fn backends_of(pods: &Objects<Pod>, ports: &[u16]) -> Vec<Target> {
     let each = |pod: &Pod| {
         let backend = |address, &port| Backend {

@@ -1,4 +1,4 @@
-//! What a gateway wants to know of a pod.
+//! The fields of a pod that the gateway uses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "Written")]
 pub(super) struct Pod {
-    /// `None` while it is not ready, and when it is being deleted.
+    /// `None` while the pod is not ready or is being deleted.
     pub(super) ready_at: Option<IpAddr>,
     pub(super) labels: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Slots of the RAM tier: which block has which slot, the same on every rank.
+//! Slot index of the RAM tier: maps blocks to slots, identically on every rank.
 
 mod options;
 #[cfg(test)]
@@ -12,16 +12,16 @@ use super::cache_policy::CachePolicy;
 use super::key::{Named, Table};
 use super::tree::{Chain, Id};
 
-/// Answer of [`TierIndex::admit`] for a block that is not to be stored.
+/// Result of [`TierIndex::admit`] for a block that is not admitted.
 pub const REFUSED: i64 = -1;
-/// Answer of [`TierIndex::admit`] for a block that is stored, or being stored.
+/// Result of [`TierIndex::admit`] for a block that is already stored or being stored.
 pub const PRESENT: i64 = -2;
 
-/// State of one slot. `storing`, `pinned` and each hold are one lock of its entry.
+/// State of one slot. `storing`, `pinned` and each hold count as one lock of its entry.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     storing: bool,
-    /// Forgotten while a store or load is in flight: not found, and free when those have ended.
+    /// Removed while a store or load is in flight: not found by lookups, and freed when those end.
     pending_free: bool,
     pinned: bool,
     holds: u32,
@@ -43,20 +43,20 @@ impl Slot {
 
 /// An index of `slots` slots, numbered from 0.
 ///
-/// A digest is stored in two steps: [`admit`](Self::admit) gives it a slot,
-/// [`commit`](Self::commit) makes it readable. A slot with a store in flight, a hold or a pin is
-/// never given to another digest. Operations take O(log n) for each block at most.
+/// A store has two steps: [`admit`](Self::admit) assigns a slot, [`commit`](Self::commit) makes it
+/// readable. A slot with a store in flight, a hold or a pin is never reassigned. Operations take
+/// O(log n) per block at most.
 pub struct TierIndex {
     policy: CachePolicy<Digest>,
     slots: Vec<Slot>,
     limits: Limits,
-    /// Digests to keep, present or not.
+    /// Pinned digests, present or not.
     pins: Table<Digest, ()>,
     evictions: u64,
     refused: u64,
-    /// Entries of the chain at hand.
+    /// Scratch space for the entries of a chain.
     run: Vec<Id>,
-    /// What has left since the last admission began, and was not taken.
+    /// Digests that have left since the last admission and are not yet reported.
     left: Vec<Digest>,
 }
 
@@ -69,7 +69,7 @@ struct Limits {
 
 impl TierIndex {
     /// # Errors
-    /// `Option` when a value is out of its range.
+    /// `Option` if a value is out of range.
     pub fn new(options: &IndexOptions) -> Result<Self, IndexError> {
         let &IndexOptions {
             slots,
@@ -100,9 +100,9 @@ impl TierIndex {
         })
     }
 
-    /// Puts the slots of the longest readable run of `digests` from `start` on into `found`, and
-    /// counts one request for all of `digests`: call it once for each request. Of the first `start`
-    /// blocks, which the caller has elsewhere, those that are present are used.
+    /// Puts the slots of the longest readable run of `digests` from `start` into `found`, and
+    /// counts one request for all of `digests`: call it once per request. The first `start` blocks
+    /// are held elsewhere by the caller; those present are marked as used.
     pub fn lookup(&mut self, digests: &[Digest], start: usize, found: &mut Vec<u32>) {
         let start = start.min(digests.len());
         self.policy.asked(digests, start);
@@ -127,17 +127,16 @@ impl TierIndex {
         self.policy.used(&self.run);
     }
 
-    /// How many leading `digests` are readable; counts as no request.
+    /// Number of leading `digests` that are readable; does not count as a request.
     pub fn peek(&self, digests: &[Digest]) -> usize {
         let leading = digests.iter().map_while(|digest| self.readable(digest));
         leading.count()
     }
 
-    /// Finds a slot for each of `digests`, consecutive blocks of one salt group that continue
-    /// `parent`: into `answers` goes the slot, [`PRESENT`] or [`REFUSED`]. Once a block is refused,
-    /// so are those that continue it. An absent `parent` may be in the pool. `awaited` blocks pass
-    /// the admission filter. A group at its quota evicts entries of its own; blocks without a salt
-    /// have no quota.
+    /// Assigns a slot to each of `digests`, consecutive blocks of one salt group after `parent`:
+    /// `answers` gets the slot, [`PRESENT`] or [`REFUSED`]. After a refused block all later ones
+    /// are refused. An absent `parent` may be in the pool. `awaited` blocks bypass the admission
+    /// filter. A group at its quota evicts its own entries; unsalted blocks have no quota.
     pub fn admit(
         &mut self,
         digests: &[Digest],
@@ -164,7 +163,7 @@ impl TierIndex {
         answers.resize(digests.len(), REFUSED);
     }
 
-    /// The entry, with a lock for the chain; None when it is refused.
+    /// The entry, locked for the chain; None if refused.
     fn place(&mut self, digest: &Digest, awaited: bool) -> Option<(Id, i64)> {
         let (id, answer) = match self.policy.tree.find(digest) {
             Some(id) if self.slots[id as usize].pending_free => return None,
@@ -173,7 +172,7 @@ impl TierIndex {
                 if !self.make_room(digest, awaited) {
                     return None;
                 }
-                // This lock is that of the store.
+                // The lock of the store.
                 let id = self.policy.tree.insert_locked(*digest, 1);
                 let slot = Slot {
                     storing: true,
@@ -194,8 +193,8 @@ impl TierIndex {
         Some((id, answer))
     }
 
-    /// Whether there is room for one more: not where all that could leave for it is held, pinned or
-    /// of another group, or preferred by the filter.
+    /// Frees a slot if needed; false if all candidates are held, pinned, of another group, or
+    /// preferred by the filter.
     fn make_room(&mut self, digest: &Digest, awaited: bool) -> bool {
         let own = group(digest);
         let bounded = self.limits.of_group < self.limits.slots && own != UNSALTED;
@@ -217,18 +216,18 @@ impl TierIndex {
         true
     }
 
-    /// Makes `digests` readable: their bytes are in their slots.
+    /// Makes `digests` readable, after their bytes were written.
     ///
     /// # Errors
-    /// `NotStoring`; then nothing has changed.
+    /// `NotStoring`, with nothing changed.
     pub fn commit(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
         self.end_stores(digests, true)
     }
 
-    /// Frees the slots of `digests`, whose bytes did not arrive.
+    /// Frees the slots of `digests` after a failed store.
     ///
     /// # Errors
-    /// `NotStoring`; then nothing has changed.
+    /// `NotStoring`, with nothing changed.
     pub fn abandon(&mut self, digests: &[Digest]) -> Result<(), IndexError> {
         self.end_stores(digests, false)
     }
@@ -258,11 +257,10 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Keeps the contents of `slots` until they are released, for loads in flight; holds are
-    /// counted.
+    /// Holds `slots` for loads in flight until they are released; holds are counted.
     ///
     /// # Errors
-    /// `EmptySlot` when one is not readable; then nothing has changed.
+    /// `EmptySlot` if one is not readable, with nothing changed.
     pub fn hold(&mut self, slots: &[u32]) -> Result<(), IndexError> {
         let readable = |slot: u32| {
             self.policy.tree.is_present(slot) && self.slots[slot as usize].is_readable()
@@ -278,10 +276,10 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Ends one hold of each of `slots`.
+    /// Releases one hold of each of `slots`.
     ///
     /// # Errors
-    /// `NotHeld`; those before it in the list are released.
+    /// `NotHeld`; earlier ones in the list are released.
     pub fn release(&mut self, slots: &[u32]) -> Result<(), IndexError> {
         for &id in slots {
             let slot = self.slots.get_mut(id as usize);
@@ -298,11 +296,11 @@ impl TierIndex {
         Ok(())
     }
 
-    /// Pins `digests`, now or once they are stored. Give all blocks of a prefix: a present block
-    /// keeps those before it. Returns how many are present.
+    /// Pins `digests`, now or once they are stored. Pass all blocks of a prefix: a present block
+    /// keeps its predecessors. Returns the number present.
     ///
     /// # Errors
-    /// `PinShare` when more blocks would be pinned than may be; then nothing has changed.
+    /// `PinShare` if the limit of pins is exceeded, with nothing changed.
     pub fn pin(&mut self, digests: &[Digest]) -> Result<usize, IndexError> {
         let is_new = |digest: &&Digest| !self.pins.contains_key(&Named(**digest));
         let wanted = self.pins.len() + digests.iter().filter(is_new).count();
@@ -321,7 +319,7 @@ impl TierIndex {
         Ok(present)
     }
 
-    /// Unpins `digests`; those that are not pinned stay as they are.
+    /// Unpins `digests`; a no-op for digests that are not pinned.
     pub fn unpin(&mut self, digests: &[Digest]) {
         for digest in digests {
             self.pins.remove(&Named(*digest));
@@ -331,8 +329,8 @@ impl TierIndex {
         }
     }
 
-    /// Forgets `digests`, pinned or not. A slot with a load or store in flight is free when that
-    /// ends. Returns how many were present.
+    /// Removes `digests`, pinned or not. A slot with a load or store in flight is freed when that
+    /// ends. Returns the number that were present.
     pub fn remove(&mut self, digests: &[Digest]) -> usize {
         let mut count = 0;
         for digest in digests {
@@ -345,7 +343,7 @@ impl TierIndex {
         count
     }
 
-    /// Forgets all blocks and pins, or those of one salt group. Returns how many blocks.
+    /// Removes all blocks and pins, or those of one salt group. Returns the number of blocks.
     pub fn clear(&mut self, of: Option<Group>) -> usize {
         let named = |digest: &Digest| of.is_none_or(|of| group(digest) == of);
         self.pins.retain(|pin, ()| !named(&pin.0));
@@ -356,13 +354,12 @@ impl TierIndex {
         ids.len()
     }
 
-    /// Blocks that were readable, or have been committed, and are not any more: by the calls since
-    /// the last admission began or since this was called.
+    /// Takes the blocks that have left since the start of the last admission or the last call.
     pub fn take_left(&mut self) -> Vec<Digest> {
         std::mem::take(&mut self.left)
     }
 
-    /// Present state, and evictions since the start.
+    /// Current state, and counters since the start.
     pub fn stats(&self) -> IndexStats {
         IndexStats {
             used: self.policy.len(),
@@ -413,10 +410,10 @@ impl TierIndex {
         self.slots[id as usize] = Slot::default();
     }
 
-    /// Checks the index, for tests.
+    /// Checks the invariants, for tests.
     ///
     /// # Errors
-    /// The first contradiction.
+    /// The first violation.
     pub fn check(&self) -> Result<(), String> {
         let (tree, limits) = (&self.policy.tree, self.limits);
         tree.audit()?;

@@ -7,25 +7,25 @@ use crate::eviction::cache_policy::Rule;
 pub struct IndexOptions {
     /// Slots, at least 1.
     pub slots: usize,
-    /// Share of the slots that one salt group may have, above 0; 1: no bound.
+    /// Maximum share of the slots per salt group, above 0; 1: unlimited.
     pub quota: f64,
-    /// Share of the slots that may be pinned.
+    /// Maximum share of the slots that may be pinned.
     pub pin_share: f64,
-    /// Rule of eviction.
+    /// Eviction rule.
     pub rule: Rule,
 }
 
-/// A call that was refused; nothing was changed.
+/// A rejected call.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum IndexError {
-    /// An option out of its range.
+    /// An option out of range.
     #[error("{name} is {value}; expected {expected}")]
     Option {
         name: &'static str,
         value: f64,
         expected: &'static str,
     },
-    /// The slot holds nothing readable.
+    /// The slot is not readable.
     #[error("slot {slot} holds nothing; there are {slots} slots")]
     EmptySlot { slot: u32, slots: usize },
     /// More releases than holds.
@@ -34,7 +34,7 @@ pub enum IndexError {
     /// No store of this digest is in flight.
     #[error("{0} is not being stored: it was not admitted, or its store has ended already")]
     NotStoring(String),
-    /// More pins than the tier allows.
+    /// Too many pins.
     #[error(
         "{wanted} pinned blocks, {most} are allowed; unpin something or allow pins a larger share \
          of the tier"
@@ -42,20 +42,20 @@ pub enum IndexError {
     PinShare { wanted: usize, most: usize },
 }
 
-/// Present state, and evictions since the start.
+/// Current state, and counters since the start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexStats {
-    /// Slots that hold a block, or are being stored to.
+    /// Slots that hold a block or are being stored to.
     pub used: usize,
     pub pinned: usize,
     pub evictions: u64,
-    /// Blocks that got no slot.
+    /// Blocks that were not admitted.
     pub refused: u64,
-    /// Whether the admission filter applies at present.
+    /// Whether the admission filter is active.
     pub gated: bool,
 }
 
-/// An error unless `holds`.
+/// Returns an error unless `holds`.
 pub(super) fn check(
     name: &'static str,
     value: f64,

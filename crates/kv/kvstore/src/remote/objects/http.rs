@@ -1,6 +1,5 @@
-//! How object stores are spoken to: HTTP/1.1 by the client that the rest of Penstock is built on.
-//! The one that `object_store` would bring weighs as much as everything else in this crate several
-//! times over.
+//! HTTP/1.1 client for object stores, based on the client that the rest of Penstock uses; the
+//! default one of `object_store` is several times as large as this crate.
 
 use std::time::Duration;
 
@@ -18,15 +17,15 @@ use object_store::client::{
 };
 use tokio_rustls::rustls::ClientConfig;
 
-/// Less than servers keep one: the least of the usual ones is 5 s.
+/// Idle time-out of connections, below that of servers (5 s at least).
 const IDLE: Duration = Duration::from_secs(4);
 const AGENT: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
 
-/// Makes clients for `object_store`: one for the store, more for where its credentials come from.
+/// Creates clients for `object_store`: one for the store, more for its credential providers.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) tls: ClientConfig,
-    /// How long one connection may take.
+    /// Connect time-out.
     pub(super) connect: Duration,
 }
 

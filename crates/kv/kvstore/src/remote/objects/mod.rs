@@ -1,6 +1,6 @@
-//! Parts as objects: S3 and what speaks like it, Google Cloud Storage, Azure.
+//! Parts as objects in S3-compatible stores, Google Cloud Storage or Azure.
 //!
-//! Nothing is evicted here: the bucket's own lifecycle rules bound it.
+//! There is no eviction here; the bucket's lifecycle rules bound its size.
 
 mod http;
 mod place;
@@ -25,9 +25,9 @@ use crate::format::HEADER_BYTES;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
-/// Requests of one call that are under way at the same time.
+/// Maximum concurrent requests of one call.
 const AT_ONCE: usize = 32;
-/// Threads that carry the bytes of all calls; the callers' threads copy and check them.
+/// Threads for the network transfers of all calls; the callers' threads copy and verify.
 const THREADS: usize = 2;
 
 /// A tier in an object store.
@@ -117,7 +117,7 @@ impl Objects {
         ))
     }
 
-    /// Runs to its end on this thread, or to the limit.
+    /// Runs to completion on this thread, up to the time-out.
     fn call<T, E: Into<Trouble>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -157,7 +157,7 @@ impl Objects {
         filling.verify(&self.names, key).map_err(Trouble::Damaged)
     }
 
-    /// Deletes what is under `root` and has a name there that begins with `start`.
+    /// Deletes all objects under `root` whose names begin with `start`.
     fn remove_below(&self, root: &Path, start: &str) -> Result<(), TierError> {
         let start = format!("{root}/{start}");
         let parts = self.store.list(Some(root));
@@ -175,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// No error when it is not there.
+    /// Deletes an object; a missing one is not an error.
     async fn delete(&self, path: &Path) -> Result<(), Error> {
         match self.store.delete(path).await {
             Err(Error::NotFound { .. }) => Ok(()),
@@ -193,7 +193,7 @@ impl Tier for Objects {
         let path = self.part(key);
         let done = self.call(self.fetch(key, &path, into));
         if matches!(done, Err(TierError::Damaged(_))) {
-            // if this fails the part stays, is found damaged again and deleted then
+            // best effort: if it fails, the part is found damaged and deleted at the next load
             let _ = self.call(self.delete(&path));
         }
         done
@@ -231,7 +231,7 @@ impl Tier for Objects {
     }
 }
 
-/// Why a request did not succeed.
+/// Why a request failed.
 enum Trouble {
     Store(Error),
     Damaged(String),
@@ -259,8 +259,8 @@ impl Trouble {
     }
 }
 
-/// What happened, shortened, for servers answer errors with documents; and what was at the root of
-/// it, which clients leave out.
+/// The error text, shortened because servers return whole documents, plus its root cause, which
+/// clients omit.
 fn told(error: &Error) -> String {
     const ENOUGH: usize = 600;
     let mut text = error.to_string();
@@ -288,14 +288,14 @@ fn full(error: &Error) -> bool {
     }) {
         return true;
     }
-    // of S3 servers that have disks of their own; S3 itself is never full
+    // errors of S3-compatible servers with finite disks; S3 itself is never full
     let text = error.to_string();
     ["StorageFull", "507 Insufficient Storage", "QuotaExceeded"]
         .iter()
         .any(|words| text.contains(words))
 }
 
-/// A runtime that does not wait for what hangs when it goes.
+/// A runtime whose drop does not wait for hanging tasks.
 struct Threads(Option<Runtime>);
 
 impl Threads {

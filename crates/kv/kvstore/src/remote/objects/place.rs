@@ -1,4 +1,4 @@
-//! From a URL and options to an object store.
+//! Builds an object store from a URL and options.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -19,18 +19,18 @@ use crate::remote::tls;
 
 /// An object store and its options.
 pub(super) struct Place {
-    /// The URL, for people.
+    /// The URL for display.
     pub(super) name: String,
     pub(super) store: Arc<dyn ObjectStore>,
-    /// In front of every name.
+    /// Prefix of every name.
     pub(super) prefix: Path,
-    /// How long a call may take, with what it repeats.
+    /// Time-out of a call, including retries.
     pub(super) answer: Duration,
-    /// Remedy for when the first request fails.
+    /// Remedy if the first request fails.
     pub(super) hint: &'static str,
 }
 
-/// Options that are ours; the others are those of the `object_store` crate for the URL's scheme.
+/// Own options; the rest are those of the `object_store` crate for the URL's scheme.
 struct Own {
     connect: Duration,
     answer: Duration,
@@ -59,7 +59,7 @@ macro_rules! configured {
 }
 
 impl Place {
-    /// An error is what is wrong, with the remedy.
+    /// The error describes the problem and the remedy.
     pub(super) fn new(url: &str, options: &BTreeMap<String, String>) -> Result<Self, String> {
         let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
         let (scheme, prefix) = ObjectStoreScheme::parse(&url).map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ impl Own {
 
     fn connector(&self) -> Result<Connector, String> {
         let tls = match tls::client(self.authorities.as_deref().map(FilePath::new)) {
-            // a store inside the house needs no authorities
+            // an unencrypted local store needs no CA certificates
             Err(_) if self.allow_http && self.authorities.is_none() => tls::unbelieving()?,
             other => other?,
         };
@@ -149,7 +149,7 @@ impl Own {
         })
     }
 
-    /// Few and quick: a store that does not answer must be seen to, not waited for.
+    /// Few, quick retries: an unresponsive store must be reported rather than waited for.
     fn retry(&self) -> RetryConfig {
         RetryConfig {
             backoff: BackoffConfig {
@@ -165,9 +165,8 @@ impl Own {
 
 type Options = BTreeMap<String, String>;
 
-/// Payloads are signed where the connection is not encrypted, unless an option turns that off.
-/// Elsewhere that protects nothing and takes a third of what a store costs; what is read is
-/// verified in any case.
+/// Payloads are signed on unencrypted connections, unless an option disables it. With TLS, signing
+/// adds no protection but a third of the cost of a store; reads are verified in any case.
 fn signing(options: &Options, own: &Own) -> Options {
     const NAME: &str = "unsigned_payload";
     let mut options = options.clone();
@@ -198,12 +197,12 @@ fn s3_hint(options: &Options) -> &'static str {
     }
 }
 
-/// The URL without what may be secret.
+/// The URL without possible secrets.
 fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    // refused for URLs that have no host; those have no password
+    // fails for URLs without a host, which have no password
     let _ = url.set_password(None);
     url.to_string()
 }

@@ -1,4 +1,4 @@
-//! Where a Redis is and who asks: the URL of `--kv-tier`.
+//! Redis address and credentials, parsed from the URL of `--kv-tier`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// A Redis URL taken apart.
+/// A parsed Redis URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) place: Place,
@@ -16,14 +16,14 @@ pub(super) struct Address {
     pub(super) database: u32,
 }
 
-/// How to get there.
+/// Transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Tcp {
         host: String,
         port: u16,
     },
-    /// TLS over TCP; authorities from a PEM file, else the platform's.
+    /// TLS over TCP; CA certificates from a PEM file, else the platform's.
     Tls {
         host: String,
         port: u16,
@@ -32,7 +32,7 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// Without what must not be logged.
+/// Omits secrets, for logs.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database;
@@ -50,10 +50,10 @@ impl fmt::Display for Address {
 
 impl Address {
     /// `redis://[user][:password@]host[:port][/database]`, `rediss://` the same with TLS and
-    /// `?ssl_ca_certs=FILE`, `unix://[user:password@]/path[?db=N]`. Valkey's and others' names for
-    /// them too. User and password may be percent-encoded.
+    /// `?ssl_ca_certs=FILE`, `unix://[user:password@]/path[?db=N]`, and Valkey's aliases. User and
+    /// password may be percent-encoded.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        // A socket has no host, which the syntax of URLs wants behind a password.
+        // A Unix socket has no host, but URL syntax requires one after a password.
         let url = Url::parse(&text.replacen("@/", "@localhost/", 1));
         let url = url.map_err(|error| error.to_string())?;
         let (mut database, mut authorities) = (None, None);

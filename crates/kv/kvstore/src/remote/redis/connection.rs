@@ -1,8 +1,7 @@
-//! One conversation with a Redis: commands out, replies in, payloads straight from and to the
-//! caller's slices.
+//! A Redis connection: commands, replies, and payloads directly from and to the caller's slices.
 //!
-//! RESP2 by hand (redis.io, "Redis serialization protocol specification"): what a client library
-//! would add here is a copy of every payload in each direction.
+//! RESP2 by hand (redis.io, "Redis serialization protocol specification"): a client library would
+//! copy every payload in each direction.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Arc;
@@ -16,22 +15,23 @@ use super::socket::Socket;
 use crate::format::{HEADER_BYTES, HeaderPage};
 use crate::remote::slices::Filling;
 
-/// The longest line of a reply that is believed.
+/// Maximum length of a reply line in bytes.
 const LINE_BYTES: u64 = 16 << 10;
-/// The longest name that a listing brings.
+/// Maximum length of a key in a listing in bytes.
 const KEY_BYTES: i64 = 16 << 10;
-/// Replies within a reply, at most.
+/// Maximum number of elements in an array reply, and its nesting depth.
 const MOST: i64 = 1 << 16;
 const DEPTH: usize = 2;
 
-/// Why a command did not succeed.
+/// Why a command failed.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     Io(io::Error),
-    /// An error reply, as Redis worded it; the connection goes on.
+    /// An error reply, in Redis' words; the connection stays usable.
     Said(String),
-    /// What came is no part, or not the one asked for; the connection stands in the middle of it.
+    /// The reply is not the requested part; the connection is unusable, as it stopped in the middle
+    /// of a reply.
     Damaged(String),
 }
 
@@ -50,21 +50,21 @@ pub(super) enum Reply {
     Many(Vec<Reply>),
 }
 
-/// A connection that was let in.
+/// An authenticated connection.
 pub(super) struct Connection {
     stream: BufReader<Socket>,
     limits: RedisLimits,
 }
 
 impl Connection {
-    /// Connects, identifies itself and chooses the database.
+    /// Connects, authenticates and selects the database.
     pub(super) fn open(
         address: &Address,
         tls: Option<&Arc<ClientConfig>>,
         limits: RedisLimits,
     ) -> Result<Self, Trouble> {
         let socket = Socket::open(&address.place, tls, &limits)?;
-        // holds the reply's line and the header in front of a payload; larger reads go past it
+        // sized for a reply line and a payload's header; larger reads bypass it
         let stream = BufReader::with_capacity(HEADER_BYTES + 64, socket);
         let mut connection = Self { stream, limits };
         if let Some(password) = &address.password {
@@ -80,8 +80,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends all commands at once and returns their replies; the first error reply, after all were
-    /// read.
+    /// Pipelines all commands and returns their replies; if any is an error, the first one, after
+    /// reading all.
     pub(super) fn ask(&mut self, commands: &[&[&[u8]]]) -> Result<Vec<Reply>, Trouble> {
         let mut request = Vec::new();
         commands
@@ -91,8 +91,8 @@ impl Connection {
         self.replies(commands.len(), DEPTH)
     }
 
-    /// Sends `before`, then a command whose last word is `header` and `payload`, then `after`;
-    /// returns the replies to all.
+    /// Pipelines `before`, a command whose last argument is `header` and `payload`, and `after`;
+    /// returns all replies.
     pub(super) fn ask_with_payload(
         &mut self,
         before: &[&[&[u8]]],
@@ -114,8 +114,8 @@ impl Connection {
         self.replies(before.len() + 1 + after.len(), DEPTH)
     }
 
-    /// Sends a command that is answered with a part of `payload_bytes`, which goes to `filling`.
-    /// False when there is none.
+    /// Sends a command whose reply is a part of `payload_bytes`, which goes to `filling`. False if
+    /// it does not exist.
     pub(super) fn fetch(
         &mut self,
         words: &[&[u8]],
@@ -154,7 +154,7 @@ impl Connection {
         Ok(socket.flush()?)
     }
 
-    /// So many replies; the first error reply, after all were read.
+    /// Reads `count` replies; if any is an error, the first one, after reading all.
     fn replies(&mut self, count: usize, depth: usize) -> Result<Vec<Reply>, Trouble> {
         let mut replies = Vec::new();
         let mut said = None;
@@ -168,8 +168,8 @@ impl Connection {
         said.map_or(Ok(replies), |error| Err(Trouble::Said(error)))
     }
 
-    /// A transaction answers with replies within a reply, SCAN with replies within these. More do
-    /// not come.
+    /// Reads a reply. Transactions return nested replies, SCAN within them one level more; deeper
+    /// nesting is rejected.
     fn reply(&mut self, depth: usize) -> Result<Reply, Trouble> {
         let (kind, line) = self.line()?;
         if kind != b'*' {
@@ -206,7 +206,7 @@ impl Connection {
         Ok(Reply::Text(text))
     }
 
-    /// The start of a reply that is a payload: its length, or that there is none.
+    /// Reads the length of a payload reply; `None` for a nil reply.
     fn length(&mut self) -> Result<Option<usize>, Trouble> {
         let (kind, line) = self.line()?;
         match kind {
@@ -216,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// The first byte of a line and what follows it.
+    /// Reads a line: its type byte and the rest.
     fn line(&mut self) -> io::Result<(u8, String)> {
         let mut line = Vec::new();
         (&mut self.stream)

@@ -5,9 +5,9 @@ use std::time::Duration;
 /// Time-outs of a [`Redis`](super::Redis).
 #[derive(Clone, Copy, Debug)]
 pub struct RedisLimits {
-    /// To connect, for each address of the name.
+    /// Connect time-out per address of the host.
     pub connect: Duration,
-    /// For a call with its whole payload, and for TLS and `AUTH` before the first.
+    /// Time-out of a call with its payload, and of TLS and `AUTH` before the first call.
     pub answer: Duration,
 }
 

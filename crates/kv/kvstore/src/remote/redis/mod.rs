@@ -1,8 +1,8 @@
 //! Parts in a Redis or Valkey server.
 //!
-//! A chunk is one hash, its parts are the fields: so the server's own eviction (`maxmemory-policy
-//! allkeys-lru`) takes chunks whole, a time to live is that of the chunk, and forgetting a chunk is
-//! one `UNLINK`. Clusters are not supported.
+//! A chunk is a hash with its parts as fields: so the server's eviction (`maxmemory-policy
+//! allkeys-lru`) removes whole chunks, a time to live applies to the chunk, and a removal is a
+//! single `UNLINK`. Clusters are not supported.
 
 mod address;
 mod connection;
@@ -24,7 +24,7 @@ use super::tls;
 use crate::key::{Digest, Group, PartKey, StoreIdentity};
 use crate::tier::{StartError, Tier, TierError};
 
-/// Connections that are kept for the next call; more are opened when more threads call at once.
+/// Maximum number of pooled idle connections.
 const IDLE: usize = 16;
 
 /// A tier in a Redis or Valkey server.
@@ -33,7 +33,7 @@ pub struct Redis {
     address: Address,
     tls: Option<Arc<ClientConfig>>,
     limits: RedisLimits,
-    /// Seconds that a chunk is kept after its last part was stored.
+    /// Time to live of a chunk in seconds, renewed by each store to it.
     ttl: Option<String>,
     names: Names,
     idle: Mutex<Vec<Connection>>,
@@ -85,8 +85,8 @@ impl Redis {
         Ok(tier)
     }
 
-    /// Calls with a connection. One that was idle may have been closed since: then once more with a
-    /// new one.
+    /// Calls with a pooled connection. If the server has closed it meanwhile, retries with a new
+    /// one.
     fn with<T>(
         &self,
         mut call: impl FnMut(&mut Connection) -> Result<T, Trouble>,
@@ -94,7 +94,7 @@ impl Redis {
         let idle = self.idle().pop();
         if let Some(mut connection) = idle {
             match call(&mut connection) {
-                // those beside it were closed with it
+                // the server has likely closed the other idle connections as well
                 Err(Trouble::Io(error)) if closed(&error) => self.idle().clear(),
                 done => return self.done(connection, done),
             }
@@ -105,7 +105,7 @@ impl Redis {
         self.done(connection, done)
     }
 
-    /// Keeps the connection if it can go on.
+    /// Returns the connection to the pool if it is still usable.
     fn done<T>(&self, connection: Connection, done: Result<T, Trouble>) -> Result<T, TierError> {
         if matches!(done, Ok(_) | Err(Trouble::Said(_))) {
             let mut idle = self.idle();
@@ -139,7 +139,7 @@ impl Redis {
         }
     }
 
-    /// Whether the part is there; then its chunk counts as just stored.
+    /// Whether the part exists; if so, renews the time to live of its chunk.
     fn touch(&self, chunk: &str, part: &str) -> Result<bool, TierError> {
         let (chunk, part) = (chunk.as_bytes(), part.as_bytes());
         let exists: &[&[u8]] = &[b"HEXISTS", chunk, part];
@@ -153,10 +153,10 @@ impl Redis {
         Ok(replies.first() == Some(&Reply::Number(1)))
     }
 
-    /// A damaged part must not be found again.
+    /// Deletes a damaged part, so that it is not found again.
     fn drop_damaged(&self, chunk: &str, part: &str) {
         let command: &[&[u8]] = &[b"HDEL", chunk.as_bytes(), part.as_bytes()];
-        // if this fails the part stays, is found damaged again and deleted then
+        // best effort: if it fails, the part is found damaged and deleted at the next load
         let _ = self.with(|connection| connection.ask(&[command]));
     }
 }
@@ -202,7 +202,7 @@ impl Tier for Redis {
         match &self.ttl {
             None => self
                 .with(|connection| connection.ask_with_payload(&[], words, (&header, from), &[]))?,
-            // both or none: a chunk that expires must not stay because we died between
+            // atomic: a crash in between must not leave a chunk without expiry
             Some(ttl) => self.with(|connection| {
                 let after: [&[&[u8]]; 2] =
                     [&[b"EXPIRE", chunk.as_bytes(), ttl.as_bytes()], &[b"EXEC"]];
@@ -284,7 +284,7 @@ fn scanned(replies: &[Reply]) -> Option<(&str, Vec<&str>)> {
     Some((cursor, keys.collect::<Option<_>>()?))
 }
 
-/// Whether the server had closed the connection, so that the call may be repeated.
+/// Whether the server had closed the connection, so that the call may be retried.
 fn closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(

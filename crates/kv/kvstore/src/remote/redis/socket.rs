@@ -1,5 +1,4 @@
-//! The bytes under a connection: TCP, TLS or a Unix socket, none of which may be waited for too
-//! long.
+//! Byte stream of a connection: TCP, TLS or Unix socket, with deadlines.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,7 +12,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::address::Place;
 use super::limits::RedisLimits;
 
-/// A socket whose reads and writes fail with `TimedOut` once the deadline is past.
+/// A socket whose reads and writes fail with `TimedOut` after the deadline.
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
     deadline: Instant,
@@ -24,7 +23,7 @@ trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 impl Socket {
-    /// `tls` is there for a place that needs it.
+    /// `tls` is required for TLS places.
     pub(super) fn open(
         place: &Place,
         tls: Option<&Arc<ClientConfig>>,
@@ -46,7 +45,7 @@ impl Socket {
         Ok(Self { stream, deadline })
     }
 
-    /// All that is read and written from now on has until then.
+    /// Sets the deadline for all further reads and writes.
     pub(super) fn until(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
@@ -66,7 +65,7 @@ fn unix(path: &std::path::Path, answer: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Tries the addresses of the name in order.
+/// Tries the addresses of the host in order.
 fn tcp(host: &str, port: u16, limits: &RedisLimits) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -83,7 +82,7 @@ fn tcp(host: &str, port: u16, limits: &RedisLimits) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// A socket's own timeout shows as `WouldBlock`.
+/// Maps `WouldBlock`, which a socket's own time-out returns, to `TimedOut`.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
