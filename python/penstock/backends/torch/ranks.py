@@ -21,7 +21,7 @@ Wiring = dict[str, Any]
 
 class PrevStage(Protocol):
     def receive(self, like: Tensor) -> Tensor:
-        """Rows of the residual stream, flattened, with the type and device of `like`."""
+        """Rows of the residual stream, as wide as `like` (a norm's weight) and on its device."""
 
 
 class NextStage(Protocol):
@@ -60,7 +60,7 @@ class Ranks:
             self.group.close()
 
     def receive(self, rows: int, like: Tensor) -> Tensor:
-        """Rows of the residual stream from the stage before, like those of a norm's weight."""
+        """Residual stream from the previous stage. ConnectionError if it has not `rows` rows."""
         assert self.before is not None
         found = self.before.receive(like)
         if len(found) != rows:
