@@ -104,7 +104,7 @@ class Rules:
         return sum(map(len, columns))
 
     def after(self, drafts: Sequence[int]) -> Rules:
-        """A copy of these rules with `drafts` appended to the output; self if that changes nothing."""
+        """These rules with `drafts` appended to the output; self if that changes nothing."""
         if not drafts or not self.needs_history:
             return self
         own = Rules.__new__(Rules)
@@ -233,7 +233,7 @@ Places = tuple[Tensor, Tensor] | None
 
 
 def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) -> None:
-    """Mask all but the allowed tokens in the rows `restricted`, and the tokens `never` in any row."""
+    """Mask all but `allowed` in the rows `restricted`, and mask `never` in all rows."""
     if len(restricted):
         kept = None if allowed is None else logits[allowed]
         logits.index_fill_(0, restricted.long(), NEVER)

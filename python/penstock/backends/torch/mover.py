@@ -215,7 +215,7 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
 
     def _begin_removals(self) -> None:
-        """Submit removals whose earlier stores are submitted: the native mover keeps their order."""
+        """Submit removals whose earlier stores are submitted; the native mover keeps the order."""
         waiting = []
         for removal, stores in self._removals:
             stores &= self._new_stores
