@@ -27,8 +27,8 @@ pub(crate) struct Mlp {
 
 /// A mixture of experts.
 pub(crate) struct Mixture {
-    /// Logits of all experts, and of the shared expert's gate if it has one; in f32, because a small
-    /// error could select another expert.
+    /// Logits of all experts, and of the shared expert's gate if it has one. In f32: a small error
+    /// could select another expert.
     pub(crate) router: Linear,
     pub(crate) routing: Routing,
     pub(crate) experts: Experts,
