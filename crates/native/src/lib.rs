@@ -1,5 +1,4 @@
-//! `penstock._native`: what Python sees of the Rust rooms. Conversions only; nothing is decided
-//! here.
+//! `penstock._native`: Python bindings of the Rust crates. Conversions only, no logic.
 
 mod buffers;
 mod comm;

@@ -50,12 +50,12 @@ impl LoadRun {
         self.run.start().map_err(error)
     }
 
-    /// Nothing more will be added.
+    /// Declares that no more requests will be added.
     fn close(&self) {
         self.run.close();
     }
 
-    /// Sends nothing more and cuts what is open.
+    /// Stops sending, and aborts open requests.
     fn stop(&self) {
         self.run.stop();
     }

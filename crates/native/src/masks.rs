@@ -1,4 +1,4 @@
-//! Token masks of grammars, for a backend that draws in Python.
+//! Token masks of grammars, for a backend that samples in Python.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct SequenceMasks {
     native: Arc<Constraint>,
 }
 
-/// What a row is drawn with, or what its result is without a draw.
+/// The mask to sample a row with, or the row's result if it is not sampled.
 #[derive(IntoPyObject)]
 pub(crate) enum Answer<'py> {
     Mask(Bound<'py, PyBytes>),

@@ -1,4 +1,4 @@
-//! Steps of the decoder: plans in, results out, the GIL released while they are waited for.
+//! Decoder steps: plans in, results out. Waits release the GIL.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ impl StepFuture {
     }
 }
 
-/// A decoder's error as the exception that it is in Python.
+/// Converts a decoder's error into its Python exception.
 pub(crate) fn error(e: DecoderError) -> PyErr {
     match e {
         DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),

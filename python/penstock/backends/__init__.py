@@ -1,4 +1,4 @@
-"""Backends: computation of plans on one device, by one rank. docs/adding-a-backend.md."""
+"""Backends execute the step plans of one rank on one device. docs/adding-a-backend.md."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 from penstock.model import ModelInfo
 
 GPU_BACKENDS = frozenset({"cuda"})
-"""Those whose ranks have a GPU each."""
+"""Backends with one GPU per rank."""
 OWN_SUMS = frozenset({"cuda", "torch"})
-"""Backends whose ranks sum without shared memory: they get streams."""
+"""Backends with their own all-reduce, over streams rather than shared memory."""
 TENSOR_ROWS = frozenset({"cuda", "torch"})
-"""Backends that give and take the rows between stages as tensors, where they are asked to."""
+"""Backends that can pass activations between pipeline stages as tensors."""
 
 
 class StepFuture(Protocol):
@@ -28,12 +28,12 @@ class StepFuture(Protocol):
 
 
 class KvMover(Protocol):
-    """Transfers between the KV pools and the tiers of one rank, beside the steps. Any error makes
-    the rank unusable; a transfer that fails is a result.
+    """Transfers between the KV pools and the tiers of one rank, concurrent with the steps. Any
+    exception makes the rank unusable; a failed transfer is reported as a result.
     """
 
     def submit(self, transfer: Transfer, /) -> None:
-        """Start a transfer. Never waits."""
+        """Start a transfer without blocking."""
 
     def take(self, timeout: float = 0.0, /) -> list[TransferResult]:
         """Results since the last call; waits at most `timeout` seconds for the first."""
@@ -46,22 +46,22 @@ class KvMover(Protocol):
 
 
 class Backend(Protocol):
-    """One rank's part of the model on one device: `load`, then `allocate`, then steps."""
+    """One rank's shard of the model on one device: `load`, then `allocate`, then steps."""
 
     facts: WorkerFacts
 
     def kv_spec(self) -> KvSpec:
-        """Shape of this rank's KV. Groups (by window) are the same on all ranks."""
+        """Shape of this rank's KV cache. Groups (by window) are the same on all ranks."""
 
     def free_memory(self) -> int:
-        """Bytes that this rank may allocate, now that its weights are loaded."""
+        """Bytes that this rank may allocate after its weights are loaded."""
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        """Make the KV pools, one count of blocks for each group. Called once, before any step."""
+        """Allocate the KV pools: the number of blocks per group. Called once, before any step."""
 
     def submit(self, plan: StepPlan) -> StepFuture:
-        """Start a step. ValueError, here or from the future, for a plan that cannot be computed;
-        any other error makes the backend unusable, ConnectionError where another rank was lost.
+        """Start a step. ValueError, here or from the future, for an invalid plan; any other error
+        makes the backend unusable (ConnectionError if another rank was lost).
         """
 
     def open_tiers(self, tiers: OpenTiers) -> KvMover:
@@ -72,19 +72,19 @@ class Backend(Protocol):
 
 
 class CarryingBackend(Backend, Protocol):
-    """A backend whose pipeline stages can be joined by the caller (Ray's compiled graphs).
+    """A backend that lets the caller connect its pipeline stages (Ray's compiled graphs).
 
-    A residual stream is bytes, or a tensor where the rank's wiring says "tensors".
+    A residual stream is bytes, or a tensor if the rank's wiring is "tensors".
     """
 
     def put(self, carried: Any, /) -> None:
-        """Hand in the residual stream of the previous stage, for the next plan. The device waits
-        for what the caller's stream has to do for a tensor.
+        """Pass in the residual stream of the previous stage, for the next plan. For a tensor, the
+        device first waits for the work pending on the caller's stream.
         """
 
     def fetch(self, timeout: float, /) -> Any:
-        """Take the residual stream of the oldest plan, for the next stage; once the plan's result
-        is there, a tensor is computed.
+        """Take the residual stream of the oldest plan, for the next stage. A tensor is computed
+        once the plan's result is available.
         """
 
 
@@ -105,8 +105,8 @@ def load_backend(
     rank: tuple[str, str] | None = None,
     report: Report = silent,
 ) -> CarryingBackend:
-    """Load the backend that `config.compute.backend` names: a module of this package, or the full
-    name of another one. PenstockError when there is none.
+    """Load the backend named by `config.compute.backend`: a module of this package, or the full
+    name of any other module. PenstockError if the import fails.
     """
     name = config.compute.backend
     full = name if "." in name else f"penstock.backends.{name}"
@@ -114,6 +114,6 @@ def load_backend(
         module = import_module(full)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{full}.".startswith(f"{error.name}."):
-            raise  # A module that the backend needs.
+            raise  # A dependency of the backend is missing.
         raise PenstockError(f"--device {name}: {error}") from error
     return cast(BackendModule, module).load(config, info, rank, report)

@@ -1,5 +1,5 @@
-"""What a rank on a GPU begins before torch is there, whose import takes about three seconds: files
-come into the page cache, and the driver makes its context.
+"""Start-up work of a GPU rank during the import of torch (about three seconds): read the weight
+files into the page cache, and create the driver's context.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from penstock.model.files import weight_map
 
 THREADS = 8
 CHUNK = 256 << 20
-"""Bytes of one call: an import holds Python's lock for most of a second at a time."""
+"""Bytes of one read. Large, because an import holds the GIL for most of a second at a time."""
 SCRATCH = 1 << 20
-"""Read to again and again, so that it stays in a core's cache."""
+"""Size of the buffer that all reads overwrite, small enough to stay in a core's cache."""
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
-    """Number of a rank among those of its host, whose GPU of that number it takes. A rank on Ray
-    sees its own alone.
+    """Local rank on its host, which is also the index of its GPU. 0 on Ray, where a rank sees its
+    own GPU only.
     """
     if rank is None or config.parallel.backend == "ray":
         return 0
@@ -40,7 +40,7 @@ def rank_of_host(config: EngineConfig, rank: tuple[str, str] | None) -> int:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Files of a checkpoint, a directory of safetensors or a GGUF file, in their order."""
+    """Files of a checkpoint (a directory of safetensors, or a GGUF file) in order."""
     if path.is_dir():
         index = path / "model.safetensors.index.json"
         if not index.is_file():
@@ -55,18 +55,18 @@ def weight_files(path: Path) -> list[Path]:
 
 @contextmanager
 def reading_ahead(path: Path, config: EngineConfig, rank: tuple[str, str] | None) -> Iterator[None]:
-    """Threads read a rank's part of the files meanwhile, as far as memory is free. What is wrong
-    with a file is for the load to find.
+    """Inside the block, threads read this rank's files into the page cache, up to half of the free
+    memory. Errors are ignored: the load reports them.
     """
     stage, stages = (0, 1) if rank is None else json.loads(rank[0])["stage"]
     try:
         files = weight_files(path)
-        # Layers lie in the files in their order, as near as it matters here.
+        # Assumes that the files hold the layers roughly in order.
         own = files[len(files) * stage // stages : -(-len(files) * (stage + 1) // stages)]
         chunks = deque(_chunks(own, available_memory() // 2))
     except (OSError, PenstockError):
         chunks = deque()
-    # Ranks of a host want the same pages: each begins at another place.
+    # Ranks of a host read the same pages: each starts at a different offset.
     ranks = config.parallel.most_ranks_on_a_node
     chunks.rotate(-(len(chunks) * (rank_of_host(config, rank) % ranks) // ranks))
     for number in range(min(THREADS, cpu_count(), len(chunks))):
@@ -104,7 +104,7 @@ def _read_all(chunks: deque[tuple[Path, int, int]]) -> None:
 
 
 def _read(descriptor: int, offset: int, size: int, scratch: memoryview) -> None:
-    """One call, which holds no lock of Python's."""
+    """Read in one system call, which releases the GIL."""
     if _is_cached(descriptor, offset, size):
         return
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_SEQUENTIAL)
@@ -112,7 +112,7 @@ def _read(descriptor: int, offset: int, size: int, scratch: memoryview) -> None:
 
 
 def _is_cached(descriptor: int, offset: int, size: int) -> bool:
-    """Whether pages at both ends and between them are in memory."""
+    """True if a sample of the range's pages, both ends included, is in the page cache."""
     page = memoryview(bytearray(1))
     inside = range(offset, offset + size, max(1, size // 8))
     try:
@@ -126,8 +126,8 @@ def _is_cached(descriptor: int, offset: int, size: int) -> bool:
 
 
 def open_context(index: int) -> None:
-    """Have the driver make the context of a GPU that torch will use, on a thread of its own. What
-    fails here fails again where it is reported.
+    """Create the CUDA context that torch will use, on a background thread. Errors are ignored: they
+    occur again in torch, which reports them.
     """
     threading.Thread(target=_open_context, args=(index,), name="context", daemon=True).start()
 
@@ -139,5 +139,5 @@ def _open_context(index: int) -> None:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
-        # Kept as long as the process: the context is the one of CUDA's runtime.
+        # Never released: the CUDA runtime uses this primary context until the process ends.
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

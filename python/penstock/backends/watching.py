@@ -1,5 +1,5 @@
-"""Progress of a load in native code, by a thread that looks at what it has read: the load waits for
-no report.
+"""Progress of a load in native code. A thread polls the count of bytes read, so that the load never
+waits for a report.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Protocol
 from penstock.core.progress import LoadProgress, Report
 
 LOOK = 0.25
-"""Seconds between two looks."""
+"""Poll interval in seconds."""
 
 
 class ReadCount(Protocol):
-    """Such as `penstock._native.ReadCount`."""
+    """Read counter, such as `penstock._native.ReadCount`."""
 
     @property
     def total(self) -> int:
@@ -29,7 +29,7 @@ class ReadCount(Protocol):
 
 @contextmanager
 def watched(count: ReadCount, report: Report) -> Iterator[None]:
-    """Report what is read in here."""
+    """Report the progress of `count` until the block ends."""
     ended = threading.Event()
     thread = threading.Thread(
         target=_watch, args=(count, report, ended), name="load progress", daemon=True
@@ -47,7 +47,7 @@ def _watch(count: ReadCount, report: Report, ended: threading.Event) -> None:
         if ended.wait(LOOK):
             return
     progress, seen, over = LoadProgress(count.total, report), 0, False
-    # The listener may be gone: the load finds that out by itself.
+    # If the listener is gone, the load itself raises the error.
     with suppress(ConnectionError):
         while not over:
             over = ended.wait(LOOK)

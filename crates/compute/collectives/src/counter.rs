@@ -1,4 +1,4 @@
-//! A counter in shared memory that one rank raises and others wait for.
+//! A monotonic counter in shared memory: one rank increments it, other ranks wait for a value.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use crate::error::Lost;
 use crate::memory::Memory;
 
-/// How long a wait spins. A sum of one row takes some 10 us and a missed sleep costs as much;
-/// longer waits belong to others.
+/// Spin time of a wait. A sum of one row takes about 10 us, as does a needless sleep; for longer
+/// waits the core is better left to other threads.
 const SPIN: Duration = Duration::from_micros(40);
-/// How often a sleeper checks for the end of the group.
+/// Interval at which a sleeper checks whether the group has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// At `offset`: the number, and how many sleep on it. Numbers wrap; distances stay far under 2^31.
+/// Two words at `offset`: the value, and the number of sleepers. Values wrap; distances stay far
+/// under 2^31.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter {
     offset: usize,
@@ -35,16 +36,16 @@ impl Counter {
     /// Publishes everything written before as step `value`.
     pub(crate) fn set(&self, memory: &Memory, value: u32) {
         let (number, sleepers) = self.words(memory);
-        // SeqCst orders the number before the look at the sleepers, as a sleeper counts itself
-        // before it looks at the number.
+        // SeqCst orders the store of the value before the load of the sleeper count; a sleeper
+        // increments that count before it loads the value.
         number.store(value, SeqCst);
         if sleepers.load(SeqCst) > 0 {
             wake(number);
         }
     }
 
-    /// Waits until the number has reached `value`; `rank` owns it. Gives up when the group is ended
-    /// or after `patience`.
+    /// Waits until the counter, owned by `rank`, reaches `value`. Fails if the group is ended, or
+    /// after `patience`.
     pub(crate) fn wait(
         &self,
         memory: &Memory,
@@ -78,7 +79,7 @@ impl Counter {
     }
 }
 
-/// Sleeps while the word is `seen`, at most [`LOOK`]; may wake early.
+/// Sleeps while the word equals `seen`, for at most [`LOOK`]. Spurious wake-ups are possible.
 fn sleep(word: &AtomicU32, seen: u32) {
     let limit = libc::timespec {
         tv_sec: 0,

@@ -9,17 +9,17 @@ pub enum Lost {
     /// A stream to another host failed.
     #[error("{0}")]
     Cut(String),
-    /// A wait took too long.
+    /// A wait timed out.
     #[error("rank {rank} said nothing for {seconds} s")]
     Silent {
         /// The rank that did not answer.
         rank: usize,
-        /// How long.
+        /// The time-out.
         seconds: u64,
     },
 }
 
-/// Shared memory could not be set up, or does not fit what is asked of it.
+/// Error of setting up or using a communication channel.
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
     /// The file could not be made, opened or mapped.
@@ -38,10 +38,10 @@ pub enum CommError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Not the key of a stream.
+    /// Malformed key of a stream.
     #[error("the key of a stream is 64 hexadecimal digits")]
     Key,
-    /// Another shape than the one it was made with.
+    /// The shape differs from the one in the file's header.
     #[error("shared memory at {path} was made for {found}, not for {expected}")]
     Shape {
         /// The file.
@@ -51,7 +51,7 @@ pub enum CommError {
         /// The shape expected.
         expected: String,
     },
-    /// More than a slot holds.
+    /// The message does not fit a slot.
     #[error("{len} bytes do not fit a slot of {capacity}")]
     TooLong {
         /// Bytes to send.

@@ -1,12 +1,12 @@
-//! The end of a group or ring, from outside.
+//! Ends a group or ring from outside.
 
 use std::path::Path;
 
 use crate::error::CommError;
 use crate::memory::Memory;
 
-/// A handle on a group or ring without a part in it: the watchdog of the ranks ends their waits
-/// with it when one is lost.
+/// A handle on a group or ring for a non-member: when a rank is lost, the watchdog uses it to end
+/// the other ranks' waits.
 pub struct Fence {
     memory: Memory,
 }

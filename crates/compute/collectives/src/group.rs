@@ -1,5 +1,5 @@
-//! The exchange of equal parts between the ranks of a tensor-parallel group, from which all-reduce
-//! and gather are made.
+//! Exchange of equal parts between the ranks of a tensor-parallel group: the basis of all-reduce
+//! and gather.
 //!
 //! ```text
 //! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: ... | ...
@@ -80,7 +80,7 @@ impl Group {
         unsafe { self.memory.floats(offset, self.capacity) }
     }
 
-    /// Hands this rank's part to the others and waits for theirs.
+    /// Publishes this rank's part and waits for the parts of the other ranks.
     ///
     /// # Errors
     /// The group was ended, or a rank did not answer in time.
@@ -109,7 +109,7 @@ impl Group {
     }
 }
 
-/// The parts of all ranks in one exchange; they stay as they are until this rank's next exchange.
+/// The parts of all ranks in one exchange, unchanged until this rank's next exchange.
 pub struct Parts<'a> {
     group: &'a Group,
 }

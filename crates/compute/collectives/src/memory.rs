@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::error::CommError;
 
-/// Bytes between things that different ranks write.
+/// Alignment in bytes (a cache line) of data written by different ranks, against false sharing.
 pub(crate) const LINE: usize = 64;
-/// Bytes of the header: what it is, then the end's flag and its reason.
+/// Bytes of the header: shape, then the end flag and its reason.
 pub(crate) const HEADER: usize = 4096;
 const FLAG: usize = 2048;
 const REASON: usize = FLAG + 8;

@@ -57,8 +57,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the shared memory: `slots` (a power of two) messages of at most `capacity` bytes may
-    /// be under way to `readers` readers.
+    /// Creates the shared memory: at most `slots` (a power of two) messages of up to `capacity`
+    /// bytes are in flight to `readers` readers.
     ///
     /// # Errors
     /// The file exists or cannot be made.
@@ -98,8 +98,8 @@ impl Writer {
         })
     }
 
-    /// Sends what `fill` writes: it gets the slot and returns the length. Waits while all slots are
-    /// under way.
+    /// Sends a message that `fill` writes into the slot; `fill` returns its length. Waits while all
+    /// slots are in flight.
     ///
     /// # Errors
     /// A reader is gone, or stayed behind for longer than the patience.
@@ -176,8 +176,8 @@ impl Reader {
         })
     }
 
-    /// Waits for the next message, lets `look` see it in place, and frees its slot; `None` when
-    /// none came within `patience`.
+    /// Waits for the next message, passes it in place to `look`, and frees its slot. `None` if no
+    /// message came within `patience`.
     ///
     /// # Errors
     /// The ring was ended.
@@ -207,7 +207,7 @@ impl Reader {
         Ok(Some(seen))
     }
 
-    /// Whether a message is there.
+    /// True if a message is available.
     pub fn ready(&self) -> bool {
         self.ring.written().get(&self.ring.memory) != self.received
     }

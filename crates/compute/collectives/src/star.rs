@@ -1,5 +1,5 @@
-//! Messages between the ranks of a tensor-parallel group on several hosts: a star of streams with
-//! rank 0 in the middle.
+//! Messages between the ranks of a tensor-parallel group on several hosts: a star of streams
+//! centred on rank 0.
 //!
 //! ```text
 //! rank r -> rank 0     greeting, once: rank, ranks, capacity as u64
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 use crate::stream::{Key, Stream, StreamListener};
 
-/// Time for a caller's greeting once its stream is open.
+/// Time-out of a caller's greeting once its stream is open.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// One rank's end of its group.
@@ -79,13 +79,13 @@ impl Star {
         self.ranks
     }
 
-    /// Bytes of a message at most.
+    /// Maximum bytes of a message.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Sends `part` to rank 0, which gets the parts of rank 1, 2, ... in this order, whenever they
-    /// came; `None` elsewhere.
+    /// Gather: sends `part` to rank 0, which gets the parts of ranks 1, 2, ... in rank order;
+    /// `None` on the other ranks.
     ///
     /// # Errors
     /// A rank is gone, said nothing for longer than the patience, or is not of this group. That
@@ -107,8 +107,8 @@ impl Star {
         Ok(Some(parts.collect::<Result<_, _>>()?))
     }
 
-    /// Sends the message of rank 0 to the others. Gives it there; `None` on rank 0, which has it.
-    /// Elsewhere `message` is not used.
+    /// Broadcast: sends rank 0's `message` to the other ranks, which get it as the result (their
+    /// own `message` is ignored). `None` on rank 0.
     ///
     /// # Errors
     /// As `gather`.
@@ -129,8 +129,8 @@ impl Star {
         Ok(None)
     }
 
-    /// Ends the group: the streams are closed, which ends the waits of their other ends. The first
-    /// reason stays.
+    /// Ends the group: closes the streams, which also ends the peers' waits. The first reason is
+    /// kept.
     pub fn end(&mut self, reason: &str) {
         self.streams.clear();
         if !matches!(self.opening, Opening::Ended(_)) {

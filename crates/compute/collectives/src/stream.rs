@@ -1,5 +1,5 @@
-//! Messages between ranks on different hosts: a TCP stream that both ends prove to hold the same
-//! key for.
+//! Messages between ranks on different hosts: a TCP stream with mutual authentication by a shared
+//! key.
 //!
 //! ```text
 //! listener -> caller   nonce (32 bytes)
@@ -22,24 +22,24 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 
 const TAG: usize = 32;
-/// How often a wait checks its deadline.
+/// Interval at which a wait checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between looks for callers.
+/// Poll interval for callers.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The most time for a caller's part of the handshake.
+/// Time-out of a caller's part of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Callers in their handshakes at once; more are turned away. Each has a thread, so that those who
-/// say nothing delay no others.
+/// Maximum concurrent handshakes; further callers are rejected. Each has its own thread, so that a
+/// silent caller delays no other.
 const MOST_CALLERS: usize = 64;
 
-/// A secret that all ranks hold.
+/// A secret shared by all ranks.
 pub type Key = [u8; 32];
 
 /// The listening end of a stream.
 pub struct StreamListener {
     listener: TcpListener,
     key: Key,
-    /// The last one.
+    /// Address of the last rejected caller.
     turned_away: Arc<Mutex<Option<SocketAddr>>>,
     callers: Arc<AtomicUsize>,
     welcome: Sender<Stream>,
@@ -74,8 +74,8 @@ impl StreamListener {
         self.listener.local_addr()
     }
 
-    /// The next caller that holds the key. Callers that do not are turned away, and `patience` goes
-    /// on.
+    /// Accepts the next caller with the key. Other callers are rejected; they do not restart
+    /// `patience`.
     ///
     /// # Errors
     /// No caller with the key within `patience`.
@@ -85,8 +85,8 @@ impl StreamListener {
             .ok_or_else(|| Lost::Cut(format!("no caller within {seconds} s")))
     }
 
-    /// The same, `None` when no caller with the key came within `wait`. `patience` is the stream's
-    /// own.
+    /// Like `accept`, but `None` if no caller with the key came within `wait`. `patience` is the
+    /// time-out of the stream itself.
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
         loop {
@@ -104,7 +104,7 @@ impl StreamListener {
         }
     }
 
-    /// On a thread of its own. Without one the caller is turned away.
+    /// Performs the handshake on a new thread. If none can be started, the caller is rejected.
     fn shake_hands(&self, socket: TcpStream, caller: SocketAddr, patience: Duration) {
         let turned_away = self.turned_away.clone();
         if self.callers.fetch_add(1, Ordering::AcqRel) >= MOST_CALLERS {
@@ -127,7 +127,7 @@ impl StreamListener {
         }
     }
 
-    /// The last caller that was turned away since this was asked.
+    /// Address of the last caller rejected since the previous call.
     pub fn turned_away(&self) -> Option<SocketAddr> {
         lock(&self.turned_away).take()
     }
@@ -163,7 +163,7 @@ impl StreamFence {
 }
 
 impl Stream {
-    /// Calls the listener at `address`, again and again until it is there.
+    /// Connects to the listener at `address`, with retries until it is available.
     ///
     /// # Errors
     /// No listener within `patience`, or one without the key.
@@ -234,7 +234,7 @@ impl Stream {
         })
     }
 
-    /// A hold on this stream that can end it.
+    /// A handle that can end this stream from another thread.
     ///
     /// # Errors
     /// The system has no more descriptors.
@@ -243,8 +243,8 @@ impl Stream {
         Ok(StreamFence { socket })
     }
 
-    /// The sending and the receiving half, for two threads; what has come in part goes to the
-    /// second.
+    /// Splits into the sending and the receiving half, for two threads. A partially received
+    /// message stays with the second.
     ///
     /// # Errors
     /// The system has no more descriptors.
@@ -268,7 +268,7 @@ impl Stream {
         self.write_all(&[&length, message, &tag].concat())
     }
 
-    /// Waits for the next message; `None` when it was not complete within `patience` (ask again).
+    /// Waits for the next message; `None` if it was not complete within `patience` (call again).
     ///
     /// # Errors
     /// The peer is gone, or a message was changed.
@@ -284,7 +284,7 @@ impl Stream {
         }
     }
 
-    /// The next message, when all of it has come.
+    /// The next message, if it is completely received.
     fn complete(&mut self, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
         let Some((length, rest)) = self.partial.split_first_chunk::<8>() else {
             return Ok(None);
@@ -309,7 +309,7 @@ impl Stream {
         Ok(Some(body))
     }
 
-    /// Takes in what has come; whether anything had within a look.
+    /// Reads available bytes. True if any came within one [`LOOK`].
     fn read_some(&mut self) -> Result<bool, Lost> {
         let before = self.partial.len();
         self.partial.resize(before + (64 << 10), 0);

@@ -1,4 +1,4 @@
-//! Scales of matrices stored as 8-bit floats: one for each block of 128 x 128, in a tensor beside.
+//! Block scales of matrices stored as 8-bit floats: one per 128 x 128 block, in a separate tensor.
 
 use penstock_checkpoint::{DType, ReadAhead, TensorView};
 
@@ -7,7 +7,7 @@ use crate::error::{DecoderError, not_finite, shape};
 /// Rows and columns of a matrix of 8-bit floats that share a scale.
 const BLOCK: usize = 128;
 
-/// One scale for each block of a matrix of 8-bit floats, which its numbers are multiplied by.
+/// Block scales of a matrix of 8-bit floats: each value is multiplied by its block's scale.
 pub(crate) struct BlockScales {
     scales: Vec<f32>,
     per_row: usize,
@@ -35,7 +35,7 @@ impl BlockScales {
         Ok(Self { scales, per_row })
     }
 
-    /// Scales a whole row.
+    /// Multiplies a whole row by its scales.
     pub(crate) fn apply(&self, row: usize, numbers: &mut [f32]) {
         let scales = &self.scales[row / BLOCK * self.per_row..];
         for (numbers, scale) in numbers.chunks_mut(BLOCK).zip(scales) {

@@ -14,9 +14,9 @@ pub(crate) struct Buffers {
     pub(crate) latent: LatentBuffers,
     pub(crate) attended: Aligned<f32>,
     pub(crate) inner: InnerBuffers,
-    /// What a sublayer adds to the residual stream, before its norm; rows x hidden.
+    /// Output of a sublayer before its post-norm; rows x hidden.
     pub(crate) branch: Aligned<f32>,
-    /// For each rotation of the model, rows x the numbers that it rotates.
+    /// Cosines and sines for each rotation of the model; rows x rotated dimensions.
     pub(crate) cos_sin: Vec<Aligned<f32>>,
     pub(crate) acts: Activations,
 }
@@ -38,8 +38,8 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Room for `rows` rows. What belongs to other ranks in `attended` is zero from the start and
-    /// never written.
+    /// Grows the buffers to `rows` rows. Other ranks' columns in `attended` are zero and never
+    /// written.
     pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
         self.x.ensure(rows * model.spec.hidden);
         let width = |layer: &Layer| layer.attention.width();

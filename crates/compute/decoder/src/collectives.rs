@@ -6,13 +6,13 @@ use penstock_kernels::{Activations, Cpu, Linear, Mode};
 
 use crate::peers::Peers;
 
-/// What the forward pass asks of the other ranks.
+/// The collective operations of the forward pass.
 ///
 /// Ranks of a group call the same methods in the same order with the same number of rows. Every
 /// method fails with [`Lost`] when a rank is gone.
 pub trait Collectives: Send {
-    /// `x += ` what `compute` gives, summed over the group in the order of ranks: all get the same
-    /// bits. `compute` stores or adds its result, by the mode.
+    /// All-reduce: `x += ` the result of `compute`, summed over the group in rank order, so that
+    /// all ranks get the same bits. `compute` stores or adds its result, depending on the mode.
     ///
     /// # Errors
     /// A rank is gone.
@@ -37,15 +37,14 @@ pub trait Collectives: Send {
         self.reduce(cpu, x, &mut |out, mode| cpu.matmul(linear, acts, out, mode))
     }
 
-    /// `x` summed over the group.
+    /// Sums `x` over the group, in place.
     ///
     /// # Errors
     /// A rank is gone.
     fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// The outputs of all ranks' `linear` side by side, one row of `out` for each row of
-    /// activations, on rank 0; returns whether this is the one. `cuts[r]..cuts[r + 1]` are the
-    /// columns of rank r.
+    /// Gathers the outputs of all ranks' `linear` side by side on rank 0, one row of `out` per row
+    /// of activations. Returns true on rank 0. `cuts[r]..cuts[r + 1]` are the columns of rank r.
     ///
     /// # Errors
     /// A rank is gone.
@@ -58,32 +57,32 @@ pub trait Collectives: Send {
         out: &mut [f32],
     ) -> Result<bool, Lost>;
 
-    /// Whether `gather_logits` gives this rank the logits.
+    /// True if this rank gets the logits from `gather_logits`.
     fn draws(&self) -> bool;
 
-    /// Copies the `tokens` of rank 0, which draws them, to the whole group.
+    /// Broadcasts the `tokens` sampled by rank 0 to the whole group.
     ///
     /// # Errors
     /// A rank is gone.
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
 
-    /// Receives the residual stream from the stage before.
+    /// Receives the residual stream from the previous stage.
     ///
     /// # Errors
     /// A rank is gone.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Sends the residual stream to the stage after.
+    /// Sends the residual stream to the next stage.
     ///
     /// # Errors
     /// A rank is gone.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends all waits for this rank, which cannot go on because of `reason`.
+    /// Ends all waits for this rank, which fails with `reason`.
     fn end(&mut self, reason: &str);
 }
 
-/// Collectives of a decoder on one rank.
+/// Collectives of a single-rank decoder.
 pub struct Alone;
 
 impl Collectives for Alone {
@@ -132,37 +131,37 @@ impl Collectives for Alone {
     fn end(&mut self, _: &str) {}
 }
 
-/// Receiving end of the pipe from the same rank of the stage before.
+/// Receiving end of the pipe from the same rank of the previous stage.
 pub trait Before: Send {
     /// Waits for the residual stream of the next step.
     ///
     /// # Errors
-    /// The stage before is gone, or computed another step.
+    /// The previous stage is gone, or computed another step.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
     /// Ends the waits of the other end.
     fn end(&mut self, reason: &str);
 }
 
-/// Sending end of the pipe to the same rank of the stage after.
+/// Sending end of the pipe to the same rank of the next stage.
 pub trait After: Send {
     /// Sends the residual stream of a step.
     ///
     /// # Errors
-    /// The stage after is gone.
+    /// The next stage is gone.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
     /// Ends the waits of the other end.
     fn end(&mut self, reason: &str);
 }
 
-/// Collectives of a rank that is joined to its group and has pipes to other stages.
+/// Collectives of a rank with a tensor-parallel group, or pipes to other stages.
 pub struct Joined {
-    /// The tensor-parallel group; `None` where the stage is one rank.
+    /// The tensor-parallel group; `None` if the stage has one rank.
     pub group: Option<Box<dyn Peers>>,
-    /// From the stage before; `None` in the first.
+    /// From the previous stage; `None` in the first.
     pub before: Option<Box<dyn Before>>,
-    /// To the stage after; `None` in the last.
+    /// To the next stage; `None` in the last.
     pub after: Option<Box<dyn After>>,
 }
 

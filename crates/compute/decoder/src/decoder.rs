@@ -1,4 +1,4 @@
-//! The decoder as others see it: loaded, given KV blocks, then stepped by its own thread.
+//! Public interface of the decoder: load, allocate KV blocks, then step on its own thread.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::shard::Shard;
 use crate::spec::DecoderSpec;
 use crate::thread::{Running, StepFuture};
 
-/// Most blocks of a KV pool.
+/// Maximum blocks of a KV pool.
 const MAX_BLOCKS: usize = 1 << 30;
 
 /// A model with its KV pools and threads.
@@ -50,8 +50,7 @@ impl Decoder {
         Self::load_shard(spec, weights_json, path, options, shard, alone, &count)
     }
 
-    /// The same for one rank's part, with the means to reach the others. `count` says meanwhile how
-    /// much is read.
+    /// Loads one rank's shard, with its collectives. `count` reports progress during the load.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -87,12 +86,12 @@ impl Decoder {
         self.stages.iter().chain(allocated).cloned().collect()
     }
 
-    /// What its KV blocks hold.
+    /// Layout of the KV blocks.
     pub fn kv_spec(&self) -> &KvSpec {
         &self.kv_spec
     }
 
-    /// Makes one KV pool of so many `blocks` for each group, and starts the decoder's thread.
+    /// Allocates the KV pools (`blocks` per group), and starts the decoder's thread.
     ///
     /// # Errors
     /// Another number of groups, a number out of range, a second call.
@@ -130,8 +129,8 @@ impl Decoder {
             .map_or(&[], |(running, _)| &running.pools)
     }
 
-    /// Experts whose weights the steps so far have read, one for each layer and time: what a step
-    /// of a mixture costs depends on how its rows choose.
+    /// Total experts whose weights were read so far, counted per layer and step: the cost of a step
+    /// of a mixture depends on its routing.
     pub fn experts_read(&self) -> u64 {
         self.running.get().map_or(0, |(running, _)| {
             running.experts_read.load(Ordering::Relaxed)

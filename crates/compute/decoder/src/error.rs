@@ -1,4 +1,4 @@
-//! What can go wrong between a checkpoint and a step.
+//! Errors of loading and stepping.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub enum DecoderError {
     /// The spec (or names) JSON is wrong.
     #[error("decoder spec: {0}")]
     Spec(String),
-    /// The model has a feature that is not built.
+    /// The model has an unsupported feature.
     #[error("{0} is not supported yet")]
     Unsupported(String),
     /// Options JSON is wrong.
@@ -24,7 +24,7 @@ pub enum DecoderError {
     /// The other ranks cannot be reached.
     #[error(transparent)]
     Ranks(#[from] penstock_collectives::CommError),
-    /// The instruction set is not to be had.
+    /// The instruction set is not available.
     #[error(transparent)]
     Isa(#[from] IsaError),
     /// A tensor does not have the shape that the spec implies.
@@ -37,10 +37,10 @@ pub enum DecoderError {
         /// Shape needed.
         expected: Vec<usize>,
     },
-    /// A weight is infinite or not a number: the file is damaged, or was made so.
+    /// A weight is infinite or NaN: the file is damaged, or was written that way.
     #[error("{0} has a value in row {1} that is infinite or not a number: the file is damaged")]
     NotFinite(Place, usize),
-    /// KV pools that cannot be made.
+    /// The KV pools cannot be allocated.
     #[error("KV blocks: {0}")]
     Allocate(String),
     /// A step plan that breaks the contract.
@@ -57,7 +57,7 @@ pub enum DecoderError {
     Failed(String),
 }
 
-/// Where in which file a tensor is wrong.
+/// Location of an invalid tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Tensor.

@@ -9,7 +9,7 @@ use penstock_kernels::{
 use crate::collectives::Collectives;
 use crate::shard::Inputs;
 
-/// What works on one position.
+/// The feed-forward of a layer.
 pub(crate) enum FeedForward {
     Dense(Mlp),
     Mixture(Box<Mixture>),
@@ -21,14 +21,14 @@ pub(crate) struct Mlp {
     pub(crate) inner: Linear,
     pub(crate) activation: ActivationFn,
     pub(crate) down: Linear,
-    /// What the down projection reads.
+    /// Inputs of the down projection.
     pub(crate) inputs: Inputs,
 }
 
 /// A mixture of experts.
 pub(crate) struct Mixture {
-    /// Logits of all experts, and of the shared expert's factor if it has one; in f32, because a
-    /// small error would choose another expert.
+    /// Logits of all experts, and of the shared expert's gate if it has one. In f32: a small error
+    /// could select another expert.
     pub(crate) router: Linear,
     pub(crate) routing: Routing,
     pub(crate) experts: Experts,
@@ -62,7 +62,7 @@ impl Default for InnerBuffers {
 }
 
 impl InnerBuffers {
-    /// Experts whose weights were read, one for each layer and time.
+    /// Total experts whose weights were read, counted per layer and step.
     pub(crate) fn experts_read(&self) -> u64 {
         self.experts.read()
     }
@@ -92,7 +92,7 @@ impl FeedForward {
         }
     }
 
-    /// Computes all that comes before the sum over the ranks, from `norm(x)`.
+    /// Computes everything before the sum over the ranks, from `norm(x)`.
     pub(crate) fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         match self {
             Self::Dense(mlp) => {
@@ -104,7 +104,7 @@ impl FeedForward {
         }
     }
 
-    /// `x += ` the output of what was prepared, summed over the ranks.
+    /// Adds the output of the prepared step to `x`, summed over the ranks.
     ///
     /// # Errors
     /// A rank is gone.
@@ -145,7 +145,7 @@ impl Mlp {
 }
 
 impl Mixture {
-    /// Chooses the experts, computes the shared one, and quantises the rows of the others.
+    /// Selects the experts, computes the shared one, and quantises the rows of the routed ones.
     fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         let rows = x.len() / norm.weight.len();
         quantize(cpu, norm, x, ActivationFormat::F32, &mut b.router_acts);

@@ -1,4 +1,4 @@
-//! The forward pass of one step, read downward.
+//! The forward pass of one step, top-down.
 
 use penstock_collectives::Lost;
 use penstock_kernels::{
@@ -12,14 +12,14 @@ use crate::latent::LatentPass;
 use crate::model::{Attention, HeadProjections, Layer, Model, Projected};
 use crate::rows;
 
-/// What all layers of a step share.
+/// State shared by all layers of a step.
 struct Step<'a> {
     cpu: &'a Cpu,
     model: &'a Model,
     rows: usize,
     /// The position of each row.
     positions: Vec<usize>,
-    /// Where each row's key and value go, by KV group.
+    /// Cache location of each row's key and value, by KV group.
     places: Vec<Vec<Place>>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn forward(
     }
 }
 
-/// Writes the embedding of every token; `false` where another stage embeds.
+/// Writes the embedding of every token; returns `false` if another stage embeds.
 fn embed(model: &Model, tokens: &[i32], positions: &[usize], x: &mut [f32]) -> bool {
     let rows = x.chunks_exact_mut(model.spec.hidden);
     let mut tokens = tokens.iter().zip(positions).zip(rows);

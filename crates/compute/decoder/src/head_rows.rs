@@ -1,11 +1,11 @@
-//! The rows of a step that need logits, and what for.
+//! The rows of a step that need logits, and their purpose (sampling or scoring).
 
 use penstock_wire::StepPlan;
 
 use crate::slots::Slots;
 use crate::step::drafts;
 
-/// One row of logits and what to do with it.
+/// One row of logits and its purpose.
 pub(crate) struct Row {
     /// Row of the batch.
     pub(crate) row: usize,
@@ -22,7 +22,7 @@ pub(crate) enum Task {
         draft: Option<i32>,
         first: usize,
     },
-    /// Score this prompt token, with so many alternatives.
+    /// Score this prompt token, and report `alternatives` alternatives.
     Score { token: u32, alternatives: usize },
 }
 

@@ -1,8 +1,8 @@
-//! One layer of latent attention, read downward.
+//! One layer of latent attention, top-down.
 //!
-//! It is absorbed for decodes and prefill alike, so that a row's arithmetic does not depend on its
-//! chunk: a query head is taken to the space of the latent, meets the latents as they are kept, and
-//! the weighted sum of those is taken back to a value.
+//! Absorbed for both decode and prefill, so that a row's arithmetic does not depend on its chunk:
+//! each query head is projected into the latent space, attends over the cached latents, and the
+//! weighted sum is projected to a value.
 
 use penstock_kernels::{
     ActivationFormat, Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, LatentRows,
@@ -13,13 +13,13 @@ use crate::model::LatentProjections;
 
 /// Buffers of latent attention; they grow to the largest step seen.
 pub(crate) struct LatentBuffers {
-    /// What comes of the residual stream, rows x outputs.
+    /// Output of the down projection, rows x outputs.
     down: Aligned<f32>,
-    /// Queries where they have a rank, rows x heads x (plain + rope).
+    /// Queries of a low-rank query projection, rows x heads x (plain + rope).
     queries: Aligned<f32>,
-    /// Their part without rotation, heads x rows x plain.
+    /// Part of the queries without rotation, heads x rows x plain.
     plain: Aligned<f32>,
-    /// Queries in the space of the latent, rows x heads x (rank + rope).
+    /// Absorbed queries (in the latent space), rows x heads x (rank + rope).
     absorbed: Aligned<f32>,
     /// Weighted sums of latents, heads x rows x rank.
     context: Aligned<f32>,
@@ -38,7 +38,7 @@ impl Default for LatentBuffers {
     }
 }
 
-/// What a layer's pass reads beside its weights.
+/// Inputs of a layer's pass, other than its weights.
 pub(crate) struct LatentPass<'a> {
     pub(crate) cpu: &'a Cpu,
     pub(crate) own: &'a LatentProjections,
@@ -49,7 +49,7 @@ pub(crate) struct LatentPass<'a> {
 }
 
 impl LatentPass<'_> {
-    /// `out = attention(acts)`, which changes `acts`.
+    /// `out = attention(acts)`. Overwrites `acts`.
     pub(crate) fn attend(
         &self,
         kv: &mut StepLease<'_>,

@@ -1,6 +1,6 @@
 //! Numbers as the little-endian bytes of messages.
 
-/// Reads as many numbers as `x` has; `None` for another number of bytes.
+/// Fills `x` from `bytes`; `None` if the sizes differ.
 pub(crate) fn copy_in(bytes: &[u8], x: &mut [f32]) -> Option<()> {
     let (numbers, rest) = bytes.as_chunks::<4>();
     if numbers.len() != x.len() || !rest.is_empty() {

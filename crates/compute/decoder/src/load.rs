@@ -150,7 +150,7 @@ impl Loader<'_> {
         self.outputs(&[part], self.spec.hidden)
     }
 
-    /// A matrix of so many `rows` over the hidden size, as it is stored.
+    /// A matrix of `rows` over the hidden size, in its stored form.
     fn table(
         &self,
         role: &'static str,
@@ -217,8 +217,8 @@ impl Loader<'_> {
             .iter()
             .any(|f| ActivationFormat::of(*f) != ActivationFormat::of(forms[0]))
         {
-            // Matrices over the same activations must agree on their form: the unquantised ones are
-            // brought to 8 bits.
+            // Matrices over the same activations need the same form: unquantised ones are quantised
+            // to 8 bits.
             forms
                 .iter_mut()
                 .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)

@@ -1,4 +1,4 @@
-//! Loading: a checkpoint's weights packed, and what is known of them before there is any KV.
+//! Loading: packs a checkpoint's weights, and collects facts about them before KV allocation.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
 
-/// Threads that pack about as fast as one thread reads from the page cache.
+/// Packing threads per reader thread: about as fast as one thread reads from the page cache.
 const THREADS_OF_A_READER: usize = 16;
 
 /// Facts about a loaded decoder.
@@ -53,7 +53,7 @@ pub struct KvShare {
     pub all_heads: usize,
 }
 
-/// What KV blocks hold on this rank.
+/// Layout of the KV blocks on this rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSpec {
     /// Tokens of a block.
@@ -106,7 +106,7 @@ impl Loaded {
         let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
         let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
         let model = tensors.run(readers, load)?;
-        // Now its samples are in the page cache; before, a disk would go from one to the next.
+        // After the load: its samples are in the page cache by now, so a disk need not seek.
         let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);
         let matrices = model.matrices().chain(model.routers());

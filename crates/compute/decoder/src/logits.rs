@@ -1,4 +1,4 @@
-//! From the residual stream to tokens: the head, then the draw or the score of each row.
+//! From the residual stream to tokens: the head, then sampling or scoring of each row.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use crate::model::Model;
 use crate::results::{Found, Results};
 use crate::slots::{Slot, Slots};
 
-/// Rows that go through the head at once: bounds the logits' memory.
+/// Maximum rows per pass of the head; bounds the logits' memory.
 pub const HEAD_ROWS: usize = 32;
-/// Longest that the rows of a step wait for the masks of grammars. An ordinary one is there.
+/// Maximum wait of a step for late grammar masks.
 const MASK_WAIT: Duration = Duration::from_millis(5);
 
-/// Samples and scores what the plan asks for. Every row of a sequence with drafts is drawn as it
-/// would be without; drafts count as long as they equal the drawn tokens. Only one rank of the last
-/// stage has the logits; the results of the others are empty.
+/// Samples and scores the rows that the plan requests. Every row of a sequence with drafts is
+/// sampled as without; drafts are accepted up to the first that differs from the sampled token.
+/// Only one rank of the last stage has the logits; the results of the other ranks are empty.
 ///
 /// # Errors
 /// A rank is gone.
@@ -76,7 +76,7 @@ pub(crate) fn sample_and_score(
     Ok(results.finish())
 }
 
-/// Final norm and head of the chosen rows; whether this rank has their logits.
+/// Final norm and head of the chosen rows. Returns true if this rank has their logits.
 fn compute(
     cpu: &Cpu,
     model: &Model,
@@ -113,7 +113,7 @@ fn compute(
     Ok(has)
 }
 
-/// Draws the token of `position`, which follows `drafts`.
+/// Samples the token of `position`, which follows `drafts`.
 fn draw(
     cpu: &Cpu,
     logits: &[f32],

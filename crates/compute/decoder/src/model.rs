@@ -24,11 +24,11 @@ pub(crate) struct KvGroup {
 pub(crate) struct Layer {
     pub(crate) attention_norm: Norm,
     pub(crate) attention: Attention,
-    /// Norm of what attention adds to the residual stream.
+    /// Post-norm of the attention's output.
     pub(crate) attention_after: Option<Norm>,
     pub(crate) feed_forward_norm: Norm,
     pub(crate) feed_forward: FeedForward,
-    /// Norm of what the feed-forward adds to the residual stream.
+    /// Post-norm of the feed-forward's output.
     pub(crate) feed_forward_after: Option<Norm>,
 }
 
@@ -95,8 +95,8 @@ pub(crate) struct LatentProjections {
     /// Norm of the queries' rank, and the projection from there.
     pub(crate) q_b: Option<(Norm, Linear)>,
     pub(crate) norm: Norm,
-    /// For each head of this rank, from its query to the space of the latent, and from there to its
-    /// value.
+    /// For each head of this rank: the matrices from its query to the latent space, and from the
+    /// latent space to its value.
     pub(crate) k_b: Vec<Packed>,
     pub(crate) v_b: Vec<Packed>,
 }
@@ -157,7 +157,7 @@ pub(crate) struct Model {
     pub(crate) shard: Shard,
     /// Query heads of this rank.
     pub(crate) heads: HeadShape,
-    /// What the attention's output projection reads.
+    /// Inputs of the attention's output projection.
     pub(crate) attended: Inputs,
     /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it
     /// has one; a tied head is the embedding.

@@ -1,12 +1,11 @@
-//! Weight recipes: where each role's numbers lie in a checkpoint's tensors. Python's `model` room
-//! makes them from the checkpoint's names; no name is made up here.
+//! Weight recipes: the location of each role's values in a checkpoint's tensors. Python's `model`
+//! package builds them from the checkpoint's tensor names; no name is constructed here.
 
 use serde::Deserialize;
 
 use crate::error::DecoderError;
 
-/// Where the numbers of a matrix `[outputs, inputs]`, or of a vector, come from. In JSON a whole
-/// tensor is just its name.
+/// Source of a matrix `[outputs, inputs]` or of a vector. In JSON a whole tensor is just its name.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(from = "Written")]
 pub struct Recipe {
@@ -26,7 +25,7 @@ pub struct Recipe {
     /// Size of the blocks (heads) whose two halves of rows are stored in turn, as for interleaved
     /// rotation; `rows` count after they are put back, the first half before the second.
     pub interleaved: Option<usize>,
-    /// How many rows at the start of such a block stay as they are; `None` = 0.
+    /// Rows at the start of such a block that are not interleaved; `None` = 0.
     pub unrotated: Option<usize>,
 }
 
@@ -141,12 +140,12 @@ pub struct LayerRecipes {
     /// Router `[experts, hidden]`.
     pub router: Option<Recipe>,
     pub router_bias: Option<Recipe>,
-    /// What counts in the choice of experts only, `[experts]`.
+    /// Bias added for the selection of experts only, `[experts]`.
     pub router_correction: Option<Recipe>,
     pub shared_gate: Option<Recipe>,
     pub shared_up: Option<Recipe>,
     pub shared_down: Option<Recipe>,
-    /// What gives the logit of the shared expert's factor, `[hidden]`.
+    /// Weights of the shared expert's gate logit, `[hidden]`.
     pub shared_factor: Option<Recipe>,
 }
 

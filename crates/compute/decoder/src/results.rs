@@ -1,14 +1,14 @@
-//! The result of a step while it grows.
+//! Incremental construction of a step's result.
 
 use penstock_kernels::Logprob;
 use penstock_wire::{LATE_MASK, LogprobRow, LogprobTable, NOT_FINITE, StepResult};
 
 use crate::head_rows::{Row, Task};
 
-/// What a row of logits gave.
+/// Outcome of one row of logits.
 pub(crate) enum Found {
     Token(i32, Option<Logprob>),
-    /// The mask of its grammar was late: nothing was drawn.
+    /// The grammar's mask was late: no token was sampled.
     Late,
     NotFinite,
     Score(Logprob),
@@ -16,7 +16,7 @@ pub(crate) enum Found {
 
 pub(crate) struct Results {
     result: StepResult,
-    /// Whether a sequence's next drawn token counts: all drafts before it were right.
+    /// Per sequence: true while all drafts so far were accepted, so the next token counts.
     open: Vec<bool>,
 }
 
@@ -31,12 +31,12 @@ impl Results {
         }
     }
 
-    /// Takes what `row` gave, in the order of the rows.
+    /// Adds the outcome of `row`. Call in the order of the rows.
     pub(crate) fn take(&mut self, row: &Row, found: Found) {
         let index = row.index;
         match found {
             Found::Token(token, scored) => self.token(row, token, scored),
-            // After others that were drawn, it is as if their drafts had been wrong.
+            // After sampled rows of the sequence, a late mask counts as a rejected draft.
             Found::Late => {
                 if self.result.counts[index] == 0 {
                     self.token(row, LATE_MASK, None);

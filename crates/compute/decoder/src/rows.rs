@@ -1,4 +1,4 @@
-//! The rows of a step: their sequences and positions, and where their keys and values go.
+//! The rows of a step: sequences, positions, and cache locations of keys and values.
 
 use penstock_kernels::{Place, Sequence, StepLease};
 use penstock_wire::StepPlan;
@@ -32,7 +32,7 @@ pub(crate) fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
     }
 }
 
-/// Where each row's key and value go in one KV group.
+/// Cache location of each row's key and value in one KV group.
 pub(crate) fn places(sequences: &[Sequence], kv: &StepLease<'_>) -> Vec<Place> {
     let size = kv.layout().block_size;
     let of_sequence = |(i, s): (usize, &Sequence)| {

@@ -33,7 +33,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// With one KV pool of so many `blocks` for each group.
+    /// A runner with one KV pool per group, of `blocks[group]` blocks.
     pub(crate) fn new(loaded: Loaded, blocks: &[usize]) -> Self {
         let groups = loaded.model.kv_groups().iter().zip(blocks);
         let kv = groups
@@ -66,12 +66,12 @@ impl Runner {
         self.kv.iter().map(KvPool::handle).collect()
     }
 
-    /// Experts whose weights steps have read, one for each layer and time.
+    /// Total experts whose weights were read, counted per layer and step.
     pub(crate) fn experts_read(&self) -> u64 {
         self.buffers.inner.experts_read()
     }
 
-    /// Tells the other ranks that this one computes nothing more.
+    /// Ends the collectives: the other ranks' waits for this one fail with `reason`.
     pub(crate) fn end(&mut self, reason: &str) {
         self.collectives.end(reason);
     }
@@ -130,7 +130,7 @@ impl Runner {
         Ok(result)
     }
 
-    /// Takes the drawn tokens into their samplers; none on ranks that do not draw.
+    /// Passes the sampled tokens to their sequences' samplers. No-op on ranks that do not sample.
     fn accept(&mut self, plan: &StepPlan, result: &StepResult) {
         let mut rest = &result.tokens[..];
         for (&slot, &count) in plan.slots.iter().zip(&result.counts) {
@@ -151,8 +151,8 @@ impl Runner {
         let mut end = 0;
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
-            // Ranks that do not draw have no tokens. Nor has a row that is not finite or not drawn;
-            // what follows it is not read.
+            // No token on ranks that do not sample, or for a row that is not finite or not sampled;
+            // the value is then never read.
             let token = result.tokens[..end].last().copied().unwrap_or(0);
             token.max(0) as u32
         };

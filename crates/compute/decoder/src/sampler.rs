@@ -1,4 +1,4 @@
-//! The sampler of one sequence: changes of the logits, then the draw.
+//! The sampler of one sequence: logit processors, then sampling.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use penstock_wire::SamplingParams;
 pub(crate) struct Sampler {
     sampling: Sampling,
     rules: SamplingParams,
-    /// Distinct tokens of the prompt, where the repetition penalty needs them.
+    /// Distinct tokens of the prompt, if there is a repetition penalty.
     prompt: Vec<u32>,
-    /// Tokens of the output, where a rule needs them.
+    /// Tokens of the output, if a rule needs them.
     output: Vec<u32>,
-    /// Their numbers.
+    /// Occurrences of each output token.
     counts: HashMap<u32, u32>,
 }
 
@@ -47,7 +47,7 @@ impl Sampler {
         sampler
     }
 
-    /// Takes a token of the output in.
+    /// Appends a token to the output.
     pub(crate) fn accept(&mut self, token: u32) {
         if self.rules.needs_history() {
             self.output.push(token);
@@ -55,9 +55,9 @@ impl Sampler {
         }
     }
 
-    /// Draws the token at `position` from a row of logits. `drafts` are the tokens between the
-    /// output so far and the row; `mask` is what a grammar allows. Where the rules leave none of
-    /// those, the grammar alone counts.
+    /// Samples the token at `position` from a row of logits. `drafts`: tokens between the output so
+    /// far and the row. `mask`: tokens allowed by a grammar. If the rules ban all of the allowed
+    /// tokens, only the grammar applies.
     pub(crate) fn draw(
         &self,
         isa: Isa,
@@ -72,7 +72,7 @@ impl Sampler {
         }
         let token = self.draw_allowed(isa, &allowed, position, drafts);
         match mask {
-            // Logits that are no numbers leave the choice to chance.
+            // NaN logits can yield a forbidden token: take the first allowed one.
             Some(mask) if !mask.allows(token) => mask.first().unwrap_or(token),
             _ => token,
         }
@@ -89,7 +89,7 @@ impl Sampler {
         }
         self.penalize(&mut changed, drafts);
         if changed.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-            // Rules that leave nothing are void: a token has to be drawn.
+            // Rules that ban all tokens are ignored: a token has to be sampled.
             return self.choose(isa, logits, position);
         }
         self.choose(isa, &changed, position)
@@ -140,7 +140,7 @@ impl Sampler {
         }
     }
 
-    /// Whether the output and `drafts` end with `run`.
+    /// True if the output followed by `drafts` ends with `run`.
     fn ends_with(&self, run: &[u32], drafts: &[i32]) -> bool {
         let from_drafts = run.len().min(drafts.len());
         let (before, last) = run.split_at(run.len() - from_drafts);

@@ -15,8 +15,7 @@ use serde::Deserialize;
 use crate::error::DecoderError;
 use crate::spec::DecoderSpec;
 
-/// What one rank holds. Cuts are ascending, from 0 to the whole; rank `r` has `cuts[r]..cuts[r +
-/// 1]`.
+/// One rank's shard. Cuts ascend from 0 to the whole; rank `r` has `cuts[r]..cuts[r + 1]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
@@ -148,13 +147,13 @@ impl Shard {
         }
     }
 
-    /// This rank's inner columns of a feed-forward of so many.
+    /// This rank's inner columns of a feed-forward with `width` columns.
     pub(crate) fn columns(&self, width: usize) -> Range<usize> {
         let cuts = self.mlp.iter().find(|cuts| cuts.last() == Some(&width));
         cuts.map_or(0..width, |cuts| self.part(cuts))
     }
 
-    /// This rank's routed experts of so many, and its inner columns of each.
+    /// This rank's routed experts of `count`, and its inner columns of each.
     pub(crate) fn experts(&self, count: usize, width: usize) -> (Range<usize>, Range<usize>) {
         match &self.experts {
             Some(cuts) => (self.part(cuts), 0..width),
@@ -166,12 +165,12 @@ impl Shard {
         self.part(&self.vocab)
     }
 
-    /// Whether this rank's stage begins with the embedding.
+    /// True if this rank's stage begins with the embedding.
     pub(crate) fn embeds(&self) -> bool {
         self.stage[0] == 0
     }
 
-    /// Whether this rank's stage ends with the head.
+    /// True if this rank's stage ends with the head.
     pub(crate) fn has_head(&self) -> bool {
         self.stage[0] + 1 == self.stage[1]
     }

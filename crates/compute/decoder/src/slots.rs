@@ -1,4 +1,4 @@
-//! Slots: what the decoder remembers of a sequence from step to step.
+//! Slots: per-sequence state that the decoder keeps from step to step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ pub(crate) struct Slot {
     tables: Vec<BlockTable>,
     /// The token sampled last.
     last: Option<i32>,
-    /// Whether the last row was not drawn, so that [`LAST_SAMPLED`] stands for no token. A row that
-    /// has it is computed all the same, with any token, and not drawn.
+    /// True if the last row was not sampled, so that [`LAST_SAMPLED`] has no token. A row that uses
+    /// it is still computed, with an arbitrary token, but not sampled.
     pub(crate) undrawn: bool,
 }
 
 enum State {
     Empty,
-    /// A plan that named the slot failed: what it holds is unknown.
+    /// A plan that used the slot failed: its state is unknown.
     Failed,
     Ready(Box<Slot>),
 }
@@ -45,7 +45,7 @@ enum State {
 /// All slots of a decoder.
 pub(crate) struct Slots {
     states: Vec<State>,
-    /// `None` on ranks that do not draw.
+    /// `None` on ranks that do not sample.
     grammars: Option<Grammars>,
 }
 
@@ -71,12 +71,12 @@ impl Slots {
         }
     }
 
-    /// Whether a step of the scheduled sequence ends with tokens.
+    /// True if a step of the scheduled sequence yields tokens (it is not pooled).
     pub(crate) fn draws(&self, slot: i32) -> bool {
         self.get(slot).is_some_and(|slot| slot.pooled.is_none())
     }
 
-    /// What is pooled of a scheduled sequence.
+    /// Pooling state of a scheduled sequence.
     pub(crate) fn pooled(&mut self, slot: i32) -> Option<&mut Pooled> {
         match self.states.get_mut(slot as usize) {
             Some(State::Ready(slot)) => slot.pooled.as_mut(),
@@ -84,7 +84,7 @@ impl Slots {
         }
     }
 
-    /// Takes the (checked) plan in: registrations, changes of block tables; replaces
+    /// Applies the (checked) plan: registrations and changes of block tables. Replaces
     /// [`LAST_SAMPLED`] by the tokens.
     pub(crate) fn apply(
         &mut self,
@@ -164,7 +164,7 @@ impl Slots {
         }
     }
 
-    /// Takes the tokens of a result into the sampler of `slot`. A negative one is none.
+    /// Passes the tokens of a result to the sampler of `slot`. Negative ones are no tokens.
     pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
         let Ok(slot) = get_mut(&mut self.states, slot) else {
             return;
@@ -230,7 +230,7 @@ fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
 }
 
 impl Slot {
-    /// The token mask of its grammar after so many drafts, which is waited for `until` then.
+    /// The grammar's token mask after `drafts` drafts. Waits for it at most `until`.
     pub(crate) fn mask(&self, drafts: usize, until: Instant) -> RowMask {
         let constraint = self.constraint.as_ref();
         constraint.map_or(RowMask::Mask(None), |c| c.mask(drafts, until))

@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: exact codes where the file
-//! has blocks of 32, f32 otherwise.
+//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: the exact codes if the file
+//! has blocks of 32, else f32.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(crate) struct TensorRows<'a> {
     /// Blocks of rows in interleaved order.
     interleaved: Option<Interleaved>,
     transposed: bool,
-    /// Row of the stored tensor where the matrix begins: after other experts.
+    /// First row of the matrix in the stored tensor (after other experts).
     base: usize,
     /// The first row to read, counted in the order of half-split rotation.
     first: usize,
@@ -184,7 +184,7 @@ impl<'a> TensorRows<'a> {
         })
     }
 
-    /// The type that the file holds.
+    /// Stored type.
     pub(crate) fn dtype(&self) -> DType {
         self.view.dtype
     }
@@ -225,7 +225,7 @@ impl<'a> TensorRows<'a> {
         }
     }
 
-    /// Waits until a row is read; false when it cannot be, and must not be touched.
+    /// Waits until a row is read. False if reading failed: the row must not be accessed.
     fn arrived(&self, row: usize) -> bool {
         let end = if self.transposed {
             usize::MAX
@@ -240,7 +240,7 @@ impl<'a> TensorRows<'a> {
         self.base + stored_row(self.first + row, self.interleaved)
     }
 
-    /// The stored row that makes row `row` not finite.
+    /// The stored row whose values make row `row` non-finite.
     fn damaged(&self, row: usize) -> usize {
         if !self.transposed {
             return self.stored(row);

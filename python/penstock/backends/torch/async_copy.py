@@ -1,4 +1,4 @@
-"""Copies between the memory of a device and pinned memory of the host, beside the steps."""
+"""Asynchronous copies between device memory and pinned host memory, concurrent with the steps."""
 
 from __future__ import annotations
 
@@ -15,55 +15,54 @@ from penstock.backends.torch.kernels import crc64
 from penstock.core import DeviceLostError, PenstockError
 
 PAGE = 4096
-"""Direct I/O reads to addresses that are multiples of it."""
+"""Alignment in bytes that direct I/O requires of buffers."""
 Pair = tuple[Tensor, Tensor]
 """Target and source, of one shape and type."""
 HANG_S = 60.0
-"""A copy that takes longer never ends: those of a chunk take milliseconds."""
+"""Time-out in seconds of a copy, which normally takes milliseconds."""
 LONGEST_SLEEP_S = 0.001
 
 
 class Copied(Protocol):
-    """Copies that were started."""
+    """Copies in flight."""
 
     def result(self) -> float:
-        """Wait for them; the seconds that they took."""
+        """Wait for the copies to end. Returns the seconds they took."""
 
 
 class Copies(Protocol):
-    """Each direction has a stream of its own, in the order of the calls."""
+    """Each direction has its own stream and runs in the order of the calls."""
 
     def pin(self, size: int) -> Tensor:
-        """So many bytes that the device copies from and to. PenstockError: they cannot be had."""
+        """Allocate `size` bytes of pinned host memory. PenstockError if that fails."""
 
     def unpin(self, memory: Tensor) -> None:
-        """Call when no copy of the memory is left."""
+        """Unpin the memory. No copy from or to it may be in flight."""
 
     def to_host(self, pairs: Sequence[Pair]) -> Copied: ...
 
     def to_device(self, pairs: Sequence[Pair]) -> Copied: ...
 
     def crc64(self, memories: Sequence[Tensor]) -> int:
-        """The CRC-64/NVME of memories of the device, one after another."""
+        """CRC-64/NVME of the concatenation of device memories."""
 
 
 class CudaCopies:
     """The copy engines of a GPU.
 
-    Steps need no event of these streams: blocks are copied out when the host knows that the steps
-    which wrote them are done, and steps that read loaded blocks start when the host knows that the
-    copies are.
+    Steps need no event of these streams. The host copies blocks out only after the steps that wrote
+    them are done, and starts steps that read loaded blocks only after the copies are done.
     """
 
     def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
-        """`gpu` names it in errors."""
+        """`gpu` is the name of the GPU in errors."""
         self._device, self._gpu = device, gpu
         self._outward = torch.cuda.Stream(device)
         self._inward = torch.cuda.Stream(device)
         self._checksums = torch.cuda.Stream(device)
 
     def pin(self, size: int) -> Tensor:
-        # torch's own pinned memory has sizes of powers of two.
+        # torch's pinned allocator would round the size up to a power of two.
         memory = torch.empty(size + PAGE, dtype=torch.uint8)
         start = -memory.data_ptr() % PAGE
         memory = memory[start : start + size]
@@ -105,7 +104,7 @@ class _CudaCopied:
             self._ended.record(stream)
 
     def result(self) -> float:
-        # The thread that waits sleeps: others compute meanwhile. CUDA's own wait has no end.
+        # Poll and sleep, so that other threads run: CUDA's own wait has no time-out.
         with losses(self._gpu):
             if not wait_for(self._ended.query, HANG_S):
                 what = f"a copy of KV blocks on {self._gpu} has not ended after {HANG_S:.0f} s"
@@ -115,9 +114,9 @@ class _CudaCopied:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Launch on `stream`. The calling thread stays on its GPU afterwards: torch sets the device of
-    before again, which is the first GPU on a new thread, and CUDA would give each rank a context of
-    half a gigabyte there.
+    """Launch on `stream`. The calling thread keeps the stream's GPU afterwards. On a new thread,
+    torch alone would restore the first GPU, and CUDA would create a context of half a gigabyte
+    there for each rank.
     """
     torch.cuda.set_device(stream.device)
     with torch.cuda.stream(stream):
@@ -125,7 +124,7 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def wait_for(ended: Callable[[], bool], seconds: float) -> bool:
-    """Ask until it has ended, at most so long; whether it has."""
+    """Poll `ended` for at most `seconds`. False on time-out."""
     end, sleep = time.monotonic() + seconds, LONGEST_SLEEP_S / 16
     while not ended():
         if time.monotonic() > end:

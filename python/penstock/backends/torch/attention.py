@@ -58,19 +58,19 @@ def attend_heads(
     decodes = (q, k, v, table[:n], inputs.lengths[:n], scoring)
     if spans is None:
         return attend_decode(*decodes).flatten(1)
-    # Rows of padding, which no kernel writes.
+    # With padding, zeros: no kernel writes the padding rows.
     made = torch.empty if spans.singles is None else torch.zeros
     out = made(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
     if n:
         attend_decode(*decodes, count=spans.singles, out=out)
-    # Those of one row are counted on the device, or left out here.
+    # Sequences of one row (decodes) are skipped by the device count, or left out here.
     first = 0 if spans.singles is not None else n
     rest = (table[first:], inputs.starts[first:], spans, scoring)
     return attend_prefill(q, k, v, *rest, max_rows=inputs.most_rows, out=out).flatten(1)
 
 
 def _factors(temperature: Temperature, positions: Tensor) -> Tensor:
-    """Factors [rows] of the queries."""
+    """Temperature factors [rows] of the queries, by position."""
     steps = torch.floor((positions.float() + 1.0) / temperature.floor)
     return torch.log1p(steps) * temperature.scale + 1.0
 
@@ -84,10 +84,10 @@ def attend_latent_rows(
     pool: Pool,
     at: Rotation | None,
 ) -> Tensor:
-    """Latent attention of the rows `x` [rows, hidden], absorbed: [rows, heads * value].
+    """Absorbed latent attention (MLA) of the rows `x` [rows, hidden]: [rows, heads * value].
 
-    A query head is taken to the space of the latent, meets the latents as they are kept, and the
-    weighted sum of those is taken back to a value.
+    `k_b` projects each query head into the latent space, attention runs over the cached latents,
+    and `v_b` projects the weighted sum of latents to a value.
     """
     a, own, rows = mixer.spec, mixer.projections, len(x)
     assert isinstance(a, LatentAttention)

@@ -1,4 +1,4 @@
-"""The torch backend: plans in, results out. docs/gpu.md."""
+"""The torch backend: executes step plans. docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 class TorchBackend:
-    """One rank. `device` computes; everything else runs on the caller's thread."""
+    """One rank. `device` runs the steps; everything else runs on the caller's thread."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TorchBackend:
         exact = config.model.dtype == "float32" or config.model.quantization == "none"
         self._dtype = torch.float32 if exact else torch.bfloat16
         self._longest = config.model.max_model_len or spec.max_position
-        """Positions of a sequence, for which there are tables."""
+        """Maximum positions of a sequence; sizes the block and rotation tables."""
         self._kv_dtype = torch.float32 if config.kv_dtype == "float32" else torch.bfloat16
         self._flash: FlashInfer | None = None
         if config.compute.attention == "flashinfer":
@@ -168,19 +168,19 @@ class TorchBackend:
         )
 
     def free_memory(self) -> int:
-        """What the KV pools may take: steps and graphs have their memory beside it."""
+        """Bytes for the KV pools, after the memory of steps and graphs is set aside."""
         config, tokens = self._config, self._config.scheduler.max_num_batched_tokens
         free = self._free
         if free is None:
             free = self._device.free_memory() // config.parallel.most_ranks_on_a_node
             tables = 4 * self._on_device.entries
             free -= step_bytes(self._spec, self._shard, tokens, self._dtype, tables)
-        # Rows between stages that have memory of their own.
+        # Activations between stages that are held in separate buffers.
         handed = config.parallel.ray_overlap_comm + (not self._shard.embeds)
         return max(0, free - handed * sent_bytes(self._spec, tokens, self._dtype))
 
     def _measure(self) -> int:
-        """The same of a GPU, over KV pools of one block."""
+        """`free_memory` of a GPU, measured by a warm-up with KV pools of one block."""
         began = time.perf_counter()
         self._place([1] * len(self._layouts))
         flash = 0 if self._flash is None else self._flash.graph_bytes(self._width)
@@ -191,8 +191,8 @@ class TorchBackend:
         self._largest = found.largest
         detail = found.describe(self._limits.tokens)
         pauses = 0
-        # Without its kernel a capture would hold up requests for seconds, and those of steps of
-        # FlashInfer are not compiled ahead.
+        # A capture that has to compile its kernel would block requests for seconds. The kernels of
+        # FlashInfer's steps are not compiled ahead.
         if self._captures is not None and self._flash is None and self._all_compiled():
             pauses = len(self._captures)
             detail += f", {pauses} graphs to capture in pauses"
@@ -201,7 +201,7 @@ class TorchBackend:
         return found.free
 
     def _all_compiled(self) -> bool:
-        """Whether the kernels of all ranks of the stage are, which capture at the same time."""
+        """True if all ranks of the stage, which capture together, compiled their kernels ahead."""
         own = self._compiled is None or self._compiled.result()
         group, found = self._ranks.group, []
         if group is None:
@@ -244,7 +244,7 @@ class TorchBackend:
             self._device.start(torch.inference_mode()(captures.capture_all)).result()
 
     def _make_tables(self) -> None:
-        """What steps and graphs keep on the device beside KV pools."""
+        """Allocate the device tables of steps and graphs, other than the KV pools."""
         config, device = self._config, self._device.torch
         slots, size = config.scheduler.max_num_seqs, config.cache.block_size
         self._width = -(-self._longest // size)
@@ -256,7 +256,7 @@ class TorchBackend:
             raise out_of_memory(error, f"tables of {slots} sequences") from error
 
     def _place(self, blocks: Sequence[int]) -> None:
-        """Build what steps need over KV pools of so many blocks."""
+        """Allocate KV pools of `blocks` per group, and build the model and graphs over them."""
         groups = zip(self._weights.kv_groups, blocks, strict=True)
         limits = self._limits_of([GroupLimits(n, g.window, g.chunked) for g, n in groups])
         self._limits, self._slots = limits, Slots(limits, self._width, self._grammars)
@@ -278,7 +278,7 @@ class TorchBackend:
 
     @property
     def _captures_steps(self) -> bool:
-        """Stages send their rows by way of the host, which no graph holds."""
+        """False with pipeline stages: they send rows through the host, which cannot be captured."""
         alone = self._shard.embeds and self._shard.has_head
         return alone and self._device.capture is not None
 
@@ -299,7 +299,7 @@ class TorchBackend:
         check(plan, self._limits)
         updates = self._slots.apply(plan)
         step, order = Step(plan, self._last_step, self._grammars), order_of(plan)
-        # Before the work, which may run when the slots have other sequences.
+        # Read the slots now: when the work runs, they may hold other sequences.
         firsts = first_rows(plan, order)
         if updates.plain and not any(plan.drafts):
             step.draws = plain_draws(plan, firsts)
@@ -308,7 +308,7 @@ class TorchBackend:
             step.scores = wanted_scores(plan, self._slots, firsts)
             step.pooled = wanted_vectors(plan, self._slots, firsts)
         if captures is not None and not captures.complete:
-            # No part of the step's time.
+            # Not counted in the time of the step.
             again = captures.capture_again
             self._device.start(lambda: self._work(plan, lambda: again(self._needed(step))))
         step.start(
@@ -338,7 +338,7 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
-        # Graphs have NCCL's operations, which would wait for their end.
+        # Free graphs before NCCL: they hold NCCL operations, and its shutdown would wait for them.
         if self._captures is not None:
             self._captures.forget()
         self._graphs = self._prompt_graphs = self._captures = None
@@ -355,7 +355,7 @@ class TorchBackend:
         return Layout(layers, heads, mixer.head_dim, False, size, kind)
 
     def _work(self, plan: StepPlan, work: Callable[[], None]) -> None:
-        """Work of the step of a plan."""
+        """Run `work` of the plan's step. An error marks the plan's slots as failed."""
         try:
             with torch.inference_mode():
                 work()
@@ -367,7 +367,7 @@ class TorchBackend:
             raise
 
     def _needed(self, step: Step) -> list[Graph]:
-        """The graphs of a step."""
+        """Graphs that the step replays."""
         plan = step.plan
         if self._graphs is not None and self._graphs.takes(plan):
             return self._graphs.needed(plan, draws=step.only_tokens)
@@ -376,7 +376,7 @@ class TorchBackend:
         return []
 
     def _drawn_in_graph(self, step: Step) -> int:
-        """Rows of a step with prompts that a graph draws."""
+        """Rows that a graph samples in a step with prompts; 0 if the graph does not sample."""
         rows, graphs = len(step.draws.rows), self._prompt_graphs
         fits = graphs is not None and rows <= graphs.most_draws
         return rows if fits and step.plain_draws else 0
@@ -411,7 +411,7 @@ class TorchBackend:
             step.found.vectors = [self._device.to_host(vector) for vector in made]
 
     def _masks(self, step: Step) -> RowMasks:
-        """The masks of the rows. The device computes while the steps before are taken in."""
+        """Grammar masks of the rows. The device computes while earlier results are processed."""
         if not (step.draws.masked or step.draws.reads_output):
             return RowMasks()
         computed = self._device.mark()
@@ -424,7 +424,7 @@ class TorchBackend:
         if not draws.rows or not self._shard.has_head:
             return
         tokens, scored, parts = [], [], _parts(len(draws.rows))
-        # A row of each sequence, and all in one part.
+        # One row per sequence, all in one part: no gather is needed.
         whole = len(x) == len(draws.rows) == len(step.plan.slots) and len(parts) == 1
         for part in parts:
             drawn, chosen = self._draw_part(draws, part, x, masks, whole=whole)
@@ -439,8 +439,8 @@ class TorchBackend:
     def _draw_part(
         self, draws: Draws, part: range, x: Tensor, masks: RowMasks, *, whole: bool
     ) -> tuple[Tensor, Scored | None]:
-        """Tokens of these rows, and their log-probabilities where they are wanted. `whole`: they
-        are all that `x` has.
+        """Sampled tokens of the rows `part`, and their log-probabilities if requested. `whole`:
+        `part` covers all rows of `x`.
         """
         own = slice(part.start, part.stop)
         columns = [draws.rows[own], draws.slots[own], draws.positions[own]]

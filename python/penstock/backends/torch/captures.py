@@ -1,10 +1,10 @@
-"""CUDA graphs of steps, captured behind the start: one in a pause of the engine, smallest first, or
-before a step that needs one again, one for each step.
+"""CUDA graphs of steps, captured lazily after start-up: one per idle pause of the engine, smallest
+first, or one before a step that needs an uncaptured graph for the second time.
 
-Until it is captured the work of a graph is launched kernel by kernel, over the same rows of padding
-and the same memory, so a step has the same bits before and after. What all graphs take is kept free
-before KV pools are sized (`measuring.py`). Ranks of a stage have the same plans, pauses too, and
-capture the same graphs between the same steps: a capture computes, and its sums need all of them.
+Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
+the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory
+of all graphs before it sizes the KV pools. Ranks of a stage get the same plans and pauses, and so
+capture the same graphs between the same steps: a capture computes, and its sums need all ranks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 class Capture(Protocol):
     def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record `work`. What it returns repeats it on the same memory, result included. It knows
-        addresses only: the caller keeps `work`, and with it all that was read.
+        """Record `work`. The returned function replays it on the same memory, result included. The
+        recording holds addresses only: the caller keeps `work` alive, and so its tensors.
         """
 
 
@@ -41,13 +41,13 @@ class Capture(Protocol):
 class Graph:
     rows: int
     work: Callable[[], Tensor]
-    """What is recorded. It refers to all tensors that the graph reads and did not make."""
+    """The recorded function. It references all input tensors of the graph."""
     clear: Callable[[], None]
-    """Leaves nothing but rows of padding to `work`: a capture computes too, and must not keep a
-    token for a sequence, nor write to its blocks.
+    """Turns all rows of `work` into padding: a capture also computes, and must not store a token of
+    a sequence or write to its blocks.
     """
     planned: Planned | None = None
-    """Attention that is planned before each run."""
+    """FlashInfer's attention, planned before each run; None with the Triton kernels."""
     replay: Callable[[], Tensor] | None = None
     """None before the capture."""
     used: bool = False
@@ -58,29 +58,31 @@ class Graph:
 
 
 class Graphs(Protocol):
-    """Those of one kind of step."""
+    """Graphs of one kind of step."""
 
     def sizes(self) -> Iterator[tuple[int, Key]]:
-        """All that steps may need; those with lower numbers are captured first."""
+        """Priority and key of all graphs that steps may need; lower priorities are captured
+        first.
+        """
 
     def graph(self, key: Key) -> Graph:
-        """The same one each time."""
+        """The graph of a key, created on first use."""
 
     def largest(self) -> Graph:
-        """The one that computes with the most memory."""
+        """The graph with the highest memory use."""
 
     def results(self) -> list[int]:
         """Bytes of what each graph leaves."""
 
     def forget(self) -> None:
-        """As that of `Captures`."""
+        """Drop all graphs; see `Captures.forget`."""
 
 
 class Captures:
     def __init__(
         self, model: Model, capture: Capture, kinds: Sequence[Graphs], *, logged: bool = True
     ) -> None:
-        """`logged`: the log says when all are captured."""
+        """`logged`: log a line when all graphs are captured."""
         self._logged = logged
         self._model = model
         self._capture = capture
@@ -110,13 +112,13 @@ class Captures:
                 return
 
     def capture_again(self, needed: Sequence[Graph]) -> None:
-        """Capture the first of what a step needs that a step before it needed too."""
+        """Capture the first graph in `needed` that an earlier step used too."""
         for graph in needed:
             if graph.used and self._captured(graph):
                 return
 
     def largest(self) -> list[Graph]:
-        """The one of each kind that computes with the most memory."""
+        """The graph of each kind with the highest memory use."""
         return [kind.largest() for kind in self._kinds]
 
     def results(self) -> list[int]:
@@ -124,18 +126,20 @@ class Captures:
         return [size for kind in self._kinds for size in kind.results()]
 
     def replay(self, graph: Graph) -> Callable[[], Tensor]:
-        """That of a graph, captured."""
+        """The replay function of a graph, captured if necessary."""
         self._captured(graph)
         assert graph.replay is not None
         return graph.replay
 
     def forget(self) -> None:
-        """End the graphs, to which their own work refers: no collection may come before the end."""
+        """Drop the graphs now. `work` references its own graph: the garbage collector might free
+        this cycle too late.
+        """
         for kind in self._kinds:
             kind.forget()
 
     def _captured(self, graph: Graph) -> bool:
-        """Capture it; False where it is."""
+        """Capture the graph. False if it is captured already."""
         if graph.replay is not None:
             return False
         began = time.perf_counter()
@@ -151,8 +155,8 @@ class Captures:
 def recorded(
     capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
 ) -> Callable[[], Tensor]:
-    """Repeats `work`, a step of `rows`: by a graph, or by launches where memory is short. A rank of
-    several raises in that case, because the others wait in the sums that it left out.
+    """Capture `work`, a step of `rows`. Returns the replay, or `work` itself if memory runs out. In
+    a tensor-parallel group, running out raises: the other ranks wait in the sums it skipped.
     """
     try:
         return capture(work)
@@ -168,8 +172,8 @@ def recorded(
 
 
 def ran_out(error: BaseException | None) -> bool:
-    """Whether it is for want of memory, or came of an error that was. An end of a capture may hide
-    the error that ended it.
+    """True if the error, or one in its context chain, is an out-of-memory error. Ending a failed
+    capture may raise a second error that hides the first.
     """
     if error is None:
         return False
@@ -180,17 +184,16 @@ def ran_out(error: BaseException | None) -> bool:
 def capture_cuda(
     work: Callable[[], Tensor], pool: tuple[int, int] | None = None
 ) -> Callable[[], Tensor]:
-    """A CUDA graph on the current stream, after a run that compiles what is to be compiled. What it
-    makes lies in `pool`, which the graphs of one stream share: what they have done with, the next
-    one writes over. Results of a graph are read before another one is replayed. None: a pool of its
-    own.
+    """Capture a CUDA graph on the current stream, after one run that compiles the kernels. Its
+    tensors lie in `pool`, which all graphs of a stream share and overwrite: read the results of a
+    graph before the next replay. None: a pool of its own.
 
-    `torch.cuda.graph` would give back the memory that torch keeps for steps, each time.
+    Not `torch.cuda.graph`, which would empty torch's memory cache at each capture.
     """
     work()
     torch.cuda.current_stream().synchronize()
     graph = torch.cuda.CUDAGraph()
-    # Other threads may allocate and wait meanwhile.
+    # thread_local: other threads may allocate and synchronise during the capture.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         result = work()

@@ -1,4 +1,4 @@
-"""Where a checkpoint's tensors lie: in safetensors files, or a GGUF file and its other parts."""
+"""Index of a checkpoint's tensors: safetensors files, or a GGUF file that may be split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.core import PenstockError
 from penstock.model.files import weight_map
 
 SAMPLE = 4096
-"""Bytes at each end of a tensor that its fingerprint reads."""
+"""Bytes at each end of a tensor that go into the fingerprint."""
 SAFETENSORS = {
     "F32": torch.float32,
     "F16": torch.float16,
@@ -34,8 +34,8 @@ DEFAULT_ALIGNMENT = 32
 
 
 class File:
-    """A file that any thread reads at offsets. Nothing is mapped: a page that is not there would
-    hold up the thread that touches it, and an error of the disk would be a signal.
+    """A file with thread-safe reads at offsets. Not memory-mapped: a page fault would block the
+    thread, and a disk error would be a signal (SIGBUS).
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,9 @@ class File:
             raise PenstockError(f"{path}: empty")
 
     def read_into(self, memory: memoryview, offset: int) -> int:
-        """Bytes read, fewer than asked for at the end of the file. OSError."""
+        """Fill `memory` from `offset`. Returns the bytes read, fewer at the end of the file.
+        OSError.
+        """
         done = 0
         while done < len(memory):
             count = os.preadv(self._descriptor, [memory[done:]], offset + done)
@@ -57,7 +59,7 @@ class File:
         return done
 
     def read(self, offset: int, size: int) -> bytes:
-        """As many bytes, or fewer at the end of the file. PenstockError names the place."""
+        """Read `size` bytes, or fewer at the end of the file. PenstockError names the offset."""
         try:
             return os.pread(self._descriptor, size, offset)
         except OSError as error:
@@ -66,19 +68,19 @@ class File:
             ) from error
 
     def mapped(self) -> mmap.mmap:
-        """For headers whose length is not known before they are read."""
+        """Map the file, for headers whose length is not known in advance."""
         return mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor of a file."""
+    """A tensor in a file."""
 
     name: str
     dtype: str
-    """As the container spells it."""
+    """The container's name of the type."""
     shape: tuple[int, ...]
-    """Outermost dimension first; it counts numbers, also of quantised types."""
+    """Outermost dimension first, in elements, even for quantised types."""
     file: File
     offset: int
     size: int
@@ -86,28 +88,28 @@ class Stored:
 
     @property
     def blocks(self) -> tuple[int, int] | None:
-        """Numbers and bytes of a block of a quantised type; None for plain numbers."""
+        """Elements and bytes per block of a quantised type; None for plain numbers."""
         return BLOCKS.get(self.dtype)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the numbers need nothing but a conversion of their type."""
+        """True if a type conversion suffices to read the elements (no dequantisation)."""
         return self.blocks is None and self.dtype not in ("U8", "F8_E4M3")
 
     @property
     def kind(self) -> torch.dtype:
-        """Type of the elements that are stored, bytes for quantised blocks."""
+        """Stored element type; uint8 for quantised blocks."""
         if self.blocks is not None:
             return torch.uint8
         return SAFETENSORS.get(self.dtype) or GGUF_FLOATS[self.dtype]
 
     def row_bytes(self, dimensions: int = 1) -> int:
-        """Bytes of a row of the last `dimensions`."""
+        """Bytes of a row that spans the last `dimensions`."""
         return self.size // (math.prod(self.shape[:-dimensions]) or 1)
 
     def read(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        """Bytes `start` to `stop` of the tensor, in memory of the host. PenstockError names the
-        tensor and the place where the file cannot be read.
+        """Bytes `start` to `stop` of the tensor, in host memory. If the file cannot be read,
+        PenstockError names the tensor and the offset.
         """
         stop = self.size if stop is None else min(stop, self.size)
         data = torch.empty(stop - start, dtype=torch.uint8)
@@ -116,8 +118,8 @@ class Stored:
         return data
 
     def rows(self, expert: int | None = None) -> torch.Tensor:
-        """The numbers, or the bytes of quantised rows [..., rows, bytes of a row], of all or of one
-        entry of the first dimension, in memory of the host.
+        """The tensor, or entry `expert` of its first dimension, in host memory: elements, or bytes
+        [..., rows, bytes per row] of quantised rows.
         """
         shape, start, stop = self.shape, 0, self.size
         if expert is not None:
@@ -131,7 +133,7 @@ class Stored:
 
 
 def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
-    """Fill `memory` with bytes of the tensor's file. PenstockError names tensor and place."""
+    """Fill `memory` from `offset` of the tensor's file. PenstockError names tensor and offset."""
     try:
         count = stored.file.read_into(memory, offset)
     except OSError as error:
@@ -147,7 +149,7 @@ def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
 
 
 class Checkpoint:
-    """Tensors by name. PenstockError names a damaged file, or a tensor that is missing."""
+    """Tensors by name. PenstockError names a damaged file or a missing tensor."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -173,11 +175,11 @@ class Checkpoint:
         return self._tensors[name]
 
     def fingerprint(self) -> bytes:
-        """32 bytes of the names, types, shapes, and both ends of the data of all tensors."""
+        """32-byte hash of the names, types, shapes, and both ends of the data of all tensors."""
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            # Without copies of tensors: there may be tens of thousands.
+            # Read plain bytes, not tensors: there may be tens of thousands.
             size = min(SAMPLE, stored.size)
             for at in (0, stored.size - size):
                 digest.update(stored.file.read(stored.offset + at, size))
@@ -232,7 +234,7 @@ _STRING, _ARRAY = 8, 9
 
 
 class _Cursor:
-    """A GGUF header, read forward."""
+    """Forward cursor over a GGUF header."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._view = data
@@ -249,7 +251,7 @@ class _Cursor:
         return self._view[self.at - size : self.at].decode()
 
     def value(self, kind: int) -> int:
-        """Skips a value of metadata; the number of one."""
+        """Read past a metadata value. Returns an integer's value, 0 for other types."""
         if kind == _STRING:
             self.text()
             return 0

@@ -1,4 +1,4 @@
-"""Checks of a plan before anything is computed: a wrong plan is a ValueError, never a wrong read.
+"""Validation of a plan before execution: an invalid plan is a ValueError, never a stray read.
 
 The rules are those of `crates/compute/decoder/src/step.rs`.
 """
@@ -21,7 +21,7 @@ class GroupLimits:
     chunked: bool
 
     def first_seen(self, position: int) -> int:
-        """The first position that a token at `position` sees."""
+        """First position that the token at `position` attends to."""
         if self.window is None:
             return 0
         if self.chunked:
@@ -38,12 +38,12 @@ class Limits:
     block_size: int
     groups: tuple[GroupLimits, ...]
     last_sampled: bool
-    """Whether this rank learns which tokens are sampled."""
+    """True if this rank has the sampled tokens (it has the embedding and the head)."""
 
 
 def check(plan: StepPlan, limits: Limits) -> None:
-    """All that does not depend on what the slots hold. Whole columns are looked at first: sequence
-    after sequence only to name what is wrong.
+    """All checks that do not depend on the contents of the slots. Whole columns are checked first;
+    single sequences only if that fails, to name the error.
     """
     _columns(plan, limits)
     _range("slot", plan.slots, limits.slots)
@@ -67,7 +67,7 @@ def distinct(what: str, values: Sequence[int]) -> None:
 
 
 def drafts(plan: StepPlan, i: int) -> int:
-    """The drafts at the end of sequence `i`."""
+    """Number of draft tokens at the end of sequence `i`."""
     return plan.drafts[i] if plan.drafts else 0
 
 
@@ -97,7 +97,7 @@ def _sequence(plan: StepPlan, i: int, limits: Limits) -> None:
 
 
 def _tokens(plan: StepPlan, vocab: int) -> None:
-    """LAST_SAMPLED may stand only first in a sequence."""
+    """Check token ids. LAST_SAMPLED is allowed only as the first token of a sequence."""
     tokens = plan.tokens
     first_only = len(tokens) == len(plan.lengths)
     if min(tokens) >= (LAST_SAMPLED if first_only else 0) and max(tokens) < vocab:

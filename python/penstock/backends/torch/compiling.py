@@ -1,9 +1,9 @@
-"""Kernels compiled by threads while the weights are read, so that the warm-up finds them compiled.
+"""Ahead-of-time compilation of Triton kernels by threads, while the weights are read.
 
-Triton compiles a kernel on the thread that launches it first: at the first start on a machine one
-after the other, for seconds. Here the warm-up runs over meta tensors, which have shapes and no
-numbers, and its launches are recorded. Each is then compiled as Triton itself would at the launch,
-into the caches where the launch looks. Triton, LLVM and ptxas run beside Python's other threads.
+Triton compiles a kernel at its first launch, on the launching thread: one after another, for
+seconds at the first start on a machine. Here the warm-up runs over meta tensors (shapes without
+data) and its launches are recorded. Each launch is then compiled as Triton would, into the same
+caches. Triton, LLVM and ptxas run concurrently with Python's other threads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What Triton looks at of a tensor: its type, and whether 16 divides its address."""
+    """The properties of a tensor that Triton specialises on: type, and 16-byte alignment."""
 
     dtype: torch.dtype
     at: int
@@ -66,12 +66,12 @@ class Launch:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Launches with the same key may be of the same machine code."""
+        """Launches with different keys never share machine code; those with the same key may."""
         return (self.kernel.fn, *sorted(self.constants.items()))
 
     def compile(self) -> Any:
-        """Python 3.11 counts the depth of syntax trees for all threads together, and refuses some
-        that two threads make at once.
+        """Compile, with retries: Python 3.11 counts the depth of syntax trees over all threads, and
+        may raise SystemError if two threads build trees at once.
         """
         for _ in range(TRIES - 1):
             with suppress(SystemError):
@@ -95,7 +95,7 @@ class Rehearsal:
     """One for each KV group of the shard."""
     dtype: torch.dtype
     captures: bool
-    """Whether the rank's steps are captured, those with prompts too."""
+    """True if the rank captures its steps, with and without prompts."""
 
     def run(self) -> None:
         model, slots = self.made()
@@ -106,7 +106,7 @@ class Rehearsal:
         warm_up(model, slots, self.limits, captures=captures)
 
     def made(self) -> tuple[Model, DeviceSlots]:
-        """Layers that are alike launch the same kernels: one of each kind is enough."""
+        """A model with one layer of each kind: equal layers launch the same kernels."""
         spec, recipes, own = self.spec, self.recipes, self.shard.layers
         kinds = {spec.layers[index]: index for index in own}
         some = replace(spec, layers=tuple(kinds))
@@ -126,14 +126,14 @@ class Rehearsal:
 
 
 def _computed(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """In place of a graph: what a capture launches first."""
+    """Stand-in for a graph capture: its warm-up run alone."""
     result = work()
     return lambda: result
 
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """The other ranks of a stage, as far as shapes go."""
+    """Stub for the other ranks of a stage: right shapes, no communication."""
 
     rank: int
 
@@ -151,7 +151,7 @@ class _Others:
 
 
 def recorded(work: Callable[[], None]) -> list[Launch]:
-    """Launches of `work` over meta tensors, which Triton could not do."""
+    """Record the launches of `work` over meta tensors, instead of executing them."""
     found: list[Launch] = []
     with _recording(found), _without_dynamo():
         work()
@@ -160,8 +160,8 @@ def recorded(work: Callable[[], None]) -> list[Launch]:
 
 @contextmanager
 def _without_dynamo() -> Iterator[None]:
-    """Some operations over meta tensors are Python that torch's compiler leaves alone. The first
-    one imports that compiler to tell it so, which takes 1.2 to 2.4 s; nothing here is for it.
+    """Avoid the import of torch._dynamo (1.2 to 2.4 s). Some operations over meta tensors are
+    Python functions that import it only to call `disable` on themselves.
     """
     name = "torch._dynamo"
     if name in sys.modules:
@@ -194,7 +194,7 @@ def _recording(found: list[Launch]) -> Iterator[None]:
 
 
 def _seen(arg: Any) -> Any:
-    """Memory begins at multiples of 16; a view may not."""
+    """Replace a meta tensor by its `Address`. Storage is 16-byte aligned; a view may not be."""
     if not isinstance(arg, Tensor):
         return arg
     return Address(arg.dtype, arg.storage_offset() * arg.itemsize % 16)
@@ -203,8 +203,8 @@ def _seen(arg: Any) -> Any:
 def compile_ahead(
     rehearsal: Callable[[], None], device: torch.device, threads: int
 ) -> Future[bool]:
-    """Start to compile what `rehearsal` launches on a GPU; whether all of it is compiled. An error
-    is in the log alone: the start compiles what is missing.
+    """Start to compile the kernels that `rehearsal` launches. The future holds True if all were
+    compiled. Errors are only logged: the warm-up compiles missing kernels.
     """
     starter = ThreadPoolExecutor(1, "compile")
     done = starter.submit(_compile_all, rehearsal, device, min(threads, MOST_THREADS))
@@ -214,12 +214,12 @@ def compile_ahead(
 
 def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> bool:
     try:
-        # Threads begin at the first GPU.
+        # A new thread's current device is the first GPU.
         torch.cuda.set_device(device)
         with ThreadPoolExecutor(
             threads, "compile", initializer=torch.cuda.set_device, initargs=(device,)
         ) as pool:
-            # Triton has a C compiler make its access to the driver.
+            # Triton builds its driver module with a C compiler: run that concurrently too.
             driver = pool.submit(lambda: triton.runtime.driver.active.utils)
             parts = by_key(recorded(rehearsal))
             driver.result()
@@ -232,7 +232,7 @@ def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: i
 
 
 def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:
-    """Each part is compiled by one thread, so that nothing is compiled by two."""
+    """Group launches by key. One thread compiles a group, so no kernel is compiled twice."""
     parts = defaultdict(list)
     for launch in launches:
         parts[launch.key].append(launch)
@@ -241,5 +241,5 @@ def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 def _make_ready(launches: Sequence[Launch]) -> None:
     for launch in launches:
-        # Loads it, for which older versions of Triton call a C compiler.
+        # `run` loads the kernel, for which older versions of Triton call a C compiler.
         launch.compile().run  # noqa: B018

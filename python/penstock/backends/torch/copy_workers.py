@@ -1,5 +1,5 @@
-"""Threads for copies, which end or are left behind: a copy that hangs in the driver holds up no
-stop, and no exit of the process.
+"""Worker threads for copies. A copy that hangs in the driver never blocks a shutdown: its thread is
+abandoned.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ Failed = Callable[[Exception], None]
 
 
 class Job:
-    """Work that waits, runs or has ended."""
+    """A unit of work: queued, running or ended."""
 
     def __init__(self, work: Callable[[], None], dropped: Callable[[], None]) -> None:
         self.work, self.dropped = work, dropped
         self.done = False
-        """Whether the work was done to its end. A job that is dropped or fails ends without."""
+        """True once the work completed. Stays False for a dropped or failed job."""
         self._ended = threading.Event()
 
     def wait(self) -> bool:
-        """Wait for its end; whether it was done."""
+        """Wait for the end. True if the work completed."""
         self._ended.wait()
         return self.done
 
@@ -31,10 +31,10 @@ class Job:
 
 
 class Workers:
-    """Threads that do jobs in the order of `submit`."""
+    """Threads that start jobs in the order of `submit`."""
 
     def __init__(self, name: str, threads: int, failed: Failed) -> None:
-        """`failed` gets the errors of jobs."""
+        """`failed` is called with the errors of jobs."""
         self._failed = failed
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
@@ -46,7 +46,7 @@ class Workers:
             thread.start()
 
     def submit(self, work: Callable[[], None], dropped: Callable[[], None]) -> Job:
-        """`dropped` is called in place of `work` if that does not begin."""
+        """Queue a job. `dropped` is called in place of `work` if the job never starts."""
         job = Job(work, dropped)
         with self._changed:
             closed = self._closed
@@ -58,7 +58,7 @@ class Workers:
         return job
 
     def cancel(self, job: Job) -> bool:
-        """Drop a job; False if it has begun."""
+        """Drop a queued job. False if it has started."""
         with self._changed:
             if job not in self._waiting:
                 return False
@@ -67,8 +67,8 @@ class Workers:
         return True
 
     def end(self, deadline: float) -> bool:
-        """Drop what has not begun and wait for the rest, until `deadline` of the monotonic clock.
-        False: a job goes on, on a thread that is left behind.
+        """Drop queued jobs and wait for running ones, until `deadline` of the monotonic clock.
+        False on time-out: a job still runs, on an abandoned thread.
         """
         with self._changed:
             self._closed = True
@@ -103,7 +103,7 @@ def _drop(jobs: list[Job]) -> None:
 
 
 class Lanes:
-    """A thread for each direction, which starts copies and waits for them, one after another."""
+    """One thread per direction, which starts copies and waits for them, one after another."""
 
     def __init__(self, failed: Failed) -> None:
         self.outward = Workers("kv-to-host", 1, failed)

@@ -1,4 +1,4 @@
-"""ggml's quantised blocks to numbers, with whole tensors as operands.
+"""Dequantisation of ggml's quantised blocks, vectorised over whole tensors.
 
 Formulas and names are those of `crates/base/checkpoint/src/dequant.rs`, whose test vectors hold
 here too.
@@ -23,7 +23,7 @@ GGML_TYPES = {
     30: "BF16",
     39: "MXFP4",
 }
-"""Numbers of element types in GGUF files."""
+"""Element types by their ids in GGUF files."""
 BLOCKS = {
     "Q4_0": (32, 18),
     "Q4_1": (32, 20),
@@ -36,13 +36,13 @@ BLOCKS = {
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
 }
-"""Numbers and bytes of a block."""
+"""Elements and bytes per block."""
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
-    """Numbers [..., n] in f32 of the bytes [..., size] of whole rows of blocks."""
+    """Dequantise the bytes [..., size] of whole rows of blocks to f32 [..., n]."""
     numbers, size = BLOCKS[dtype]
     blocks = rows.reshape(-1, size)
     values = _FORMS[dtype](blocks)
@@ -50,8 +50,8 @@ def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
 
 
 def mxfp4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Numbers [..., groups * 32] in f32 of the codes [..., groups, 16], two neighbours a byte, and
-    the exponents [..., groups] of a checkpoint that has them in two tensors.
+    """Dequantise MXFP4 stored in two tensors to f32 [..., groups * 32]: codes [..., groups, 16],
+    two neighbours per byte, and exponents [..., groups].
     """
     pairs = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
     values = _table(E2M1, codes)[pairs] * _power(scales).unsqueeze(-1)
@@ -77,7 +77,7 @@ def _power(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _fifth(bits: torch.Tensor) -> torch.Tensor:
-    """The fifth bits of 32 codes, as 0 or 16, of 4 bytes for each block."""
+    """The fifth bits of 32 codes, as 0 or 16, from 4 bytes per block."""
     shifts = torch.arange(8, device=bits.device, dtype=torch.uint8)
     return (((bits.unsqueeze(-1) >> shifts) & 1) << 4).flatten(-2)
 
@@ -121,7 +121,7 @@ def _k_scales(b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _k_codes(b: torch.Tensor) -> torch.Tensor:
-    """4-bit codes [blocks, 8, 32] of 128 bytes: each 32 bytes have two sub-blocks."""
+    """4-bit codes [blocks, 8, 32] from 128 bytes: each 32 bytes hold two sub-blocks."""
     pairs = b.view(-1, 4, 1, 32)
     return torch.cat([pairs & 15, pairs >> 4], 2).view(-1, 8, 32)
 

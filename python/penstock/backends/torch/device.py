@@ -1,4 +1,4 @@
-"""Where a rank computes: streams of work in order, and memory."""
+"""The compute device of a rank: an in-order stream of work, and memory."""
 
 from __future__ import annotations
 
@@ -21,71 +21,71 @@ from penstock.config.machine import available_memory
 from penstock.core import PenstockError
 
 CLOSE_S = 10.0
-"""What steps in flight get to end at a stop."""
+"""Time-out in seconds for steps in flight at shutdown."""
 OLD_DRIVER = "580"
-"""The first driver of CUDA 13, which PyPI's torch is built with."""
+"""First driver version for CUDA 13, with which PyPI's torch is built."""
 LEAST_CAPABILITY = (8, 0)
-"""Compute capability that the kernels need: the first with products of bfloat16."""
+"""Minimum compute capability: the first with bfloat16 matrix products."""
 
 log = logging.getLogger(__name__)
 
 
 class Done(Protocol):
-    """Work that was started."""
+    """Work in flight."""
 
     seconds: float
-    """Time of the work alone, once it is done."""
+    """Run time of the work, set once it is done."""
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for it. TimeoutError after `timeout` seconds, or the work's error."""
+        """Wait for the work. TimeoutError after `timeout` seconds, or the work's error."""
 
 
 class Device(Protocol):
-    """Work runs in the order of `start`, and tensors of the device are touched by it alone."""
+    """Work runs in the order of `start`; only work may access the device's tensors."""
 
     torch: torch.device
     name: str
 
     def start(self, work: Callable[[], None]) -> Done:
-        """Start work; its results are on the host once it is done."""
+        """Start work. Copies made by `to_host` are complete once the work is done."""
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """A copy for the host, called from work."""
+        """Copy a tensor to the host. Called from work."""
 
     def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Gives a tensor of the caller's stream to the work that calls it."""
+        """Transfer a tensor from the caller's stream: work calls the result to get it."""
 
     def mark(self) -> Callable[[], bool]:
-        """Whether what work has launched so far is done, called from work."""
+        """Returns a query: True once everything launched so far is done. Called from work."""
 
     @property
     def copies(self) -> Copies | None:
-        """Copies to and from the host beside the steps; None: the memory is the host's own."""
+        """Asynchronous copies to and from the host; None if the device uses host memory."""
 
     def free_memory(self) -> int:
-        """Bytes that could be allocated now, beside what is kept for tensors."""
+        """Bytes free for allocation, without those in torch's memory cache."""
 
     def kept_memory(self) -> int:
-        """Bytes that are kept for tensors, used or not."""
+        """Bytes reserved by torch's allocator, used or cached."""
 
     def release(self) -> None:
-        """Give back what is kept for tensors and not used."""
+        """Free torch's unused cached memory."""
 
     def synchronize(self) -> None:
-        """Wait for what was done outside of work."""
+        """Wait for operations launched outside of work."""
 
     def way(self) -> Way:
-        """How weights reach it."""
+        """How weights are uploaded to the device."""
 
     @property
     def capture(self) -> Capture | None:
-        """How graphs are recorded; None: they are not."""
+        """Captures graphs; None if the device does not support them."""
 
     def close(self) -> None: ...
 
 
 class Cpu:
-    """torch's CPU device: a thread of its own computes."""
+    """torch's CPU device: work runs on one background thread."""
 
     def __init__(self, threads: int) -> None:
         self.torch = torch.device("cpu")
@@ -119,10 +119,10 @@ class Cpu:
         return 0
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """No-op: nothing is cached."""
 
     def synchronize(self) -> None:
-        """Nothing runs outside of work and of the caller."""
+        """No-op: operations outside of work are synchronous."""
 
     def way(self) -> Way:
         return InPlace()
@@ -151,7 +151,7 @@ class _Submitted:
 
 
 class Cuda:
-    """A GPU: work is launched by the caller and runs on a stream."""
+    """A GPU: the caller's thread launches work, which runs on a stream."""
 
     def __init__(self, index: int) -> None:
         check_driver()
@@ -167,7 +167,7 @@ class Cuda:
         self._label = label(self.torch)
         self._stream = torch.cuda.Stream(self.torch)
         self._lock = threading.Lock()
-        """Nothing else is launched on the stream while a graph is captured on it."""
+        """Serialises launches, so that none falls into the capture of a graph."""
 
     def start(self, work: Callable[[], None]) -> Done:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -186,7 +186,7 @@ class Cuda:
 
         def take() -> Tensor:
             self._stream.wait_event(ready)
-            # Its memory belongs to the caller's stream, which could reuse it too early.
+            # The caller's stream owns the memory and could otherwise reuse it too early.
             tensor.record_stream(self._stream)
             return tensor
 
@@ -219,11 +219,11 @@ class Cuda:
 
     @cached_property
     def capture(self) -> Capture:
-        """All graphs share memory: they are replayed one after another."""
+        """All graphs share one memory pool: they are replayed one after another."""
         return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
 
     def close(self) -> None:
-        """Wait for what was launched. A GPU that hangs or is lost holds up no stop."""
+        """Wait for launched work, at most CLOSE_S: a hung or lost GPU must not block shutdown."""
         try:
             if not wait_for(self._stream.query, CLOSE_S):
                 log.error("%s has not ended its work after %.0f s", self._label, CLOSE_S)
@@ -248,7 +248,7 @@ class _Recorded:
 
 
 def check_driver() -> None:
-    """PenstockError says why there is no GPU: no driver, an old one, or none is visible."""
+    """PenstockError if there is no GPU, with the reason: no driver, an old one, or none visible."""
     if torch.cuda.is_available():
         return
     built = torch.version.cuda
@@ -267,7 +267,7 @@ def check_driver() -> None:
 
 
 def check_capability(device: torch.device) -> None:
-    """PenstockError for a GPU that the kernels do not run on."""
+    """PenstockError if the kernels do not support the GPU."""
     found = torch.cuda.get_device_capability(device)
     if found < LEAST_CAPABILITY:
         own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))

@@ -1,4 +1,4 @@
-"""A GPU that is lost: errors of CUDA after which a process cannot use its device any more."""
+"""Detection of a lost GPU: fatal CUDA errors, after which a process cannot use its device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from penstock.core import DeviceLostError
 
 MARKS = ("CUDA error", "CUDA driver error", "cuda runtime error", "device lost", "CUBLAS_STATUS_")
-"""Parts of messages. `torch.AcceleratorError` has such a message too."""
+"""Substrings of CUDA error messages, those of `torch.AcceleratorError` included."""
 PASSING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "invalid configuration argument")
-"""Errors of one call, which the device survives."""
+"""Substrings of recoverable errors: only the call fails."""
 REMEDY = (
     "This process cannot use it again. The driver writes the reason to the kernel's log as an Xid: "
     "see `dmesg | grep -i xid`, or `journalctl -k | grep -i xid` without the rights for that"
@@ -20,8 +20,8 @@ REMEDY = (
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether CUDA's context has ended with the error: a memory access that was wrong, a GPU that
-    fell off the bus, memory that cannot be corrected.
+    """True if the error destroyed the CUDA context: an invalid memory access, a GPU that fell off
+    the bus, an uncorrectable memory error.
     """
     if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
@@ -31,7 +31,7 @@ def is_loss(error: BaseException) -> bool:
 
 @contextmanager
 def losses(gpu: str) -> Iterator[None]:
-    """DeviceLostError, which names `gpu`, in place of the error with which it was lost."""
+    """Convert a fatal CUDA error into a DeviceLostError that names `gpu`."""
     try:
         yield
     except RuntimeError as error:
@@ -42,7 +42,7 @@ def losses(gpu: str) -> Iterator[None]:
 
 
 def label(device: torch.device) -> str:
-    """A GPU as users know it, with its address on the bus, which Xids are logged with."""
+    """Index, name and PCI address of a GPU. Xids are logged with the PCI address."""
     own = torch.cuda.get_device_properties(device)
     where = f"{own.pci_domain_id:04x}:{own.pci_bus_id:02x}:{own.pci_device_id:02x}"
     return f"GPU {device.index} ({own.name}, PCI {where})"

@@ -1,5 +1,5 @@
-"""Loads of a disk tier by GPUDirect Storage: from its files to the pools, without the host's
-memory. Checksums are computed where the bytes arrive.
+"""Loads from a disk tier by GPUDirect Storage: from files to the pools, bypassing host memory.
+Checksums are computed on the GPU.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from penstock.kv.gds import KvikioParts, Memory, Part
 
 THREADS = 4
-"""Chunks that are loaded at the same time."""
+"""Concurrent loads of chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank has of each block (docs/kv-format.md)."""
+    """The part of each block that a rank stores (docs/kv-format.md)."""
 
     heads: Sequence[int]
     """KV heads in the order of a block, counted over the whole model."""
     layers: Sequence[tuple[int, int]]
-    """The first and the one after the last of each KV group, counted group after group."""
+    """Half-open layer range of each KV group; layers are numbered group after group."""
 
 
 class DirectLoads:
@@ -51,10 +51,10 @@ class DirectLoads:
         self._workers = Workers("kv-direct", THREADS, answer)
         self._lock = threading.Lock()
         self._open: dict[int, Job | None] = {}
-        """Loads without an answer. None: on their way to the workers."""
+        """Unanswered loads. None until the workers have the job."""
         for pool in pools:
             if pool.layout.block_bytes:
-                # Compiled now: the first load would seem to stall.
+                # Compile the checksum kernel now: otherwise the first load would seem to stall.
                 copies.crc64([_extent(pool, 0, 0)])
 
     def submit(self, transfer: Transfer) -> None:
@@ -67,7 +67,7 @@ class DirectLoads:
                 self._open[transfer.id] = job
 
     def cancel(self, ids: Iterable[int]) -> None:
-        """Loads that have not begun are answered."""
+        """Drop loads that have not started. They are answered as not done."""
         with self._lock:
             jobs = [self._open.get(each) for each in ids]
         for job in jobs:
@@ -75,7 +75,7 @@ class DirectLoads:
                 self._workers.cancel(job)
 
     def close(self, deadline: float) -> bool:
-        """Answer all loads. False: one that has begun has not ended by `deadline`."""
+        """Drop queued loads, and answer all. False if a started load still runs at `deadline`."""
         ended = self._workers.end(deadline)
         with self._lock:
             left = list(self._open)
@@ -119,7 +119,7 @@ class DirectLoads:
         self._parts.load(part, memories, lambda: self._copies.crc64(extents))
 
     def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
-        """The parts of which a block is wanted, and where their extents go."""
+        """Parts with at least one wanted block, and the target extents."""
         from penstock.kv.gds import Part
 
         count = len(transfer.blocks) // len(self._pools)
@@ -134,7 +134,7 @@ class DirectLoads:
 
 
 def _extent(pool: Pool, block: int, head: int) -> Tensor:
-    """The place of a KV head of a block; where no token sees the block, memory that is dropped."""
+    """Memory of a KV head in a block; for NO_BLOCK (behind the window), scratch memory."""
     if block == NO_BLOCK:
         like = _extent(pool, 0, head)
         return torch.empty_like(like)
@@ -143,6 +143,6 @@ def _extent(pool: Pool, block: int, head: int) -> Tensor:
 
 
 def _memory(extent: Tensor) -> Memory:
-    # bf16 has no name in the interface by which other libraries see a tensor.
+    # As bytes: the array interface used by other libraries has no bf16.
     whole = extent.view(-1).view(torch.uint8)
     return whole if whole.is_cuda else memoryview(whole.numpy())

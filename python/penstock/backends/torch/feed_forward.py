@@ -42,7 +42,7 @@ def _mixture(weights: MixtureWeights, x: Tensor) -> Tensor:
 
 
 def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
-    """The key of the kernels for a few rows, where they compute it."""
+    """Tuning key of the few-rows kernels; None if they do not support the mixture or `x`."""
     given = (weights.inner, weights.down)
     if not len(x) or not takes(x, weights.router, *given, weights.chosen):
         return None
@@ -50,7 +50,7 @@ def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
 
 
 def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
-    """By the kernels for a few rows."""
+    """A mixture of experts by the kernels for a few rows."""
     router = Router(
         weights.router,
         weights.rule,
@@ -69,7 +69,7 @@ def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
 
 
 def mixture_of_many(weights: MixtureWeights, x: Tensor) -> Tensor:
-    # In f32, because a small error would choose another expert.
+    # Router logits in f32: a small error could select another expert.
     logits = linear_wide(x, weights.router)
     routed = logits.shape[1] - weights.shared_gate
     rules = (weights.rule, weights.chosen, weights.correction, weights.router_bias)
@@ -93,7 +93,7 @@ def _own(weights: MixtureWeights) -> range | None:
 
 
 def _beside(weights: MixtureWeights, x: Tensor, logits: Tensor) -> Beside | None:
-    """The shared expert, whose gate is the last of the logits."""
+    """Output of the shared expert, and its gate, which is the last logit."""
     if weights.shared is None:
         return None
     return Beside(_mlp(weights.shared, x), logits[:, -1] if weights.shared_gate else None)

@@ -1,9 +1,9 @@
-"""FlashInfer's attention in place of the Triton kernels, where it was chosen.
+"""FlashInfer's attention in place of the Triton kernels (`--attention-backend flashinfer`).
 
-Its kernels follow a plan that the host makes of a step's lengths before the step is launched, one
-for each kind of layer. All sequences go through its paged prefill, of which a decode is the case of
-one row: that kernel takes any number of query heads for a KV head. In a graph the kernels are
-recorded, and read what the plan of each step writes to memory that stays.
+Before each launch, the host plans the step from its lengths, once per kind of layer. All sequences
+use the paged prefill kernel, with decode as the case of one row, because it supports any number of
+query heads per KV head. In a CUDA graph, the recorded kernels read the plan from persistent
+buffers, which each step's planning overwrites.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
 LEAST = (0, 7)
-"""The version whose sources this was written from; earlier ones took other arguments."""
+"""Minimum version. Earlier ones have another signature."""
 COMMAND = "pip install 'flashinfer-python>=0.7'"
 WORKSPACE = 384 << 20
-"""Bytes for the parts of rows whose attention is split, shared by all steps: they run one after
+"""Bytes for partial results of split attention. All steps share them, as they run one after
 another.
 """
 INTEGERS = (8 << 20) + (1 << 17)
-"""Bytes that each wrapper takes by itself."""
+"""Bytes that each wrapper allocates internally."""
 HEAD_DIMS = (64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Layers whose attention has one plan."""
+    """Attention parameters of layers that share one plan."""
 
     kv_group: int
     heads: int
@@ -65,7 +65,7 @@ def kinds_of(weights: Weights) -> tuple[Kind, ...]:
 
 
 def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
-    """What of a model FlashInfer does not compute here, or empty."""
+    """The feature of a model that FlashInfer does not support here; empty if it supports all."""
     if dtype != torch.bfloat16 or kv_dtype != torch.bfloat16:
         return "float32: weights and KV cache have to be bfloat16"
     for index, layer in enumerate(spec.layers):
@@ -82,7 +82,7 @@ def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str
 
 
 def check_flash(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
-    """PenstockError before anything is loaded where FlashInfer is not there or not enough."""
+    """PenstockError, before the load, if FlashInfer is missing, too old, or unfit for the model."""
     reason = refusal(spec, dtype, kv_dtype)
     if reason:
         raise PenstockError(
@@ -94,7 +94,7 @@ def check_flash(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) ->
 
 @cache
 def module() -> Any:
-    """The package, from LEAST on."""
+    """The FlashInfer package, of version LEAST or later."""
     try:
         found = importlib.import_module("flashinfer")
     except ImportError as error:
@@ -112,7 +112,7 @@ def module() -> Any:
 
 
 class Wrapper(Protocol):
-    """`flashinfer.BatchPrefillWithPagedKVCacheWrapper`, as far as it is used."""
+    """The part of `flashinfer.BatchPrefillWithPagedKVCacheWrapper` in use here."""
 
     def plan(self, *args: Any, **options: Any) -> None: ...
 
@@ -125,7 +125,7 @@ class FlashInfer:
     def __init__(
         self, kinds: Sequence[Kind], block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """`dtype` of queries, keys and values."""
+        """`dtype`: type of queries, keys and values."""
         self._kinds = tuple(kinds)
         self._block_size = block_size
         self._dtype = dtype
@@ -136,8 +136,8 @@ class FlashInfer:
     def plan(
         self, starts: Sequence[int], counts: Sequence[int], tables: Sequence[Tensor]
     ) -> Planned:
-        """The attention of a step outside of graphs, of sequences with so many rows from so many
-        tokens on. `tables` has the block tables of each KV group.
+        """Plan the attention of a step outside of graphs. Sequence i has `counts[i]` rows from
+        position `starts[i]`; `tables` has the block tables of each KV group.
         """
         if self._eager is None:
             self._eager = self._planned(None, ())
@@ -145,8 +145,8 @@ class FlashInfer:
         return self._eager
 
     def of_graph(self, rows: int, tables: Sequence[Tensor]) -> Planned:
-        """That of graphs of so many sequences of one row, which is planned before each replay.
-        `tables` are as wide as those of any step.
+        """Attention of the graphs with `rows` sequences of one row, planned before each replay.
+        `tables` have the maximum width of any step.
         """
         if rows not in self._of_graphs:
             self._of_graphs[rows] = self._planned(rows, tables)
@@ -174,7 +174,7 @@ def planned(
     order: Sequence[int],
     tables: Tensor,
 ) -> Inputs:
-    """The inputs of a step outside of graphs, with its attention where that is FlashInfer's."""
+    """The inputs of a step outside of graphs, with planned attention if FlashInfer is in use."""
     if flash is None:
         return inputs
     starts, counts = ([column[i] for i in order] for column in (plan.starts, plan.lengths))
@@ -182,7 +182,7 @@ def planned(
 
 
 def _staying(rows: int, table: Tensor) -> dict[str, Any]:
-    """Memory of a plan that a graph reads. Sequences may share blocks: each may fill its table."""
+    """Persistent plan buffers for a graph, sized for full block tables of all sequences."""
 
     def column(length: int) -> Tensor:
         return torch.zeros(length, dtype=torch.int32, device=table.device)
@@ -204,10 +204,10 @@ class Planned:
         self._block_size = block_size
         self._dtype = dtype
         self._copied: Callable[[], None] | None = None
-        """Waits until the GPU has the plan before: it was written to pinned memory."""
+        """Waits until the GPU has copied the previous plan from pinned memory."""
 
     def plan(self, starts: Sequence[int], counts: Sequence[int], tables: Sequence[Tensor]) -> None:
-        """A sequence without rows is one of padding, and gets one row over one token."""
+        """Plan all kinds of layers. Padding (a sequence without rows) gets one row, one token."""
         if self._copied is not None:
             self._copied()
         starts = [start if count else 0 for start, count in zip(starts, counts, strict=True)]
@@ -228,7 +228,7 @@ class Planned:
         table: Tensor,
     ) -> None:
         size = self._block_size
-        # Blocks behind the window may be other sequences' by now.
+        # Skip blocks behind the window: other sequences may own them by now.
         seen = [max(0, start + 1 - kind.window) if kind.window else 0 for start in starts]
         firsts = [token // size for token in seen]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
@@ -262,7 +262,7 @@ class Planned:
 def _blocks(
     table: Tensor, firsts: Sequence[int], pages: Sequence[int], pages_at: Sequence[int]
 ) -> Tensor:
-    """The blocks that each sequence sees, one after another, on the device: nothing is awaited."""
+    """Concatenated visible blocks of all sequences, built on the device without a sync."""
     columns = [array("i", each) for each in (firsts, pages, pages_at[:-1])]
     first, count, begin = to_device(columns, table.device)
     sequences = torch.arange(len(firsts), device=table.device)

@@ -1,8 +1,8 @@
-"""Grammars of sequences: the masks of a step's rows, and logits within them.
+"""Structured output: grammar masks of a step's rows, and their application to logits.
 
-The native threads (`crates/base/structured-output`) compute a mask after each drawn token, while
-the forward pass of the next step runs. A row whose mask is late is not drawn: no other row waits
-for a grammar.
+Native threads (`crates/base/structured-output`) compute a mask after each sampled token, while the
+forward pass of the next step runs. A row with a late mask is not sampled, so that no other row
+waits for a grammar.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from penstock._native import GrammarMasks, SequenceMasks
 
 MASK_WAIT_S = 0.005
-"""Longest wait of a step for masks once its logits are there. An ordinary mask is there."""
+"""Maximum wait in seconds for late masks once the logits are computed."""
 NEVER = -torch.inf
 
 
 class Grammars:
-    """The grammars of a rank that draws. Threads and tokenizer are there from the first one on."""
+    """Grammars of a sampling rank. The first one starts the threads and loads the tokenizer."""
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
         self._checkpoint = checkpoint
@@ -37,7 +37,7 @@ class Grammars:
         self._native: GrammarMasks | None = None
 
     def start(self, grammar: bytes, registration: Registration, ends: Sequence[int]) -> Constraint:
-        """That of a sequence that the tokens `ends` may end. ValueError: it is no grammar."""
+        """Start the grammar of a sequence, with its end tokens `ends`. ValueError if invalid."""
         from penstock._native import GrammarMasks
 
         if self._native is None:
@@ -46,7 +46,7 @@ class Grammars:
         return Constraint(self._native.start(grammar, list(ends), output.tolist()))
 
     def take_cost(self) -> tuple[int, float, float]:
-        """Masks since the last call, seconds to compute them, and seconds of waiting."""
+        """Since the last call: masks, seconds of computing them, and seconds of waiting."""
         return (0, 0.0, 0.0) if self._native is None else self._native.take_cost()
 
 
@@ -56,41 +56,41 @@ class Constraint:
 
     masks: SequenceMasks
     undrawn: bool = False
-    """Whether the last row was not drawn: one made ahead behind it has no token before it."""
+    """True if the last row was not sampled: a row planned ahead of it then lacks its token."""
 
     def accept(self, tokens: list[int]) -> None:
-        """Take in tokens that were drawn: their mask is computed from now on."""
+        """Advance the grammar by sampled tokens, and start to compute the next mask."""
         if tokens:
             self.masks.accept(tokens)
 
 
 @dataclass(slots=True)
 class MaskedRow:
-    """A row that is drawn within a grammar."""
+    """A row that is sampled under a grammar."""
 
     row: int
-    """Index among the rows that are drawn."""
+    """Index among the sampled rows."""
     constraint: Constraint
     drafts: int
-    """Drafts of the plan between output and row."""
+    """Number of drafts between the output and this row."""
     ahead: bool
-    """Whether the plan has LAST_SAMPLED for the sequence."""
+    """True if the plan has LAST_SAMPLED for the sequence."""
 
 
 @dataclass(slots=True)
 class RowMasks:
-    """What a step found of the masks of its rows."""
+    """Masks of a step's rows."""
 
     bits: dict[int, bytes] = field(default_factory=dict)
-    """By row: a bit for each token that may follow."""
+    """By row: bitmask of the allowed tokens."""
     instead: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK or NO_TOKEN."""
+    """By row: LATE_MASK or NO_TOKEN, in place of a sampled token."""
     undrawn: dict[int, int] = field(default_factory=dict)
-    """By row: LATE_MASK, whatever the logits are."""
+    """By row: LATE_MASK, regardless of the logits."""
 
 
 def find_masks(rows: Sequence[MaskedRow], computed: Callable[[], bool]) -> RowMasks:
-    """Wait for the masks, for a short time once `computed` says that the logits are there."""
+    """Wait for the masks; at most MASK_WAIT_S after `computed` returns True (logits done)."""
     found = RowMasks()
     until: float | None = None
     for each in rows:
@@ -113,7 +113,7 @@ def find_masks(rows: Sequence[MaskedRow], computed: Callable[[], bool]) -> RowMa
 
 
 def allowed_tokens(masks: RowMasks, part: range, logits: Tensor) -> Tensor | None:
-    """[rows, vocabulary] bool: what may follow each row of `part`; None where all may."""
+    """[rows, vocabulary] bool: tokens allowed in each row of `part`; None if all are."""
     if not any(row in part for row in masks.bits):
         return None
     vocab = logits.shape[1]
@@ -127,13 +127,13 @@ def allowed_tokens(masks: RowMasks, part: range, logits: Tensor) -> Tensor | Non
 
 
 def within(allowed: Tensor, tokens: Tensor) -> Tensor:
-    """`tokens`, or the lowest allowed one where logits that are no numbers gave another."""
+    """`tokens`, but the lowest allowed one where NaN logits led to a forbidden token."""
     kept = allowed.gather(1, tokens.long().unsqueeze(1)).squeeze(1)
     return torch.where(kept, tokens, allowed.byte().argmax(1).to(tokens.dtype))
 
 
 def replaced(tokens: Tensor, by: dict[int, int], part: range) -> Tensor:
-    """`tokens` of `part` with those that `by` has."""
+    """`tokens` of the rows `part`, overwritten by the entries of `by` (keyed by row)."""
     rows = [row for row in by if row in part]
     if not rows:
         return tokens

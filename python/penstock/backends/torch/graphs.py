@@ -1,11 +1,11 @@
-"""Decode steps as CUDA graphs: one for each size of batch. When they are captured is in
-`captures.py`; those with prompts are in `prompt_graphs.py`.
+"""CUDA graphs of decode steps, one per batch size. `captures.py` decides when to capture;
+`prompt_graphs.py` has the graphs of steps with prompts.
 
-All that a graph reads lies in memory that stays: the columns of its rows, and the tables by slot,
-which have sampling parameters and the tokens sampled last too. A step that wants nothing but tokens
-is one graph, from the columns to the tokens; that of a step with rules, grammars, log-probabilities
-or scores ends before the head. Rows of padding have a slot of their own, which has no blocks;
-nothing of them is stored.
+All inputs of a graph lie in persistent memory: the columns of its rows, and the tables by slot
+(block tables, sampling parameters, tokens sampled last). If a step wants nothing but tokens, its
+graph covers everything from the columns to the tokens; with logit processors, grammars,
+log-probabilities or scores, it ends before the head. Padding rows use a reserved slot without
+blocks, and nothing of them is stored.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from penstock.backends.torch.flash import FlashInfer
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Rows of the graphs. Rows of padding cost little where reading the weights costs most."""
+"""Batch sizes of the graphs. Padding is cheap, as decode is bound by reading the weights."""
 RARE = 1 << 20
-"""Rows by which a graph without a draw is captured later: few steps need it."""
+"""Added to the capture priority of graphs without sampling, which few steps need."""
 
 
 def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Those that are smaller than `most`, and the next one."""
+    """All sizes below `most`, and the next one."""
     smaller = sum(size < most for size in sizes)
     return tuple(sizes[: smaller + 1])
 
@@ -52,21 +52,21 @@ class DecodeGraphs:
         """[4, rows] int32: tokens, slots, positions and lengths."""
 
     def takes(self, plan: StepPlan) -> bool:
-        """Whether each sequence of the plan has one row, and there are not too many."""
+        """True if each sequence of the plan has one row, and the batch fits the largest graph."""
         count = len(plan.slots)
         return count == len(plan.tokens) <= BUCKETS[-1]
 
     def needed(self, plan: StepPlan, *, draws: bool) -> list[Graph]:
-        """What `run` or `draw` replays."""
+        """The graph that `run` or `draw` replays."""
         return [self.graph((self._rows(plan), draws))]
 
     def run(self, plan: StepPlan) -> Tensor:
-        """The residual stream [sequences, hidden] after the last layer, in memory of the graph."""
+        """Residual stream [sequences, hidden] after the last layer, in the graph's memory."""
         return self._replayed(plan, draws=False)
 
     def draw(self, plan: StepPlan) -> Tensor:
-        """Tokens [sequences] int32, kept as those sampled last, in memory of the graph: they are
-        copied to the host before the next step is launched.
+        """Sampled tokens [sequences] int32 in the graph's memory, also stored as each slot's last
+        token. The caller copies them to the host before it launches the next step.
         """
         return self._replayed(plan, draws=True)
 
@@ -139,7 +139,7 @@ class DecodeGraphs:
 
 
 def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
-    """The inputs of one row for each sequence; the length of one of padding is 0."""
+    """Inputs with one row per sequence; padding has length 0."""
     tokens, slots, positions, lengths = columns.unbind(0)
     return Inputs(
         tokens=tokens,
@@ -159,8 +159,8 @@ def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
 def draw_all(
     model: Model, device: DeviceSlots, x: Tensor, slots: Tensor, positions: Tensor
 ) -> Tensor:
-    """A token of each row, by the parameters of its slot alone, for the position where it goes; on
-    the device, and kept there.
+    """Sample a token per row, using only its slot's parameters, for `positions`. The tokens stay on
+    the device, and are stored as each slot's last token.
     """
     logits, drawn = model.raw_logits(x), torch.empty_like(slots)
     if logits is not None:

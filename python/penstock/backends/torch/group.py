@@ -1,4 +1,4 @@
-"""The ranks of a stage: sums and copies over authenticated streams, or by NCCL."""
+"""Collectives of a tensor-parallel group, over authenticated streams or NCCL."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from penstock._native import Star
 
 LEAST_MESSAGE = 1 << 16
-"""Bytes of a message that every group has room for: what NCCL's ranks exchange as they connect."""
+"""Minimum message capacity in bytes, for the exchange by which NCCL's ranks connect."""
 CLOSE_S = 10.0
-"""What NCCL gets to end."""
+"""Time-out in seconds of NCCL's shutdown."""
 
 log = logging.getLogger(__name__)
 
 
 class Group(Protocol):
-    """Sums and copies among the ranks of a stage. ConnectionError when one is gone."""
+    """Collectives among the ranks of a stage. ConnectionError if a rank is gone."""
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' `x`, maybe in its memory."""
+        """All-reduce: the sum of the ranks' `x`, possibly in place."""
 
     def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
-        """The ranks' columns side by side, on the first rank."""
+        """Gather: the ranks' columns side by side on the first rank, None elsewhere."""
 
     def share(self, x: Tensor) -> Tensor:
-        """The first rank's `x`, in the memory of this one's."""
+        """Broadcast: the first rank's `x`, written in place."""
 
     def close(self) -> None:
-        """Give back what connects the ranks. The other ones may be gone."""
+        """Close the connections. The other ranks may be gone."""
 
 
 def open_group(
@@ -53,8 +53,8 @@ def open_group(
     *,
     symmetric: bool,
 ) -> Group:
-    """`widths` are the columns of each rank's logits. Between GPUs it waits for the other ranks;
-    with `symmetric` their small sums go through symmetric memory where it works.
+    """Open the group. `widths`: logit columns per rank. Between GPUs, waits for the other ranks;
+    with `symmetric`, small sums use symmetric memory if all ranks support it.
     """
     from penstock._native import Star
 
@@ -74,8 +74,8 @@ def open_group(
 
 
 class StreamGroup:
-    """Between CPUs, on one host and on several: the first rank adds the parts in the order of ranks
-    and sends the sum to all. All have the same bits, wherever they are.
+    """CPU ranks on one host or several. The first rank adds the parts in rank order and broadcasts
+    the sum, so all ranks get the same bits.
     """
 
     def __init__(self, star: Star) -> None:
@@ -85,7 +85,7 @@ class StreamGroup:
         others = self._star.gather(to_bytes(x))
         if others is None:
             return self._received(self._star.share(b""), x)
-        # In f32, so that a sum in bfloat16 is rounded once.
+        # Add in f32, so that a bfloat16 sum is rounded once.
         total = x.float()
         for part in others:
             total = total + from_bytes(part, x.dtype, x.shape).float()
@@ -104,7 +104,7 @@ class StreamGroup:
         return self._received(self._star.share(to_bytes(x)), x)
 
     def close(self) -> None:
-        """Streams end with their owner."""
+        """No-op: the streams close with the object that owns them."""
 
     def _received(self, shared: bytes | None, x: Tensor) -> Tensor:
         if shared is not None:
@@ -117,7 +117,7 @@ def to_bytes(x: Tensor) -> bytes:
 
 
 def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """ConnectionError for another number of bytes than the shape's."""
+    """A tensor of `shape` from bytes. ConnectionError if the size differs."""
     if len(data) != shape.numel() * dtype.itemsize:
         raise ConnectionError("a rank of the group computed another step")
     if not data:
@@ -126,7 +126,7 @@ def from_bytes(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
 
 
 class NcclGroup:
-    """Between GPUs."""
+    """GPU ranks, by NCCL."""
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
         self._group = group
@@ -154,7 +154,7 @@ class NcclGroup:
         return x
 
     def close(self) -> None:
-        """End NCCL's threads and connections. It waits for other ranks, which may hang."""
+        """Shut NCCL down, with a time-out: it waits for the other ranks, which may hang."""
         ending = threading.Thread(target=self._shut_down, name="nccl-shutdown", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -178,9 +178,9 @@ def _wait(begin: Callable[[], Any]) -> None:
 
 
 class StarStore(dist.Store):  # type: ignore[misc]
-    """What the ranks of NCCL know of one another before they are connected. Values that rank 0 sets
-    reach the others over the group's streams; those of others stay with them. That is enough:
-    NCCL's unique ids come from the first rank of a communicator, which is rank 0 in all of ours.
+    """Key-value store that NCCL uses to connect. Values set by rank 0 are broadcast over the
+    group's streams; those of other ranks stay local. That suffices: NCCL's unique ids come from the
+    first rank of a communicator, which here is always rank 0.
     """
 
     def __init__(self, star: Star, rank: int) -> None:
@@ -196,7 +196,7 @@ class StarStore(dist.Store):  # type: ignore[misc]
             self._star.share(json.dumps([key, bytes(value).hex()]).encode())
 
     def get(self, key: str) -> bytes:
-        """Wait for the value. On rank 0 it must be there."""
+        """Wait for the value. KeyError on rank 0 if it is not set."""
         with self._receiving:
             while key not in self._values:
                 if self._rank == 0:

@@ -1,4 +1,4 @@
-"""What the device reads of a plan: columns of 32-bit integers, sequences of one row first."""
+"""Device inputs of a plan: int32 columns, with sequences of one row (decodes) first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.core import StepPlan
 
 
 class Attending(Protocol):
-    """Attention that was planned for the step (`flash.py`)."""
+    """Attention planned for one step (`flash.py`)."""
 
     def attend(self, mixer: MixerWeights, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 
@@ -26,7 +26,7 @@ class Inputs:
     """Tensors of one step on the device, int32. Sequences are in the order of `order`."""
 
     tokens: Tensor
-    """[rows]; LAST_SAMPLED for the token in `last`."""
+    """[rows]; LAST_SAMPLED stands for the slot's token in `last`."""
     positions: Tensor
     """[rows]"""
     sequences: Tensor
@@ -36,23 +36,23 @@ class Inputs:
     starts: Tensor
     """[sequences] Position of the first row."""
     lengths: Tensor
-    """[sequences] Tokens so far, those of this step included."""
+    """[sequences] Tokens so far, including this step."""
     offsets: Tensor
-    """[sequences + 1] Each sequence's rows."""
+    """[sequences + 1] Cumulative row counts (indptr)."""
     decodes: int
-    """Sequences of one row, which come first; at most, where `spans` knows how many."""
+    """Sequences of one row, which come first; an upper bound if `spans` has the exact count."""
     spans: Spans | None
-    """Rows of the sequences that have several, and the numbers of these; None: there are none."""
+    """Row ranges of the sequences with several rows; None if all have one."""
     most_rows: int
-    """Rows of the sequence that has the most."""
+    """Maximum rows of a sequence."""
     blocks: int | None
-    """Entries of the longest block table that are read; None: all that there is room for."""
+    """Entries read of the longest block table; None: the whole table width."""
     planned: Attending | None = None
-    """What attends in place of the Triton kernels."""
+    """Attention that replaces the Triton kernels, or None."""
 
 
 def order_of(plan: StepPlan) -> list[int]:
-    """Indices of the plan's sequences, those of one row first."""
+    """Indices of the plan's sequences, with those of one row first."""
     count = range(len(plan.slots))
     if len(plan.tokens) == len(count):
         return list(count)
@@ -60,7 +60,7 @@ def order_of(plan: StepPlan) -> list[int]:
 
 
 def first_rows(plan: StepPlan, order: Sequence[int]) -> list[int]:
-    """The first row of each sequence on the device, by index in the plan."""
+    """First device row of each sequence, by index in the plan."""
     if len(plan.tokens) == len(order):
         return list(order)
     firsts, at = [0] * len(order), 0
@@ -109,7 +109,7 @@ def _repeat(counts: Tensor, total: int) -> Tensor:
 
 
 def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Tensor]:
-    """Columns of 32-bit integers on the device, by one copy as that of `upload`."""
+    """int32 columns on the device, by one asynchronous copy (`upload`)."""
     joined = array("i")
     for column in columns:
         joined.extend(column)
@@ -120,20 +120,20 @@ def to_device(columns: Sequence[Sequence[int]], device: torch.device) -> list[Te
 
 
 def upload(host: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device, behind the work launched so far. Unlike that of `torch.tensor`, it does
-    not wait for that work.
+    """Asynchronous copy to the device, ordered after the work launched so far. Unlike
+    `torch.tensor`, it does not wait for that work.
     """
     return _pinned(host, device).to(device, non_blocking=True, copy=True)
 
 
 def write(numbers: array[int], target: Tensor) -> None:
-    """Write 32-bit integers to a tensor of the device, as `upload`."""
+    """Write int32 numbers to a device tensor, asynchronously as in `upload`."""
     host = _pinned(torch.frombuffer(numbers, dtype=torch.int32), target.device)
     target.copy_(host, non_blocking=True)
 
 
 def _pinned(host: Tensor, device: torch.device) -> Tensor:
-    """Memory that a copy to `device` may read while the host goes on: torch gives pinned memory to
-    no one else before the copy from it has ended.
+    """Pinned memory for an asynchronous copy to `device`. torch does not reuse it before the copy
+    has ended.
     """
     return host.pin_memory() if device.type == "cuda" else host

@@ -1,4 +1,4 @@
-"""From a checkpoint to the weights of one rank on its device."""
+"""Loads the weights of one rank from a checkpoint to its device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.model.spec import (
 )
 
 WHOLE_ROWS = ("o", "down")
-"""Roles of which a rank has columns."""
+"""Roles that are sharded by columns."""
 
 
 def load_weights(
@@ -57,7 +57,7 @@ def load_weights(
 
 
 def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
-    """All but the rotations; matrices arrive until `Source.settle`."""
+    """All weights except the rotations. Matrices are complete after `Source.settle`."""
     source, spec, shard = loader.source, loader.spec, loader.shard
     layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
     own, hidden = shard.vocab, spec.hidden
@@ -105,7 +105,7 @@ def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
 
 
 def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
-    """Rotations in memory of the host."""
+    """Rotation tables in host memory."""
     mixer = loader.spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
@@ -125,8 +125,8 @@ def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ..
 def bytes_to_read(
     checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
 ) -> int:
-    """What a rank reads of the files, nearly: as many bytes as the tensors have that its recipes
-    name, or its share of their rows.
+    """Approximate bytes that a rank reads: the size of the tensors in its recipes, or of its share
+    of their rows.
     """
     top = top_roles(recipes)
     named = {recipe.tensor: shard.ranks for recipe in top.values()}
@@ -165,6 +165,6 @@ def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
 
 
 def weight_bytes(weights: Weights) -> int:
-    """Bytes of the matrices and vectors, each storage once."""
+    """Bytes of all weights, with each storage counted once."""
     storages = (each.untyped_storage() for each in tensors_of(weights))
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

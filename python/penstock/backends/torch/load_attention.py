@@ -94,7 +94,7 @@ def _head_norms(
 
 
 def _own_columns(loader: Loader, heads: int, value: int, group: int, roles: Roles) -> Tensor:
-    """The output projection over the heads that this rank computes, zero for those of others."""
+    """Output projection over the heads that this rank computes; zeros for other ranks' heads."""
     shard, hidden = loader.shard, loader.spec.hidden
     kv = shard.kv_heads(group)
     own = _span(shard.heads, value)
@@ -142,8 +142,8 @@ def _latent(loader: Loader, a: LatentAttention, roles: Roles) -> LatentWeights:
 
 
 def _absorbed(loader: Loader, a: LatentAttention, roles: Roles) -> tuple[Tensor, Tensor]:
-    """For each own head the matrix from its query to the space of the latent, and that from there
-    to its value.
+    """Absorbed matrices of each own head: from its query to the latent space (`k_b`), and from the
+    latent space to its value (`v_b`).
     """
     own, source = loader.shard.heads, loader.source
     if "kv_b" in roles:

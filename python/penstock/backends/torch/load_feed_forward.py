@@ -103,7 +103,7 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
 
 
 def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
-    """The router's weights in the type of the rows, where that has all of their digits."""
+    """Router weights in the type of the rows if the conversion is exact, else unchanged."""
     narrow = router.to(dtype)
     return narrow if narrow.is_meta or torch.equal(narrow.float(), router) else router
 
@@ -163,7 +163,7 @@ def _experts(
 
 
 def _aligned(forms: set[Form], rows: int) -> bool:
-    """Whether matrices of so many rows may stand one below the other."""
+    """True if matrices of `rows` rows can be stacked."""
     return forms == {"mxfp4"} or rows % FP8_BLOCK == 0
 
 

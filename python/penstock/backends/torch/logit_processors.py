@@ -1,7 +1,7 @@
-"""Rules that change logits before the draw, as `crates/compute/decoder/src/sampler.rs`.
+"""Logit processors (penalties, bias, bans), as in `crates/compute/decoder/src/sampler.rs`.
 
-The rules of a sequence keep the columns that the device reads. Those of all rows go to it in one
-copy, and change all logits at once: operations do not grow with the number of rows.
+Each sequence keeps its rules as int32 columns. The columns of all rows are uploaded in one copy and
+applied to all logits at once: the number of operations does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.backends.torch.inputs import to_device
 
 NOTHING = array("i")
 ENTRIES = 1 << 20
-"""Tokens of rows whose logits are changed at once: bounds the memory of their places."""
+"""Maximum logits changed at once; bounds the memory of their indices."""
 
 
 class Rules:
@@ -39,7 +39,7 @@ class Rules:
         self._suppressed_until: int = params["suppressed_until"]
         self._vocab = vocab
         self.restricts = bool(params["allowed"])
-        """Whether `allowed` are the only tokens that may be drawn."""
+        """True if only the tokens in `allowed` may be sampled."""
         self.allowed = _known(params["allowed"], vocab)
         bias = [(token, value) for token, value in params["bias"] if token < vocab]
         self.biased = array("i", [token for token, _ in bias])
@@ -55,11 +55,11 @@ class Rules:
             or self._banned
             or (self._suppressed and self._suppressed_until)
         )
-        """Whether logits change at any position."""
+        """True if logits change at any position."""
         self.seen = array("i")
-        """Tokens of prompt and output, each once, where repetition counts."""
+        """Distinct tokens of prompt and output, if there is a repetition penalty."""
         self.drawn, self.penalties = array("i"), array("f")
-        """Tokens of the output, each once, and what is taken from their logits."""
+        """Distinct tokens of the output, and the penalty subtracted from their logits."""
         self._seen: set[int] = set()
         self._counts: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Rules:
         self.accept(history[prompt_len:])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take in tokens of the output."""
+        """Append tokens to the output."""
         if not self.needs_history:
             return
         self._output.extend(tokens)
@@ -104,7 +104,7 @@ class Rules:
         return sum(map(len, columns))
 
     def after(self, drafts: Sequence[int]) -> Rules:
-        """These rules with drafts taken in as output; the same object without any."""
+        """These rules with `drafts` appended to the output; self if that changes nothing."""
         if not drafts or not self.needs_history:
             return self
         own = Rules.__new__(Rules)
@@ -113,7 +113,7 @@ class Rules:
         return own
 
     def change(self, position: int) -> bool:
-        """Whether anything changes logits at `position`."""
+        """True if any rule changes the logits at `position`."""
         return self.any and (
             self.needs_history
             or self.restricts
@@ -122,7 +122,7 @@ class Rules:
         )
 
     def never(self, position: int) -> array[int]:
-        """Tokens that are not drawn at `position`."""
+        """Tokens banned at `position`."""
         if not self._banned and position >= self._suppressed_until:
             return NOTHING
         found = array("i")
@@ -146,7 +146,7 @@ class RuledRow:
     """A row whose logits are changed."""
 
     row: int
-    """Index among the rows that are drawn."""
+    """Index among the sampled rows."""
     rules: Rules
     position: int
     drafts: Sequence[int]
@@ -165,8 +165,8 @@ def _joined(columns: Sequence[array[int] | array[float]]) -> array[int]:
 
 
 def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
-    """Logits [rows, vocabulary], changed where there are rules. The first of the rows is number
-    `first`. Rules that leave nothing are void: a token has to be drawn.
+    """Apply the rules to a copy of the logits [rows, vocabulary], whose first row has the number
+    `first`. Rules that ban all tokens of a row are ignored: a token has to be sampled.
     """
     found = logits.clone()
     for some in _at_once(ruled):
@@ -175,7 +175,7 @@ def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
 
 
 def _at_once(ruled: Sequence[RuledRow]) -> list[list[RuledRow]]:
-    """The rows in parts of at most ENTRIES entries, or of one row."""
+    """Split the rows into parts of at most ENTRIES entries, or of one row."""
     parts: list[list[RuledRow]] = [[]]
     total = 0
     for one in ruled:
@@ -222,7 +222,7 @@ def _change(logits: Tensor, found: Tensor, ruled: Sequence[RuledRow], first: int
 
 
 def _places(counts: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Rows and tokens of entries; None where there are none."""
+    """Row and token indices of entries; None without entries."""
     if not len(tokens):
         return None
     index = torch.arange(len(counts), dtype=torch.int32, device=counts.device)
@@ -233,14 +233,12 @@ Places = tuple[Tensor, Tensor] | None
 
 
 def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) -> None:
-    """Leave nothing but the allowed tokens in the rows `restricted`, and none of those at `never`
-    in any.
-    """
+    """Mask all but `allowed` in the rows `restricted`, and mask `never` in all rows."""
     if len(restricted):
         kept = None if allowed is None else logits[allowed]
         logits.index_fill_(0, restricted.long(), NEVER)
         if allowed is not None:
             logits[allowed] = kept
     if never is not None:
-        # A number of the host would be copied, and older versions of torch wait for it.
+        # A device scalar: a host number would be copied, and older versions of torch sync on it.
         logits.index_put_(never, logits.new_full((), NEVER))

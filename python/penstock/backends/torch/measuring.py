@@ -1,6 +1,6 @@
-"""What a GPU has left for KV pools: what is free once the largest steps and the largest graphs have
-run. Torch keeps their memory for those to come, and the driver that of kernels and libraries, so
-nothing of it has to be known before.
+"""Measures the memory of a GPU that is free for KV pools after the largest steps and graphs have
+run. Torch keeps their memory for later steps, and the driver that of kernels and libraries, so no
+estimate is needed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class MemoryMeasurement:
 
     steps: int
     graphs: int
-    """With those to come."""
+    """Including graphs that are captured later."""
     free: int
     largest: list[Callable[[], Tensor]]
-    """Graphs that hold the memory which all share: keep them."""
+    """Graphs that own the shared memory pool: keep them alive."""
 
     def describe(self, tokens: int) -> str:
         steps, graphs, free = (size >> 20 for size in (self.steps, self.graphs, self.free))
@@ -35,8 +35,8 @@ class MemoryMeasurement:
 def measure(
     device: Device, warm_up: Callable[[], None], captures: Captures | None, beside: int
 ) -> MemoryMeasurement:
-    """Run the steps of `warm_up`, and capture the largest graph of each kind. All graphs take
-    `beside` bytes besides what they compute with. Raises torch.OutOfMemoryError.
+    """Run the steps of `warm_up`, and capture the largest graph of each kind. `beside`: bytes of
+    all graphs outside the shared pool. Raises torch.OutOfMemoryError.
     """
     device.release()
     before = device.kept_memory()
@@ -47,7 +47,7 @@ def measure(
     def capture(captures: Captures) -> None:
         with torch.inference_mode():
             largest.extend(map(captures.replay, captures.largest()))
-            # The driver takes its part of the memory at the first replay.
+            # The driver allocates its part of the memory at the first replay.
             for replay in largest:
                 replay()
 

@@ -1,8 +1,8 @@
-"""Memory of a rank beside weights and KV blocks.
+"""Memory of a rank other than weights and KV blocks.
 
-A GPU shows it: the largest steps and the largest graph run before the KV pools are sized, and what
-they took is kept for those to come. What cannot be seen then is counted here: later graphs, and
-steps of a device without memory of its own, by the tensors that are alive together.
+On a GPU it is measured: the largest steps and the largest graph run before the KV pools are sized.
+This module estimates the rest: graphs captured later, and steps on a device that uses host memory,
+from the tensors that are alive at the same time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.model.spec import Attention, DecoderSpec, Experts, FeedForward, La
 WIDE = 4
 """Bytes of f32."""
 MULTIPROCESSORS = 192
-"""Those of the largest GPU, an RTX PRO 6000 with 188, rounded up."""
+"""Upper bound: the largest GPU, an RTX PRO 6000, has 188."""
 LATENT_HEADS = 64
-"""Query heads of a program of latent attention, at most."""
+"""Maximum query heads per program of latent attention."""
 PLACE = 20
-"""Bytes of the weight and the indices of a row and one of its experts."""
+"""Bytes of the weight and indices per (row, expert) pair."""
 OFFSETS = 32
 """Bytes of a row's columns: tokens, positions, places."""
 DRAWN = 21
@@ -37,19 +37,19 @@ it was before these, and a mask.
 ENTRY = 28
 """Bytes of a token that rules name: its place, its logit before and after."""
 MARGIN = 256 << 20
-"""What the driver may take later: code of kernels that no step before met, and their stacks."""
+"""Reserve for later driver allocations: code and stacks of kernels not yet launched."""
 DRIVER_STEP = 2 << 20
-"""The driver takes memory in such pieces."""
+"""Granularity of the driver's allocations."""
 MOST_OF_DRIVER = 32 << 20
-"""Its memory for a graph, at most: more was taken by another process meanwhile."""
+"""Upper bound of the driver's memory per graph. More is attributed to another process."""
 
 SMALL, LARGE = 1 << 20, 10 << 20
 SMALL_SEGMENT, SEGMENT = 2 << 20, 20 << 20
 
 
 def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
-    """What graphs that leave results of so many bytes take at most, after the largest ones, which
-    share `pool` bytes of torch's memory and took `driver` bytes of the driver's each.
+    """Upper bound in bytes of the remaining graphs, given the sizes of their results. The largest
+    graphs share `pool` bytes of torch's memory and took `driver` bytes of driver memory each.
 
     All find that memory, but the results stay and cut it in pieces: it counts once more.
     """
@@ -78,8 +78,8 @@ def _multiple(size: int, of: int) -> int:
 def step_bytes(
     spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype, tables: int = 0
 ) -> int:
-    """The most that the tensors of a step of so many tokens take at once: within a layer, or where
-    tokens are drawn with all that requests may ask for. Its block tables take `tables` bytes.
+    """Peak bytes of a step of `tokens` tokens: within a layer, or while sampling with all options
+    that requests may have. `tables`: bytes of the step's block tables.
     """
     layer = layer_bytes(spec, shard, tokens, dtype)
     if not shard.has_head:
@@ -93,12 +93,12 @@ def step_bytes(
 
 
 def layer_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
-    """The most that the tensors of so many rows take at once within a layer."""
+    """Peak bytes of `tokens` rows within a layer."""
     return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens)
 
 
 def sent_bytes(spec: DecoderSpec, tokens: int, dtype: torch.dtype) -> int:
-    """The rows of a step on their way to the next stage, while the next step computes."""
+    """Bytes of a step's activations in flight to the next stage, while the next step computes."""
     return tokens * spec.hidden * int(dtype.itemsize)
 
 
@@ -123,7 +123,7 @@ def _parts(mixer: Mixer, shard: Shard, rows: int) -> int:
 
 
 def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
-    """Bytes of a row's tensors within a layer."""
+    """Peak bytes per row within a layer."""
     size = int(dtype.itemsize)
     layers = [spec.layers[index] for index in shard.layers]
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
@@ -173,7 +173,7 @@ FOR_WEIGHTS = (
 def out_of_memory(
     error: torch.OutOfMemoryError, doing: str, remedy: str = FOR_STEPS
 ) -> PenstockError:
-    """What was being done, what is missing, and what gives room."""
+    """An error with the activity, the missing memory, and the remedy."""
     text = str(error)
     head, found, _ = text.partition(" is free.")
     reason = head + " is free" if found else text.partition(". GPU")[0]

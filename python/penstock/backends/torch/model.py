@@ -1,4 +1,4 @@
-"""The forward pass of one step, read downward.
+"""The forward pass of one step, top-down.
 
 The order of the operations is that of `crates/compute/decoder/src/forward.rs`.
 """
@@ -32,7 +32,7 @@ from penstock.model.spec import DecoderSpec
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A rank's weights and pools, and its way to the other ranks."""
+    """A rank's weights and pools, and its connections to the other ranks."""
 
     spec: DecoderSpec
     shard: Shard
@@ -55,7 +55,7 @@ class Model:
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
             normed, x = norm(x, layer.mixer_norm, branch, after)
-            # What is in the sum gives its memory to what follows.
+            # Free the branch's memory for the next tensors: it is already added to x.
             del branch
             branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
             normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
@@ -88,7 +88,7 @@ class Model:
         return norm(x.float(), self.weights.final_norm)[0]
 
     def _first(self, inputs: Inputs, tokens: Tensor) -> Tensor:
-        """Embeddings, or what the stage before sends."""
+        """Embeddings, or the residual stream received from the previous stage."""
         weights, own = self.weights, self.shard.vocab
         if not self.shard.embeds or weights.embed is None:
             like = weights.final_norm.weight
@@ -141,7 +141,7 @@ def norm(
     branch: Tensor | None = None,
     after: NormWeights | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The norm of `x + branch`, and that sum; `after` norms the branch before."""
+    """Returns the norm of `x + branch`, and that sum. `after` first normalises the branch."""
     if branch is not None and after is not None and (weights.kind, after.kind) != ("rms", "rms"):
         branch, after = norm(branch, after)[0], None
     if weights.kind != "rms":

@@ -1,9 +1,8 @@
-"""KV between the pools of a GPU and the tiers of its rank, by way of pinned memory of the host.
+"""KV transfers between the pools of a GPU and the tiers of its rank, staged in pinned host memory.
 
-A store is copied to a staging chunk, which the native mover stores; a load is loaded by it to a
-staging chunk, which is copied to the pools. The RAM tier needs no chunk, nor do direct loads. A
-transfer is answered when its last copy is done: no step that the engine makes afterwards reads what
-is not there.
+A store is copied from the pools to a staging chunk, which the native mover writes to the tier. A
+load goes the other way. The RAM tier and direct loads need no staging chunk. A transfer is answered
+after its last copy, so that later steps never read incomplete blocks.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import RAM, Fault, Transfer, TransferKind, TransferResult
 
 LAST = 0
-"""Id of the transfer that ends the thread of the answers; the engine's count from 1."""
+"""Sentinel id that ends the answer thread. The engine's transfer ids start at 1."""
 WAIT_S = 60.0
-"""One wait for answers of the native mover."""
+"""Time-out in seconds of one wait for the native mover's answers."""
 GRACE_S = 10.0
-"""What copies that have begun get at a stop, beside the time of the stores."""
+"""Grace period in seconds for copies in flight at shutdown, after the time for stores."""
 MOVEMENTS = (TransferKind.LOAD, TransferKind.STORE)
 REMOVALS = (TransferKind.REMOVE, TransferKind.CLEAR)
 Answers = SimpleQueue[TransferResult | Exception]
@@ -42,19 +41,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Staged:
-    """A transfer with a staging chunk."""
+    """A transfer that holds a staging chunk."""
 
     transfer: Transfer
     chunk: range
     slots: range
-    """Those of the chunk that it uses."""
+    """The slots of the chunk in use."""
     asked: float
     waited: float = 0.0
     copied: float = 0.0
     """Seconds of its copies."""
 
     def in_staging(self) -> Transfer:
-        """The same for the native mover."""
+        """The transfer for the native mover, with staging slots in place of pool blocks."""
         blocks, count = self.transfer.blocks, len(self.slots)
         places = (
             NO_BLOCK if block == NO_BLOCK else self.slots[at % count]
@@ -85,12 +84,12 @@ class StagedMover:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._asked: dict[int, float] = {}
-        """When transfers were asked for that wait for a chunk."""
+        """Submit times of transfers that wait for a chunk."""
         self._staged: dict[int, Staged] = {}
         self._new_stores: set[int] = set()
-        """Stores that the native mover does not know yet."""
+        """Stores not yet submitted to the native mover."""
         self._removals: list[tuple[Transfer, set[int]]] = []
-        """Those that wait until the native mover knows the stores that were asked for before."""
+        """Removals held back until earlier stores are submitted to the native mover."""
         self._closed = False
         self._taking_in = threading.Thread(target=self._take_in, name="kv-staged", daemon=True)
         self._taking_in.start()
@@ -133,8 +132,8 @@ class StagedMover:
         return self._native.report()
 
     def close(self, seconds: float) -> None:
-        """Loads that have not begun are dropped; stores end, or the time does. Copies that have
-        begun get `GRACE_S` more, because their memory cannot be given back before.
+        """Drop queued loads and finish stores, for at most `seconds`. Copies in flight get GRACE_S
+        more, because their memory cannot be freed before they end.
         """
         deadline = time.monotonic() + seconds
         with self._lock:
@@ -163,12 +162,12 @@ class StagedMover:
             )
 
     def _end_threads(self, deadline: float) -> bool:
-        """Whether nothing copies any more."""
+        """Stop all threads. True if no copy is left in flight."""
         grace = max(deadline, time.monotonic()) + GRACE_S
         ended = [loads.close(grace) for loads in self._direct.values()]
         ended.append(self._lanes.outward.end(grace))
         self._native.close(max(0.0, deadline - time.monotonic()))
-        # Of no tier, so it is answered at once, behind all others.
+        # Sentinel transfer: answered last, which ends the answer thread.
         self._native.submit(Transfer(LAST, TransferKind.PROBE, RAM))
         self._taking_in.join(max(0.0, grace - time.monotonic()))
         ended.append(self._lanes.inward.end(grace))
@@ -193,7 +192,7 @@ class StagedMover:
         self._begin(chunks)
 
     def _wrong(self, transfer: Transfer) -> str:
-        """Why there is no chunk for a transfer."""
+        """Reason why a transfer cannot get a chunk; empty if it can."""
         known, groups, count = len(self._chunks), len(self._staging.groups), len(transfer.blocks)
         if not 1 <= transfer.tier <= known:
             return f"{transfer.tier} is no chunk tier: those are 1..={known}"
@@ -216,7 +215,7 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
 
     def _begin_removals(self) -> None:
-        """The native mover keeps removals behind the stores that it knows."""
+        """Submit removals whose earlier stores are submitted; the native mover keeps the order."""
         waiting = []
         for removal, stores in self._removals:
             stores &= self._new_stores
@@ -259,7 +258,7 @@ class StagedMover:
         self._end(staged, moved)
 
     def _take_in(self) -> None:
-        """Answers of the native mover."""
+        """Thread: process the native mover's answers."""
         try:
             while True:
                 for moved in self._native.take(WAIT_S):
@@ -280,7 +279,7 @@ class StagedMover:
             self._end(staged, moved)
 
     def _end(self, staged: Staged, moved: TransferResult) -> None:
-        """Answer when the chunk is free, once: a copy may end after the mover has."""
+        """Free the chunk and answer, at most once: a copy may end after the mover is closed."""
         with self._lock:
             if self._staged.pop(staged.transfer.id, None) is None:
                 return
@@ -293,4 +292,4 @@ class StagedMover:
 
 
 def _nothing() -> None:
-    """What is staged is answered when all threads have ended."""
+    """No-op: `close` answers staged transfers after all threads have ended."""

@@ -1,6 +1,6 @@
-"""Quantised matrices of experts that stay as codes on the device: MXFP4, and FP8 in blocks.
+"""Expert matrices kept quantised on the device: MXFP4, and block-wise FP8.
 
-A cut that does not keep whole groups leaves them to be dequantised at load.
+A cut that splits a quantisation group is dequantised at load instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cut:
 
 
 def kept_form(source: Source, recipe: Recipe, cut: Cut) -> Form:
-    """The form in which the cut of a stored matrix can stay; "plain": as numbers."""
+    """The quantised form in which the cut of a matrix can be kept, or "plain" (dequantised)."""
     stored = source.checkpoint[recipe.tensor]
     if stored.dtype in ("U8", "MXFP4"):
         return "mxfp4" if _whole(cut.cols, MXFP4_GROUP, cut.k) and not recipe.cols else "plain"
@@ -66,7 +66,7 @@ def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tens
 def fill_codes(
     source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, form: Form, cut: Cut
 ) -> None:
-    """Codes and scales of the cut; they are there after `Source.settle`."""
+    """Fill codes and scales of the cut; complete after `Source.settle`."""
     stored = source.checkpoint[recipe.tensor]
     if form == "fp8_block":
         check_shape(recipe, stored, cut.n, cut.k)
@@ -83,7 +83,7 @@ def fill_codes(
 
     def place(picked: Tensor, part: slice) -> None:
         blocks = picked.unflatten(1, (-1, 17))[:, groups]
-        # ggml's bytes have the first half of a group in their low halves.
+        # In ggml's layout, the low nibbles hold the first half of a group.
         low, high = nibbles(blocks[..., 1:]).unflatten(-1, (16, 2)).unbind(-1)
         codes[part] = pack_words((low | (high << 4)).flatten(1))
         scales[part] = blocks[..., 0]

@@ -1,8 +1,8 @@
-"""KV memory: one tensor for each group of layers, blocks outermost.
+"""KV memory: one tensor per KV group, blocks outermost.
 
 Grouped-query attention: [block][KV head][layer][K, V][token][dim]. Latent attention:
-[block][layer][token][latent and rope key]. All that a rank keeps of a block is one extent, and so
-is what a KV head keeps of it.
+[block][layer][token][latent and rope key]. A rank's part of a block is contiguous, and so is each
+KV head's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Layout:
     kv_heads: int
     """1 for latent attention."""
     width: int
-    """Numbers of a key; of latent attention those of a token."""
+    """Elements per key; per token for latent attention."""
     latent: bool
     block_size: int
     """Tokens."""
@@ -41,7 +41,7 @@ class Layout:
 
 
 class Pool:
-    """The blocks of one KV group. Its memory is not cleared: no token reads what no token wrote."""
+    """The blocks of one KV group. Uninitialised memory: tokens read only written entries."""
 
     def __init__(self, layout: Layout, blocks: int, device: torch.device) -> None:
         self.layout = layout

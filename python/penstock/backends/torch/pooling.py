@@ -1,5 +1,5 @@
-"""Vectors of pooled sequences: states after the final norm, the last or the mean of all, or what
-the classification head makes of them.
+"""Pooling: the last or the mean of the states after the final norm, or the classification head's
+output for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core.pooling import Pooling
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """A step's part of a pooled sequence."""
+    """One step's rows of a pooled sequence."""
 
     sequence: int
     """Index in the plan."""
@@ -26,7 +26,7 @@ class Pooled:
     """On the device."""
     ends: bool
     tokens: int
-    """All tokens of the sequence so far, those of this step included."""
+    """All tokens of the sequence so far, including this step."""
 
 
 def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[Pooled]:
@@ -44,8 +44,8 @@ def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[
 def vectors(
     wanted: Sequence[Pooled], x: Tensor, final: Callable[[Tensor], Tensor], score: Tensor | None
 ) -> list[Tensor]:
-    """Vectors in f32 of the sequences that end, in their order; `x` is the residual stream, `final`
-    its last norm.
+    """f32 vectors of the sequences that end in this step, in order. `x`: the residual stream;
+    `final`: the final norm.
     """
     made = []
     for each in wanted:

@@ -76,14 +76,14 @@ class PromptGraphs:
         self._graphs.clear()
 
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
-        """The residual stream [tokens, hidden] after the last layer, sequences in `order`, those of
-        one row first. It lies in memory of all graphs, until the next step.
+        """Residual stream [tokens, hidden] after the last layer, sequences in `order`, those of one
+        row first. It lies in memory shared by all graphs: valid until the next step.
         """
         return self._replayed(plan, order, array("i"))
 
     def draw(self, plan: StepPlan, order: Sequence[int], draws: Draws) -> Tensor:
-        """The tokens of `draws`, int32, kept as those sampled last, in memory of a graph: they are
-        copied to the host before the next step is launched. At most `most_draws`.
+        """Sampled tokens of `draws` (at most `most_draws`), int32, in the graph's memory, also
+        stored as each slot's last token. The caller copies them to the host before the next step.
         """
         count = len(draws.rows)
         rows, columns = self._drawn(count), array("i")

@@ -1,4 +1,4 @@
-"""The other ranks of a model: sums over a tensor-parallel group, rows between stages."""
+"""Communication with other ranks: tensor-parallel collectives, and rows between stages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.backends.torch.inputs import upload
 from penstock.backends.torch.shard import Shard
 
 Wiring = dict[str, Any]
-"""`penstock.executor.ranks.topology` makes it."""
+"""Built by `penstock.executor.ranks.topology`."""
 
 
 class PrevStage(Protocol):
     def receive(self, like: Tensor) -> Tensor:
-        """Rows of the residual stream, each like a norm's weight."""
+        """Rows of the residual stream, as wide as `like` (a norm's weight) and on its device."""
 
 
 class NextStage(Protocol):
@@ -29,7 +29,7 @@ class NextStage(Protocol):
 
 
 class Pipe(Protocol):
-    """A way of bytes: one end of it."""
+    """One end of a byte pipe."""
 
     def receive(self) -> bytes: ...
 
@@ -38,7 +38,7 @@ class Pipe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """None where there is no other rank."""
+    """Connections of a rank. A field is None if there is no such peer."""
 
     group: Group | None = None
     before: PrevStage | None = None
@@ -52,7 +52,7 @@ class Ranks:
         return logits if self.group is None else self.group.gather(logits, shard.vocab_widths)
 
     def share(self, tokens: Tensor) -> Tensor:
-        """The tokens that the first rank drew."""
+        """The tokens sampled by the first rank."""
         return tokens if self.group is None else self.group.share(tokens)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Ranks:
             self.group.close()
 
     def receive(self, rows: int, like: Tensor) -> Tensor:
-        """Rows of the residual stream from the stage before, like those of a norm's weight."""
+        """Residual stream from the previous stage. ConnectionError if it has not `rows` rows."""
         assert self.before is not None
         found = self.before.receive(like)
         if len(found) != rows:
@@ -77,14 +77,14 @@ class Ranks:
 def open_ranks(
     wiring: Wiring, shard: Shard, device: torch.device, *, symmetric: bool
 ) -> tuple[Ranks, queue.Queue[Any], queue.Queue[Any]]:
-    """The connections of a rank, and the queues of rows that the caller carries in and out: bytes,
-    or tensors, which come in as `Device.handed` gives them. Between GPUs it waits for the other
-    ranks of the stage (`open_group`).
+    """Open the connections of a rank. Returns them and the queues of rows that the caller carries
+    in and out: bytes, or tensors (on input as returned by `Device.handed`). Between GPUs, waits for
+    the other ranks of the stage (`open_group`).
     """
     inward: queue.Queue[Any] = queue.Queue()
     outward: queue.Queue[Any] = queue.Queue()
     patience = float(wiring["patience_s"])
-    # The listening end first: the calling end waits for it.
+    # Open the listening end first: the connecting end waits for it.
     after = _after(wiring["after"], outward, patience)
     before = _before(wiring["before"], inward, patience)
     group = None
@@ -96,7 +96,7 @@ def open_ranks(
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Rows in float32 by way of the host."""
+    """Rows in float32, through host memory."""
 
     pipe: Pipe
 
@@ -109,7 +109,7 @@ class _Bytes:
 
 
 class _Ring:
-    """A ring of shared memory: the reading or the writing end."""
+    """The reading or writing end of a shared-memory ring."""
 
     def __init__(self, pipe: Wiring, patience: float, *, reads: bool) -> None:
         from penstock._native import RingReader, RingWriter
@@ -132,7 +132,7 @@ class _Ring:
 
 
 class _Stream:
-    """An authenticated stream to another host; the stage after calls the stage before."""
+    """An authenticated stream to another host. The later stage connects to the earlier one."""
 
     def __init__(self, pipe: Wiring, patience: float, *, listens: bool) -> None:
         from penstock._native import Stream, StreamListener
@@ -177,7 +177,7 @@ class _Carried:
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """Rows that the caller carries, as tensors of the device, in the numbers of the weights."""
+    """Rows that the caller carries, as device tensors in the type of the weights."""
 
     rows: queue.Queue[Any]
     patience: float

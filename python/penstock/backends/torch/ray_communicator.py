@@ -1,8 +1,7 @@
-"""Rows from a rank to one of the next stage as tensors, and the device that Ray's compiled graphs
-send them from.
+"""Tensor communicator between two pipeline stages for Ray's compiled graphs, and its device.
 
-Ray calls what is here (`penstock.executor.ray.edges`); nothing of Ray is imported. Ray's own
-communicator needs cupy, which is built for another CUDA than torch is.
+Ray calls this module through `penstock.executor.ray.edges`; Ray itself is not imported here. Ray's
+own communicator needs cupy, which is built for another CUDA version than torch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from penstock.backends.torch.group import LEAST_MESSAGE, StarStore
 from penstock.core import PenstockError
 
 RANKS = 2
-"""The sending rank is 0: NCCL's unique ids come from it."""
+"""Ranks of a pair. The sending rank is 0, which creates NCCL's unique id."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Accelerator:
         self._module = torch.cuda if self.device.type == "cuda" else torch.cpu
 
     def open_pair(self, wiring: dict[str, Any], rank: int) -> Pair:
-        """Rows go from rank 0 to rank 1. It does not wait for the other rank."""
+        """Open a pair that sends rows from rank 0 to rank 1, without waiting for the other rank."""
         return Pair(open_nccl(wiring, rank), rank, self)
 
     def get_accelerator_devices(self) -> list[Any]:
@@ -56,7 +55,7 @@ class Accelerator:
         return self._module.current_stream()
 
     def new_stream(self) -> AbstractContextManager[Any]:
-        """What is launched inside goes to a stream of its own."""
+        """A context in which launches go to a new stream."""
         made = torch.cuda.Stream(self.device) if self.device.type == "cuda" else torch.cpu.Stream()
         found: AbstractContextManager[Any] = self._module.stream(made)
         return found
@@ -65,7 +64,7 @@ class Accelerator:
         return self._module.Event()
 
     def generate_communicator_id(self) -> str:
-        """What Ray's own communicators would be connected by."""
+        """Empty: only Ray's own communicators need an id."""
         return ""
 
 
@@ -96,12 +95,12 @@ class Pair:
         self._other = 1 - rank
         self._accelerator = accelerator
         self._sending: tuple[Tensor, Any] | None = None
-        """Its memory is not used again before it has gone."""
+        """Tensor in flight, and its mark: keeps the memory alive until the send is done."""
         self.send_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
         self.receive_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
 
     def send(self, x: Tensor) -> None:
-        # So the host is at most one tensor ahead of the device.
+        # Wait for the previous send: the host is at most one tensor ahead of the device.
         self._settle()
         self._move(self._group.send, x)
         self._sending = x, self._mark()
@@ -116,7 +115,7 @@ class Pair:
         return x
 
     def close(self) -> None:
-        """Give back what connects the ranks. The other one may be gone."""
+        """Close the connection. The other rank may be gone."""
         try:
             self._group.abort()
         except RuntimeError as error:

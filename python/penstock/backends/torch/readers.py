@@ -1,4 +1,4 @@
-"""Threads that read pieces of files into memory that they are given."""
+"""Reader threads: read pieces of files into given memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from penstock.core import PenstockError
 
 @dataclass(eq=False, slots=True)
 class ReadRequest:
-    """Bytes of a tensor that are on their way to a device."""
+    """A pending read of a tensor's bytes for the device."""
 
     stored: Stored
     start: int
-    """The first byte, counted in the tensor."""
+    """Offset in the tensor."""
     size: int
     target: Tensor | None
     """Where they go, as bytes one after another; None: memory is made when the first one is read.
     """
     left: int
-    """Bytes that have not been read yet."""
+    """Bytes still to be read."""
 
     @property
     def offset(self) -> int:
@@ -34,19 +34,19 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a piece has of one tensor."""
+    """The part of a piece that belongs to one tensor."""
 
     wanted: ReadRequest
     at: int
-    """The first byte, counted in what is wanted."""
+    """Offset in the request."""
     where: int
-    """The first byte, counted in the piece."""
+    """Offset in the piece."""
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of a file one after another, read at once."""
+    """A contiguous byte range of a file, read at once."""
 
     offset: int
     size: int
@@ -62,7 +62,7 @@ class Readers:
         self._done: SimpleQueue[tuple[Piece, Tensor] | BaseException] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.flying = 0
-        """Pieces that were given and have not come back."""
+        """Pieces in flight."""
         try:
             for number in range(threads):
                 thread = threading.Thread(target=self._work, name=f"read-{number}", daemon=True)
@@ -120,7 +120,7 @@ def _fill(piece: Piece, memory: Tensor) -> None:
     try:
         read_whole(stored, view, piece.offset)
     except PenstockError:
-        # Again by tensors, to name the one at fault.
+        # Retry tensor by tensor, to name the one at fault.
         for part in piece.parts:
             end = part.where + part.size
             read_whole(part.wanted.stored, view[part.where : end], piece.offset + part.where)

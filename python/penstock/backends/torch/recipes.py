@@ -1,6 +1,6 @@
-"""Recipes to tensors: where the numbers of a role lie in a checkpoint, read and cut.
+"""Reads the tensor of each role from a checkpoint by its recipe, and cuts it to a rank's part.
 
-Matrices arrive after the call that asks for them: `Source.settle` waits. Vectors are there at once.
+Matrices are read asynchronously: `Source.settle` waits for them. Vectors are read synchronously.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONVERTED_BYTES = 16 << 20
 hundred MB."""
 
 Place = Callable[[torch.Tensor, slice], None]
-"""Takes rows on the device as they are stored, and which of the wanted rows they are."""
+"""Called with rows on the device as stored, and their slice of the requested rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Source:
 
     checkpoint: Checkpoint
     dtype: torch.dtype
-    """That of matrices; vectors are f32."""
+    """Type of matrices; vectors are f32."""
     uploads: Reads | None = None
     """None: nothing is read, and tensors are on the meta device."""
     _filled: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
-    """Names, and the numbers that come from them."""
+    """Tensor names, and the device tensors filled from them."""
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +65,7 @@ class Source:
         rows: range | None = None,
         cols: range | None = None,
     ) -> None:
-        """As `matrix`, into memory of the device of any strides."""
+        """Like `matrix`, into a device tensor of any strides."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         stored = self.checkpoint[recipe.tensor]
         if stored.dtype == "U8":
@@ -84,7 +84,7 @@ class Source:
     def fill_rows(
         self, target: torch.Tensor, recipe: Recipe, rows: range, cols: slice | None = None
     ) -> None:
-        """Rows as they are stored, or as numbers where `target` is of another type."""
+        """Fill rows as stored, or converted if `target` has another type."""
         stored, uploads = self.checkpoint[recipe.tensor], self.uploads
         if uploads is None:
             return
@@ -156,7 +156,7 @@ class Source:
     def _fill_scaled(
         self, target: torch.Tensor, recipe: Recipe, stored: Stored, rows: range, cols: slice
     ) -> None:
-        """8-bit floats times the scales of their blocks."""
+        """Dequantise 8-bit floats by their block scales."""
         scales = self.checkpoint[block_scales(recipe, stored)]
         if self.uploads is None:
             return
@@ -200,22 +200,22 @@ class Source:
         return scales
 
     def on_device(self, host: torch.Tensor) -> torch.Tensor:
-        """Host memory as the device has it, in the same type."""
+        """Copy a host tensor to the device, in the same type."""
         if self.uploads is None:
             return host.to(META)
         return self.uploads.send(host)
 
     def settle(self) -> None:
-        """Matrices that were asked for are there, for work of the device that begins later."""
+        """Finish pending reads. Device work launched later sees all requested matrices."""
         if self.uploads is not None:
             self.uploads.settle()
 
     def check_finite(self) -> None:
-        """Check all that has arrived, at once: each look at the device waits for its work."""
+        """Check all filled tensors in one go, because each check synchronises with the device."""
         if self.uploads is None:
             return
         found = {id(root): root for root in (_root(each) for _, each in self._filled)}
-        # In one pass; `isfinite` makes copies, of which there may be no room for the largest.
+        # `aminmax` in one pass: `isfinite` makes copies, which may not fit into memory.
         ends = [end for root in found.values() if root.numel() for end in root.aminmax()]
         if ends and not bool(torch.stack([end.float() for end in ends]).isfinite().all()):
             for name, numbers in self._filled:
@@ -263,7 +263,7 @@ def _check(name: str, numbers: torch.Tensor) -> None:
 
 
 def _root(view: torch.Tensor) -> torch.Tensor:
-    """The tensor that a view is of: one look for all that was filled into it."""
+    """The base of a view, so that one check covers all parts filled into it."""
     return view if view._base is None else view._base
 
 
@@ -275,7 +275,7 @@ def _numbers(stored: Stored, rows: torch.Tensor) -> torch.Tensor:
 
 
 def first_byte(stored: Stored, recipe: Recipe) -> int:
-    """Where the recipe's expert begins within the tensor."""
+    """Byte offset of the recipe's expert in the tensor."""
     return 0 if recipe.expert is None else recipe.expert * (stored.size // stored.shape[0])
 
 
@@ -305,7 +305,7 @@ def of_expert(recipe: Recipe, expert: int) -> Recipe:
 
 
 def stored_rows(rows: range, recipe: Recipe) -> slice | torch.Tensor:
-    """Where `rows`, in the order of half-split rotation, are in the file."""
+    """Rows of the stored tensor for `rows`, which are in half-split rotation order."""
     if recipe.interleaved is None:
         return slice(rows.start, rows.stop)
     block, plain = recipe.interleaved, recipe.unrotated or 0
@@ -317,7 +317,7 @@ def stored_rows(rows: range, recipe: Recipe) -> slice | torch.Tensor:
 
 
 def stored_cols(cols: range, recipe: Recipe) -> slice:
-    """Where `cols` are in the file."""
+    """Columns of the stored tensor for `cols`."""
     first = recipe.cols[0] if recipe.cols else 0
     return slice(first + cols.start, first + cols.stop)
 

@@ -29,7 +29,7 @@ class Rotation:
 
 
 def rotation(rope: Rope, dims: int, positions: int, stored: Tensor | None) -> Rotation:
-    """The table of a rotation of `dims` numbers. `stored` are the divisors of FactorsScaling."""
+    """Table of a rotation over `dims` elements. `stored`: the divisors of FactorsScaling."""
     frequencies = _frequencies(rope, dims, stored)
     at = torch.arange(positions, dtype=torch.float32).unsqueeze(1)
     # The product is rounded to f32 as in the reference implementations.
@@ -56,7 +56,7 @@ def _frequencies(rope: Rope, dims: int, stored: Tensor | None) -> Tensor:
     if isinstance(scaling, LongropeScaling):
         return base / torch.tensor(scaling.divisors, dtype=torch.float32)
     if isinstance(scaling, FactorsScaling):
-        # Where launches are recorded, divisors have no numbers, and none are needed.
+        # Meta tensors (recorded launches) have no data, and need none.
         return base if stored is None or stored.is_meta else base / stored.to(base.device)
     if isinstance(scaling, Llama3Scaling):
         return _llama3(base, scaling)

@@ -1,4 +1,4 @@
-"""From the residual stream to tokens: the rows that a plan wants, their draws and scores."""
+"""Sampling: selects a plan's rows that need logits, samples their tokens, and scores them."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NOT_FINITE
 from penstock.core.pooling import Pooling
 
 HEAD_ROWS = 256
-"""Rows that go through the head at once: bounds the memory of logits."""
+"""Maximum rows per pass of the head; bounds the memory of logits."""
 
 
 @dataclass(slots=True)
 class Draws:
-    """Rows whose tokens are drawn, in plan order; rows of a sequence stand together."""
+    """Rows to sample, in plan order; rows of a sequence are adjacent."""
 
     rows: Sequence[int] = ()
     slots: Sequence[int] = ()
     positions: Sequence[int] = ()
-    """Where the drawn tokens go in their sequences."""
+    """Positions of the sampled tokens in their sequences."""
     sequences: Sequence[int] = ()
     """Index in the plan."""
     drafts: Sequence[int] = ()
-    """The token planned there; -1 behind the last draft. Empty where there is no draft."""
+    """Draft token at each row's position; -1 after the last draft. Empty without drafts."""
     owners: Sequence[Slot] = ()
-    """Empty where all are plain."""
+    """Slot of each row. Empty if all are plain."""
     rules: list[RuledRow] = field(default_factory=list)
     masked: list[MaskedRow] = field(default_factory=list)
     expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
     """Drafts of sequences with a grammar."""
     reads_output: bool = False
-    """Whether a draw needs the tokens of all steps before."""
+    """True if sampling needs the tokens of all previous steps."""
     logprobs: int = -1
-    """Most alternatives that a row wants; -1: none wants its log-probability."""
+    """Maximum alternatives over the rows; -1 if no row wants log-probabilities."""
     constrained: bool = False
-    """Whether a row has a grammar. All ranks know it, where one has the masks."""
+    """True if a row has a grammar. Known to all ranks, although only one has the masks."""
 
     @property
     def plain(self) -> bool:
@@ -80,7 +80,7 @@ Scored = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class Found:
-    """What the device found, on the host once the step is done."""
+    """Results of the device, on the host once the step is done."""
 
     tokens: Tensor | None = None
     drawn: Scored | None = None
@@ -89,8 +89,8 @@ class Found:
 
 
 def plain_draws(plan: StepPlan, firsts: Sequence[int]) -> Draws:
-    """Those of a plan of plain sequences, without drafts. `firsts` has the first row of each
-    sequence on the device.
+    """Draws of a plan of plain sequences without drafts. `firsts`: first device row of each
+    sequence.
     """
     count = len(plan.slots)
     ends = array("i", map(add, plan.starts, plan.lengths))
@@ -106,7 +106,7 @@ def plain_draws(plan: StepPlan, firsts: Sequence[int]) -> Draws:
 
 
 def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
-    """Those of any plan. `firsts` has the first row of each sequence on the device."""
+    """Draws of any plan. `firsts`: first device row of each sequence."""
     rows: list[int] = []
     numbers: list[int] = []
     positions: list[int] = []
@@ -206,7 +206,7 @@ def draw(
 
 
 def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
-    """Keep the token that each slot sampled last: the one behind the accepted drafts."""
+    """Store each slot's last sampled token: the one after its accepted drafts."""
     if not draws.drafts:
         (slots,) = to_device([draws.slots], tokens.device)
         device.last[slots] = tokens
@@ -223,7 +223,7 @@ def note_last(tokens: Tensor, draws: Draws, device: DeviceSlots) -> None:
     going = torch.ones_like(first, dtype=torch.bool)
     for _ in range(longest):
         after = torch.minimum(last + 1, end)
-        # A row that was not drawn ends the accepted drafts before it.
+        # A row that was not sampled (late mask) ends the run of accepted drafts.
         going = going & (tokens[last] == planned[last]) & (last < end)
         going = going & (tokens[after] != LATE_MASK)
         last = torch.where(going, after, last)
@@ -296,7 +296,7 @@ def _take_drafted(
             continue
         if token != draws.drafts[row]:
             closed.add(i)
-        # After drafts that were right, a late mask makes the next one wrong.
+        # After accepted drafts, a late mask counts as a rejected draft.
         if token == LATE_MASK and result.counts[i]:
             continue
         owner = draws.owners[row]
