@@ -9,13 +9,13 @@ pub(crate) const MOST: f32 = 1e9;
 /// metrics is chosen last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// As in [`Replica`], from 0 to [`MOST`].
+    /// As in [`Replica`], from 0 to 1e9.
     pub waiting: f32,
     pub running: f32,
     /// From 0 to 1.
     pub kv_use: f32,
     pub backlog_tokens: f32,
-    /// Rates are at least 1; seconds are from 0 to [`MOST`].
+    /// Rates are from 1 to 1e9, seconds from 0 to 1e9.
     pub pace: Pace,
 }
 
