@@ -68,7 +68,8 @@ NEUTRAL = re.compile(
     |attention_(bias|dropout|value_scale|temperature\w*)|floor_scale|attn_(scale|temperature\w*)
     |rms_norm\w*|use_(bias|gemma_norm|grouped_topk|mrope|qkv_bias|rms_norm|routing_bias)
     |use_head_wise_attn_gate|final_logit_softcapping|use_moe|moe_renormalize|use_parallel_residual)
-    """, re.VERBOSE,
+    """,
+    re.VERBOSE,
 )
 """Keys that change no size, or only that of vectors: a gate of one number a head is one."""
 SHAPED = re.compile(
