@@ -119,13 +119,13 @@ def check_attention(
         assert waits == 3, name
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", ALL_KERNELS)
 def test_kernels_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
     check(architecture, "quick", tmp_path)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", [89, 120])
 def test_latent_attention_fits_a_gpu_of_less_shared_memory(
     architecture: int, tmp_path: Path
@@ -134,7 +134,7 @@ def test_latent_attention_fits_a_gpu_of_less_shared_memory(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("architecture", ALL_KERNELS)
 def test_other_shapes_fit_the_gpu(architecture: int, tmp_path: Path) -> None:
     check(architecture, "full", tmp_path)

@@ -42,7 +42,7 @@ def test_kernels_compute_what_their_references_do(form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("form", LIMITS)
 def test_all_groups_of_heads(form: str) -> None:
     check(form, "full")
