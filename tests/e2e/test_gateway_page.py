@@ -58,7 +58,7 @@ def test_retries(tmp_path: Path) -> None:
 
 
 async def crowd(url: str) -> list[str]:
-    """Tenants in the order of their answers: 60 requests of one at once, then one each of two
+    """Tenants in the order of their answers: 120 requests of one at once, then one each of two
     others, the last of which is the page's.
     """
     path, headers, body = requested(SATURATED)
@@ -82,8 +82,8 @@ async def crowd(url: str) -> list[str]:
                 queued = sum(map(int, found))
 
         many = {"x-gateway-inference-fairness-id": "many"}
-        tasks = [asyncio.create_task(send("many", many)) for _ in range(60)]
-        await waiting(20)
+        tasks = [asyncio.create_task(send("many", many)) for _ in range(120)]
+        await waiting(40)
         fair = dict(headers)
         del fair["x-gateway-inference-objective"]
         tasks.append(asyncio.create_task(send("few", fair)))
@@ -102,12 +102,12 @@ async def crowd(url: str) -> list[str]:
 def test_queues_and_objectives(tmp_path: Path) -> None:
     """Replicas run two requests at once, and have room for few more."""
     profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 120_000}}))
+    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 80_000}}))
     with ExitStack() as stack:
         sim = stack.enter_context(Sim(*LLAMA, "--profile", str(profile), replicas=2))
         gateway = stack.enter_context(run(example(SATURATED), sim.urls, tmp_path))
         order = asyncio.run(crowd(gateway.url))
-    assert Counter(order) == {"many": 60, "few": 1, "interactive": 1}
+    assert Counter(order) == {"many": 120, "few": 1, "interactive": 1}
     # both overtook requests that had come before them
     for name in ("interactive", "few"):
         assert order[order.index(name) :].count("many") >= 10, order
