@@ -54,7 +54,7 @@ impl EngineSocket {
 
 impl Drop for EngineSocket {
     fn drop(&mut self) {
-        // Best effort: nobody can handle an error here, and the file may be gone already.
+        // Best effort: an error cannot be handled here, and the file may be gone already.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -52,7 +52,7 @@ impl SocketDir {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         if self.made {
-            // Best effort: nobody can handle an error here, and the directory may be gone already.
+            // Best effort: an error cannot be handled here, and the directory may be gone already.
             let _ = fs::remove_dir(&self.path);
         }
     }
