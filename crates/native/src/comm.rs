@@ -1,4 +1,4 @@
-//! Shared memory between ranks: made by the executor, used by executor and workers.
+//! Communication between ranks: shared memory, and TCP streams between hosts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

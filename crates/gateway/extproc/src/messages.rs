@@ -1,5 +1,5 @@
-//! The messages used by an endpoint picker. Field numbers are those of Envoy's
-//! `external_processor.proto`, `base.proto` and `processing_mode.proto`, and of protobuf's
+//! The messages used by an endpoint picker. Field numbers come from Envoy's
+//! `external_processor.proto`, `base.proto` and `processing_mode.proto`, and from protobuf's
 //! `struct.proto`.
 //!
 //! Declared by hand, because a crate with all of Envoy's types takes longer to compile than the

@@ -59,7 +59,7 @@ pub struct Pods {
     /// both.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Ports, instead of those of the InferencePool.
+    /// Overrides the InferencePool's ports.
     #[serde(default)]
     pub ports: Vec<u16>,
 }

@@ -49,8 +49,9 @@ pub(crate) struct Load {
 
 /// Current load. Requests in the report beyond this gateway's own belong to other gateways.
 ///
-/// An own request without a first token counts as waiting unless the report shows that as many were
-/// running. `foreign_tokens` is the estimated prompt length of another gateway's request.
+/// An own request without a first token counts as waiting unless the report shows that that many
+/// requests were running. `foreign_tokens` is the estimated prompt length of another gateway's
+/// request.
 pub(crate) fn load(polled: Option<&Polled>, own: Own, foreign_tokens: f32) -> Load {
     let (in_flight, prefilling) = (own.in_flight as f32, own.prefilling as f32);
     let Some(Polled {

@@ -23,7 +23,7 @@ const MAX_HEALTH_BYTES: usize = 1 << 20;
 const MAX_METRICS_BYTES: usize = 8 << 20;
 const MAX_MODELS_BYTES: usize = 1 << 20;
 const MAX_MODELS: usize = 1024;
-/// Paths of metrics, tried in turn; the second is that of trtllm-serve.
+/// Paths of metrics, tried in turn; trtllm-serve uses the second.
 const METRICS_PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
 /// Maximum backoff after failed scrapes.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -206,7 +206,7 @@ impl Poller {
         Ok(stream)
     }
 
-    /// Logs once that a server lists no models.
+    /// Logs that a server lists no models.
     fn warn_unlisted(&self, status: u16) {
         let remedy = match status {
             401 | 403 => "; does it want a key? --backend-api-key is sent to it",

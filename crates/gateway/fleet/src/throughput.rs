@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn short_answers_of_alike_replicas_do_not_part_them() {
-        // a few tokens each, whose time is that of a step: chance of 30% and more
+        // a few tokens each, so the time is dominated by one step: noise of 30% and more
         let mut noise = noise();
         let mut one = |_| {
             let mut answers = Answers::default();

@@ -1,5 +1,5 @@
 //! A fleet in virtual time, for replays: without tasks or connections. Its owner advances the clock
-//! and supplies the reports; decisions and estimates are those of [`Fleet`].
+//! and supplies the reports. It decides and estimates as [`Fleet`] does.
 
 use std::sync::Arc;
 use std::time::Duration;

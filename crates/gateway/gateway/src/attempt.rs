@@ -68,7 +68,8 @@ impl AttemptError {
     }
 
     /// Merges this failure and a later one. The client's error prefers a fault to a lack of
-    /// capacity. The result counts as refused only if capacity was the sole problem.
+    /// capacity. The result counts as refused if one of the two was, and the other was refused or
+    /// absent.
     pub(crate) fn and(mut self, mut later: Self) -> Self {
         let may_wait = |one: &Self| one.refused || one.absent;
         let (refused, is_later) = (

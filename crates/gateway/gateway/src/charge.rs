@@ -36,10 +36,12 @@ pub(crate) struct CostBasis {
 impl CostBasis {
     /// `has_caller`: an API key is charged for the request.
     pub(crate) fn of(path: &str, fields: &Fields, body: &[u8], has_caller: bool) -> Self {
-        let texts = fields.prompt(body);
-        let texts = texts.iter().filter(|_| has_caller);
+        let texts = match has_caller {
+            true => fields.prompt(body),
+            false => Vec::new(),
+        };
         Self {
-            prompt_bytes: texts.map(|text| text_bytes(text)).sum(),
+            prompt_bytes: texts.iter().map(|text| text_bytes(text)).sum(),
             is_text: is_text(path),
             is_stream: fields.is_stream(body),
             most_tokens: fields.most_tokens(path, body),

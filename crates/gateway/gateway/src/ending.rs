@@ -6,6 +6,7 @@
 
 use axum::http::StatusCode;
 use memchr::memmem;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::events::{data, values};
@@ -15,7 +16,8 @@ const DONE: &[u8] = b"[DONE]";
 /// The end-of-stream rule of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
-    /// A `finish_reason` for every choice; or `[DONE]` after at least one; or an `error`.
+    /// A `finish_reason` for every choice; `[DONE]`, if at least one choice has finished or no
+    /// event has the member; or an `error`.
     Choices,
     /// An event with one of these values of `type`.
     Types(&'static [&'static str]),
@@ -109,7 +111,8 @@ impl EndDetector {
     /// Whether `rest`, which lacks the terminating empty line, is still a valid event.
     pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
         let is_whole = |data: &[u8]| {
-            data == DONE || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
+            let mut values = serde_json::Deserializer::from_slice(data).into_iter::<IgnoredAny>();
+            data == DONE || (!data.is_empty() && values.all(|value| value.is_ok()))
         };
         match self.protocol {
             Protocol::Other => !rest.trim_ascii().is_empty(),
@@ -119,7 +122,7 @@ impl EndDetector {
 
     /// Whether the event is a premature `[DONE]`, before the response is complete.
     pub(crate) fn belies(&self, event: &[u8]) -> bool {
-        is_done(event) && !self.has_come()
+        !self.has_come() && is_done(event)
     }
 
     /// Whether the final event has been received.
@@ -145,7 +148,7 @@ fn contains(event: &[u8], word: &[u8]) -> bool {
 }
 
 fn is_done(event: &[u8]) -> bool {
-    data(event).is_some_and(|data| *data == *DONE)
+    contains(event, DONE) && data(event).is_some_and(|data| *data == *DONE)
 }
 
 #[cfg(test)]

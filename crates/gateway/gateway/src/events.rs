@@ -103,7 +103,7 @@ pub(crate) fn count(bytes: &[u8]) -> u32 {
     first + memmem::find_iter(bytes, b"\ndata:").count() as u32
 }
 
-/// The content of an event or a whole answer, with the number of its choice.
+/// The content of an event or of a whole response, by choice.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventContent {
     pub(crate) texts: Vec<(u64, String)>,

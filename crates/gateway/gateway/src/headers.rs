@@ -64,8 +64,8 @@ pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Turns a client's headers into those of the request to a replica. Length and host are set for the
-/// new request. Compression is not requested, since the gateway reads responses as they pass.
+/// Turns a client's headers into the headers of the request to a replica, which has its own length
+/// and host. Compression is not requested, since the gateway reads responses as they pass.
 pub(crate) fn to_replica(
     headers: &mut HeaderMap,
     peer: Option<SocketAddr>,

@@ -1,8 +1,8 @@
 //! Incremental reader that extracts a JSON object's known members while its bytes pass.
 //!
-//! Only members defined by the protocol count: those of the object itself and, in events, of the
-//! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names further
-//! inside belong to tool arguments, a schema or the client's own data.
+//! Only members defined by the protocol count: members of the object itself and, in events, of the
+//! nested response (`message` in Anthropic's API, `response` in OpenAI's). The same names at deeper
+//! levels belong to tool arguments, a schema or the client's own data.
 
 use memchr::memchr2;
 

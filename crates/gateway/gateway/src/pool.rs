@@ -446,7 +446,7 @@ fn within(
 }
 
 impl Index {
-    /// Removes replicas from the index that are gone or have restarted; ids are never reused.
+    /// Removes gone and restarted replicas from the index; ids are never reused.
     fn forget_others(&mut self, replicas: impl Iterator<Item = (ReplicaId, u32)> + Clone) {
         if self.replicas.iter().copied().eq(replicas.clone()) {
             return;

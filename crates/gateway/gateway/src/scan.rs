@@ -219,9 +219,12 @@ impl Fields {
     pub(crate) fn most_tokens(&self, path: &str, body: &[u8]) -> Option<u64> {
         let bounds = self.most_tokens.iter();
         let bound = bounds.filter_map(|range| number(body, range)).min()?;
-        let computed = number(body, &self.computed).unwrap_or(1);
-        let computed = computed.saturating_mul(self.prompts(path, body));
-        Some(bound.saturating_mul(computed.max(self.choices(path, body))))
+        let each = number(body, &self.choices).max(number(body, &self.computed));
+        let choices = each
+            .unwrap_or(1)
+            .max(1)
+            .saturating_mul(self.prompts(path, body));
+        Some(bound.saturating_mul(choices))
     }
 
     /// The salt of the prefix cache.
@@ -256,8 +259,8 @@ fn number(body: &[u8], range: &Option<Range<usize>>) -> Option<u64> {
     }
 }
 
-/// Number of prompts in the JSON `value`: a text, a list of tokens, or a list of either. A list
-/// that contains a token is a single prompt.
+/// Number of prompts in the JSON `value`: the length of a list of texts, token lists or objects; 1
+/// for anything else, such as one text or one list of tokens.
 fn prompts(value: &[u8]) -> u64 {
     let mut at = Cursor::new(value);
     let (mut count, mut more) = (0, at.take(b'['));

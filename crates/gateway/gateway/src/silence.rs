@@ -12,7 +12,7 @@ const TICK: Duration = Duration::from_secs(1);
 const SHORT: u32 = 1;
 const LONG: u32 = 10;
 
-/// Measures how long an answer has stalled.
+/// Measures how long a response has stalled.
 #[derive(Debug)]
 pub(crate) struct StallTimer {
     tick: Pin<Box<Sleep>>,

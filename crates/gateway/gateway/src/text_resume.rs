@@ -8,7 +8,7 @@
 use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::events::data;
+use crate::events::{data, values};
 
 const CHATS: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -98,14 +98,21 @@ impl Continued {
             return;
         }
         let data = data(&event);
-        let value = data.as_deref().map(serde_json::from_slice);
-        match value.and_then(Result::ok) {
-            Some(Value::Object(value)) if is_error(&value) && !self.has_finished() => {
-                self.last_words = Some(event.into());
-            }
-            Some(Value::Object(value)) => out.extend(self.event(event, value)),
-            _ if self.is_rewritten && data.as_deref() != Some(DONE) => {}
-            _ => out.push(event),
+        let values = data.iter().flat_map(|data| values(data));
+        let objects: Vec<Map<String, Value>> = values.filter_map(object).collect();
+        if objects.iter().any(is_error) && !self.has_finished() {
+            self.last_words = Some(event.into());
+            return;
+        }
+        let is_done = data.as_deref() == Some(DONE);
+        let is_rewritten = self.is_rewritten && !is_done;
+        let rewritten: Vec<Bytes> = objects
+            .into_iter()
+            .filter_map(|value| self.rewritten(value))
+            .collect();
+        match is_rewritten {
+            true => out.extend(rewritten),
+            false => out.push(event),
         }
     }
 
@@ -151,8 +158,8 @@ impl Continued {
         self.before = self.tokens;
     }
 
-    /// Processes an event; returns the client's version, if any.
-    fn event(&mut self, event: Bytes, mut value: Map<String, Value>) -> Option<Bytes> {
+    /// Notes the content of an event; returns its continuation of the first stream, if any.
+    fn rewritten(&mut self, mut value: Map<String, Value>) -> Option<Bytes> {
         if self.same.is_empty() {
             let members = SAME
                 .into_iter()
@@ -163,10 +170,7 @@ impl Continued {
         }
         let said = self.note_choices(&mut value);
         let usage = self.note_usage(&mut value);
-        if !self.is_rewritten {
-            return Some(event);
-        }
-        if !said && !usage {
+        if !self.is_rewritten || !(said || usage) {
             return None;
         }
         for (name, one) in &self.same {
@@ -205,7 +209,7 @@ impl Continued {
         said || self.is_unfit
     }
 
-    /// Whether the delta contains the role for the first time; a repeated role is removed.
+    /// Removes a repeated role. Returns whether the delta has the first one.
     fn note_role(&mut self, delta: &mut Value) -> bool {
         let Some(delta) = delta.as_object_mut() else {
             return false;
@@ -231,7 +235,7 @@ impl Continued {
         content.unwrap_or_default().to_owned()
     }
 
-    /// Whether the event has a usage, which is replaced by the sum over all replicas.
+    /// Replaces the event's usage by the sum over all replicas. Returns whether it has one.
     fn note_usage(&mut self, value: &mut Map<String, Value>) -> bool {
         let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut) else {
             return false;
@@ -313,6 +317,13 @@ impl Continued {
     }
 }
 
+fn object(value: Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
 fn is_error(event: &Map<String, Value>) -> bool {
     event.get("error").is_some_and(|error| !error.is_null())
 }
@@ -338,5 +349,27 @@ fn demands(value: &Value) -> bool {
         Value::Number(count) => count.as_u64() != Some(0),
         Value::Object(format) => format.get("type") != Some(&"text".into()),
         other => says(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_may_have_several_values() {
+        let part =
+            |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}");
+        let event = Bytes::from(format!("{}\n{}\n\n", part("a"), part("b")));
+        let mut stream = Continued::of(COMPLETIONS, 1).unwrap();
+        let mut passed = Vec::new();
+        stream.pass(event.clone(), &mut passed);
+        assert_eq!(passed, std::slice::from_ref(&event));
+        assert_eq!(stream.text, "ab");
+        stream.moved();
+        passed.clear();
+        stream.pass(event, &mut passed);
+        assert_eq!(passed, [part("a") + "\n\n", part("b") + "\n\n"]);
+        assert_eq!(stream.text, "abab");
     }
 }

@@ -1,4 +1,4 @@
-//! The token counts in an answer's `usage`.
+//! The token counts in a response's `usage`.
 
 use serde_json::Value;
 

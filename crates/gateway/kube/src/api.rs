@@ -77,8 +77,9 @@ impl Api {
         let credentials = self.credentials().await.map_err(WatchError::Credentials)?;
         let mut request = Request::get(url.as_str()).header(ACCEPT, "application/json");
         if let Some(token) = &credentials.token {
-            let mut bearer = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| WatchError::Credentials("the token is no token".to_owned()))?;
+            let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+                WatchError::Credentials("the token is not a valid header value".to_owned())
+            })?;
             bearer.set_sensitive(true);
             request = request.header(AUTHORIZATION, bearer);
         }

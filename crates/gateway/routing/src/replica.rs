@@ -60,7 +60,7 @@ impl Default for Pace {
 /// Number of cache tiers behind a replica's KV pool.
 pub const TIERS: usize = 3;
 /// Default value of a token in RAM, on disk or in shared storage if load times are not reported:
-/// means of data sheet values for models on accelerators (docs/internals/gateway.md).
+/// means of data sheet values for models on accelerators (docs/internals/gateway-measured.md).
 const UNREPORTED: [f32; TIERS] = [0.9, 0.45, 0.2];
 
 /// A replica with its current load: the last report plus the requests sent since.

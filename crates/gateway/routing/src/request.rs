@@ -13,7 +13,7 @@ pub struct Request<'a> {
     /// State of each replica's prefix cache, in the order of the replicas; missing entries are
     /// empty.
     pub caches: &'a [CacheState],
-    /// The part of the prompt cached on no replica; `None`: nothing, or it has no key.
+    /// The part of the prompt cached on no replica; `None` if it is empty or has no key.
     pub unknown: Option<Unknown>,
     /// Above 0: critical; below 0: sheddable.
     pub priority: i32,

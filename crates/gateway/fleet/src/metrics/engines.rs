@@ -58,7 +58,7 @@ fn meaning(name: &str) -> Option<Meaning> {
         | "sglang:num_running_reqs"
         | "trtllm_num_requests_running"
         | "llamacpp:requests_processing" => Running,
-        // the second name is that of vLLM before 0.10
+        // vLLM before 0.10 uses the second name
         "vllm:kv_cache_usage_perc"
         | "vllm:gpu_cache_usage_perc"
         | "sglang:token_usage"
@@ -102,8 +102,8 @@ fn meaning_of(meaning: Meaning, sample: &Sample<'_>) -> Option<Meaning> {
     (!part).then_some(meaning)
 }
 
-/// Whether a sample of SGLang is included in another one: requests of one priority, or those of a
-/// later pipeline stage.
+/// Whether another sample already includes this SGLang sample: it counts one priority, or a later
+/// pipeline stage.
 fn is_part(sample: &Sample<'_>) -> bool {
     let some = |name, nothing: &str| {
         let label = sample.label(name);

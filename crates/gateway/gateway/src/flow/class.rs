@@ -47,8 +47,9 @@ impl Classes {
         self.0.store(Arc::new(by_name(objectives)));
     }
 
-    /// The class of a request to `pool`. The priority is that of a known objective, else `usual`,
-    /// the model's default. The tenant is the fairness id, else the name of the API key.
+    /// The class of a request to `pool`. Its priority comes from its objective, if that is known
+    /// and applies to `pool`; otherwise it is `usual`, the model's default. The tenant is the
+    /// fairness id, else the name of the API key.
     pub(crate) fn class(
         &self,
         headers: &HeaderMap,

@@ -139,8 +139,8 @@ impl<T> Queue<T> {
         })
     }
 
-    /// Returns a popped request that was refused to its former place: that of the ticket `before`,
-    /// else ahead of all queued requests. Bounds are not checked, since it was within them before.
+    /// Puts a popped and then refused request back: at the place of the ticket `before`, else ahead
+    /// of all queued requests. Bounds are not checked, since the request was within them before.
     pub(crate) fn put_back(
         &mut self,
         before: Option<Ticket>,

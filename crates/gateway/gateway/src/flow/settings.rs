@@ -2,13 +2,13 @@
 
 use serde::Deserialize;
 
-/// Bounds of the queue, and the thresholds of saturation. Defaults are those of llm-d where it has
-/// the same setting.
+/// Bounds of the queue, and the thresholds of saturation. Settings that llm-d also has use its
+/// defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FlowSettings {
-    /// Queue requests while all replicas are saturated. If false, they are forwarded, and only
-    /// those of negative priority are refused.
+    /// Queue requests while all replicas are saturated. If false, they are forwarded, except that
+    /// requests of negative priority are refused.
     pub queue: bool,
     /// Maximum number of queued requests of one priority.
     pub max_waiting: usize,

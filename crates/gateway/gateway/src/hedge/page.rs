@@ -4,7 +4,7 @@ use penstock_http::{Page, escaped};
 
 use crate::hedge::state::WORDS;
 
-/// The first words are outcomes of hedged requests; the remaining ones are reasons against hedging.
+/// Number of outcomes at the start of `WORDS`; the rest are reasons for not hedging.
 const ENDS: usize = 2;
 
 /// The counters of pools with hedging, by the pool's name.

@@ -1,14 +1,14 @@
-//! Mirroring: a share of a pool's requests goes to another pool, too, when their answer has begun,
-//! and both answers are compared. The client waits for nothing of it.
+//! Mirroring: once its response begins, a share of a pool's requests is also sent to another pool,
+//! and the two responses are compared. The client never waits for this.
 //!
 //! ```text
-//!  replica --bytes--> Relayed --bytes--> client
-//!                        | Tap, never waits
-//!                        v
+//!  replica --bytes--> ResponseBody --bytes--> client
+//!                          | Tap, never waits
+//!                          v
 //!  other pool --bytes--> task: Comparison --> metrics, log
 //! ```
 //!
-//! [`Mirror`] has settings, budget and counts of a pool, [`begin`] starts the task of a request.
+//! [`Mirror`] holds a pool's settings, budget and counters; [`begin`] starts a request's task.
 
 mod budget;
 mod compare;

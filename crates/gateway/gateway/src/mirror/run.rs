@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::attempt::outcome_of;
 use crate::call::{Head, ProxiedRequest};
-use crate::events::{EventContent, Events, count, data};
+use crate::events::{EventContent, Events, count, data, values};
 use crate::gateway::Gateway;
 use crate::headers::{REQUEST_ID, is_plain, is_stream};
 use crate::members::{Members, is_text};
@@ -406,13 +406,13 @@ impl Reader {
         }
         self.events.push(bytes);
         let events = std::iter::from_fn(|| self.events.next());
-        let said = events.filter_map(|event| said(&data(&event)?));
-        said.collect()
+        let data = events.filter_map(|event| Some(data(&event)?.into_owned()));
+        data.flat_map(|data| contents(&data)).collect()
     }
 
     fn end(&mut self) -> Vec<EventContent> {
         self.seen += 1;
-        said(&std::mem::take(&mut self.whole)).into_iter().collect()
+        contents(&std::mem::take(&mut self.whole))
     }
 
     /// Whether the last content read was the first.
@@ -425,7 +425,6 @@ impl Reader {
     }
 }
 
-fn said(json: &[u8]) -> Option<EventContent> {
-    let value = serde_json::from_slice(json).ok()?;
-    Some(EventContent::of(&value))
+fn contents(json: &[u8]) -> Vec<EventContent> {
+    values(json).map(|value| EventContent::of(&value)).collect()
 }

@@ -11,7 +11,7 @@
 //!  + KV use x whole prompt           running sequences that it may preempt
 //! ```
 //!
-//! `backlog` and `prompt` (without what is cached) are seconds at the replica's prefill rate. The
+//! `backlog` and `prompt` (its uncached part) are seconds at the replica's prefill rate. The
 //! numbers were chosen by replay (docs/routing.md).
 
 use super::predicted::{prefill, tpot};
