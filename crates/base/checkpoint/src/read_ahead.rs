@@ -3,8 +3,8 @@
 //! The pages of the mapping are read and mapped in the order in which a loader uses them, so its
 //! threads neither wait for a disk nor take page faults. `MADV_POPULATE_READ` does both without a
 //! copy, at 12 GB/s from the page cache, and the kernel's own reading ahead of a mapping brings
-//! large folios: measured, a cold file came in two thirds of the time of `read`, and in half of
-//! that of `MADV_WILLNEED` before it.
+//! large folios. Measured: a cold file took two thirds of the time of `read`, and half the time
+//! with `MADV_WILLNEED` first.
 
 use std::collections::HashMap;
 use std::ops::Range;

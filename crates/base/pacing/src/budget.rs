@@ -73,7 +73,7 @@ impl PromptBudget {
         }
     }
 
-    /// Prompt tokens of a step with so many decodes, at most `most`. 0 while the cost of the
+    /// Prompt tokens of a step with `decodes` decodes, at most `most`. 0 while the cost of the
     /// decodes alone is unknown: the step measures it. All of `most` without decodes, and where
     /// steps are not timed.
     #[must_use]
@@ -95,8 +95,8 @@ impl PromptBudget {
         most.min(tokens as usize)
     }
 
-    /// The least cost of a prompt token: in a measured size, beside decodes or alone, or in `most`
-    /// by the slope, where no step of about so many was measured alone.
+    /// The lowest cost of a prompt token over all measured sizes, mixed or prompt-only. If the
+    /// largest prompt-only size is below half of `most`, the slope's estimate at `most` counts too.
     fn cheapest(&self, points: &Points, most: f64) -> f64 {
         let alone = self.alone.points(self.mixed);
         let measured = points.as_slice().iter().chain(alone.as_slice());

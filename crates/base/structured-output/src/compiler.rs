@@ -87,7 +87,7 @@ impl Compiler {
         &self.vocabulary
     }
 
-    /// Whether a grammar honours a schema, without one that can be followed: what is wrong with it.
+    /// Checks that a grammar can honour a schema, without building a matcher.
     ///
     /// # Errors
     /// What is wrong with it; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
@@ -110,8 +110,8 @@ impl Compiler {
         answer.recv_timeout(limit).map_err(late)?
     }
 
-    /// Compiles `grammar` on a thread of its own and waits up to `limit`. One that takes longer
-    /// goes on and is kept: what may not end has its trial first ([`crate::trial_job`]).
+    /// Compiles `grammar` on its own thread and waits up to `limit`. A slower compilation continues
+    /// and is cached; a grammar that may never finish needs a trial first ([`crate::trial_job`]).
     ///
     /// # Errors
     /// What is wrong with the grammar; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
@@ -125,8 +125,8 @@ impl Compiler {
         answer.recv_timeout(limit).map_err(late)?
     }
 
-    /// Compiles `grammar` on a thread of its own, which calls `then` with the outcome of
-    /// [`Self::compile`]; this thread does where it is known already.
+    /// Compiles `grammar` on its own thread and calls `then` there with the outcome. If the outcome
+    /// is cached, or no thread is free, `then` runs on the calling thread.
     pub fn start(&self, grammar: &Grammar, then: impl FnOnce(Outcome) + Send + 'static) {
         let mut kept = lock(&self.kept);
         if let Some(entry) = recent(&mut kept, grammar) {
@@ -145,12 +145,6 @@ impl Compiler {
         kept.push_front((grammar.clone(), Arc::clone(&entry)));
         drop(kept);
         self.spawn(grammar.clone(), entry, place);
-    }
-
-    /// Whether a grammar that compiles is kept: [`Self::compile`] has it at once.
-    pub fn is_kept(&self, grammar: &Grammar) -> bool {
-        let entry = recent(&mut lock(&self.kept), grammar);
-        entry.is_some_and(|entry| matches!(*lock(&entry), Entry::Done(Ok(_))))
     }
 
     fn spawn(&self, grammar: Grammar, entry: Arc<Mutex<Entry>>, place: Place) {
@@ -181,13 +175,13 @@ fn recent(kept: &mut Cache, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
 
 /// Starts a thread with the stack that a compile needs.
 fn spawned(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GrammarError> {
-    let thread = std::thread::Builder::new().name("penstock-grammar".into());
+    let thread = std::thread::Builder::new().name("penstock-schema".into());
     let started = thread.stack_size(STACK).spawn(work);
     // The moment's fault, not the grammar's.
     started.map_err(|_| GrammarError::Busy)
 }
 
-/// Compiles a grammar on a thread with the stack for it, and drops what comes of it.
+/// Compiles a grammar on a thread with a large enough stack, and discards the result.
 ///
 /// # Errors
 /// [`GrammarError::Busy`] where it was not compiled.

@@ -98,7 +98,7 @@ struct Reader {
 
 enum Task {
     Read(Vec<u32>),
-    /// The mask behind these drafts, while the output is that of `accepted`.
+    /// The mask after these drafts, valid while `accepted` is unchanged.
     Mask {
         drafts: Vec<u32>,
         accepted: u64,
@@ -219,7 +219,7 @@ impl Constraint {
         }
     }
 
-    /// The mask after `drafts` draft tokens, for which it waits `until` then.
+    /// The mask after `drafts` draft tokens; waits for it until `until`.
     pub fn mask(self: &Arc<Self>, drafts: usize, until: Instant) -> RowMask {
         let began = Instant::now();
         let missing = |state: &mut State| !state.failed && state.masks.len() <= drafts;
@@ -247,8 +247,8 @@ impl Constraint {
         }
     }
 
-    /// Computes the masks that are missing. One thread does at a time: what comes meanwhile is
-    /// there when it looks for its next task.
+    /// Computes the missing masks, on one thread at a time; it also picks up tasks that arrive
+    /// meanwhile.
     fn advance(self: &Arc<Self>) -> Result<(), Reason> {
         let mut state = self.lock();
         if state.busy || state.failed {

@@ -105,7 +105,7 @@ impl Matcher {
     /// Takes back the last `tokens` that were accepted.
     ///
     /// # Errors
-    /// There are not as many.
+    /// Fewer than `tokens` tokens were accepted.
     pub fn rollback(&mut self, tokens: usize) -> Result<(), MatchError> {
         let ends = tokens.min(self.after);
         self.after -= ends;
@@ -141,7 +141,7 @@ impl Matcher {
         (self.inner, self.lexer) = self.lexers.own();
         self.own = true;
         for &token in &self.taken {
-            // Bounds are those of one mask.
+            // llguidance's bounds are per mask, so a mask is computed for each token.
             self.inner.compute_mask().map_err(|e| MatchError::of(&e))?;
             let taken = self.inner.try_consume_tokens(&[token]);
             if taken.map_err(|e| MatchError::of(&e))? != 1 {

@@ -1,6 +1,5 @@
-//! Trials: a process that can be ended compiles a grammar of a request before this one does.
-//!
-//! Nothing ends llguidance while it compiles. Grammars of few and small parts need no trial.
+//! Trials: a separate process compiles a request's grammar first, because a compilation inside this
+//! process cannot be interrupted. Grammars with few and small parts need no trial.
 
 use std::sync::Arc;
 

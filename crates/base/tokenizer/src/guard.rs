@@ -155,7 +155,7 @@ impl Rendered {
         Ok(messages)
     }
 
-    /// The text up to the mark. White space before it is that of the message, where the template
+    /// The text up to the mark. White space before the mark belongs to the message, if the template
     /// keeps it.
     pub(crate) fn cut(mut self) -> Result<Self, TextError> {
         let mark = END.trim_end();

@@ -144,19 +144,19 @@ impl TextModel {
         })
     }
 
-    /// Bytes of the longest text that can be so many tokens, normal forms and unknown characters
-    /// aside; `None` where a token may stand for any text.
+    /// Upper bound on the bytes of a text of `tokens` tokens, ignoring normalization and unknown
+    /// characters; `None` if one token may stand for any text.
     pub fn longest_text(&self, tokens: u32) -> Option<usize> {
         let longest = self.tokenizer.longest_token()?;
         Some(longest.saturating_mul(tokens as usize))
     }
 
-    /// The prompt of a conversation. Guarded, which messages of strangers should be, what spells a
-    /// special token in its values is text when the prompt is encoded, and no control token.
+    /// The prompt of a conversation. With `guarded`, which untrusted messages need, a special token
+    /// spelled out in a value is encoded as text and not as a control token.
     ///
     /// # Errors
-    /// No template, or one that does not parse; those of [`ChatTemplate::render`], for which other
-    /// forms of the conversation have been tried; a last message without text to go on with;
+    /// There is no template, or it does not parse; the errors of [`ChatTemplate::render`], after
+    /// other forms of the conversation failed too; the last message has no text to continue;
     /// [`TextError::TemplateStart`].
     pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
         let remote = chat.template.zip(self.elsewhere.as_ref());

@@ -1,7 +1,7 @@
 //! Token ids cut to a length.
 
-/// At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it: these
-/// stay, and of the text the first tokens, or the last.
+/// Shortens `ids`, the tokens `bare` of a text with special tokens around them, to `most`. The
+/// special tokens stay, with the first tokens of the text, or the last.
 pub fn shortened(ids: &[u32], bare: &[u32], most: usize, keep_last: bool) -> Vec<u32> {
     let special = ids.len().saturating_sub(bare.len());
     let lead = (0..=special).find(|lead| ids[*lead..].starts_with(bare));

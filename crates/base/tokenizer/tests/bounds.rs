@@ -6,8 +6,8 @@
 use penstock_tokenizer::{ChatTemplate, SpecialTokens, TextError};
 use serde_json::{Map, json};
 
-/// Bytes of this process at most, with all tests at once. The steps of one rendering are those of
-/// 640 MB of text.
+/// Upper bound on this process's memory, in bytes, while all tests run at once. The step budget of
+/// one rendering allows 640 MB of text.
 const MOST: usize = 2 << 30;
 
 fn render(source: &str) -> Result<String, TextError> {
@@ -101,9 +101,9 @@ fn widths_and_precisions_are_python_s_or_refused() {
     }
 }
 
-/// An order that is none is no panic of the sort.
+/// Sorting values without a consistent order does not panic.
 #[test]
-fn numbers_that_are_none_are_sorted_somehow() {
+fn values_without_a_consistent_order_are_sorted() {
     let source = "{% set nan = 'nan'|float %}{% set ns = namespace(l=[]) %}{% for i in range(500) \
                   %}{% do ns.l.append(nan if i % 7 == 3 else (i * 7919) % 101) %}{% endfor \
                   %}{{ ns.l|sort|length }} {{ ns.l|sort(reverse=true)|length }}";

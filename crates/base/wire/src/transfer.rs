@@ -50,8 +50,8 @@ pub struct Transfer {
     pub kind: TransferKind,
     /// 0 = RAM, then the chunk tiers.
     pub tier: usize,
-    /// Blocks of the pools, group after group; those of one chunk for a chunk tier. Load: -1 where
-    /// a group needs none.
+    /// Blocks of the pools, group by group; for a chunk tier, the blocks of one chunk. Load: -1 if
+    /// a group needs no block.
     pub blocks: Vec<i32>,
     /// RAM: the slot of the blocks of all groups at one place.
     pub slots: Vec<i32>,

@@ -164,7 +164,7 @@ impl Slots {
         }
     }
 
-    /// Passes the tokens of a result to the sampler of `slot`. Negative ones are no tokens.
+    /// Passes the tokens of a result to the sampler of `slot`. Negative values are skipped.
     pub(crate) fn accept(&mut self, slot: i32, tokens: &[i32]) {
         let Ok(slot) = get_mut(&mut self.states, slot) else {
             return;

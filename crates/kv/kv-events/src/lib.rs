@@ -1,6 +1,6 @@
 //! KV events: the contents of an engine's prefix cache, as a stream for subscribers.
 //!
-//! The format is that of vLLM and SGLang: ZeroMQ PUB with the frames topic, sequence number (8
+//! vLLM and SGLang use the same format: ZeroMQ PUB with the frames topic, sequence number (8
 //! bytes, big-endian) and batch (MessagePack), and a ROUTER for the replay of past batches.
 //!
 //! ```text

@@ -151,7 +151,7 @@ fn stored(out: &mut Vec<u8>, run: &Run) {
     }
 }
 
-/// vLLM's encoding: without the tokens, which the event of the pool had.
+/// vLLM's encoding: without tokens, since the pool's event already had them.
 fn copied(out: &mut Vec<u8>, medium: Medium, hashes: Vec<u64>) {
     let (name, locality) = words(medium);
     array(out, if locality.is_some() { 13 } else { 7 });

@@ -34,8 +34,8 @@ pub struct Run<'a> {
     pub block_size: usize,
     /// Root link, for a sequence without a parent.
     pub root: u64,
-    /// Extra hash per block, such as that of a cache salt or an image; 0: none. Empty: none for any
-    /// block.
+    /// Extra hash per block, for example of a cache salt or an image; 0: none. Empty: no block has
+    /// one.
     pub extra: &'a [u64],
     /// Their tier, below [`TIERS`].
     pub tier: usize,
@@ -177,7 +177,7 @@ impl BlockIndex {
     }
 
     /// Records that `engine` is about to compute `chain`: missing links count as held until the
-    /// time `until`, or until the engine publishes their fate.
+    /// time `until`, or until the engine publishes an event about them.
     pub fn expect(&mut self, engine: u32, chain: &[u64], now: u64, until: u64) {
         for link in chain {
             let held = held_by(self.links.entry(*link).or_default(), engine);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::keyed::Keyed;
 
-/// Evictions, newest last. The log is lazy like that of the index: an entry is valid only while it
+/// Evictions, newest last. Like the index's log, it is lazy: an entry is valid only while it
 /// is the latest of its link.
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {

@@ -85,7 +85,7 @@ pub fn group(digest: &Digest) -> Group {
 
 /// Digests of the full units of `tokens`, in order; a trailing partial unit gives none.
 ///
-/// `parent` is the digest before `tokens`: that of the unit that ends where they begin, or a
+/// `parent` is the digest of the unit that ends where `tokens` begin, or a
 /// [`root`]; `None` is the zero root. Hashing a prompt in pieces that are multiples of [`UNIT`]
 /// gives the chain of the whole.
 pub fn chain(identity: &Digest, parent: Option<&Digest>, tokens: &[u32]) -> Vec<Digest> {

@@ -222,7 +222,9 @@ fn check_key(guard: &Guard, request: &Request<Body>) -> Result<Bearer, ApiError>
 
 /// Case-insensitive, because some proxies and servers ignore the case of paths.
 fn is_admin(path: &str) -> bool {
-    is_below(&path.to_ascii_lowercase(), ADMIN)
+    let start = path.get(..ADMIN.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(ADMIN))
+        && is_below(path, &path[..ADMIN.len()])
 }
 
 /// Checks that a named key may use the endpoint. Probes and scrapers need no key.

@@ -112,7 +112,7 @@ impl Tool {
 }
 
 impl Tools {
-    /// Checked tools. `byte_length` is that of the tools in the request.
+    /// Validates the tools; `byte_length` is their size in the request.
     ///
     /// # Errors
     /// Too many tools or bytes, a duplicate name, or a choice of an unknown tool.

@@ -40,7 +40,7 @@ pub struct RateLimited {
     pub retry_after_s: u32,
 }
 
-/// A request in flight of a key; dropped when it has ended.
+/// Counts one request in flight against its key; dropped when the request has ended.
 #[derive(Debug)]
 pub struct KeyPermit {
     usage: Arc<KeyUse>,

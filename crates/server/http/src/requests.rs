@@ -1,4 +1,4 @@
-//! Request metrics by handler, method and status. Names and status classes are those of
+//! Request metrics by handler, method and status. Names and status classes follow
 //! prometheus-fastapi-instrumentator, which vLLM's dashboards use.
 
 use std::collections::BTreeMap;

@@ -104,10 +104,9 @@ impl ToolFormat {
         structural(sequence(elements))
     }
 
-    /// A structural tag whose outputs are free text, and calls of `tools` wherever the mark of a
-    /// call stands; the arguments of strict tools follow the schemas, those of others are objects.
-    /// `reasoning` may come first; `begun`: the output begins within it. `None` for a format whose
-    /// calls nothing tells from text.
+    /// A structural tag for free text in which each call mark begins a call of `tools`. Arguments
+    /// of strict tools match the schemas; other arguments are any object. `reasoning` may come
+    /// first; `begun`: the output begins inside it. `None` if the format does not mark calls.
     ///
     /// Calls are in the form that is demanded elsewhere ([`Self::constrained`]).
     pub fn allowing(

@@ -87,20 +87,20 @@ impl CallConstraint {
         self.demanded
     }
 
-    /// Returns a grammar that compiles. Only if all schemas together do not compile are they
-    /// checked one by one, to name the faulty strict tool or to relax the arguments of a non-strict
-    /// one to any object.
+    /// Returns the grammar. Only if it does not compile as a whole are the schemas checked one by
+    /// one, to name the faulty strict tool or to relax the arguments of a non-strict one to any
+    /// object. The relaxed grammar is compiled later ([`crate::wanted_grammar::checked`]).
     ///
     /// # Errors
     /// 400 with the name of a strict tool whose schema does not compile; 503 if the compiler is
     /// busy.
     pub(crate) async fn grammar(self, app: &Arc<App>) -> Result<OutputGrammar, ApiError> {
         let busy = |error| api_error(TOOLS, TOOLS, &error);
-        match self.whole_compiles(app).await {
+        let fault = match grammar_trial::verdict(app, &self.whole.grammar).await {
             Ok(()) => return Ok(self.whole),
             Err(GrammarError::Busy) => return Err(busy(GrammarError::Busy)),
-            Err(_) => {}
-        }
+            Err(fault) => fault,
+        };
         let followed = self
             .tools
             .iter()
@@ -111,31 +111,22 @@ impl CallConstraint {
         let app = Arc::clone(app);
         let grammar = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            self.of_honoured(&app, &schemas, &trial)
+            self.of_honoured(&app, &schemas, &trial, &fault)
         });
         grammar
             .await
             .unwrap_or_else(|_| Err(ApiError::internal("Reading the tools failed.")))
     }
 
-    async fn whole_compiles(&self, app: &Arc<App>) -> Verdict {
-        let verdicts = &app.grammars.verdicts;
-        let key = verdicts.key(&("calls", &self.whole.grammar));
-        if let Some(verdict) = verdicts.known(key) {
-            return verdict;
-        }
-        let verdict = grammar_trial::compiled(app, &self.whole.grammar, drop).await;
-        verdicts.keep(key, &verdict);
-        verdict
-    }
-
     /// Builds the grammar with any object in place of schemas that do not compile. `trial` is the
-    /// verdict on the large schemas.
+    /// verdict on the large schemas, `fault` the error of the whole, which stands if each schema
+    /// compiles alone.
     fn of_honoured(
         mut self,
         app: &App,
         schemas: &Screening,
         trial: &Verdict,
+        fault: &GrammarError,
     ) -> Result<OutputGrammar, ApiError> {
         let tokenizer = &app.text()?.tokenizer;
         let verdicts = app.grammars.check_schemas(tokenizer, schemas.iter(), trial);
@@ -144,6 +135,7 @@ impl CallConstraint {
             .tools
             .iter_mut()
             .filter(|tool| is_followed(tool, demanded));
+        let mut is_relaxed = false;
         for (tool, verdict) in followed.zip(verdicts) {
             match verdict {
                 Ok(()) => {}
@@ -154,8 +146,12 @@ impl CallConstraint {
                 Err(_) => {
                     let any = Map::from_iter([("type".to_owned(), "object".into())]);
                     tool.parameters = Some(any);
+                    is_relaxed = true;
                 }
             }
+        }
+        if !is_relaxed {
+            return Err(api_error(TOOLS, TOOLS, fault));
         }
         tag(&self.reading, &self.tools, self.several, self.demanded)
     }

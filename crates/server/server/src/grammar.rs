@@ -44,7 +44,7 @@ impl Grammars {
         }
     }
 
-    /// Compiles a grammar that has passed its trial. Blocks.
+    /// Compiles a grammar that is small or has passed its trial. Blocks.
     ///
     /// # Errors
     /// The grammar's own; [`GrammarError::Busy`] while too many grammars are compiled.
@@ -54,12 +54,6 @@ impl Grammars {
         grammar: &Grammar,
     ) -> Result<Compiled, GrammarError> {
         self.compiler(tokenizer)?.compile(grammar, COMPILE_LIMIT)
-    }
-
-    /// Whether the compiled grammar is in the cache.
-    pub(crate) fn is_kept(&self, grammar: &Grammar) -> bool {
-        let compiler = self.compiler.get().and_then(|made| made.as_ref().ok());
-        compiler.is_some_and(|compiler| compiler.is_kept(grammar))
     }
 
     /// Verdict on each schema: the keyword that the compiler does not support, or

@@ -40,7 +40,7 @@ impl Screening {
     /// Occupies no thread while it waits in the queue.
     ///
     /// # Errors
-    /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`].
+    /// [`GrammarError::TooLarge`]; [`GrammarError::Busy`]; no compiler for the vocabulary.
     pub(crate) async fn trial(&self, app: &Arc<App>) -> Verdict {
         let large = self.iter().filter(|(_, large)| *large);
         try_out(app, large.map(|(grammar, _)| grammar.clone()).collect()).await
@@ -57,6 +57,21 @@ impl Screening {
             turn.map_err(|_| GrammarError::Busy)
         })
     }
+}
+
+/// Whether a grammar compiles. A known verdict is not computed again.
+///
+/// # Errors
+/// Those of [`compiled`].
+pub(crate) async fn verdict(app: &Arc<App>, grammar: &Grammar) -> Verdict {
+    let verdicts = &app.grammars.verdicts;
+    let key = verdicts.key(&("whole", grammar));
+    if let Some(verdict) = verdicts.known(key) {
+        return verdict;
+    }
+    let verdict = compiled(app, grammar, drop).await;
+    verdicts.keep(key, &verdict);
+    verdict
 }
 
 /// Compiles a grammar in this process, after its trial, and runs `work` on it on the same blocking

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use penstock_api_types::{ApiError, Fields};
 use penstock_http::HeldBody;
 use penstock_tokenizer::{Conversation, TextError, TextModel};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::App;
 
@@ -112,21 +113,24 @@ fn may_have_template(body: &[u8]) -> bool {
         .any(|text| memchr::memmem::find(body, text.as_bytes()).is_some())
 }
 
-/// [`has_template`] for a body of any size: long bodies are parsed on a thread of their lane.
-async fn brings_template(app: &App, body: HeldBody) -> Result<(HeldBody, bool), ApiError> {
+/// [`has_template`] for any body; one above the inline size is parsed on a thread of its lane, and
+/// the lane's turn is returned.
+async fn brings_template(
+    app: &App,
+    body: HeldBody,
+) -> Result<(HeldBody, bool, Option<OwnedSemaphorePermit>), ApiError> {
     let (limits, size) = (&app.config.limits, body.bytes.len());
     if !app.config.trust_request_chat_template || !may_have_template(&body.bytes) {
-        return Ok((body, false));
+        return Ok((body, false, None));
     }
     if size <= limits.inline_body_bytes {
         let templated = has_template(&body.bytes);
-        return Ok((body, templated));
+        return Ok((body, templated, None));
     }
     let turn = app.lanes.turn(size > limits.short_body_bytes).await?;
     let parsed = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
         let templated = has_template(&body.bytes);
-        (body, templated)
+        (body, templated, Some(turn))
     });
     parsed.await.map_err(|_| ApiError::internal(FAILED))
 }
@@ -140,7 +144,7 @@ pub(crate) async fn work_on<T: Send + 'static>(
     body: HeldBody,
     work: impl FnOnce(&Job<'_>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let (body, templated) = brings_template(app, body).await?;
+    let (body, templated, turn) = brings_template(app, body).await?;
     let (limits, size) = (&app.config.limits, body.bytes.len());
     if size <= limits.inline_body_bytes && !templated {
         let text = app.text()?;
@@ -153,9 +157,13 @@ pub(crate) async fn work_on<T: Send + 'static>(
     }
     app.text()?;
     let long = size > limits.short_body_bytes;
-    let turn = match templated {
-        true => app.lanes.template_turn().await?,
-        false => app.lanes.turn(long).await?,
+    let turn = match (templated, turn) {
+        (true, turn) => {
+            drop(turn);
+            app.lanes.template_turn().await?
+        }
+        (false, Some(turn)) => turn,
+        (false, None) => app.lanes.turn(long).await?,
     };
     let client = Arc::new(());
     let (app, watched) = (app.clone(), Arc::downgrade(&client));

@@ -13,7 +13,7 @@ const TEMPLATES: usize = 2;
 const TRIALS: usize = 2;
 /// Concurrent compilations in this process, for each of the two sizes.
 const GRAMMARS: usize = 2;
-/// Threads beyond those of the lanes.
+/// Threads that belong to no lane.
 const SPARE: usize = 2;
 
 /// Separate lanes for long bodies, chat templates and grammars (by compile cost), so cheap jobs do

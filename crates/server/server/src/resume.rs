@@ -10,7 +10,7 @@ use crate::admission::Limits;
 use crate::app::App;
 use crate::request_meta::RequestMeta;
 
-/// Time and seeds of a response: new ones, or those of the stream to resume.
+/// Time and seeds of a response: new, or taken from the stream to resume.
 pub(crate) fn origin(app: &Arc<App>, common: &Common, arrival: &RequestMeta) -> Origin {
     if let Some(resume) = &common.resume {
         return resume.origin;

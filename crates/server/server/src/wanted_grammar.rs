@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use penstock_api_types::{ApiError, Common, OutputGrammar};
+use penstock_api_types::{ApiError, Common};
 use penstock_structured_output::Compiled;
 use penstock_wire::Grammar;
 
@@ -30,27 +30,21 @@ pub(crate) async fn checked(
         );
         return Err(ApiError::invalid(wanted.field, message));
     }
+    let error = |error| api_error(wanted.field, wanted.field, &error);
     if let Some(resume) = &common.resume {
         let output = resume.tokens();
         let ready = app.engine.state().ready().map(|r| r.eos_token_ids.clone());
         let stops = common.stop_token_ids.iter().copied();
         let ends = ready.into_iter().flatten().chain(stops).collect();
         let work = move |compiled: Compiled| compiled.allows(&output, ends);
-        if !compiled(app, &wanted, work).await? {
+        let compiled = grammar_trial::compiled(app, &wanted.grammar, work).await;
+        if !compiled.map_err(error)? {
             let message = format!("resume: {} forbids its tokens.", wanted.field);
             return Err(ApiError::invalid("resume", message));
         }
-    } else if !app.grammars.is_kept(&wanted.grammar) {
-        compiled(app, &wanted, drop).await?;
+    } else {
+        let verdict = grammar_trial::verdict(app, &wanted.grammar).await;
+        verdict.map_err(error)?;
     }
     Ok(Some(Arc::new(wanted.grammar)))
-}
-
-async fn compiled<T: Send + 'static>(
-    app: &Arc<App>,
-    wanted: &OutputGrammar,
-    work: impl FnOnce(Compiled) -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let outcome = grammar_trial::compiled(app, &wanted.grammar, work).await;
-    outcome.map_err(|error| api_error(wanted.field, wanted.field, &error))
 }

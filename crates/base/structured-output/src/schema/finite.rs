@@ -35,8 +35,8 @@ struct FinitenessCheck<'a> {
 }
 
 impl<'a> FinitenessCheck<'a> {
-    /// Begins with all references and removes those that end, until a round removes none. Targets
-    /// stand behind their references, so one round from the end is mostly enough.
+    /// Starts with all references and removes the ones that end, until a round removes none. A
+    /// target is defined after its references, so one backward round is mostly enough.
     fn of(root: &'a Value) -> Self {
         let definitions = root.get("$defs").and_then(Value::as_object);
         let names = definitions.into_iter().flatten();

@@ -1,5 +1,5 @@
-//! Bounds of numbers in the forms that llguidance honours. It keeps bounds as doubles, lets an
-//! excluded bound through where both have one integer part, and has integer parts of 64 bits.
+//! Bounds of numbers in forms that llguidance honours. llguidance stores bounds as doubles with
+//! 64-bit integer parts, and accepts an excluded bound if both bounds have the same integer part.
 
 use serde_json::{Map, Number, Value};
 
@@ -9,7 +9,7 @@ use crate::error::GrammarError;
 /// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the
 /// automaton has as many states.
 pub(super) const MOST_MULTIPLE: u128 = 10_000;
-/// Bounds of numbers are moved to this where they are larger; those of integers to 64 bits.
+/// Bounds of numbers are clamped to this magnitude; bounds of integers to 64 bits.
 const LARGEST: f64 = 1e17;
 /// Smallest integer bound: the last double before 64 bits end.
 const SMALLEST_INTEGER: i128 = -(1 << 63) + 1024;
@@ -373,7 +373,7 @@ impl Multiple {
         Some(text.parse::<f64>().ok()?.into())
     }
 
-    /// The smallest step that both divide, as far as llguidance's 32 bits hold what it takes.
+    /// The least common multiple of both steps; `None` if it is too large for llguidance.
     pub(super) fn common(self, other: Self) -> Option<Self> {
         let decimals = self.decimals.max(other.decimals);
         let scaled = |multiple: Self| {

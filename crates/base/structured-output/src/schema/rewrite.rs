@@ -1,5 +1,5 @@
-//! A schema written anew: one `$defs` with what is referred to, no annotations, and bounds that
-//! llguidance has right.
+//! Normalizes a schema: one `$defs` with all referenced schemas, no annotations, and only bounds
+//! that llguidance handles correctly.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;

@@ -23,7 +23,7 @@ const NAMES: [&str; 16] = [
     "[EOS]",
     "<｜end▁of▁sentence｜>",
 ];
-/// Ends of an answer where `<|end|>` is that of one of its messages (gpt-oss).
+/// End tokens of gpt-oss, whose `<|end|>` ends only one message of an answer.
 const HARMONY: [&str; 2] = ["<|return|>", "<|call|>"];
 
 /// Ids of the tokens that end an answer by their names; none of metadata without a vocabulary.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bytes that a code of two characters becomes at most, that of `%c`.
+/// Upper bound on the output of one format code, in bytes; `%c` is the longest.
 pub(super) const LONGEST_FIELD: usize = 24;
 
 const DAYS: [&str; 7] = [

@@ -7,7 +7,7 @@ use super::output::{Output, Steps};
 use super::text::python_float;
 use super::value::Value;
 
-/// Widths and precisions beyond this are refused.
+/// Widths, and precisions of numbers, beyond this are refused.
 const WIDEST: usize = 1 << 20;
 /// Digits behind the point that a float can have; all further ones are zeros. Rust's own formatting
 /// panics above `u16::MAX`.

@@ -10,7 +10,7 @@ use super::sort;
 use super::text::python_float;
 use super::value::Value;
 
-/// Characters of an indent; a wider one would only multiply the output.
+/// Upper bound on an indent, in bytes; a wider one is refused.
 const WIDEST_INDENT: usize = 64;
 
 struct Dialect {

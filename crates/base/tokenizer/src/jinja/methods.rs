@@ -26,7 +26,7 @@ fn int_of(value: Option<&Value>, default: i128) -> Result<i128, Error> {
     }
 }
 
-/// How many characters a text lacks, and the one that fills it.
+/// The number of padding characters, and the padding character.
 fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char), Error> {
     let missing = width.saturating_sub(len as i128).clamp(0, 1 << 40) as usize;
     let fill = match fill {
@@ -43,7 +43,7 @@ fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char)
 }
 
 pub(super) fn centered(text: &str, width: usize, missing: usize, fill: char) -> String {
-    // As in Python, an odd number of places leaves one more on the left if the width is odd.
+    // As in Python, an odd padding puts the extra character on the left if the width is odd.
     let left = missing / 2 + (missing & width & 1);
     let fillings = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     fillings(left) + text + &fillings(missing - left)

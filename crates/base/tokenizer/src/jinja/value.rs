@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::names::Function;
 
-/// Containers within containers; what is deeper is refused, so that printing, comparing and
+/// Maximum nesting of containers. Deeper values are refused, so that printing, comparing and
 /// dropping a value need little stack.
 const DEEPEST: u16 = 200;
 
@@ -68,7 +68,7 @@ impl Object {
         Rc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether the template kept a reference, besides this one and that of its statement.
+    /// Whether the template holds a reference besides this one and its statement's.
     pub(super) fn is_shared(&self) -> bool {
         Rc::strong_count(&self.inner) > 2
     }
@@ -155,7 +155,7 @@ pub(super) struct Cycler {
     pub(super) depth: u16,
 }
 
-/// Values of a key at most. Nested tuples may share one tuple many times.
+/// Upper bound on the values inside a key: nested tuples may share one tuple many times.
 const LARGEST_KEY: usize = 1000;
 
 /// A key by its value: 1, 1.0 and true are one.
@@ -216,7 +216,7 @@ impl Dict {
         Ok(())
     }
 
-    pub(super) fn position(&self, key: &Value) -> Result<Option<usize>, Error> {
+    fn position(&self, key: &Value) -> Result<Option<usize>, Error> {
         if self.entries.len() > SMALL {
             return Ok(self.index.get(&key.key()?).copied());
         }

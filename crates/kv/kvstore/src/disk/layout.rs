@@ -1,4 +1,4 @@
-//! Names and sizes of what is in a store's directory (docs/kv-format.md).
+//! Names and sizes of the files in a store's directory (docs/kv-format.md).
 //!
 //! ```text
 //! PATH/penstock-kv-1/<store, 32 hex digits>/identity.json PATH/penstock-kv-1/<store>/<fifth byte

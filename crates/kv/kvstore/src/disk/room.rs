@@ -22,8 +22,8 @@ use crate::tier::TierError;
 
 /// Eviction frees 1/256 of the limit beyond the need, so that it does not run for every part.
 const SLACK: u64 = 256;
-/// Minimum number of files to free space for, if the limit is that of many more; other writers may
-/// have begun files meanwhile.
+/// Minimum number of files to free space for, if the limit holds many more; other writers may have
+/// begun files meanwhile.
 const SLACK_FILES: u64 = 8;
 const MANY: u64 = 16 * SLACK_FILES;
 /// Free space, in chunks, required for admission without the filter: more than concurrent evictions

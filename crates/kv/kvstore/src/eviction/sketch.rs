@@ -3,7 +3,7 @@
 //! A count-min sketch with periodic halving, as in TinyLFU (Einziger, Friedman, Manes: "TinyLFU: A
 //! Highly Efficient Cache Admission Policy", ACM Transactions on Storage 13, 2017), with 8-bit
 //! counters in eighths. With whole counts, a halving in the middle of a cyclic scan would rank the
-//! keys of its second half above those of the first.
+//! keys of its second half above the keys of the first.
 
 use super::key::mix;
 

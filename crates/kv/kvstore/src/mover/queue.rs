@@ -8,8 +8,8 @@ use super::answers::Reply;
 use super::transfer::Pool;
 use crate::key::{Digest, Group};
 
-/// Work for one tier, with its borrowed blocks: those of all groups for one table entry side by
-/// side.
+/// Work for one tier, with its borrowed blocks: for each table entry, the blocks of all groups side
+/// by side.
 pub(crate) enum Work<P: Pool> {
     /// `None`: the group needs no block there.
     Load {

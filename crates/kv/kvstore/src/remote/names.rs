@@ -26,7 +26,7 @@ impl Names {
         format!("{}/{}", self.root, hex(digest))
     }
 
-    /// Redis glob pattern for all chunks, or those of one group.
+    /// Redis glob pattern for all chunks, or for one group's.
     pub(super) fn pattern(&self, group: Option<Group>) -> String {
         format!("{}/{}*", self.root, Self::start(group))
     }

@@ -17,7 +17,7 @@ pub struct Endpoint {
     /// A schema of [`REQUESTS`].
     request: Option<&'static str>,
     answer: Answer,
-    /// Statuses of its errors, beside those of all endpoints.
+    /// Error statuses specific to this endpoint.
     errors: &'static [u16],
 }
 

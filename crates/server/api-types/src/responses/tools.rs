@@ -67,7 +67,7 @@ fn functions_only(choice: &Value) -> Result<Value, ApiError> {
     Ok(choice)
 }
 
-/// Chat nests what is flat here.
+/// Converts a flat function tool to chat's nested form.
 fn function(index: usize, tool: &Value) -> Result<Value, ApiError> {
     required(tool, "name", || format!("tools[{index}]"))?;
     let mut function: Map<String, Value> = tool.as_object().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! OutputDeltas as chat chunks and chat responses.
+//! Renders output deltas as chat chunks and chat responses.
 
 use std::sync::Arc;
 

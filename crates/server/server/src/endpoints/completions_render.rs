@@ -1,4 +1,4 @@
-//! OutputDeltas as completion chunks and completion responses.
+//! Renders output deltas as completion chunks and completion responses.
 
 use std::iter::once;
 use std::sync::Arc;

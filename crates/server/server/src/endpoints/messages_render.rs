@@ -1,4 +1,4 @@
-//! OutputDeltas as events of `/v1/messages` and as whole messages.
+//! Renders output deltas as events of `/v1/messages` and as whole messages.
 
 use bytes::BytesMut;
 use penstock_api_types::{ApiError, FinishReason, MessageWriter, StopReason, StreamOptions, Usage};

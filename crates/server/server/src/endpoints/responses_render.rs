@@ -1,4 +1,4 @@
-//! OutputDeltas as events of `/v1/responses` and as whole responses.
+//! Renders output deltas as events of `/v1/responses` and as whole responses.
 
 use std::sync::Arc;
 

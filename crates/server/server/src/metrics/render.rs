@@ -226,7 +226,7 @@ impl Metrics {
         let all = [
             (
                 "vllm:time_to_first_token_seconds",
-                "RequestMeta to first token.",
+                "Arrival to first token.",
                 &self.first_token,
             ),
             (
@@ -241,7 +241,7 @@ impl Metrics {
             ),
             (
                 "vllm:e2e_request_latency_seconds",
-                "RequestMeta to end.",
+                "Arrival to end.",
                 &self.end_to_end,
             ),
             (

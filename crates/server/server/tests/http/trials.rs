@@ -126,7 +126,7 @@ async fn one_grammar_that_many_ask_for_at_once_has_one_trial() {
     assert_eq!(runs, "run\n");
 }
 
-/// Tools `alpha` and `beta` with schemas that are not small; `beta` is strict.
+/// Strict tools `alpha` and `beta` with schemas that are not small; `beta`'s also has `keyword`.
 fn tools(keyword: &str) -> Value {
     let tool = |name: &str, strict: bool, schema: Value| {
         json!({"type": "function", "function":

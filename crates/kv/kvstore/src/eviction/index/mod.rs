@@ -172,7 +172,7 @@ impl TierIndex {
                 if !self.make_room(digest, awaited) {
                     return None;
                 }
-                // The lock of the store.
+                // This lock belongs to the store in flight.
                 let id = self.policy.tree.insert_locked(*digest, 1);
                 let slot = Slot {
                     storing: true,
@@ -343,7 +343,7 @@ impl TierIndex {
         count
     }
 
-    /// Removes all blocks and pins, or those of one salt group. Returns the number of blocks.
+    /// Removes all blocks and pins, or one salt group's. Returns the number of blocks.
     pub fn clear(&mut self, of: Option<Group>) -> usize {
         let named = |digest: &Digest| of.is_none_or(|of| group(digest) == of);
         self.pins.retain(|pin, ()| !named(&pin.0));

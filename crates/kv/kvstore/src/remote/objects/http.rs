@@ -17,7 +17,7 @@ use object_store::client::{
 };
 use tokio_rustls::rustls::ClientConfig;
 
-/// Idle time-out of connections, below that of servers (5 s at least).
+/// Idle time-out of connections, shorter than a server's (at least 5 s).
 const IDLE: Duration = Duration::from_secs(4);
 const AGENT: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
 

@@ -30,7 +30,7 @@ pub(super) struct Place {
     pub(super) hint: &'static str,
 }
 
-/// Own options; the rest are those of the `object_store` crate for the URL's scheme.
+/// Penstock's own options; the `object_store` crate defines the rest for the URL's scheme.
 struct Own {
     connect: Duration,
     answer: Duration,
