@@ -1,4 +1,4 @@
-"""Print docs/flags.md: the flags of `penstock serve` from their table, and vLLM's that differ.
+"""Print docs/flags.md: the flags of `penstock serve`, and vLLM flags that it ignores or refuses.
 
 usage: flags_page.py > docs/flags.md
 
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from penstock.config.flags import FLAGS, GROUPS, Flag
-from penstock.config.kinds import Switch, Text
+from penstock.config.kinds import Switch, Text, negative
 from penstock.config.vllm_flags import FOREIGN, Foreign
 
 HEAD = """\
@@ -51,7 +51,7 @@ def default(flag: Flag) -> str:
 def spelling(flag: Flag) -> str:
     names = [flag.name, flag.short] if flag.short else [flag.name]
     if isinstance(flag.kind, Switch):
-        names.append(f"--no-{flag.name.removeprefix('--')}")
+        names.append(negative(flag.name))
     return ", ".join(f"`{name}`" for name in names) + (r" \*" if flag.offline else "")
 
 

@@ -40,8 +40,9 @@ class Product:
         return {**own, "PYTHONPATH": self.path}
 
     def is_this_tree(self) -> bool:
-        """Whether the package has the same Python files as this source tree."""
-        return _texts(self.package) == _texts(SOURCES / "penstock")
+        """Whether the packages have the same Python files as this source tree."""
+        names = ("penstock", "penstock_lab", "penstock_ops")
+        return all(_texts(self.package.parent / name) == _texts(SOURCES / name) for name in names)
 
 
 def unpack(wheel: Path, directory: Path) -> None:

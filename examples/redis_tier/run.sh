@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# KV of prompts in Redis: a server that starts with empty memory does not compute them again.
+# KV cache in Redis: a restarted server reads the prompts' KV instead of computing it again.
 # usage: run.sh [MODEL [PORT [REDIS_URL]]]; needs a Redis, such as `redis-server --save ''`
 set -euo pipefail
 
@@ -24,7 +24,7 @@ start
 echo "first server"
 python3 "$here/ask.py" --base-url "http://127.0.0.1:$port/v1"
 
-kill $server # SIGTERM: what is not stored yet has 8 s
+kill $server # SIGTERM: pending stores get 8 s
 wait $server
 
 start

@@ -13,7 +13,7 @@ trap 'rm "$numbers"' EXIT
 penstock route replay "$trace" --duration 120 --rate 0.5 --replicas 4 --output "$numbers" \
     --profile default --profile round-robin --profile "$profile"
 
-# Of these prompts most are repeated, so the profile has to find more of them than round robin.
+# Most of these prompts repeat, so the profile must hit the cache more often than round robin.
 python3 - "$numbers" <<'PYTHON'
 import json
 import sys

@@ -336,12 +336,10 @@ class FrameReader(Generic[F]):
         """
 
 def run_template(job: str, /) -> str:
-    """The outcome of a job of `crates/base/tokenizer`, as JSON. ValueError for what is no job."""
+    """Result of a `crates/base/tokenizer` job, as JSON. ValueError if `job` is invalid."""
 
 def try_grammar(job: str, /) -> str:
-    """The outcome of a job of `crates/base/structured-output`, which compiles. ValueError for what
-    is no job.
-    """
+    """Result of compiling a `crates/base/structured-output` job. ValueError if `job` is invalid."""
 
 def encode_frame(frame: EngineFrame | FrontFrame, /) -> bytes:
     """Bytes of a frame, its length in front. CodecError for values that the wire does not allow."""

@@ -1,1 +1,1 @@
-"""Measurement of servers: load, statistics, comparisons, reports."""
+"""Measurement and simulation: load, statistics, reports, modelled engines, routing replays."""

@@ -1,1 +1,1 @@
-"""Before and around a server: plans of hardware, and manifests made of them."""
+"""Capacity plans, and deployment manifests made from them."""

@@ -2,7 +2,9 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -36,6 +38,19 @@ def test_help_has_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) ->
         assert f"  {flag.name}" in section
         assert flag.env in "".join(section.split())
         assert not isinstance(flag.kind, Switch) or f"  --no-{flag.name[2:]}" in section
+
+
+def test_a_source_tree_that_is_not_installed_serves_without_tools(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def distribution(name: str) -> NoReturn:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("penstock.cli.main.distribution", distribution)
+    assert main([]) == 0
+    words = capsys.readouterr().out.split()
+    assert "serve" in words
+    assert "bench" not in words
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

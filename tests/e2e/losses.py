@@ -28,8 +28,8 @@ SHORT = ("Once upon a time", 8)
 
 
 def memory_files() -> set[str]:
-    """Shared memory of ranks, and semaphores of Ray's compiled graphs. Suites that run beside this
-    one have others.
+    """Shared memory of ranks, and semaphores of Ray's compiled graphs. Other suites that run at
+    the same time name their semaphores differently.
     """
     names = ("penstock-*", "sem.hdr*", "sem.obj*")
     return {path.name for name in names for path in shared_memory_directory().glob(name)}

@@ -1,4 +1,4 @@
-"""Which room may import which: test_arrows.py keeps the tree to it.
+"""Allowed imports between rooms; test_arrows.py enforces them.
 
 A room's entry names everything it may import from Penstock besides itself. A new room needs an
 entry here and a line in ARCHITECTURE.md; a new arrow needs a reason.
@@ -15,7 +15,7 @@ PRODUCTS: dict[str, set[str]] = {
     "native": {"base", "compute", "gateway", "kv", "lab", "server"},
 }
 
-# Crates, by directory under that of their product.
+# Crates, by directory under their product's.
 RUST: dict[str, set[str]] = {
     "checkpoint": set(),
     "memory": set(),

@@ -15,7 +15,7 @@ from penstock.model import ModelInfo
 GPU_BACKENDS = frozenset({"cuda"})
 """Backends with one GPU per rank."""
 OWN_SUMS = frozenset({"cuda", "torch"})
-"""Backends with their own all-reduce, over streams rather than shared memory."""
+"""Backends with their own all-reduce. Their ranks get streams in place of shared memory."""
 TENSOR_ROWS = frozenset({"cuda", "torch"})
 """Backends that can pass activations between pipeline stages as tensors."""
 
@@ -106,7 +106,7 @@ def load_backend(
     report: Report = silent,
 ) -> CarryingBackend:
     """Load the backend named by `config.compute.backend`: a module of this package, or the full
-    name of any other module. PenstockError if the import fails.
+    name of any other module. PenstockError if there is no such module.
     """
     name = config.compute.backend
     full = name if "." in name else f"penstock.backends.{name}"

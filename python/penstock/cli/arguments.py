@@ -6,7 +6,7 @@ import argparse
 
 from penstock.config.flags import FLAGS, GROUPS, Flag
 from penstock.config.foreign_arguments import add_foreign
-from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch
+from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch, negative
 
 KEY = "setting_"
 """Prefix of settings in the namespace."""
@@ -46,7 +46,7 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
             help=text,
         )
         section.add_argument(
-            _negative(flag.name),
+            negative(flag.name),
             dest=dest,
             action="store_const",
             const="false",
@@ -64,10 +64,6 @@ def _add(section: argparse._ArgumentGroup, flag: Flag) -> None:
         default=argparse.SUPPRESS,
         help=text,
     )
-
-
-def _negative(name: str) -> str:
-    return f"--no-{name.removeprefix('--')}"
 
 
 def _help(flag: Flag) -> str:

@@ -15,8 +15,8 @@ _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 
 def check(settings: dict[str, object], file: Path | None, of_flags: Container[str]) -> None:
-    """WrongSettingError for settings that the gateway refuses: with the line of `file`, unless the
-    setting is among those `of_flags`.
+    """WrongSettingError for a setting that the gateway refuses, with its line in `file` unless a
+    flag gave the setting (`of_flags`: their names).
     """
     from penstock import _native
 

@@ -1,5 +1,5 @@
-"""`penstock COMMAND`. Serving has its commands here; those of the packages that measure, plan and
-deploy are entry points of the wheel.
+"""`penstock COMMAND`. The commands for serving are defined here; `penstock_lab` and `penstock_ops`
+register theirs as entry points of the wheel.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Protocol
 
 from penstock import __version__
@@ -17,16 +17,17 @@ from penstock.core import InvalidValueError, PenstockError
 
 Command = Callable[[argparse.Namespace], int]
 TOOLS = "penstock.commands"
-"""Group of the entry points of commands, each a module: a `Tool`."""
+"""Entry point group of the commands. Each entry point names a module that is a `Tool`."""
 
 
 class Tool(Protocol):
     SUMMARY: str
-    """Its line in the help."""
+    """The tool's line in `penstock --help`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Add flags; set `command` to the function that runs it, and `parsers` to one that makes
-        the parsers of its own commands where they are made on use.
+        """Add flags, and set the default `command` to the function that runs the tool. A tool that
+        makes the parsers of its subcommands on demand sets `parsers` to a function that returns
+        them.
         """
 
 
@@ -71,11 +72,11 @@ def parser() -> Parser:
         commands.add_parser("gateway", help="route requests to replicas by load and cached prefix")
     )
     _kv(commands.add_parser("kv", help="look after the directory of a disk tier: ls, verify, gc"))
+    for name, tool in sorted(_tools().items()):
+        tool.add_arguments(commands.add_parser(name, help=tool.SUMMARY))
     _node_health(
         commands.add_parser("node-health", help="probe of a node other than 0: is its agent alive?")
     )
-    for name, tool in sorted(_tools().items()):
-        tool.add_arguments(commands.add_parser(name, help=tool.SUMMARY))
     _completion(commands.add_parser("completion", help="print a shell's completion script"))
     return top
 
@@ -118,8 +119,11 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _tools() -> dict[str, Tool]:
-    """The commands of other packages of the wheel."""
-    points = distribution("penstock").entry_points.select(group=TOOLS)
+    """The commands of other packages of the wheel. A source tree that is not installed has none."""
+    try:
+        points = distribution("penstock").entry_points.select(group=TOOLS)
+    except PackageNotFoundError:
+        return {}
     return {point.name: point.load() for point in points}
 
 

@@ -29,7 +29,7 @@ from penstock.config import (
     replica_environment,
     runtime_directory,
 )
-from penstock.config.kinds import Switch
+from penstock.config.kinds import Switch, negative
 from penstock.config.machine import free_port
 from penstock.core import InvalidValueError
 
@@ -94,7 +94,7 @@ def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
         name = by_key[key].name
         for value in values:
             if isinstance(by_key[key].kind, Switch):
-                words.append(name if value == "true" else f"--no-{name.removeprefix('--')}")
+                words.append(name if value == "true" else negative(name))
             else:
                 words += [name, value]
     return words

@@ -21,6 +21,7 @@ from penstock.config import (
     EngineConfig,
     cluster_key,
     gather,
+    log,
     model_named,
     notify_socket,
     resolve,
@@ -180,7 +181,7 @@ def warn(info: ModelInfo, config: Config) -> None:
     if threads > cpus:
         warnings.append(f"--threads {threads} on {cpus} CPUs: steps wait for threads that wait")
     for warning in warnings:
-        print(f"penstock: warning: {warning}", file=sys.stderr)
+        log.warn(warning)
 
 
 def _engine_thread(directory: str, config: EngineConfig) -> None:

@@ -1,20 +1,21 @@
-"""The flags of vLLM that have nothing to set here, as argparse arguments."""
+"""vLLM flags that Penstock ignores or refuses, as argparse arguments."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 
+from penstock.config.kinds import negative
+from penstock.config.log import warn
 from penstock.config.vllm_flags import BY_NAME, FOREIGN
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:
-    """Add each of these flags that `parser` lacks, those of switches with their opposites."""
+    """Add each of these flags that `parser` lacks; a switch comes with its opposite."""
     known = {name for action in parser._actions for name in action.option_strings}
     for flag in FOREIGN:
         names = [flag.name]
         if not flag.takes_value:
-            names.append(f"--no-{flag.name.removeprefix('--')}")
+            names.append(negative(flag.name))
         if free := [name for name in names if name not in known]:
             parser.add_argument(
                 *free,
@@ -27,7 +28,7 @@ def add_foreign(parser: argparse.ArgumentParser) -> None:
 
 
 class _Notice(argparse.Action):
-    """A warning that a flag has no effect; PenstockError where ignoring it would change answers."""
+    """Warns that a flag has no effect; PenstockError if ignoring it would change answers."""
 
     def __call__(
         self,
@@ -38,4 +39,4 @@ class _Notice(argparse.Action):
     ) -> None:
         flag, spelling = BY_NAME[str(self.const)], option_string or str(self.const)
         if notice := flag.notice(spelling, str(values)):
-            print(f"penstock: warning: {notice}", file=sys.stderr)
+            warn(notice)

@@ -233,3 +233,8 @@ class Switch:
 
     def expected(self) -> str:
         return "true or false"
+
+
+def negative(name: str) -> str:
+    """The flag that switches `name` off."""
+    return f"--no-{name.removeprefix('--')}"

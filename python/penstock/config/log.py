@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -24,6 +25,11 @@ FLUSH = 1.0
 ERROR_FLUSH = 0.2
 """Seconds that an error waits until it is written: the process may be ended because of it."""
 STDERR = 2
+
+
+def warn(text: str) -> None:
+    """A warning of a command, before there is a log."""
+    print(f"penstock: warning: {text}", file=sys.stderr)
 
 
 def configure_log(

@@ -18,7 +18,7 @@ class InvalidValueError(PenstockError, ValueError):
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """The beginning of a text that an error shows, `most` characters with the mark of a cut."""
+    """`text` for an error message, cut to `most` characters with "..." at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.config.log import warn
 from penstock_lab.bench import flags
 from penstock_lab.bench.sweep_plan import extra_inputs
 
@@ -38,10 +38,6 @@ class ExtraInput(argparse.Action):
 class EndpointType(argparse.Action):
     def __call__(self, _: object, space: argparse.Namespace, value: Any, _flag: Any = "") -> None:
         space.backend = BACKENDS[value]
-
-
-def warn(text: str) -> None:
-    print(f"penstock: warning: {text}", file=sys.stderr)
 
 
 def add_vllm(parser: argparse.ArgumentParser) -> None:

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parsers() -> dict[str, Parser]:
-    """The parser of each command, whose module is imported."""
+    """Parsers by command. Imports the module of each command."""
     return {name: _parser(name) for name in COMMANDS}
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from penstock.config.log import warn
 from penstock.core import InvalidValueError
-from penstock_lab.bench import arrivals, flags, foreign_flags, traces
+from penstock_lab.bench import arrivals, flags, traces
 from penstock_lab.bench.datasets import (
     FileOptions,
     RandomOptions,
@@ -233,7 +234,7 @@ def requests_of(
     """Requests that are due at once. `chat`: whether conversations are allowed."""
     if parsed.dataset_name == "random":
         if parsed.dataset_path is not None:
-            foreign_flags.warn("--dataset-path is ignored: --dataset-name random reads no file")
+            warn("--dataset-path is ignored: --dataset-name random reads no file")
         return random_requests(_random_options(parsed), maker, seed)
     if parsed.dataset_path is None:
         raise InvalidValueError(

@@ -278,7 +278,9 @@ class TorchBackend:
 
     @property
     def _captures_steps(self) -> bool:
-        """False with pipeline stages: they send rows through the host, which cannot be captured."""
+        """False without graphs on the device, or with stages: rows sent by the host are not
+        captured.
+        """
         alone = self._shard.embeds and self._shard.has_head
         return alone and self._device.capture is not None
 

@@ -1,5 +1,6 @@
-"""CUDA graphs of steps, captured lazily after start-up: one per idle pause of the engine, smallest
-first, or one before a step that needs an uncaptured graph for the second time.
+"""CUDA graphs of steps. If all kernels were compiled ahead, they are captured after start-up: one
+per idle pause of the engine, smallest first, or one before a step that needs an uncaptured graph
+for the second time. Otherwise all are captured before the rank is ready (`backend.py`).
 
 Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
 the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory

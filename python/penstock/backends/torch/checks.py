@@ -1,6 +1,6 @@
 """Validation of a plan before execution: an invalid plan is a ValueError, never a stray read.
 
-The rules are those of `crates/compute/decoder/src/step.rs`.
+`crates/compute/decoder/src/step.rs` has the same rules.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Worker threads for copies. A copy that hangs in the driver never blocks a shutdown: its thread is
-abandoned.
+"""Worker threads for copies. A copy that hangs in the driver delays a shutdown until its deadline
+at most: its thread is abandoned.
 """
 
 from __future__ import annotations

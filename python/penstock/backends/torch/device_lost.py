@@ -10,7 +10,7 @@ import torch
 from penstock.core import DeviceLostError
 
 MARKS = ("CUDA error", "CUDA driver error", "cuda runtime error", "device lost", "CUBLAS_STATUS_")
-"""Substrings of CUDA error messages, those of `torch.AcceleratorError` included."""
+"""Substrings of CUDA error messages, including `torch.AcceleratorError`'s."""
 PASSING = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "invalid configuration argument")
 """Substrings of recoverable errors: only the call fails."""
 REMEDY = (

@@ -52,7 +52,7 @@ class Inputs:
 
 
 def order_of(plan: StepPlan) -> list[int]:
-    """Indices of the plan's sequences, with those of one row first."""
+    """Indices of the plan's sequences, one-row sequences first."""
     count = range(len(plan.slots))
     if len(plan.tokens) == len(count):
         return list(count)

@@ -1,7 +1,7 @@
 """Logit processors (penalties, bias, bans), as in `crates/compute/decoder/src/sampler.rs`.
 
-Each sequence keeps its rules as int32 columns. The columns of all rows are uploaded in one copy and
-applied to all logits at once: the number of operations does not grow with the rows.
+Each sequence keeps its rules as columns of int32 or f32. The columns of all rows are uploaded in
+one copy and applied to all logits at once: the number of operations does not grow with the rows.
 """
 
 from __future__ import annotations

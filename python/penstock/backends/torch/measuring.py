@@ -1,6 +1,6 @@
 """Measures the memory of a GPU that is free for KV pools after the largest steps and graphs have
-run. Torch keeps their memory for later steps, and the driver that of kernels and libraries, so no
-estimate is needed.
+run. Torch keeps their memory for later steps, the driver keeps the memory of kernels and libraries.
+Only graphs that are captured later are estimated (`memory.py`).
 """
 
 from __future__ import annotations

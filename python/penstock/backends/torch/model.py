@@ -1,6 +1,6 @@
 """The forward pass of one step, top-down.
 
-The order of the operations is that of `crates/compute/decoder/src/forward.rs`.
+The operations have the order of `crates/compute/decoder/src/forward.rs`.
 """
 
 from __future__ import annotations
