@@ -123,6 +123,17 @@ class Command:
     def text(self) -> str:
         return "\n".join(self.log)
 
+    def lines(self, *words: str, least: int = 1) -> list[str]:
+        """The lines of the log with all of these words, once there are `least`: a line may come
+        after what it reports.
+        """
+
+        def found() -> list[str] | None:
+            some = [line for line in self.log if all(word in line for word in words)]
+            return some if len(some) >= least else None
+
+        return eventually(found, f"{least} lines of the log with {', '.join(words)}")
+
     def client(self, **headers: str) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=HANG, headers=headers)
 

@@ -425,7 +425,7 @@ def test_several_pools_and_renamed_models(
         assert old.seen[0].body == b'{"model":"v1","prompt":"x"}'
         assert new.seen[0].body == b'{"model":"version-2","prompt":"x"}'
         assert client.post("/v1/completions", json={"model": "v1"}).status_code == 200
-    assert any("envoy POST /v1/completions 200" in line for line in picker.log)
+    assert picker.lines("envoy POST /v1/completions 200")
 
 
 def test_a_picker_of_one_pool_knows_no_other(tmp_path: Path) -> None:

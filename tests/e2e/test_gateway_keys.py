@@ -34,7 +34,7 @@ def test_replicas_of_one_command_are_listed_behind_its_key(serve: Serve) -> None
             check=False,
         )
         assert chat.returncode == 0, chat.stderr
-        assert len([line for line in server.log if " 401 " in line]) == 1
+        assert len(server.lines(" 401 ")) == 1
 
 
 def test_a_backend_key_opens_models_and_load(serve: Serve) -> None:

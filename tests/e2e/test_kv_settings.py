@@ -74,7 +74,7 @@ def test_lmcaches_environment_is_understood_and_told(
         assert set(said) == {"pool", "ram", "disk"}
         eventually(lambda: any(lmcache.rglob("*.h*")), "chunks on disk")
         blocks = {path.name.split(".")[0].rsplit("-")[-1] for path in lmcache.rglob("*.h*")}
-        notice = [line for line in server.log if "LMCACHE_LOCAL_DISK" in line]
+        notice = server.lines("LMCACHE_LOCAL_DISK")
         assert len(notice) == 1, server.text()
         assert f"--kv-tier ram:{int(0.01 * 2**30)}" in notice[0]
         assert f"--kv-tier disk:{lmcache},{2**28}" in notice[0]

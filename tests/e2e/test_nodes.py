@@ -122,7 +122,7 @@ def test_ranks_on_hosts_give_the_tokens_of_transformers(
         # A residual stream or a sum for each token, to every host but the first.
         assert all(bytes_ > 4 * hidden * len(reference["greedy"]) for bytes_ in moved[1:])
         for rank in range(tp * pp):
-            assert [line for line in server.log if f"rank {rank} loaded" in line and "198." in line]
+            assert server.lines(f"rank {rank} loaded", "198.")
 
 
 def test_the_default_model_on_two_hosts_gives_the_tokens_of_one_process(

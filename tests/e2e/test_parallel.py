@@ -160,7 +160,7 @@ def test_a_server_outlives_each_of_its_ranks(
     flags = ["-tp", "2", "-pp", "2", "--max-model-len", "8000"]
     with serve(*flags) as server, server.client() as client:
         expected = sse.complete(client, "Once upon a time", 8)
-        assert [line for line in server.log if "rank 3 loaded" in line and "head" in line]
+        assert server.lines("rank 3 loaded", "head")
         for rank in range(4):
             pids = ranks_of(server.engine())
             assert len(pids) == 4

@@ -83,7 +83,7 @@ def test_stages_on_three_hosts_give_the_tokens_of_one(
         # A residual stream is 576 numbers of 4 bytes for each token.
         assert all(bytes_ > 32 * 576 * 4 for bytes_ in moved[1:])
         for address in hosts.addresses:
-            assert [line for line in server.log if "loaded" in line and f"of {address})" in line]
+            assert server.lines("loaded", f"of {address})")
     assert memory_files() <= files
 
 
@@ -146,5 +146,5 @@ def test_a_rank_elsewhere_that_stands_still_is_taken_for_lost(
 
 def used(server: Server, hosts: Hosts) -> int:
     """The host that holds the last stage now."""
-    line = [line for line in server.log if "rank 1 loaded" in line][-1]
+    line = server.lines("rank 1 loaded")[-1]
     return next(at for at, address in enumerate(hosts.addresses) if f"of {address})" in line)
