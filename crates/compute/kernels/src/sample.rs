@@ -37,8 +37,8 @@ for_each_isa! {
     fn maximum(logits: &[f32], out: &mut f32) = maximum_body;
 }
 for_each_isa! {
-    /// `out = sum of exp((logits - max) * scale)`.
-    fn exp_sum(logits: &[f32], max: f32, scale: f32, out: &mut f32) = exp_sum_body;
+    /// `out = sum of exp((logits - max) * scale)` over the logits of at least `floor`.
+    fn exp_sum(logits: &[f32], max: f32, scale: f32, floor: f32, out: &mut f32) = exp_sum_body;
 }
 for_each_isa! {
     /// `out = exp((logits - max) * scale)`, item by item.
@@ -62,17 +62,17 @@ fn maximum_body(logits: &[f32], out: &mut f32) {
 }
 
 #[inline(always)]
-fn exp_sum_body(logits: &[f32], max: f32, scale: f32, out: &mut f32) {
+fn exp_sum_body(logits: &[f32], max: f32, scale: f32, floor: f32, out: &mut f32) {
+    let weight = |v: f32| match v >= floor {
+        true => exp((v - max) * scale),
+        false => 0.0,
+    };
     let mut lanes = [0.0f32; LANES];
     let chunks = logits.chunks_exact(LANES);
-    let rest: f32 = chunks
-        .remainder()
-        .iter()
-        .map(|&v| exp((v - max) * scale))
-        .sum();
+    let rest: f32 = chunks.remainder().iter().map(|&v| weight(v)).sum();
     for chunk in chunks {
         for i in 0..LANES {
-            lanes[i] += exp((chunk[i] - max) * scale);
+            lanes[i] += weight(chunk[i]);
         }
     }
     *out = lanes.iter().sum::<f32>() + rest;
@@ -129,19 +129,17 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
             u,
         );
     }
-    let mut kept = candidates(isa, logits, max, scale, sampling);
-    kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if sampling.top_k > 0 {
-        kept.truncate(sampling.top_k);
-    }
-    let floor = max + sampling.min_p.ln() / scale;
-    kept.retain(|&(_, logit)| logit > f32::NEG_INFINITY && logit >= floor);
-    let weights: Vec<(u32, f32)> = kept
-        .iter()
-        .map(|&(id, logit)| (id, exp((logit - max) * scale)))
-        .collect();
-    let nucleus = nucleus(isa, logits, max, scale, sampling, &weights);
-    draw(weights[..nucleus].iter().copied(), u)
+    let weights = candidates(isa, logits, max, scale, sampling);
+    let nucleus = nucleus(&weights, sampling.top_p);
+    draw(weights.kept[..nucleus].iter().copied(), u)
+}
+
+/// What top-k and min-p keep, and top-p can.
+struct Candidates {
+    /// (token, weight), the most likely first.
+    kept: Vec<(u32, f32)>,
+    /// Weight of all that top-k and min-p keep.
+    total: f32,
 }
 
 impl Sampling {
@@ -151,62 +149,66 @@ impl Sampling {
     }
 }
 
-/// Tokens that top-k or top-p can keep, unsorted.
-fn candidates(
-    isa: Isa,
-    logits: &[f32],
-    max: f32,
-    scale: f32,
-    sampling: &Sampling,
-) -> Vec<(u32, f32)> {
-    let all = logits
-        .iter()
-        .copied()
-        .enumerate()
-        .map(|(id, logit)| (id as u32, logit));
-    if sampling.top_k > 0 && sampling.top_k < logits.len() {
-        let mut sorted: Vec<f32> = logits.to_vec();
-        let (_, kth, _) = sorted.select_nth_unstable_by(sampling.top_k - 1, |a, b| b.total_cmp(a));
-        let kth = *kth;
-        return all.filter(|&(_, logit)| logit >= kth).collect();
+fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling) -> Candidates {
+    let least = max + sampling.min_p.ln() / scale;
+    let k = sampling.top_k;
+    if k == 0 {
+        let mut total = 0.0;
+        exp_sum(isa, logits, max, scale, least, &mut total);
+        // Tokens below (1 - p) / vocabulary of the total have less than 1 - p of it together, so
+        // the nucleus never reaches them.
+        let floor = max + (total * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
+        let kept = sorted(logits, floor.max(least).min(max));
+        let kept = weights(kept, max, scale);
+        return Candidates { kept, total };
     }
-    if sampling.top_k > 0 {
-        return all.collect();
-    }
-    // Tokens less likely than (1 - p) / vocabulary weigh less than 1 - p together, so the nucleus
-    // never reaches them.
-    let mut sum = 0.0;
-    exp_sum(isa, logits, max, scale, &mut sum);
-    let floor = max + (sum * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
-    let floor = floor.max(max + sampling.min_p.ln() / scale);
-    all.filter(|&(_, logit)| logit >= floor.min(max)).collect()
+    let mut kept = sorted(logits, kth(logits, k));
+    kept.truncate(k);
+    kept.retain(|&(_, logit)| logit >= least);
+    let kept = weights(kept, max, scale);
+    let total = kept.iter().map(|w| w.1).sum();
+    Candidates { kept, total }
 }
 
-/// How many of the sorted `weights` top-p keeps: the fewest that reach p of what top-k and min-p
-/// left.
-fn nucleus(
-    isa: Isa,
-    logits: &[f32],
-    max: f32,
-    scale: f32,
-    sampling: &Sampling,
-    weights: &[(u32, f32)],
-) -> usize {
-    if sampling.top_p >= 1.0 {
-        return weights.len();
+/// The k-th largest logit, or negative infinity where there are no more than k.
+fn kth(logits: &[f32], k: usize) -> f32 {
+    if k >= logits.len() {
+        return f32::NEG_INFINITY;
     }
-    let mut total = 0.0;
-    if sampling.top_k > 0 || sampling.min_p > 0.0 {
-        total = weights.iter().map(|w| w.1).sum();
-    } else {
-        exp_sum(isa, logits, max, scale, &mut total);
+    let mut all = logits.to_vec();
+    *all.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+}
+
+/// (token, logit) of at least `floor`, the largest first; of equals the lowest id. Those of
+/// negative infinity are left out.
+fn sorted(logits: &[f32], floor: f32) -> Vec<(u32, f32)> {
+    let all = logits.iter().copied().enumerate();
+    let mut kept: Vec<(u32, f32)> = all
+        .filter(|&(_, logit)| logit >= floor && logit > f32::NEG_INFINITY)
+        .map(|(id, logit)| (id as u32, logit))
+        .collect();
+    kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    kept
+}
+
+fn weights(mut tokens: Vec<(u32, f32)>, max: f32, scale: f32) -> Vec<(u32, f32)> {
+    for (_, value) in &mut tokens {
+        *value = exp((*value - max) * scale);
     }
-    let (mut reached, limit) = (0.0, total * sampling.top_p);
-    let enough = weights.iter().position(|w| {
+    tokens
+}
+
+/// How many of the candidates top-p keeps: the fewest that reach p of the total.
+fn nucleus(candidates: &Candidates, top_p: f32) -> usize {
+    if top_p >= 1.0 {
+        return candidates.kept.len();
+    }
+    let (mut reached, limit) = (0.0, candidates.total * top_p);
+    let enough = candidates.kept.iter().position(|w| {
         reached += w.1;
         reached >= limit
     });
-    enough.map_or(weights.len(), |last| last + 1)
+    enough.map_or(candidates.kept.len(), |last| last + 1)
 }
 
 /// Inverts the cumulative weights at `u` in [0, 1).
@@ -253,7 +255,7 @@ fn philox(mut c: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 pub fn logprob(isa: Isa, logits: &[f32], token: u32, alternatives: usize) -> Logprob {
     let max = max_of(isa, logits);
     let mut sum = 0.0;
-    exp_sum(isa, logits, max, 1.0, &mut sum);
+    exp_sum(isa, logits, max, 1.0, f32::NEG_INFINITY, &mut sum);
     let norm = max + sum.ln();
     let chosen = logits[token as usize];
     let rank = logits.iter().filter(|&&v| v > chosen).count() as u32 + 1;
@@ -298,9 +300,9 @@ mod tests {
         );
     }
 
-    /// Softmax with top-k and top-p over a full sort: slow and plain. `edge` moves the end of the
-    /// nucleus by that share.
-    fn distribution(logits: &[f32], s: &Sampling, edge: f64) -> Vec<f64> {
+    /// Softmax with top-k, min-p and top-p over a full sort: slow and plain. `edges` move the end
+    /// of min-p and of the nucleus by those shares.
+    fn distribution(logits: &[f32], s: &Sampling, edges: [f64; 2]) -> Vec<f64> {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
         if s.top_k > 0 {
@@ -309,13 +311,13 @@ mod tests {
         let max = f64::from(logits[order[0]]);
         order.retain(|&i| {
             let share = ((f64::from(logits[i]) - max) / f64::from(s.temperature)).exp();
-            share > 0.0 && share >= f64::from(s.min_p)
+            share > 0.0 && share >= f64::from(s.min_p) * (1.0 + edges[0])
         });
         let weight = |i: usize| ((f64::from(logits[i]) - max) / f64::from(s.temperature)).exp();
         let total: f64 = order.iter().map(|&i| weight(i)).sum();
         let (mut reached, mut p) = (0.0, vec![0.0; logits.len()]);
         for &i in &order {
-            if reached >= f64::from(s.top_p) * total * (1.0 + edge) {
+            if reached >= f64::from(s.top_p) * total * (1.0 + edges[1]) {
                 break;
             }
             p[i] = weight(i);
@@ -345,15 +347,16 @@ mod tests {
                     s.seed = position / 100;
                     counts[sample(isa, &logits, &s, position) as usize] += 1;
                 }
-                let fits = |edge: f64| {
-                    counts.iter().zip(distribution(&logits, &s, edge)).all(|(count, p)| {
+                let fits = |edges: [f64; 2]| {
+                    counts.iter().zip(distribution(&logits, &s, edges)).all(|(count, p)| {
                         let expected = p * draws as f64;
                         let spread = 6.0 * (expected.max(1.0)).sqrt() + 0.002 * draws as f64;
                         (f64::from(*count) - expected).abs() <= spread
                     })
                 };
-                // By rounding, a token at the edge of the nucleus may fall on either side.
-                prop_assert!(fits(1e-5) || fits(-1e-5), "{isa}: {counts:?}");
+                // By rounding, a token at an edge may fall on either side.
+                let edges = [[1e-5, 1e-5], [1e-5, -1e-5], [-1e-5, 1e-5], [-1e-5, -1e-5]];
+                prop_assert!(edges.into_iter().any(fits), "{isa}: {counts:?}");
             }
         }
 
@@ -377,6 +380,38 @@ mod tests {
                     prop_assert_eq!(logits[*id as usize], sorted[i]);
                     prop_assert!((f64::from(*lp) - (f64::from(sorted[i]) - norm)).abs() < 1e-4);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_nucleus_is_a_share_of_all_that_min_p_keeps() {
+        // Of 10 tokens of weight 1 and 90 of weight 0.05, half is 7.25: 8 tokens.
+        let logits: Vec<f32> = (0..100)
+            .map(|id| if id < 10 { 0.0 } else { 0.05f32.ln() })
+            .collect();
+        for isa in Isa::all().into_iter().filter(|i| i.available()) {
+            for (temperature, top_k, top_p, min_p, nucleus) in [
+                (1.0, 0, 0.5, 0.01, 8),
+                (1.0, 0, 0.5, 0.0, 8),
+                (1.0, 99, 0.5, 0.01, 8),
+                (1.0, 0, 0.5, 0.1, 5),
+                (1.0, 55, 0.5, 0.01, 7),
+            ] {
+                let mut s = Sampling {
+                    temperature,
+                    top_k,
+                    top_p,
+                    min_p,
+                    seed: 3,
+                    choice: 0,
+                };
+                let mut drawn = std::collections::BTreeSet::new();
+                for position in 0..400 {
+                    s.seed = position;
+                    drawn.insert(sample(isa, &logits, &s, position));
+                }
+                assert_eq!(drawn, (0..nucleus).collect(), "{isa} {s:?}");
             }
         }
     }
