@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{Request, header};
@@ -10,12 +9,6 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 
 use crate::Limits;
-
-/// Bounds on draining a rejected body: total time, bytes, and the longest pause. Closing a
-/// connection with unread input resets it, and the client would lose the error response.
-const SKIP: Duration = Duration::from_secs(10);
-const SKIP_BYTES: usize = 64 << 20;
-const SKIP_PAUSE: Duration = Duration::from_millis(200);
 
 /// Upper bound on the buffer reserved for a declared `Content-Length`. Beyond it the buffer grows
 /// with the data, because declaring a length costs a client nothing.
@@ -151,14 +144,13 @@ impl Drop for BodyShare {
 ///
 /// # Errors
 /// [`BodyError`]. A declared length over the limit is rejected before the body is read; a client
-/// that waits for `100 Continue` does not send it.
+/// that waits for `100 Continue` does not send it. The connection drains what is left.
 pub async fn read_body(
     request: Request<Body>,
     limit: usize,
     limits: &Limits,
     budget: &BodyBudget,
 ) -> Result<HeldBody, BodyError> {
-    let waits = request.headers().contains_key(header::EXPECT);
     let encoding = request.headers().get(header::CONTENT_ENCODING);
     let encoded = encoding.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
     let mut body = request.into_body();
@@ -166,24 +158,16 @@ pub async fn read_body(
         .size_hint()
         .exact()
         .is_some_and(|size| size > limit as u64);
-    let collected = if too_large {
-        Err(BodyError::TooLarge { limit })
-    } else if encoded {
-        Err(BodyError::Encoded)
-    } else {
-        let patience = limits.body_timeout();
-        let seconds = patience.as_secs();
-        let collected = tokio::time::timeout(patience, collect(&mut body, limit, budget)).await;
-        collected.unwrap_or(Err(BodyError::Timeout { seconds }))
-    };
-    let refused = matches!(
-        collected,
-        Err(BodyError::TooLarge { .. } | BodyError::Busy | BodyError::Encoded)
-    );
-    if refused && !(waits && too_large) {
-        let _ = tokio::time::timeout(SKIP, skip(&mut body)).await;
+    if too_large {
+        return Err(BodyError::TooLarge { limit });
     }
-    collected
+    if encoded {
+        return Err(BodyError::Encoded);
+    }
+    let patience = limits.body_timeout();
+    let seconds = patience.as_secs();
+    let collected = tokio::time::timeout(patience, collect(&mut body, limit, budget)).await;
+    collected.unwrap_or(Err(BodyError::Timeout { seconds }))
 }
 
 async fn collect(
@@ -205,17 +189,6 @@ async fn collect(
         }
     }
     Ok(held)
-}
-
-/// Drains a rejected body until it pauses.
-async fn skip(body: &mut Body) {
-    let mut skipped = 0;
-    while skipped <= SKIP_BYTES {
-        match tokio::time::timeout(SKIP_PAUSE, body.frame()).await {
-            Ok(Some(Ok(frame))) => skipped += frame.data_ref().map_or(0, |data| data.len()),
-            _ => return,
-        }
-    }
 }
 
 #[cfg(test)]

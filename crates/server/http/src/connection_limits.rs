@@ -19,6 +19,7 @@ use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Notify;
 
+use crate::unread::returning;
 use crate::{Limits, Peer};
 
 /// The connections of one server.
@@ -204,8 +205,13 @@ impl Service<Request<Incoming>> for Watched {
             let refused = no_host().map(|body| BusyBody { body, _busy: busy });
             return Box::pin(std::future::ready(Ok(refused)));
         }
+        let (request, remainder) = returning(request);
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| BusyBody { body, _busy: busy })) })
+        Box::pin(async move {
+            let mut response = answer.await?;
+            remainder.settle(&mut response).await;
+            Ok(response.map(|body| BusyBody { body, _busy: busy }))
+        })
     }
 }
 

@@ -32,6 +32,7 @@ mod shown;
 mod signals;
 mod timed;
 mod tls;
+mod unread;
 
 pub use below::is_below;
 pub use body::{BodyBudget, BodyError, BodyShare, HeldBody, read_body};

@@ -26,3 +26,4 @@ mod shapes;
 mod streams;
 mod tools;
 mod trials;
+mod unread;
