@@ -224,7 +224,8 @@ impl Session {
     /// `None` ends the session.
     async fn run(mut self, mut wanted: UnboundedReceiver<Wanted>) -> Option<()> {
         self.start();
-        let mut heartbeat = tokio::time::interval(self.script.heartbeat);
+        let period = self.script.heartbeat;
+        let mut heartbeat = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
         loop {
             tokio::select! {
                 frame = self.connection.next_frame() => match frame {
