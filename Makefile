@@ -204,7 +204,7 @@ check-rust:
 	@cargo test --release --locked --quiet --lib $(SLOW_CRATES:%=-p penstock-%)
 
 check-python:
-	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick
+	@$(BIN)/python -m pytest -q -m '$(QUICK)' --hypothesis-profile=quick --ignore=tests/e2e --ignore=tests/clients
 
 lint: lint-rust lint-python ## formatting, clippy, ruff and mypy, all with warnings denied
 
