@@ -25,6 +25,10 @@ BODY: dict[str, object] = {"model": "llama", "prompt": "t1 t2 t3", "max_tokens":
 LLAMA = ("--served-model-name", "llama")
 SATURATED = "Queues and priorities"
 KINDS = "Kinds of the inference extension"
+OPEN = re.compile(
+    r"^(?:penstock:gateway_queue_requests|vllm:num_requests_(?:running|waiting))\{.*\} (\S+)$", re.M
+)
+"""Requests in a gateway's queue, or of a replica."""
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +61,10 @@ def test_retries(tmp_path: Path) -> None:
             assert ask(client).status_code == 200
 
 
-async def crowd(url: str) -> list[str]:
-    """Tenants in the order of their answers: 120 requests of one at once, then one each of two
-    others, the last of which is the page's.
+async def crowd(url: str, replicas: list[str]) -> list[str]:
+    """Tenants in the order of their answers: 40 requests of one at once, then one each of two
+    others, the last of which is the page's. Until all have come, streams that are left then keep
+    the replicas busy.
     """
     path, headers, body = requested(SATURATED)
     limits = httpx.Limits(max_connections=None)
@@ -72,29 +77,46 @@ async def crowd(url: str) -> list[str]:
             assert answer.status_code == 200, answer.text
             order.append(name)
 
-        async def waiting(least: int) -> None:
-            queued = 0
-            while queued < least:
-                assert not all(task.done() for task in tasks), "all were answered before"
+        async def stay() -> None:
+            long = {**json.loads(body), "stream": True, "max_tokens": 3000}
+            many = {"x-gateway-inference-fairness-id": "many"}
+            async with client.stream("POST", path, json=long, headers=many) as answer:
+                async for _ in answer.aiter_raw():
+                    pass
+
+        async def arrived(count: int) -> None:
+            """Wait until the gateway's queue and the replicas have `count` requests."""
+            open_ = 0
+            while open_ < count:
+                assert not any(task.done() for task in busy), "a stream has ended"
                 await asyncio.sleep(0.02)
-                page = (await client.get("/metrics")).text
-                found = re.findall(r"^penstock:gateway_queue_requests\{.*\} (\d+)$", page, re.M)
-                queued = sum(map(int, found))
+                pages = [(await client.get(f"{one}/metrics")).text for one in (url, *replicas)]
+                open_ = sum(int(float(found)) for found in OPEN.findall("\n".join(pages)))
+
+        async def refused() -> bool:
+            """Whether a sheddable request is: not in the moment in which a replica has room."""
+            post = client.post(path, json=json.loads(body), headers=batch)
+            try:
+                answer = await asyncio.wait_for(post, timeout=1)
+            except TimeoutError:
+                return False
+            return answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
 
         many = {"x-gateway-inference-fairness-id": "many"}
-        tasks = [asyncio.create_task(send("many", many)) for _ in range(120)]
-        await waiting(40)
+        batch = {"x-gateway-inference-objective": "batch"}
+        busy = [asyncio.create_task(stay()) for _ in range(24)]
+        await arrived(24)
+        while not await refused():
+            assert not any(task.done() for task in busy), "a stream has ended"
+        tasks = [asyncio.create_task(send("many", many)) for _ in range(40)]
+        await arrived(64)
         fair = dict(headers)
         del fair["x-gateway-inference-objective"]
         tasks.append(asyncio.create_task(send("few", fair)))
-        batch = {"x-gateway-inference-objective": "batch"}
-        # One may come in the moment in which a replica has room.
-        sheddable = [client.post(path, json=json.loads(body), headers=batch) for _ in range(4)]
-        answers = await asyncio.gather(*sheddable)
-        refused = [answer for answer in answers if answer.status_code == 429]
-        assert refused
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
         tasks.append(asyncio.create_task(send("interactive", headers)))
+        await arrived(66)
+        for task in busy:
+            task.cancel()
         await asyncio.gather(*tasks)
     return order
 
@@ -102,12 +124,12 @@ async def crowd(url: str) -> list[str]:
 def test_queues_and_objectives(tmp_path: Path) -> None:
     """Replicas run two requests at once, and have room for few more."""
     profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 80_000}}))
+    profile.write_text(json.dumps({"max_num_seqs": 2, "timing": {"base_us": 50_000}}))
     with ExitStack() as stack:
         sim = stack.enter_context(Sim(*LLAMA, "--profile", str(profile), replicas=2))
         gateway = stack.enter_context(run(example(SATURATED), sim.urls, tmp_path))
-        order = asyncio.run(crowd(gateway.url))
-    assert Counter(order) == {"many": 120, "few": 1, "interactive": 1}
+        order = asyncio.run(crowd(gateway.url, sim.urls))
+    assert Counter(order) == {"many": 40, "few": 1, "interactive": 1}
     # both overtook requests that had come before them
     for name in ("interactive", "few"):
         assert order[order.index(name) :].count("many") >= 10, order
