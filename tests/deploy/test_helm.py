@@ -199,10 +199,10 @@ def test_single_values_are_changed_on_the_command_line() -> None:
 
 
 def test_the_published_chart_is_what_the_generator_writes(tmp_path: Path) -> None:
-    """`penstock deploy helm deploy/helm/plan.yaml -o deploy/helm --image penstock:0.1.0 --claim
+    """`penstock deploy helm deploy/helm/plan.yaml -o deploy/helm --image penstock:0.2.0 --claim
     weights` writes it again.
     """
-    words = ["--image", "penstock:0.1.0", "--claim", "weights", "-o", str(tmp_path / "helm")]
+    words = ["--image", "penstock:0.2.0", "--claim", "weights", "-o", str(tmp_path / "helm")]
     assert main(["deploy", "helm", str(CHART / "plan.yaml"), *words]) == 0
     made = {path.relative_to(tmp_path / "helm") for path in (tmp_path / "helm").rglob("*.*")}
     there = {path.relative_to(CHART) for path in CHART.rglob("*.*")}

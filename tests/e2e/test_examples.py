@@ -244,7 +244,7 @@ def chart_with_the_values(folder: Path) -> dict[str, Any]:
 
 def generated(folder: Path) -> Path:
     """The chart that `penstock deploy helm` writes where its flags ask for the same."""
-    image = "registry.example.com/penstock:0.1.0"
+    image = "registry.example.com/penstock:0.2.0"
     words = ["--pull", "HuggingFaceTB/SmolLM2-135M-Instruct", "--pod-monitor"]
     words += ["--gateway", "proxy", "--gateway-image", image, "--api-key-secret", "penstock-keys"]
     plan = str(CHART / "plan.yaml")
