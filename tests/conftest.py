@@ -20,6 +20,24 @@ NEEDS = {
     "kept": "store",
 }
 
+# Files and directories that take seconds of processor time: `make check` leaves them out.
+HEAVY = [
+    REPOSITORY / "tests" / path
+    for path in (
+        "bench/report",
+        "bench/traces",
+        "cli/test_chat.py",
+        "config/test_documents.py",
+        "deploy/test_names.py",
+        "deploy/test_plan_file.py",
+        "plan/test_document.py",
+        "plan/test_documentation.py",
+        "plan/test_search.py",
+        "plan/test_virtual.py",
+        "scheduler/test_tier_traffic.py",
+    )
+]
+
 # No deadline: the machines that run this are shared. No database: a failure prints how to repeat
 # it.
 hypothesis.settings.register_profile("penstock", deadline=None, database=None, print_blob=True)
@@ -36,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(E2E):
             item.add_marker("server")
+        if any(item.path.is_relative_to(path) for path in HEAVY):
+            item.add_marker("heavy")
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in NEEDS:
                 item.add_marker(NEEDS[fixture])
