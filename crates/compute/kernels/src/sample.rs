@@ -129,16 +129,16 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
             u,
         );
     }
-    let weights = candidates(isa, logits, max, scale, sampling);
-    let nucleus = nucleus(&weights, sampling.top_p);
-    draw(weights.kept[..nucleus].iter().copied(), u)
+    let candidates = candidates(isa, logits, max, scale, sampling);
+    let nucleus = nucleus(&candidates, sampling.top_p);
+    draw(candidates.kept[..nucleus].iter().copied(), u)
 }
 
-/// What top-k and min-p keep, and top-p can.
+/// The input of top-p.
 struct Candidates {
-    /// (token, weight), the most likely first.
+    /// (token, weight), sorted by descending weight. Tokens outside any nucleus may be missing.
     kept: Vec<(u32, f32)>,
-    /// Weight of all that top-k and min-p keep.
+    /// Sum of the weights after top-k and min-p, missing tokens included.
     total: f32,
 }
 
@@ -149,6 +149,7 @@ impl Sampling {
     }
 }
 
+/// Applies top-k, then min-p.
 fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Sampling) -> Candidates {
     let least = max + sampling.min_p.ln() / scale;
     let k = sampling.top_k;
@@ -170,7 +171,7 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
     Candidates { kept, total }
 }
 
-/// The k-th largest logit, or negative infinity where there are no more than k.
+/// The k-th largest logit; negative infinity if there are at most k.
 fn kth(logits: &[f32], k: usize) -> f32 {
     if k >= logits.len() {
         return f32::NEG_INFINITY;
@@ -179,8 +180,8 @@ fn kth(logits: &[f32], k: usize) -> f32 {
     *all.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
 }
 
-/// (token, logit) of at least `floor`, the largest first; of equals the lowest id. Those of
-/// negative infinity are left out.
+/// Finite (token, logit) pairs with a logit of at least `floor`, sorted by descending logit, then
+/// by token id.
 fn sorted(logits: &[f32], floor: f32) -> Vec<(u32, f32)> {
     let all = logits.iter().copied().enumerate();
     let mut kept: Vec<(u32, f32)> = all
@@ -191,6 +192,7 @@ fn sorted(logits: &[f32], floor: f32) -> Vec<(u32, f32)> {
     kept
 }
 
+/// Replaces each logit by its weight.
 fn weights(mut tokens: Vec<(u32, f32)>, max: f32, scale: f32) -> Vec<(u32, f32)> {
     for (_, value) in &mut tokens {
         *value = exp((*value - max) * scale);

@@ -2,15 +2,15 @@
 //! the connection stays usable, or the response announces that it closes.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::{HeaderValue, Version, header};
+use axum::http::{HeaderValue, StatusCode, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::{Request, Response};
+use tokio::sync::oneshot;
 
 /// Bounds on draining a body: total time, bytes, and the longest pause. Closing a connection with
 /// unread input resets it, and the client would lose the response.
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct ReturnedBody {
     body: Option<Incoming>,
     polled: bool,
-    back: Arc<Mutex<Option<Unread>>>,
+    back: Option<oneshot::Sender<Unread>>,
 }
 
 struct Unread {
@@ -30,44 +30,40 @@ struct Unread {
     polled: bool,
 }
 
-/// What an endpoint has left of a request's body.
+/// The unread rest of a request's body.
 pub(crate) struct Remainder {
-    /// The client sends the body after a `100 Continue`, which the first poll causes.
+    /// The client sends the body after `100 Continue`, which the first poll triggers.
     waits: bool,
     http1: bool,
-    back: Arc<Mutex<Option<Unread>>>,
+    back: oneshot::Receiver<Unread>,
 }
 
-/// Replaces the body of `request` by one that returns.
+/// Wraps the body of `request`, and returns the other end of its way back.
 pub(crate) fn returning(request: Request<Incoming>) -> (Request<ReturnedBody>, Remainder) {
-    let back = Arc::new(Mutex::new(None));
+    let (back, unread) = oneshot::channel();
     let remainder = Remainder {
         waits: request.headers().contains_key(header::EXPECT),
         http1: request.version() <= Version::HTTP_11,
-        back: back.clone(),
+        back: unread,
     };
     let request = request.map(|body| ReturnedBody {
         body: Some(body),
         polled: false,
-        back,
+        back: Some(back),
     });
     (request, remainder)
 }
 
 impl Remainder {
-    /// Drains what the endpoint has dropped. If its end does not come within the bounds, or the
-    /// client has not begun to send it, the response announces the end of the connection.
-    pub(crate) async fn settle<T>(self, response: &mut Response<T>) {
-        let unread = self
-            .back
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let Some(Unread { mut body, polled }) = unread else {
+    /// Drains a body that the endpoint has dropped. The response closes the connection if the body
+    /// exceeds the bounds, if its time is up, or if the client still waits for `100 Continue`.
+    pub(crate) async fn settle<T>(mut self, response: &mut Response<T>) {
+        let Ok(Unread { mut body, polled }) = self.back.try_recv() else {
             return;
         };
-        let asked_for = polled || !self.waits;
-        let ended = asked_for && drain(&mut body).await;
+        let waits = self.waits && !polled;
+        let late = response.status() == StatusCode::REQUEST_TIMEOUT;
+        let ended = !waits && !late && drain(&mut body).await;
         if !ended && self.http1 {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
@@ -123,9 +119,9 @@ impl HttpBody for ReturnedBody {
 impl Drop for ReturnedBody {
     fn drop(&mut self) {
         let polled = self.polled;
-        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
-            let mut back = self.back.lock().unwrap_or_else(PoisonError::into_inner);
-            *back = Some(Unread { body, polled });
+        let unread = self.body.take().filter(|body| !body.is_end_stream());
+        if let (Some(body), Some(back)) = (unread, self.back.take()) {
+            let _ = back.send(Unread { body, polled });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use penstock_engine_client::testing::{Script, tokens};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{read_until, rest};
@@ -57,8 +57,7 @@ async fn a_body_that_comes_late_leaves_the_connection_usable() {
         assert!(!closes(&head), "{line}: {head}");
         let next = "GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         stream.write_all(next.as_bytes()).await.unwrap();
-        let next = rest_after_body(stream).await;
-        assert!(next.contains("HTTP/1.1 200 OK"), "{line}: {next}");
+        read_until(&mut stream, "HTTP/1.1 200 OK").await;
     }
 }
 
@@ -83,12 +82,23 @@ async fn a_client_that_waits_to_continue_is_not_told_to() {
     }
 }
 
-/// All that is still to come, as text.
-async fn rest_after_body(mut stream: TcpStream) -> String {
-    use tokio::io::AsyncReadExt;
+#[tokio::test]
+async fn a_body_whose_time_is_up_is_not_drained() {
+    let script = Script::new(|_| tokens(&[97], Duration::ZERO));
+    let patch = json!({"limits": {"body_timeout_s": 0.2}});
+    let door = Door::open_with(patch, script).await;
+    let (mut reader, mut writer) = sent(&door, "POST /v1/completions", "").await.into_split();
+    // The body takes a second, without a pause that would end a drain.
+    let drip = tokio::spawn(async move {
+        while writer.write_all(&[b' '; 20]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
     let mut bytes = Vec::new();
-    let read = stream.read_to_end(&mut bytes);
-    let limit = Duration::from_secs(20);
-    tokio::time::timeout(limit, read).await.unwrap().unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
+    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert!(reader.read_buf(&mut bytes).await.unwrap() > 0);
+    }
+    let head = String::from_utf8_lossy(&bytes);
+    assert!(head.starts_with("HTTP/1.1 408 ") && closes(&head), "{head}");
+    drip.abort();
 }
