@@ -129,6 +129,7 @@ EXTRAS_cuda := hub,cuda
 BASE_cuda := --build-arg BASE=docker.io/library/python:3.11-bookworm
 image: install ## build the container image IMAGE (penstock) with podman, docker or buildah; VARIANT=cuda: for GPUs
 	@test -n '$(EXTRAS_$(VARIANT))' || { echo "VARIANT is $(VARIANT), expected cpu or cuda"; exit 1; }
+	@test ! -e $(EDITABLE) || { echo "the install is editable: rm $(EDITABLE) && make install"; exit 1; }
 	@test -n '$(BUILDER)' || { echo "no podman, docker or buildah: apt-get install podman"; exit 1; }
 	@rm -rf build/image && mkdir -p build/image
 	@$(PIP) download -c constraints.txt --only-binary :all: --dest build/image/wheels "$$(ls build/wheels/penstock-*.whl)[$(EXTRAS_$(VARIANT))]"
@@ -184,8 +185,8 @@ test-full: PYTEST_ARGS := -m 'not clients'
 test-full: PROGRAMS := full
 test-full: run-tests ## the same and the slow tests
 
-# A contributor's loop, under 90 s after a small change: no model, Ray, Redis, moto, Envoy, network namespaces or
-# servers. The parts run at once, their output one after the other.
+# A contributor's loop: no model, Ray, Redis, moto, Envoy, network namespaces or servers. The parts run at once, their
+# output one after the other.
 QUICK := not slow and not model and not ray and not net and not store and not server and not heavy
 SLOW_CRATES := decoder engine-client kvstore server
 check: install check-tools ## formatting, lints, types and the tests that need nothing but the build

@@ -1,9 +1,9 @@
-"""Writes the notices of the crates that the wheel has in it: names, versions, licences, texts.
+"""Generates the notices of the crates in the wheels: names, versions, licences, texts.
 
     python scripts/third_party.py > THIRD-PARTY-NOTICES.md
 
-Run it after a change of Cargo.lock; a test compares its list. Texts come from the sources that
-cargo has downloaded.
+Run it after a change of Cargo.lock; a test compares its list. Texts come from the crates' sources,
+which cargo downloads where they are missing.
 """
 
 import json
@@ -19,21 +19,22 @@ ROOT = Path(__file__).resolve().parents[1]
 WHEEL = "penstock-native"
 TEXTS = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)", re.IGNORECASE)
 COPYRIGHT = re.compile(r"(\(c\) )?copyright (\(|©|19|20)", re.IGNORECASE)
-APACHE = "Apache-2.0"
 HEAD = """# Third-party notices
 
-Penstock's wheels contain the following crates, compiled. `python scripts/third_party.py` writes
-this file. The licence that applies is one that the column allows; its text follows, once for all
-crates that have the same one.
+Penstock's wheels contain, or are compiled with, the following crates.
+`python scripts/third_party.py` generates this file. The text of Apache-2.0 is in
+[LICENSE](LICENSE); the other licence texts follow the table, with the crates that use them.
 """
+# Of the wheels that the release workflow builds.
+PLATFORMS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 
 Package = dict[str, Any]
 
 
 def packages() -> list[Package]:
-    """The crates that are linked into the wheel, by name and version, without the workspace's."""
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline"]
-    command += ["--filter-platform", "x86_64-unknown-linux-gnu"]
+    """Normal dependencies of the wheels from outside the workspace, sorted by name and version."""
+    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    command += [f"--filter-platform={platform}" for platform in PLATFORMS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     metadata = json.loads(done.stdout)
     by_id = {package["id"]: package for package in metadata["packages"]}
@@ -50,7 +51,8 @@ def packages() -> list[Package]:
 
 
 def is_linked(edge: dict[str, Any]) -> bool:
-    return any(kind["kind"] is None for kind in edge["dep_kinds"])
+    """Whether a dependency is a normal one: cargo names the kinds `dev` and `build` alone."""
+    return any(not kind["kind"] for kind in edge["dep_kinds"])
 
 
 def rows(linked: list[Package]) -> list[str]:
@@ -59,12 +61,12 @@ def rows(linked: list[Package]) -> list[str]:
 
 
 def licence(package: Package) -> str:
-    """The SPDX expression, in the form that has no slash."""
+    """The SPDX expression. Old manifests write a slash for OR."""
     return " OR ".join(re.split(r"\s*/\s*", package["license"]))
 
 
 def texts(package: Package) -> Iterator[tuple[str, str]]:
-    """(copyright lines, text) of each licence file of a crate. Apache's is the repository's own."""
+    """(copyright lines, text) of each licence file of a crate, without the Apache License."""
     directory = Path(package["manifest_path"]).parent
     for path in sorted(directory.iterdir()):
         if path.is_file() and TEXTS.match(path.name):
@@ -84,11 +86,12 @@ def main() -> None:
     for package in linked:
         for owners, text in texts(package):
             users.setdefault(text, {}).setdefault(owners, []).append(package["name"])
-    out += ["", f"The text of {APACHE} is in [LICENSE](LICENSE)."]
     for text, crates in users.items():
-        out += ["", "## " + next(iter(crates.values()))[0] + " and others", ""]
+        first = next(iter(crates.values()))[0]
+        out += ["", f"## {first}" if len(crates) == 1 else f"## {first} and others", ""]
         for owners, names in crates.items():
-            out += [*textwrap.wrap(f"- {', '.join(dict.fromkeys(names))}: {owners}", 118)]
+            row = f"- {', '.join(dict.fromkeys(names))}" + (f": {owners}" if owners else "")
+            out += textwrap.wrap(row, 118, subsequent_indent="  ", break_on_hyphens=False)
         paragraphs = [textwrap.fill(part, 118) for part in text.split("\n\n")]
         out += ["", "```text", "\n\n".join(paragraphs), "```"]
     sys.stdout.write("\n".join(out) + "\n")

@@ -10,7 +10,7 @@ import pytest
 from scripts.third_party import Package, licence, packages, rows
 from tests.project.tree import REPOSITORY
 
-if shutil.which("cargo") is None:
+if not shutil.which("cargo"):
     pytest.skip("no cargo: https://rustup.rs installs it", allow_module_level=True)
 
 WORDS = re.compile(r"[A-Za-z0-9.-]+(?: WITH [A-Za-z0-9.-]+)?")
@@ -49,7 +49,7 @@ def test_an_expression_is_read_as_spdx_means_it(expression: str, expected: bool)
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
-    """Whether a choice of an SPDX expression has allowed licences alone."""
+    """Whether allowed licences alone satisfy the SPDX expression."""
     known = WORDS.sub(lambda word: operator(word.group(), allowed), expression)
     return value(ast.parse(known, mode="eval").body)
 
