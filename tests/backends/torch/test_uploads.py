@@ -220,12 +220,12 @@ def test_a_file_that_is_cut_meanwhile_is_named(ring: bool, tmp_path: Path) -> No
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(2000))
     way: Way = Ring(Late(), CPU, 2, 64) if ring else InPlace(64)
-    with (
-        no_thread_left(),
-        pytest.raises(
-            PenstockError, match=r"model\.safetensors: ends at byte 1500, .* 'layers\.1' at byte 14"
-        ),
-    ):
+    # Readers are not in order: the piece whose failure comes first may lie behind the cut.
+    message = (
+        r"model\.safetensors: has 1500 bytes and had 2000 when it was opened; "
+        r"tensor 'layers\.1' cannot be read at byte 1[4-9]\d\d$"
+    )
+    with no_thread_left(), pytest.raises(PenstockError, match=message):
         load_two(path, way)
 
 

@@ -58,6 +58,10 @@ class File:
             done += count
         return done
 
+    def size_now(self) -> int:
+        """Bytes, other than `size` if the file was written to since it was opened. OSError."""
+        return os.fstat(self._descriptor).st_size
+
     def read(self, offset: int, size: int) -> bytes:
         """Read `size` bytes, or fewer at the end of the file. PenstockError names the offset."""
         try:
@@ -143,8 +147,8 @@ def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
         ) from error
     if count < len(memory):
         raise PenstockError(
-            f"{stored.file.path}: ends at byte {offset + count}, within the read of tensor "
-            f"{stored.name!r} at byte {offset}"
+            f"{stored.file.path}: has {stored.file.size_now()} bytes and had {stored.file.size} "
+            f"when it was opened; tensor {stored.name!r} cannot be read at byte {offset}"
         )
 
 
