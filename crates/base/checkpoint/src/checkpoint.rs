@@ -1,4 +1,4 @@
-//! Opening a checkpoint and looking tensors up in it.
+//! Opens a checkpoint and looks up its tensors.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,17 +16,16 @@ use crate::{DType, GgufHeader, TensorView, split};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// Index files of the largest published checkpoints are under 20 MB.
+/// Maximum size of a shard index; those of the largest published checkpoints are below 20 MB.
 const LARGEST_INDEX: u64 = 256 << 20;
-/// Bytes of a read that looks for an error.
+/// Bytes per read in the search for a read error.
 const STEP: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A GGUF file or a Hugging Face directory with safetensors weights, memory-mapped and fully
-/// checked.
+/// A GGUF file or a Hugging Face directory of safetensors weights, memory-mapped and fully checked.
 ///
-/// The files must not be truncated while it is open: the operating system answers a read past the
-/// new end with SIGBUS. Replacing a file (write beside it, rename over it) is harmless.
+/// The files must not be truncated while the checkpoint is open: the operating system answers a
+/// read past the new end with SIGBUS. Replacing a file (write a new one, rename it over) is safe.
 pub struct Checkpoint {
     pub(crate) path: PathBuf,
     pub(crate) files: Vec<MappedFile>,
@@ -34,11 +33,11 @@ pub struct Checkpoint {
     pub(crate) gguf: Option<GgufHeader>,
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 pub(crate) struct Entry {
     /// Index into `Checkpoint::files`.
     pub(crate) file: usize,
-    /// `Err` holds the name of a type we do not read.
+    /// `Err` holds the name of an unsupported type.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
     pub(crate) range: Range<usize>,
@@ -55,8 +54,7 @@ impl Checkpoint {
     /// index.
     ///
     /// # Errors
-    /// I/O failures, paths that hold no checkpoint, and every defect of a header: see
-    /// [`FormatError`].
+    /// I/O errors, paths without a checkpoint, and all defects of a header: see [`FormatError`].
     pub fn open(path: &Path) -> Result<Self, FormatError> {
         if path.is_dir() {
             return Self::open_directory(path);
@@ -136,8 +134,8 @@ impl Checkpoint {
         })
     }
 
-    /// `shards` are files with those of their tensors that belong to the checkpoint; no name
-    /// appears twice.
+    /// `shards` are files with the names of their tensors that belong to the checkpoint; names are
+    /// unique.
     fn from_shards(
         path: &Path,
         shards: Vec<(MappedFile, Vec<StoredTensor>)>,
@@ -164,7 +162,7 @@ impl Checkpoint {
         })
     }
 
-    /// The path it was opened with.
+    /// The path given to [`Self::open`].
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -179,7 +177,7 @@ impl Checkpoint {
     }
 
     /// # Errors
-    /// When there is no such tensor, or its element type is not one of [`DType`].
+    /// There is no such tensor, or its element type is not one of [`DType`].
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FormatError> {
         let Some((name, entry)) = self.tensors.get_key_value(name) else {
             return Err(FormatError::MissingTensor {
@@ -209,12 +207,12 @@ impl Checkpoint {
         &self.files[entry.file].map[entry.range.clone()]
     }
 
-    /// The header, when this is a GGUF file.
+    /// The header, if this is a GGUF file.
     pub fn gguf(&self) -> Option<&GgufHeader> {
         self.gguf.as_ref()
     }
 
-    /// A tensor's name, file and bytes; those of one `expert` where it stacks them.
+    /// A tensor's name, file and byte range; of one `expert` if the tensor stacks experts.
     pub(crate) fn place(
         &self,
         tensor: &str,
@@ -238,13 +236,13 @@ impl MappedFile {
             path: path.to_owned(),
             source,
         };
-        // Checked before opening: opening a FIFO would wait for a writer.
+        // Checked before opening: opening a FIFO would block until a writer appears.
         if !fs::metadata(path).map_err(io)?.is_file() {
             return Err(not_a_checkpoint(path, "not a regular file"));
         }
         let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is read-only and private to this process; that the file is not truncated
-        // under it is the documented condition of `Checkpoint`.
+        // SAFETY: the map is read-only and private to this process; the documented condition of
+        // `Checkpoint` is that the file is not truncated.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Self {
             path: path.to_owned(),
@@ -253,7 +251,7 @@ impl MappedFile {
         })
     }
 
-    /// Reads and maps the pages of `range`, which is of `tensor`.
+    /// Reads and maps the pages of `range`, which belongs to `tensor`.
     pub(crate) fn populate(&self, range: &Range<usize>, tensor: &str) -> Result<(), Unreadable> {
         #[cfg(target_os = "linux")]
         if self
@@ -263,7 +261,8 @@ impl MappedFile {
         {
             return Ok(());
         }
-        // Why it cannot be populated, a read says; where there is no reason, the kernel is too old.
+        // On failure, read the range to get the I/O error; if reading succeeds, the kernel is too
+        // old to populate.
         let mut buffer = vec![0; STEP];
         for start in range.clone().step_by(STEP) {
             let piece = &mut buffer[..STEP.min(range.end - start)];
@@ -275,14 +274,14 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Has the operating system read `range` meanwhile. Best effort.
+    /// Starts asynchronous reading of `range` by the operating system. Best effort.
     pub(crate) fn will_need(&self, range: &Range<usize>) {
         let advice = Advice::WillNeed;
-        // An advice the system refuses costs time, not correctness.
+        // A refused hint costs time, not correctness.
         drop(self.map.advise_range(advice, range.start, range.len()));
     }
 
-    /// Reads bytes of `tensor` without the mapping, and none ahead of them.
+    /// Reads bytes of `tensor` without the mapping and without read-ahead.
     pub(crate) fn read_at(
         &self,
         out: &mut [u8],
@@ -311,13 +310,13 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Lets the operating system take back pages; they are read again when touched.
+    /// Lets the operating system reclaim pages; they are read again on access.
     pub(crate) fn release(&self, range: &Range<usize>) {
         let (advice, len) = (UncheckedAdvice::DontNeed, range.len());
-        // SAFETY: the mapping is a read-only view of a file and no page of it was ever written, so
-        // dropped pages come back with the same bytes; outstanding slices stay valid.
+        // SAFETY: the mapping is a read-only view of a file and its pages are never written, so
+        // dropped pages come back with the same bytes; outstanding slices remain valid.
         let advised = unsafe { self.map.unchecked_advise_range(advice, range.start, len) };
-        // An advice the system refuses costs memory, not correctness.
+        // A refused hint costs memory, not correctness.
         drop(advised);
     }
 
@@ -353,7 +352,7 @@ impl MappedFile {
     }
 }
 
-/// Notes the tensors of the file `at`.
+/// Adds the tensors of file number `at`.
 fn add(tensors: &mut BTreeMap<String, Entry>, header: &GgufHeader, at: usize) {
     for info in &header.tensors {
         let entry = Entry {
@@ -393,7 +392,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, FormatError> {
     safetensors::parse_index(text).map_err(malformed)
 }
 
-/// Bytes that a tensor occupies, or what is wrong with its shape.
+/// Size of a tensor in bytes, or the defect of its shape.
 pub(crate) fn stored_size(dtype: DType, shape: &[usize]) -> Result<usize, String> {
     let cols = shape.last().copied().unwrap_or(1);
     if !cols.is_multiple_of(dtype.block_len()) {

@@ -1,6 +1,6 @@
-//! Stored bytes to f32, with the arithmetic of ggml's reference dequantisation: each product and
-//! sum is rounded to f32 in the order of the block formula, so results are the same bits on every
-//! machine.
+//! Dequantises stored bytes to f32 with the arithmetic of ggml's reference implementation. Each
+//! product and sum is rounded to f32 in the order of the block formula, so the results are
+//! bit-identical on every machine.
 
 use half::f16;
 
@@ -9,7 +9,7 @@ use crate::DType;
 /// Writes the elements stored in `bytes` to `out`.
 ///
 /// # Panics
-/// When `bytes` is not exactly the storage of `out.len()` elements of `dtype`. Views handed out by
+/// `bytes` is not exactly the storage of `out.len()` elements of `dtype`. Views from
 /// [`crate::Checkpoint`] always satisfy this.
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
@@ -50,7 +50,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 /// Scale and minimum codes (0..63) of sub-block `j` (0..8) from the 12 packed bytes of a Q4_K or
 /// Q5_K block.
 ///
-/// Bytes 0..4 hold the scales and 4..8 the minimums of sub-blocks 0..4 in their low six bits.
+/// Bytes 0..4 have the scales and 4..8 the minimums of sub-blocks 0..4 in their low six bits.
 /// Sub-blocks 4..8 have their low four bits in bytes 8..12 and their top two bits in the spare bits
 /// of the first eight bytes.
 pub fn k_scale_min(packed: &[u8; 12], j: usize) -> (u8, u8) {
@@ -81,12 +81,12 @@ fn blocks<const B: usize, const N: usize>(
     }
 }
 
-/// The f16 stored at byte `at` of a block.
+/// The f16 at byte `at` of a block.
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// 4 bits of exponent with a bias of 7 and 3 of mantissa; all ones is not a number.
+/// OCP's E4M3: 4 exponent bits with bias 7, 3 mantissa bits; all ones is NaN.
 fn e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (byte >> 3 & 15, f32::from(byte & 7));
     let size = match (exponent, byte & 7) {
@@ -149,7 +149,7 @@ fn q5_1(block: &[u8; 24], out: &mut [f32; 32]) {
     }
 }
 
-/// What the codes of IQ4_NL stand for.
+/// Values of the IQ4_NL codes.
 pub const IQ4_NL: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
@@ -163,7 +163,7 @@ fn iq4_nl(block: &[u8; 18], out: &mut [f32; 32]) {
     }
 }
 
-/// Twice what the codes of MXFP4 stand for.
+/// Twice the values of the MXFP4 codes.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 fn mxfp4(block: &[u8; 17], out: &mut [f32; 32]) {

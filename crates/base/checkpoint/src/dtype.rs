@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How the elements of a tensor are stored. Quantised types pack a fixed number of elements of one
+/// Storage format of a tensor's elements. Quantised types pack a fixed number of elements of one
 /// row into a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
@@ -21,13 +21,13 @@ pub enum DType {
     Q5_1,
     /// 32 elements: f16 scale, 16 bytes of 4-bit indices into a table of 16 factors.
     Iq4Nl,
-    /// 32 elements: a power of two with a bias of 127 in one byte, 16 bytes of 4-bit floating point
-    /// (OCP Microscaling's E2M1).
+    /// 32 elements: a power-of-two scale with bias 127 in one byte, 16 bytes of 4-bit floating
+    /// point (OCP Microscaling's E2M1).
     Mxfp4,
-    /// Unsigned bytes: parts of formats that have several tensors for a matrix.
+    /// Unsigned bytes: components of formats with several tensors per matrix.
     U8,
-    /// 8-bit floating point (OCP's E4M3: 4 bits of exponent, 3 of mantissa, no infinities). Scales
-    /// of its numbers are in a tensor of their own.
+    /// 8-bit floating point (OCP's E4M3: 4 exponent bits, 3 mantissa bits, no infinities). Scales
+    /// are in a separate tensor.
     F8E4M3,
     /// 256 elements: f16 scale and minimum, eight 6-bit scale and minimum pairs, 128 bytes of 4-bit
     /// codes.
@@ -58,7 +58,7 @@ impl DType {
         Self::Q6K,
     ];
 
-    /// Elements in one block; 1 for plain floats.
+    /// Elements per block; 1 for unquantised types.
     pub const fn block_len(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 | Self::U8 | Self::F8E4M3 => 1,
@@ -73,7 +73,7 @@ impl DType {
         }
     }
 
-    /// Bytes of one block.
+    /// Bytes per block.
     pub const fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -91,7 +91,7 @@ impl DType {
         }
     }
 
-    /// Bytes of `elements` consecutive elements; `None` when they do not fill whole blocks or the
+    /// Bytes of `elements` consecutive elements; `None` if they do not fill whole blocks or the
     /// size overflows.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_len()) {
@@ -100,7 +100,7 @@ impl DType {
         (elements / self.block_len()).checked_mul(self.block_bytes())
     }
 
-    /// The name used by GGUF tools, which is also how errors and listings print it.
+    /// Name used by GGUF tools, and in errors and listings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
@@ -121,7 +121,7 @@ impl DType {
         }
     }
 
-    /// The type with this number in a GGUF tensor table, if it is one we read.
+    /// The type with this code in a GGUF tensor table, if it is supported.
     pub(crate) const fn from_gguf(id: u32) -> Option<Self> {
         Some(match id {
             0 => Self::F32,
@@ -141,7 +141,7 @@ impl DType {
         })
     }
 
-    /// The name of a number in a GGUF tensor table that is not one we read; ggml's own spelling.
+    /// ggml's name of a code in a GGUF tensor table that is not supported.
     pub(crate) fn name_in_gguf(id: u32) -> String {
         let name = match id {
             9 => "Q8_1",
@@ -168,7 +168,7 @@ impl DType {
         name.to_owned()
     }
 
-    /// The type with this name in a safetensors header, if it is one we read.
+    /// The type with this name in a safetensors header, if it is supported.
     pub(crate) fn from_safetensors(name: &str) -> Option<Self> {
         [Self::F32, Self::F16, Self::BF16, Self::U8, Self::F8E4M3]
             .into_iter()

@@ -1,11 +1,11 @@
-//! The one error type of this room.
+//! Errors of this crate.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A defect found inside one file's bytes: what it concerns, where, and what is wrong. It has no
-/// path, because parsers see bytes only; [`FormatError::Malformed`] adds it.
+/// A defect in one file's bytes: the item, its offset and the problem. It has no path, because
+/// parsers see bytes only; [`FormatError::Malformed`] adds it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{item} at byte {offset}: {problem}")]
 pub struct Fault {
@@ -26,18 +26,18 @@ impl Fault {
     }
 }
 
-/// A byte that the operating system does not give.
+/// A byte that the operating system cannot read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}: tensor {} at byte {offset}: {source}", path.display(), quoted(tensor))]
 pub struct Unreadable {
     pub path: PathBuf,
     pub tensor: String,
-    /// A byte of the file.
+    /// Byte offset in the file.
     pub offset: usize,
     pub source: Arc<std::io::Error>,
 }
 
-/// Why a checkpoint could not be opened or read.
+/// An error of opening or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     #[error("{}: {source}", path.display())]
@@ -67,7 +67,7 @@ pub enum FormatError {
     },
 }
 
-/// A name from an untrusted file, fit for one line of a log: escaped and at most 80 characters
+/// A name from an untrusted file, suitable for one line of a log: escaped and at most 80 characters
 /// long.
 pub(crate) fn quoted(name: &str) -> String {
     const LONGEST: usize = 80;

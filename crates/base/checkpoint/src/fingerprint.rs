@@ -1,28 +1,28 @@
-//! A cheap identity of a checkpoint's contents.
+//! A fast fingerprint of a checkpoint's contents.
 
 use std::ops::Range;
 
 use crate::checkpoint::Entry;
 use crate::{Checkpoint, FormatError};
 
-/// Bytes read from each end of a tensor.
+/// Bytes sampled at each end of a tensor.
 const SAMPLE: usize = 4096;
 const DOMAIN: &[u8] = b"penstock checkpoint fingerprint v1";
 
 impl Checkpoint {
     /// BLAKE3 over the GGUF metadata (as stored) and, for each tensor in name order, its name,
-    /// element type, shape, and the first and last 4 KiB of its data. How tensors are spread over
-    /// files does not matter.
+    /// element type, shape, and the first and last 4 KiB of its data. Independent of the
+    /// distribution of tensors over files.
     ///
-    /// Two checkpoints that differ only in the middle of tensors larger than 8 KiB share a
-    /// fingerprint: it tells models, quantisations and fine-tunes apart in milliseconds, it does
-    /// not prove integrity.
+    /// Checkpoints that differ only in the middle of tensors larger than 8 KiB share a fingerprint.
+    /// It distinguishes models, quantisations and fine-tunes in milliseconds; it does not prove
+    /// integrity.
     ///
-    /// Reads these bytes only, all at once where they are on a disk: a fault of the mapping would
-    /// have the kernel read what is around it too, and the faults of all tensors most of the file.
+    /// Reads only the sampled bytes, with all reads from a disk in flight at once. Page faults in
+    /// the mapping would make the kernel read ahead, and so most of the file.
     ///
     /// # Errors
-    /// A file cannot be read, or is shorter than it was.
+    /// A file cannot be read, or is shorter than when it was opened.
     pub fn fingerprint(&self) -> Result<[u8; 32], FormatError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(DOMAIN);
@@ -66,14 +66,14 @@ impl Checkpoint {
     }
 }
 
-/// The ends of a tensor.
+/// Byte ranges at the ends of a tensor.
 fn samples(entry: &Entry) -> impl Iterator<Item = Range<usize>> {
     let Range { start, end } = entry.range;
     let size = (end - start).min(SAMPLE);
     [start..start + size, end - size..end].into_iter()
 }
 
-/// Length before content, so that no two sequences of fields hash alike.
+/// Length prefix before the content, so that different sequences of fields hash differently.
 fn update_framed(hasher: &mut blake3::Hasher, bytes: &[u8]) {
     hasher.update(&(bytes.len() as u64).to_le_bytes());
     hasher.update(bytes);

@@ -1,7 +1,7 @@
 //! GGUF v2 and v3 headers, little-endian. Layout:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! magic, version u32, tensor count u64, metadata count u64, metadata entries, tensor table,
+//! Magic, version u32, tensor count u64, metadata count u64, metadata entries, tensor table,
 //! padding to `general.alignment`, tensor data.
 
 mod reader;
@@ -22,12 +22,12 @@ const MAGIC: &[u8; 4] = b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
 const LARGEST_ALIGNMENT: i64 = 1 << 20;
-/// Longest metadata key the format allows.
+/// Maximum length of a metadata key in the format.
 const LONGEST_KEY: usize = 65_535;
-/// Tensor names are short; the bound keeps error messages and maps small.
+/// Maximum length of a tensor name: keeps error messages and maps small.
 const LONGEST_NAME: usize = 1024;
 const MOST_DIMENSIONS: u32 = 4;
-/// Bytes of the smallest possible metadata entry (empty key, one-byte value) and tensor entry
+/// Minimum size in bytes of a metadata entry (empty key, one-byte value) and of a tensor entry
 /// (empty name, one dimension).
 const SMALLEST_ENTRY: usize = 13;
 const SMALLEST_TENSOR: usize = 32;
@@ -39,35 +39,35 @@ pub struct TensorInfo {
     pub dtype: DType,
     /// Outermost first.
     pub shape: Vec<usize>,
-    /// Where the data lies in the file; inside the file, aligned, and disjoint from every other
-    /// tensor's range.
+    /// Byte range of the data: inside the file, aligned, and disjoint from the other tensors'
+    /// ranges.
     pub range: Range<usize>,
 }
 
-/// Everything in a GGUF file before the tensor data.
+/// The contents of a GGUF file before the tensor data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GgufHeader {
     pub version: u32,
     pub metadata: Metadata,
     /// In file order.
     pub tensors: Vec<TensorInfo>,
-    /// Where the raw metadata entries lie in the file.
+    /// Byte range of the raw metadata entries.
     pub(crate) metadata_range: Range<usize>,
 }
 
 impl GgufHeader {
-    /// Whether `bytes` start like a GGUF file.
+    /// Whether `bytes` start with GGUF's magic.
     pub(crate) fn is_gguf(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// Parses and checks the header of a whole file. `file` is only sliced, so a memory map costs
-    /// the header's pages.
+    /// Parses and checks the header of a whole file. Only header bytes of `file` are read, so a
+    /// memory map loads only the header's pages.
     ///
     /// # Errors
-    /// The first defect found: bad magic, unknown version, truncation, counts the file cannot hold,
-    /// names that are not UTF-8 or repeat, element types we do not read, and offsets that are
-    /// misaligned, overlap or leave the file.
+    /// The first defect: bad magic, unknown version, truncation, counts that exceed the file, names
+    /// that are not UTF-8 or repeated, unsupported element types, and offsets that are misaligned,
+    /// overlapping or outside the file.
     pub fn parse(file: &[u8]) -> Result<Self, Fault> {
         let mut reader = Reader::new(file);
         let version = read_version(&mut reader)?;
@@ -93,11 +93,11 @@ impl GgufHeader {
     }
 }
 
-/// A tensor table row with what is needed to report on it. Until it is placed, `info.range` starts
-/// at the relative offset as stored.
+/// A tensor table row with its location for error messages. Until it is placed, `info.range` starts
+/// at the stored relative offset.
 struct Row {
     info: TensorInfo,
-    /// File offset of the row itself.
+    /// File offset of the row.
     at: usize,
 }
 
@@ -135,7 +135,7 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, Fault> {
     }
 }
 
-/// The metadata, and the alignment of tensor data that it sets.
+/// Reads the metadata, and the data alignment that it declares.
 fn read_metadata(reader: &mut Reader<'_>, count: u64) -> Result<(Metadata, usize), Fault> {
     let count = reader.count(count, SMALLEST_ENTRY, "header", "metadata entries")?;
     let (mut metadata, mut alignment) = (Metadata::new(), DEFAULT_ALIGNMENT);
@@ -218,7 +218,7 @@ fn read_tensor(reader: &mut Reader<'_>, name: &str, at: usize) -> Result<Row, Fa
     })
 }
 
-/// Turns stored relative offsets into checked file ranges.
+/// Converts stored relative offsets to checked file ranges.
 fn place_tensors(
     rows: &mut [Row],
     data_start: usize,

@@ -1,11 +1,11 @@
-//! Weight containers: GGUF files and Hugging Face safetensors directories, opened as memory maps.
+//! Weight containers: memory-mapped GGUF files and Hugging Face safetensors directories.
 //!
-//! This room knows bytes, names, element types and shapes, and not what a tensor or a metadata key
-//! means.
+//! This crate handles bytes, names, element types and shapes, not the meaning of tensors or
+//! metadata keys.
 //!
 //! Files are untrusted. Every length, count, offset and name is checked against the file's bytes
-//! before anything is allocated or sliced, and a defect is a [`FormatError`] that names the file,
-//! the tensor or key, and the byte offset.
+//! before anything is allocated or sliced. A defect is a [`FormatError`] that names the file, the
+//! tensor or key, and the byte offset.
 
 mod checkpoint;
 mod dequant;

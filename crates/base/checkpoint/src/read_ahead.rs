@@ -1,10 +1,10 @@
-//! Reading parts of a checkpoint ahead of their use, on threads of their own.
+//! Read-ahead of a checkpoint's parts on background threads.
 //!
-//! The pages of the mapping are read and mapped in the order in which a loader uses them, so its
-//! threads neither wait for a disk nor take page faults. `MADV_POPULATE_READ` does both without a
-//! copy, at 12 GB/s from the page cache, and the kernel's own reading ahead of a mapping brings
-//! large folios. Measured: a cold file took two thirds of the time of `read`, and half the time
-//! with `MADV_WILLNEED` first.
+//! Pages of the mapping are read and mapped in the loader's order of use, so that its threads
+//! neither wait for a disk nor take page faults. `MADV_POPULATE_READ` does both without a copy, at
+//! 12 GB/s from the page cache, and the kernel's read-ahead of a mapping uses large folios.
+//! Measured: a cold file takes two thirds of the time of `read`, and half the time with
+//! `MADV_WILLNEED` first.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::error::{FormatError, Unreadable};
 use crate::{Checkpoint, TensorView};
 
-/// Bytes of a call.
+/// Bytes per call.
 const PIECE: usize = 8 << 20;
-/// Bytes that are mapped ahead of what is in use.
+/// Read-ahead window: bytes mapped beyond the part in use.
 const AHEAD: u64 = 128 << 20;
 
-/// How much a load reads, for a thread that watches it.
+/// Progress of a load, readable from another thread.
 #[derive(Debug, Default)]
 pub struct ReadCount {
     total: AtomicU64,
@@ -27,7 +27,7 @@ pub struct ReadCount {
 }
 
 impl ReadCount {
-    /// Bytes to read; 0 before they are known.
+    /// Bytes to read; 0 while unknown.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -38,24 +38,24 @@ impl ReadCount {
     }
 }
 
-/// Parts of a checkpoint in about the order of their use: tensors, or single experts of those that
-/// stack them. What was not added can be used too, and is read when it is touched.
+/// Parts of a checkpoint approximately in the order of use: tensors, or single experts of stacked
+/// tensors. Parts that were not added are usable too; they are read on access.
 pub struct ReadAhead<'a> {
     checkpoint: &'a Checkpoint,
-    /// By the tensor's name and the expert.
+    /// By tensor name and expert.
     parts: HashMap<(&'a str, Option<usize>), Part>,
     pieces: Vec<Piece<'a>>,
     bytes: u64,
     count: &'a ReadCount,
-    /// Pieces before it are there.
+    /// All pieces before this one are loaded.
     there: AtomicUsize,
-    /// The last piece that was asked for.
+    /// The last requested piece.
     in_use: AtomicUsize,
     state: Mutex<ReadQueue>,
     changed: Condvar,
 }
 
-/// Where a part lies, and the first of its pieces.
+/// Byte range of a part and the first of its pieces.
 #[derive(Clone, Copy)]
 struct Part {
     start: usize,
@@ -67,7 +67,7 @@ struct Piece<'a> {
     tensor: &'a str,
     file: usize,
     range: Range<usize>,
-    /// Bytes of the pieces before it.
+    /// Total bytes of the earlier pieces.
     before: u64,
 }
 
@@ -75,26 +75,27 @@ struct Piece<'a> {
 struct ReadQueue {
     /// The next piece to read.
     next: usize,
-    /// Pieces behind the first missing one that are there.
+    /// Loaded pieces after the first missing one.
     early: Vec<usize>,
     released: usize,
     closed: bool,
-    /// The first piece that cannot be read. Pieces are claimed in order, so those before it come.
+    /// The first piece that cannot be read. Pieces are claimed in order, so all earlier ones
+    /// arrive.
     fault: Option<(usize, Unreadable)>,
 }
 
-/// The reading of one tensor, or of one expert in it.
+/// Handle to wait for a tensor, or for one expert of a stacked tensor.
 #[derive(Clone, Copy)]
 pub struct Arrival<'a> {
     ahead: &'a ReadAhead<'a>,
     part: Option<Part>,
 }
 
-/// Ends the reading when it is dropped.
+/// Stops the reading when dropped.
 struct ReadGuard<'a>(&'a ReadAhead<'a>);
 
 impl<'a> ReadAhead<'a> {
-    /// Nothing to read yet.
+    /// An empty read-ahead.
     pub fn new(checkpoint: &'a Checkpoint, count: &'a ReadCount) -> Self {
         Self {
             checkpoint,
@@ -109,14 +110,13 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    /// The checkpoint.
     pub fn checkpoint(&self) -> &'a Checkpoint {
         self.checkpoint
     }
 
-    /// Reads a tensor after what was added before; one `expert` of it where it stacks them.
-    /// Tensors that are missing are left to their user, and what was added before is not read
-    /// again.
+    /// Adds a tensor, or one `expert` of a stacked tensor, after the parts added so far. Missing
+    /// tensors are ignored here and reported to their user; parts that were already added are not
+    /// read again.
     pub fn add(&mut self, tensor: &str, expert: Option<usize>) {
         let Some((name, file, range)) = self.checkpoint.place(tensor, expert) else {
             return;
@@ -144,10 +144,10 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    /// Runs `load` while `readers` threads read.
+    /// Runs `load` while `readers` threads read ahead.
     ///
     /// # Errors
-    /// A thread could not be started, or what `load` returns.
+    /// A thread could not be started, or `load` failed.
     pub fn run<T, E: From<std::io::Error>>(
         &self,
         readers: usize,
@@ -176,7 +176,8 @@ impl<'a> ReadAhead<'a> {
     /// Waits for a whole tensor.
     ///
     /// # Errors
-    /// No such tensor, its element type is not one of [`crate::DType`], or the file cannot be read.
+    /// There is no such tensor, its element type is not one of [`crate::DType`], or the file cannot
+    /// be read.
     pub fn tensor(&'a self, name: &str) -> Result<TensorView<'a>, FormatError> {
         let view = self.checkpoint.tensor(name)?;
         if !self.arrival(name, None).until(usize::MAX) {
@@ -186,7 +187,7 @@ impl<'a> ReadAhead<'a> {
     }
 
     /// # Errors
-    /// A file cannot be read, or is shorter than it was.
+    /// A file cannot be read, or is shorter than when it was opened.
     pub fn check(&self) -> Result<(), FormatError> {
         self.lock()
             .fault
@@ -194,9 +195,9 @@ impl<'a> ReadAhead<'a> {
             .map_or(Ok(()), |(_, fault)| Err(fault.into()))
     }
 
-    /// Lets the operating system take back the pages of all parts that were asked for so far. A
-    /// loader calls this after packing a layer, so that checkpoint and packed weights are never
-    /// both resident. Best effort.
+    /// Lets the operating system reclaim the pages of all parts requested so far. A loader calls
+    /// this after packing a layer, so that checkpoint and packed weights are never both resident.
+    /// Best effort.
     pub fn release(&self) {
         let (from, to) = {
             let mut state = self.lock();
@@ -233,7 +234,7 @@ impl<'a> ReadAhead<'a> {
         }
     }
 
-    /// The next piece to read, when it is near enough to what is in use.
+    /// Claims the next piece to read if it is within the window.
     fn claim(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
@@ -269,7 +270,7 @@ impl<'a> ReadAhead<'a> {
         self.there.store(there, Ordering::Release);
     }
 
-    /// Waits until a piece is there; false when it cannot be read.
+    /// Waits until a piece is loaded. Returns false if it cannot be read.
     fn wait(&self, piece: usize) -> bool {
         let known = self.in_use.load(Ordering::Relaxed) >= piece;
         if known && self.there.load(Ordering::Acquire) > piece {
@@ -300,8 +301,8 @@ impl<'a> ReadAhead<'a> {
 }
 
 impl Arrival<'_> {
-    /// Waits until the bytes before `end` of the file are there, as far as they belong to this
-    /// part. False when they cannot be read: touching them could end the process.
+    /// Waits until the part's bytes before file offset `end` are loaded. Returns false if they
+    /// cannot be read: accessing them could then kill the process.
     pub fn until(&self, end: usize) -> bool {
         let Some(part) = self.part.filter(|part| part.start < part.end) else {
             return true;
@@ -313,7 +314,7 @@ impl Arrival<'_> {
     /// As [`ReadAhead::check`].
     ///
     /// # Errors
-    /// The file cannot be read, or is shorter than it was.
+    /// The file cannot be read, or is shorter than when it was opened.
     pub fn check(&self) -> Result<(), FormatError> {
         self.ahead.check()
     }

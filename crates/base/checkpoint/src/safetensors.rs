@@ -1,8 +1,8 @@
 //! Safetensors headers and shard indexes. Layout:
 //! <https://github.com/huggingface/safetensors#format>.
 //!
-//! Header length u64, that many bytes of JSON (`{name: {dtype, shape, data_offsets}}`), then the
-//! data of all tensors without gaps.
+//! Header length u64, then a JSON header of this length (`{name: {dtype, shape, data_offsets}}`),
+//! then the data of all tensors without gaps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,27 +15,25 @@ use serde_json::value::RawValue;
 use crate::DType;
 use crate::error::{Fault, quoted};
 
-/// One tensor of a safetensors file.
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
-    /// `Err` holds the name of an unknown type, which is an error only when the tensor is read.
+    /// `Err` holds the name of an unsupported type, which is an error only when the tensor is read.
     pub(crate) dtype: Result<DType, String>,
     pub(crate) shape: Vec<usize>,
-    /// Where the data lies in the file.
+    /// Byte range of the data in the file.
     pub(crate) range: Range<usize>,
 }
 
 /// Bytes of the length field before the JSON.
 const LENGTH_BYTES: usize = 8;
-/// The bound of the reference implementation.
+/// The reference implementation's limit.
 const LONGEST_HEADER: u64 = 100_000_000;
 
 /// Parses and checks the header of a whole file.
 ///
 /// # Errors
-/// The first defect found: truncation, an absurd header length, JSON that does not follow the
-/// format, repeated names, sizes that contradict type and shape, and data ranges that overlap,
-/// leave gaps or leave the file.
+/// The first defect: truncation, an implausible header length, invalid JSON, repeated names, sizes
+/// that contradict type and shape, and data ranges that overlap, leave gaps or exceed the file.
 pub(crate) fn parse(file: &[u8]) -> Result<Vec<StoredTensor>, Fault> {
     let json = header_text(file)?;
     let data_start = LENGTH_BYTES + json.len();
@@ -70,7 +68,7 @@ fn header_text(file: &[u8]) -> Result<&str, Fault> {
         .map_err(|error| Fault::new("header", LENGTH_BYTES + error.valid_up_to(), "not UTF-8"))
 }
 
-/// The top-level JSON object as a list, so that a repeated name is seen.
+/// The top-level JSON object as a list, so that repeated names are detected.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> de::Deserialize<'de> for Entries<'de> {
@@ -111,12 +109,12 @@ fn entries(json: &str) -> Result<BTreeMap<String, &RawValue>, Fault> {
     Ok(entries)
 }
 
-/// Where in the file a piece of the header's JSON starts.
+/// File offset of a slice of the header's JSON.
 fn file_offset(json: &str, raw: &RawValue) -> usize {
     LENGTH_BYTES + (raw.get().as_ptr() as usize - json.as_ptr() as usize)
 }
 
-/// Byte offset of a JSON error, which knows line and column only.
+/// Byte offset of a JSON error, which has only line and column.
 fn byte_offset(json: &str, error: &serde_json::Error) -> usize {
     let before: usize = json
         .split_inclusive('\n')
@@ -173,7 +171,7 @@ fn tensor(
     })
 }
 
-/// Sorts by position and checks that the tensors cover the data section exactly once.
+/// Sorts tensors by offset and checks that they cover the data section exactly once.
 fn check_coverage(
     tensors: &mut [(usize, StoredTensor)],
     data_start: usize,
@@ -212,8 +210,8 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Tensor name to shard file name, from the text of a `model.safetensors.index.json`. Every file
-/// name is a plain name: nothing outside the checkpoint's own directory can be reached.
+/// Parses a `model.safetensors.index.json`: tensor name to shard file name. File names must be
+/// plain names, so that they cannot refer outside the checkpoint's directory.
 pub(crate) fn parse_index(text: &str) -> Result<BTreeMap<String, String>, Fault> {
     let index: Index = serde_json::from_str(text)
         .map_err(|error| Fault::new("index", byte_offset(text, &error), error.to_string()))?;

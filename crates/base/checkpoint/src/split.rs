@@ -1,16 +1,16 @@
-//! GGUF files split into parts: `NAME-00001-of-00003.gguf` and its siblings.
+//! Split GGUF files: `NAME-00001-of-00003.gguf` and the other parts.
 
 use std::path::{Path, PathBuf};
 
 use crate::{GgufHeader, Value};
 
-/// Most parts of a file.
+/// Maximum number of parts.
 const MOST: i64 = 99_999;
 
-/// The other parts of the file at `path`, whose header is that of the first one.
+/// The other parts of a split file. `path` and `header` are those of the first part.
 ///
 /// # Errors
-/// What is wrong with the keys or the name.
+/// The keys or the name are inconsistent.
 pub(crate) fn siblings(path: &Path, header: &GgufHeader) -> Result<Vec<PathBuf>, String> {
     let key = |name: &str| header.metadata.get(name).and_then(Value::as_int);
     let count = key("split.count").unwrap_or(1);
@@ -44,10 +44,10 @@ pub(crate) fn siblings(path: &Path, header: &GgufHeader) -> Result<Vec<PathBuf>,
     Ok((2..=count).map(sibling).collect())
 }
 
-/// Checks that `part` is one of the same file as `first`, in its place.
+/// Checks that `part` belongs to the same file as `first`, at position `place`.
 ///
 /// # Errors
-/// The key that says otherwise.
+/// The first contradicting key.
 pub(crate) fn check(part: &GgufHeader, first: &GgufHeader, place: usize) -> Result<(), String> {
     let key = |header: &GgufHeader, name| header.metadata.get(name).and_then(Value::as_int);
     let (count, number) = (key(part, "split.count"), key(part, "split.no"));

@@ -1,38 +1,38 @@
-//! A tensor as it lies in a mapped file.
+//! A view of a tensor in a mapped file.
 
 use std::path::Path;
 
 use crate::DType;
 
 /// Borrowed view of one stored tensor. Sizes were checked when the checkpoint was opened: `data`
-/// holds exactly the elements of `shape`, and every row is a whole number of blocks.
+/// has exactly the elements of `shape`, and every row is a whole number of blocks.
 #[derive(Clone, Debug)]
 pub struct TensorView<'a> {
     pub name: &'a str,
     pub dtype: DType,
     /// Outermost first, so a matrix is `[rows, cols]`; GGUF's reversed order is already undone.
     pub shape: Vec<usize>,
-    /// Stored bytes, row after row, with no alignment guarantee.
+    /// Stored bytes, row-major, without alignment guarantee.
     pub data: &'a [u8],
     pub file: &'a Path,
-    /// Byte of the file at which `data` begins.
+    /// File offset of `data`.
     pub offset: usize,
 }
 
 impl<'a> TensorView<'a> {
-    /// Product of all dimensions but the last; 1 for a vector.
+    /// Product of all dimensions except the last; 1 for a vector.
     pub fn rows(&self) -> usize {
         self.shape
             .split_last()
             .map_or(1, |(_, outer)| outer.iter().product())
     }
 
-    /// Elements of one row: the last dimension; 1 for a scalar.
+    /// Elements per row: the last dimension; 1 for a scalar.
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Bytes from one row to the next.
+    /// Bytes between rows.
     pub fn row_stride(&self) -> usize {
         self.cols() / self.dtype.block_len() * self.dtype.block_bytes()
     }
@@ -40,21 +40,21 @@ impl<'a> TensorView<'a> {
     /// The stored bytes of row `i`.
     ///
     /// # Panics
-    /// When `i >= self.rows()`.
+    /// `i >= self.rows()`.
     pub fn row_bytes(&self, i: usize) -> &'a [u8] {
         let stride = self.row_stride();
         &self.data[i * stride..(i + 1) * stride]
     }
 
-    /// Byte of the file at which row `i` begins.
+    /// File offset of row `i`.
     pub fn row_offset(&self, i: usize) -> usize {
         self.offset + i * self.row_stride()
     }
 
-    /// Row `i` as f32.
+    /// Dequantises row `i` to f32.
     ///
     /// # Panics
-    /// When `i >= self.rows()` or `out.len() != self.cols()`.
+    /// `i >= self.rows()` or `out.len() != self.cols()`.
     pub fn dequantize_row(&self, i: usize, out: &mut [f32]) {
         crate::dequantize(self.dtype, self.row_bytes(i), out);
     }

@@ -1,4 +1,4 @@
-//! Opening paths, the two containers against each other, and the fingerprint.
+//! Opening of paths, comparison of both containers, and the fingerprint.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Dequantisation against vectors that the `gguf` Python package made
+//! Dequantisation compared with vectors from the `gguf` Python package
 //! (tests/fixtures/make_dequant_vectors.py).
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,7 @@ fn every_type_matches_the_reference_bit_for_bit() {
 
 #[test]
 fn packed_scales_unpack_to_six_bits() {
-    // Sub-block j has scale 5j+1 and minimum 63-5j, packed by hand.
+    // Sub-block j has scale 5j+1 and minimum 63-5j, packed manually.
     let (scales, mins): (Vec<u8>, Vec<u8>) = (0..8).map(|j| (5 * j + 1, 63 - 5 * j)).unzip();
     let mut packed = [0u8; 12];
     for j in 0..4 {

@@ -1,4 +1,4 @@
-//! GGUF headers: what is read, and how each kind of damage is reported.
+//! GGUF headers: parsing, and the error for each kind of damage.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -100,7 +100,7 @@ fn a_files_own_alignment_counts() {
     assert_eq!(header.tensors[1].range.end, bytes.len());
 }
 
-/// Parses and returns the error's message.
+/// Parses a file that must be refused and returns the error message.
 #[track_caller]
 fn refused(file: &GgufFile) -> String {
     GgufHeader::parse(&file.build()).unwrap_err().to_string()

@@ -1,5 +1,5 @@
-//! Damaged files at random: whatever the bytes, opening ends in a checkpoint whose every tensor can
-//! be read, or in an error; never in a panic.
+//! Randomly damaged files: for any bytes, opening gives an error or a checkpoint with readable
+//! tensors, and never panics.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,12 +8,12 @@ use common::{Scratch, plain_gguf, safetensors, tiny};
 use penstock_checkpoint::{Checkpoint, FormatError, GgufHeader, ReadAhead, ReadCount};
 use proptest::prelude::*;
 
-/// A change of some bytes of a file.
+/// A change of some bytes in a file.
 #[derive(Clone, Debug)]
 enum Damage {
     Truncate(prop::sample::Index),
     Set(prop::sample::Index, u8),
-    /// Eight bytes, as counts, lengths and offsets are.
+    /// Eight bytes, the size of counts, lengths and offsets.
     SetWord(prop::sample::Index, u64),
     Remove(prop::sample::Index),
     Insert(prop::sample::Index, u8),

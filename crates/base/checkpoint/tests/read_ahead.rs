@@ -1,4 +1,4 @@
-//! Reading ahead: every byte as it is, in any order, and errors in place of a signal.
+//! Read-ahead: correct bytes in any order, and errors instead of a signal.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use common::{GgufFile, Scratch, tiny};
 use penstock_checkpoint::{Checkpoint, FormatError, ReadAhead, ReadCount};
 
-/// Larger than what is read ahead, so that readers wait for what is in use.
+/// Larger than the read-ahead window, so that readers wait for the part in use.
 const LARGE: usize = 160 << 20;
 const F32: u32 = 0;
 
@@ -74,7 +74,7 @@ fn experts_are_read_one_by_one_and_nothing_twice() {
     let load = || {
         let arrival = ahead.arrival(stack.name, Some(1));
         assert!(arrival.until(stack.row_offset(stack.rows() / experts + 1)));
-        // What was not added is there when it is touched.
+        // Parts that were not added are read on access.
         assert!(ahead.arrival(stack.name, Some(2)).until(usize::MAX));
         assert!(ahead.arrival(stack.name, Some(0)).until(usize::MAX));
         Ok::<_, io::Error>(())
@@ -83,7 +83,8 @@ fn experts_are_read_one_by_one_and_nothing_twice() {
     assert_eq!(count.read() as usize, 2 * stack.data.len() / experts);
 }
 
-/// A file of two tensors, whose second one is nearly all of it; holes take no room.
+/// A file of two tensors, the second of which is nearly the whole file; sparse, so holes take no
+/// space.
 fn large(scratch: &Scratch) -> PathBuf {
     let (rows, first) = ((LARGE >> 12) as u64, 256);
     let header = GgufFile::default()

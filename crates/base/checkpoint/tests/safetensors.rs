@@ -1,5 +1,4 @@
-//! Safetensors files, shards and directories: what is read, and how each kind of damage is
-//! reported.
+//! Safetensors files, shards and directories: parsing, and the error for each kind of damage.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +8,7 @@ use penstock_checkpoint::{Checkpoint, DType, FormatError};
 
 const GOOD: &str = r#"{"__metadata__":{"format":"pt"},"b":{"dtype":"BF16","shape":[2,2],"data_offsets":[8,16]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
-/// Opens a file with this header and `data` zero bytes, and returns the error's message.
+/// Opens a file with this header and `data` zero bytes; returns the error message.
 #[track_caller]
 fn refused(scratch: &Scratch, header: &str, data: usize) -> String {
     let path = scratch.write("model.safetensors", safetensors(header, &vec![0; data]));

@@ -2,8 +2,8 @@
 
 use crate::error::Fault;
 
-/// Far above any count in a real header (the largest arrays are vocabularies and merge lists), and
-/// low enough that believing it costs little memory.
+/// Upper bound on counts: far above any real header (the largest arrays are vocabularies and merge
+/// lists), and low enough to bound the memory.
 const MOST_THINGS: usize = 1 << 24;
 
 pub(super) struct Reader<'a> {
@@ -25,7 +25,7 @@ impl<'a> Reader<'a> {
         self.file.len() - self.at
     }
 
-    /// The next `n` bytes; `item` is what they belong to.
+    /// The next `n` bytes; `item` names their owner in errors.
     pub(super) fn bytes(&mut self, n: usize, item: &str) -> Result<&'a [u8], Fault> {
         if n > self.remaining() {
             let problem = format!(
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(item)?))
     }
 
-    /// A u64 that must fit this machine's `usize`.
+    /// A u64 that must fit in `usize`.
     pub(super) fn usize(&mut self, item: &str) -> Result<usize, Fault> {
         let at = self.at;
         let value = self.u64(item)?;
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
             .map_err(|_| Fault::new(item, at, format!("{value} is too large for this machine")))
     }
 
-    /// Checks that `count` things of at least `smallest` bytes can still follow.
+    /// Checks that the file has space for `count` items of at least `smallest` bytes.
     pub(super) fn count(
         &self,
         count: u64,

@@ -1,20 +1,21 @@
-//! Metadata values. The many integer and float widths of the file are widened to one each.
+//! Metadata values. All integer types of the file are widened to one type, and all float types to
+//! another.
 
 use super::reader::Reader;
 use crate::error::Fault;
 
-/// Longest string value; embedded chat templates and tokenizer files stay far below.
+/// Maximum length of a string value; embedded chat templates and tokenizer files are far below.
 const LONGEST_STRING: usize = 1 << 28;
-/// Elements an array reserves memory for before it has seen them.
+/// Maximum array elements for which memory is reserved in advance.
 const RESERVED: usize = 1 << 16;
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Bool(bool),
-    /// Any integer type. A u64 above `i64::MAX` is refused when the file is read.
+    /// Any integer type. A u64 above `i64::MAX` is refused during parsing.
     Int(i64),
-    /// Any float type; an f32 is widened exactly.
+    /// Any float type; f32 is widened exactly.
     Float(f64),
     String(String),
     Array(Array),
@@ -103,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Reads a type number and the value of that type.
+    /// Reads a type code and a value of that type.
     pub(super) fn read(reader: &mut Reader<'_>, item: &str) -> Result<Self, Fault> {
         let at = reader.position();
         let kind = Kind::from_number(reader.u32(item)?, item, at)?;
@@ -137,7 +138,7 @@ impl Array {
     }
 }
 
-/// The value types of the file, with their numbers.
+/// Value types of the file, with their codes.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     U8 = 0,
@@ -177,7 +178,7 @@ impl Kind {
         kind.ok_or_else(|| Fault::new(item, at, format!("value type {number} does not exist")))
     }
 
-    /// Bytes of the smallest value of this type.
+    /// Minimum size in bytes of a value of this type.
     fn smallest(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -217,7 +218,7 @@ fn read_float(reader: &mut Reader<'_>, kind: Kind, item: &str) -> Result<f64, Fa
     })
 }
 
-/// Reads any of the integer kinds.
+/// Reads a value of any integer type.
 fn read_int(reader: &mut Reader<'_>, kind: Kind, item: &str) -> Result<i64, Fault> {
     let at = reader.position();
     Ok(match kind {

@@ -1,10 +1,10 @@
-//! Builders of small files, byte by byte, and places to put them.
+//! Builders of small files, byte by byte, and temporary directories.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A GGUF file under construction. Counts and offsets are what the test says, right or wrong.
+/// A GGUF file under construction. Tests set counts and offsets, correct or not.
 #[derive(Clone)]
 pub(crate) struct GgufFile {
     pub(crate) version: u32,
@@ -36,7 +36,7 @@ pub(crate) fn string(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
 }
 
-/// An array value's bytes: element type, count, elements.
+/// Bytes of an array value: element type, count, elements.
 pub(crate) fn array(kind: u32, elements: &[Vec<u8>]) -> Vec<u8> {
     [
         &kind.to_le_bytes()[..],
@@ -53,7 +53,7 @@ impl GgufFile {
         self
     }
 
-    /// `shape` is given as stored, innermost first.
+    /// `shape` is in stored order, innermost first.
     pub(crate) fn tensor(
         mut self,
         name: impl AsRef<[u8]>,
@@ -102,7 +102,7 @@ impl GgufFile {
     }
 }
 
-/// A well-formed file with two tensors and some metadata.
+/// A valid file with two tensors and some metadata.
 pub(crate) fn plain_gguf() -> GgufFile {
     GgufFile::default()
         .entry("general.architecture", 8, &string("llama"))
@@ -123,7 +123,7 @@ pub(crate) fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A directory of one test, removed when the test ends.
+/// A test's temporary directory, removed at the end of the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -151,7 +151,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A checkpoint of tests/fixtures/tiny.
+/// Path of a checkpoint in tests/fixtures/tiny.
 pub(crate) fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../tests/fixtures/tiny")
