@@ -7,8 +7,8 @@ use crate::touch::populate;
 
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed memory from the operating system, aligned to huge pages (2 MiB), untouched until used.
-/// The owner manages which parts are borrowed.
+/// Zeroed memory from the operating system, aligned to huge pages (2 MiB), untouched until first
+/// use. The owner manages which parts are borrowed.
 pub struct Region {
     mapped: NonNull<u8>,
     mapped_len: usize,
@@ -16,17 +16,17 @@ pub struct Region {
     len: usize,
 }
 
-// SAFETY: a region is only a range of addresses, which any thread may unmap; access goes through
-// the owners of disjoint parts.
+// SAFETY: a region is only an address range, which any thread may unmap; access is through the
+// owners of disjoint parts.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `len` bytes.
+    /// Maps `len` bytes.
     ///
     /// # Errors
-    /// The system has no such range of addresses.
+    /// The system has no free address range of this size.
     pub fn map(len: usize) -> std::io::Result<Self> {
         let mapped_len = len
             .checked_add(HUGE_PAGE)
@@ -35,7 +35,7 @@ impl Region {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
         );
-        // SAFETY: a new anonymous mapping touches nothing that exists.
+        // SAFETY: a new anonymous mapping aliases no memory.
         let mapped =
             unsafe { libc::mmap(std::ptr::null_mut(), mapped_len, protection, flags, -1, 0) };
         let mapped = match NonNull::new(mapped.cast::<u8>()) {
@@ -46,7 +46,7 @@ impl Region {
         // it.
         let start = unsafe { mapped.add(mapped.align_offset(HUGE_PAGE)) };
         #[cfg(target_os = "linux")]
-        // SAFETY: advice about a range of our own mapping; a refusal costs speed only.
+        // SAFETY: a hint about a range of our own mapping; a refusal costs speed only.
         unsafe {
             libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
         }
@@ -58,22 +58,21 @@ impl Region {
         })
     }
 
-    /// The first byte.
+    /// Pointer to the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// [`populate`] for the part of `range` that is in here.
+    /// Applies [`populate`] to the part of `range` inside the region.
     pub fn populate(&self, range: Range<usize>) -> bool {
         let (from, to) = (range.start.min(self.len), range.end.min(self.len));
         // SAFETY: inside the mapping, which is writable.
@@ -83,8 +82,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`; no part is referred to any more, or an owner would hold the
-        // region.
+        // SAFETY: mapped in `map`; owners of parts hold the region, so no references remain.
         unsafe { libc::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
     }
 }
@@ -132,11 +130,10 @@ mod tests {
             // SAFETY: inside the mapping, which has no other owner.
             unsafe { start.add(at).write(7) };
         }
-        // It begins within a page, as blocks of a pool may, and ends behind the memory.
+        // Starts within a page, like a block of a pool, and ends after the region.
         assert!(region.populate(100..BYTES + 1000));
         let mut answers = vec![0_u8; BYTES.div_ceil(4096)];
-        // SAFETY: the range is mapped and begins at a page; there is a byte of answer for each
-        // page.
+        // SAFETY: the range is mapped and starts at a page; `answers` has a byte per page.
         let asked = unsafe { libc::mincore(start.cast(), BYTES, answers.as_mut_ptr()) };
         assert_eq!(asked, 0);
         assert!(answers.iter().all(|&answer| answer & 1 == 1));

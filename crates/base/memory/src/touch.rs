@@ -1,32 +1,32 @@
-//! Backing memory with pages before its first use.
+//! Prefaulting: backs memory with pages before its first use.
 
 const PAGE: usize = 4096;
 
-/// Has the system back a range with memory, as if each page had been written to; its contents stay.
-/// False where it cannot.
+/// Backs a range with physical pages, as if each page had been written to; contents are unchanged.
+/// Returns false if this is not possible.
 ///
-/// Page by page through faults, which lock the range that they are in: `MADV_POPULATE_WRITE` holds
-/// the lock of the whole address space, so a thread of the lowest priority kept others from `mmap`
-/// for up to 2.9 s on a busy machine.
+/// Touches page by page: page faults lock a part of the address space only. `MADV_POPULATE_WRITE`
+/// holds the lock of the whole address space, so a thread of the lowest priority blocked other
+/// threads' `mmap` for up to 2.9 s on a busy machine.
 ///
 /// # Safety
-/// The range is mapped and may be written.
+/// The range is mapped and writable.
 pub unsafe fn populate(start: *mut u8, len: usize) -> bool {
     if len == 0 {
         return true;
     }
     let before = start.addr() % PAGE;
     (0..before + len).step_by(PAGE).all(|at| {
-        // SAFETY: a page that the range begins or goes on in, so it is mapped.
+        // SAFETY: the page contains a byte of the range, so it is mapped.
         unsafe { touch(start.sub(before).add(at)) }
     })
 }
 
-/// Writes a byte as it is. In one instruction, and in assembly: another thread that writes there
-/// meanwhile loses nothing, and has no data race with it.
+/// Rewrites a byte with its own value, in one atomic instruction and in assembly, so that
+/// concurrent writes are not lost and there is no data race.
 ///
 /// # Safety
-/// The byte is mapped and may be written.
+/// The byte is mapped and writable.
 #[cfg(target_arch = "x86_64")]
 unsafe fn touch(page: *mut u8) -> bool {
     // SAFETY: changes no contents.
@@ -34,10 +34,10 @@ unsafe fn touch(page: *mut u8) -> bool {
     true
 }
 
-/// Has the system do so, for the page that begins at `page`; false where it cannot.
+/// Backs the page that starts at `page`; returns false if this is not possible.
 ///
 /// # Safety
-/// As above.
+/// The page is mapped and writable.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn touch(page: *mut u8) -> bool {
     #[cfg(target_os = "linux")]
@@ -50,9 +50,9 @@ unsafe fn touch(page: *mut u8) -> bool {
     };
 }
 
-/// The calling thread runs when no other wants to, from now on.
+/// Gives the calling thread the lowest priority.
 pub fn give_way() {
     const LAST: i32 = 19;
-    // SAFETY: no memory is involved; on Linux this is the calling thread's priority alone.
+    // SAFETY: accesses no memory; on Linux this is the priority of the calling thread only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) };
 }
