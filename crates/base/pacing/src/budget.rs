@@ -1,37 +1,37 @@
-//! The prompt tokens of a mixed step.
+//! Prompt token budget of mixed steps.
 
 use crate::curve::{CostCurve, Points};
 
 /// Upper bound on a mixed step, as a multiple of a decode-only step. It bounds the inter-token
-/// latency during prefill (the stalls of Agrawal et al. 2024, Sarathi-Serve).
+/// latency during prefill (the stalls in Agrawal et al. 2024, Sarathi-Serve).
 const STRETCH: f64 = 3.0;
-/// Fewest prompt tokens of a step: the sequences behind a prompt wait for it, and few sequences
-/// decode at a higher price each.
+/// Minimum prompt tokens of a mixed step: a slow prompt delays the sequences in the queue, and the
+/// cost per decode is higher while few sequences decode.
 const FEWEST: u32 = 32;
-/// Minimum prompt tokens of a step that counts as a measurement of the cost per token.
+/// Minimum prompt tokens of a step whose cost is recorded.
 const COUNTED: u32 = 16;
 /// Steps of a size before its average counts: the first one may compile a kernel or capture a
 /// graph.
 const SURE: u32 = 2;
-/// What a prompt token may cost more than in the cheapest size known, as a share of that cost. A
-/// step that can't stay within the bound at this price exceeds the bound: one long step ends sooner
-/// than many short ones, for running answers too.
+/// Maximum extra cost of a prompt token over the cheapest known size, as a fraction. If a step
+/// cannot meet both limits, it exceeds the latency bound: one long step finishes sooner than many
+/// short ones, also for running sequences.
 const WASTE: f64 = 0.5;
 
 /// Learns the cost of steps and bounds the prompt tokens of the next one.
 ///
-/// Sizes are tried from the smallest up: a budget is at most twice the largest size that was
-/// measured. Measurements expire, so a cost that was learnt in an unusual moment does not hold for
-/// ever.
+/// Explores sizes upwards: a budget is at most twice the largest measured size. Measurements
+/// expire, so that a cost learnt under unusual conditions does not persist.
 #[derive(Debug, Clone)]
 pub struct PromptBudget {
-    /// Seconds of steps that only decode, by decodes.
+    /// Seconds of decode-only steps, by number of decodes.
     decodes: CostCurve,
-    /// Seconds by which prompt tokens lengthen a step beside decodes.
+    /// Additional seconds of prompt tokens next to decodes.
     prompts: CostCurve,
-    /// Seconds of steps of prompts alone: what larger sizes cost at most, before they are tried.
+    /// Seconds of prompt-only steps: an upper bound on the cost of larger sizes before they are
+    /// tried.
     alone: CostCurve,
-    /// Mixed steps so far.
+    /// Number of mixed steps so far.
     mixed: u64,
     /// Whether the last step was timed.
     timed: bool,
@@ -50,8 +50,8 @@ impl Default for PromptBudget {
 }
 
 impl PromptBudget {
-    /// Learns from a step of `decodes` and `prompts` tokens that took `seconds`: positive, or 0
-    /// from a backend that measures nothing, whose steps are not bounded.
+    /// Records a step of `decodes` and `prompts` tokens that took `seconds`: positive, or 0 from a
+    /// backend without timing, whose steps are not bounded.
     pub fn observe(&mut self, decodes: u32, prompts: u32, seconds: f64) {
         self.timed = seconds > 0.0 && seconds.is_finite();
         if !self.timed {
@@ -73,9 +73,9 @@ impl PromptBudget {
         }
     }
 
-    /// Prompt tokens of a step with `decodes` decodes, at most `most`. 0 while the cost of the
-    /// decodes alone is unknown: the step measures it. All of `most` without decodes, and where
-    /// steps are not timed.
+    /// Prompt tokens for a step with `decodes` decodes, at most `most`. Returns 0 while the cost of
+    /// the decodes alone is unknown, so that the step measures it. Returns `most` without decodes,
+    /// and if steps are not timed.
     #[must_use]
     pub fn tokens(&self, decodes: u32, most: usize) -> usize {
         if decodes == 0 || !self.timed {
@@ -95,8 +95,8 @@ impl PromptBudget {
         most.min(tokens as usize)
     }
 
-    /// The lowest cost of a prompt token over all measured sizes, mixed or prompt-only. If the
-    /// largest prompt-only size is below half of `most`, the slope's estimate at `most` counts too.
+    /// The lowest cost per prompt token over all measured sizes, mixed or prompt-only. If the
+    /// largest prompt-only size is below half of `most`, the extrapolation to `most` counts too.
     fn cheapest(&self, points: &Points, most: f64) -> f64 {
         let alone = self.alone.points(self.mixed);
         let measured = points.as_slice().iter().chain(alone.as_slice());
@@ -111,8 +111,8 @@ impl PromptBudget {
     }
 }
 
-/// The fewest of 32, 64, 128, ... tokens, at most `end`, that cost little more than `cheapest`
-/// each.
+/// The smallest of 32, 64, 128, ... tokens, at most `end`, whose cost per token is close to
+/// `cheapest`.
 fn fewest(points: &Points, end: f64, cheapest: f64) -> f64 {
     let each = |size: f64| points.of_prompts(size) / size;
     let mut tokens = f64::from(FEWEST);
@@ -129,7 +129,7 @@ mod tests {
 
     const MOST: usize = 8192;
 
-    /// Learns from steps of `decodes` for as long as the budget changes.
+    /// Learns from steps of `decodes` until the budget is stable.
     fn settled(decodes: u32, most: usize, cost: impl Fn(u32, u32) -> f64) -> PromptBudget {
         let mut budget = PromptBudget::default();
         budget.observe(0, 64, cost(0, 64));
@@ -140,7 +140,7 @@ mod tests {
         budget
     }
 
-    /// A device whose steps cost a fixed time with prompts, and each token.
+    /// A device whose steps have a fixed cost for prompts plus a cost per token.
     fn affine(decode: f64, fixed: f64, each: f64) -> impl Fn(u32, u32) -> f64 {
         move |_, tokens| match tokens {
             0 => decode,
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn a_fixed_cost_larger_than_the_bound_is_shared_by_many_tokens() {
-        // Qwen3-0.6B on an H100, steps with prompts launched kernel by kernel.
+        // Qwen3-0.6B on an H100, where steps with prompts launch kernels one by one.
         let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_003));
         assert!(budget.tokens(8, MOST) >= 4096);
-        // The same with a dearer token: half the bytes, four times the arithmetic.
+        // The same with a more expensive token: half the bytes, four times the arithmetic.
         let budget = settled(8, MOST, affine(0.0017, 0.011, 0.000_1));
         let tokens = budget.tokens(8, MOST) as f64;
         assert!((256.0..=2048.0).contains(&tokens), "{tokens}");
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_first_step_of_a_size_may_be_slow() {
-        // Each size captures a graph when it is first met.
+        // Each size captures a graph at its first use.
         let mut seen = std::collections::HashSet::new();
         let plain = affine(0.007, 0.001, 0.000_02);
         let mut budget = PromptBudget::default();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was seen before, 3,000 steps of one device lead to the budget of that device.
+        /// After any history, 3,000 steps of one device lead to that device's budget.
         #[test]
         fn no_history_locks_it_in(
             history in prop::collection::vec((0u32..300, 0u32..9000, 0.0..1.0f64), 0..60),
@@ -260,7 +260,8 @@ mod tests {
             let cheapest = fixed / MOST as f64 + each;
             let waste = |tokens: f64| (fixed / tokens + each) / cheapest;
             let long = cost(8, tokens as u32);
-            // Within the bound, unless tokens would be dear; and no longer than keeps them cheap.
+            // Within the bound, unless tokens would be expensive; and no longer than required to
+            // keep them cheap.
             prop_assert!(
                 long <= bound * 1.01
                     || tokens <= f64::from(2 * FEWEST)

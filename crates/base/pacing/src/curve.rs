@@ -1,8 +1,8 @@
 //! A measured cost curve: seconds as a function of size.
 
-/// Weight of the newest step in an average.
+/// Weight of the newest step in a moving average.
 const FRESH: f64 = 0.25;
-/// Mixed steps after which a class that was not seen again is forgotten, and so measured anew.
+/// Mixed steps after which an unused class expires and is measured again.
 const STALE: u64 = 512;
 /// Size classes: bit lengths of a `u32`.
 const CLASSES: usize = u32::BITS as usize + 1;
@@ -13,7 +13,7 @@ struct Class {
     size: f64,
     seconds: f64,
     steps: u32,
-    /// The mixed step at which it was last seen.
+    /// Mixed step of its last measurement.
     seen: u64,
 }
 
@@ -24,7 +24,7 @@ type Point = (f64, f64);
 #[derive(Debug, Clone)]
 pub(crate) struct CostCurve {
     classes: [Option<Class>; CLASSES],
-    /// Steps of one class before its average counts.
+    /// Steps of a class before its average counts.
     sure: u32,
 }
 
@@ -36,8 +36,8 @@ impl CostCurve {
         }
     }
 
-    /// Adds a measurement. One of less than half the average replaces it, so that an outlier does
-    /// not outlast the next step of its class.
+    /// Adds a measurement. One below half of the average replaces it, so that an outlier does not
+    /// outlast the class's next step.
     pub(crate) fn add(&mut self, size: u32, seconds: f64, now: u64) {
         let class = &mut self.classes[bit_length(size)];
         let size = f64::from(size);
@@ -92,7 +92,7 @@ fn bit_length(number: u32) -> usize {
     (u32::BITS - number.leading_zeros()) as usize
 }
 
-/// The measured points of a curve, and what follows from them for other sizes.
+/// The measured points of a curve, with interpolation.
 #[derive(Debug)]
 pub(crate) struct Points {
     points: [Point; CLASSES],
@@ -104,14 +104,14 @@ impl Points {
         &self.points[..self.count]
     }
 
-    /// The largest measured size; 0 without any.
+    /// The largest measured size; 0 without measurements.
     pub(crate) fn last(&self) -> f64 {
         self.as_slice().last().map_or(0.0, |point| point.0)
     }
 
-    /// Seconds of `size`: linear between points, below the first one as `below` gives them, and
-    /// beyond the last one by the slope before it. With one point the slope is unknown and taken as
-    /// flat, so that a larger size is tried.
+    /// Seconds of `size`: linear between points, `below` before the first one, and extrapolated
+    /// after the last one. With a single point the slope is taken as flat, so that a larger size is
+    /// tried.
     fn at(&self, size: f64, below: fn(Point, f64) -> f64) -> f64 {
         let points = self.as_slice();
         let Some((&first, &last)) = points.first().zip(points.last()) else {
@@ -129,18 +129,18 @@ impl Points {
         }
     }
 
-    /// The cost of a number of decodes: fewer than were ever measured take as long.
+    /// The cost of a number of decodes; below the smallest measured number the cost is constant.
     pub(crate) fn of_decodes(&self, decodes: f64) -> f64 {
         self.at(decodes, |first, _| first.1)
     }
 
-    /// The cost of a number of prompt tokens: fewer than were ever measured are taken to cost in
-    /// proportion, so that a smaller size is tried.
+    /// The cost of a number of prompt tokens; below the smallest measured number the cost is
+    /// proportional, so that a smaller size is tried.
     pub(crate) fn of_prompts(&self, tokens: f64) -> f64 {
         self.at(tokens, |first, size| first.1 * size / first.0)
     }
 
-    /// The most prompt tokens up to `most` that cost at most `seconds`.
+    /// The most prompt tokens, up to `most`, that cost at most `seconds`.
     pub(crate) fn fitting(&self, seconds: f64, most: f64) -> f64 {
         if self.of_prompts(most) <= seconds {
             return most;
@@ -161,7 +161,7 @@ fn between(a: Point, b: Point, size: f64) -> f64 {
     a.1 + (b.1 - a.1) * (size - a.0) / (b.0 - a.0)
 }
 
-/// The size at which the line from `a`, at most `seconds`, to `b`, above them, reaches `seconds`.
+/// Size at which the line from `a` (at most `seconds`) to `b` (above) reaches `seconds`.
 fn crossing(a: Point, b: Point, seconds: f64) -> f64 {
     a.0 + (b.0 - a.0) * (seconds - a.1) / (b.1 - a.1)
 }
