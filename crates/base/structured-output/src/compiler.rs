@@ -15,18 +15,18 @@ use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 use crate::{gbnf, lark, schema, tags};
 
-/// Stack of a thread that compiles: llguidance recurses over chains of rules and `$ref`s, of which
-/// a text of the largest size has tens of thousands. Pages that are not touched take no memory.
+/// Stack size of compile threads: llguidance recurses over chains of rules and `$ref`s, of which a
+/// grammar of maximum size has tens of thousands. Untouched pages take no memory.
 const STACK: usize = 512 << 20;
-/// Most threads that compile, given up ones included.
+/// Maximum compile threads, abandoned ones included.
 const THREADS: usize = 4;
-/// Tokens that a grammar is followed for at once.
+/// Tokens that the probe of a grammar follows.
 const PROBED: usize = 6;
 const PANIC: &str = "it cannot be compiled";
-/// Grammars that are kept.
+/// Capacity of the cache in grammars.
 const KEPT: usize = 16;
 
-/// A grammar that compiles. Clones share it.
+/// A compiled grammar. Clones share it.
 #[derive(Clone)]
 pub struct Compiled {
     lexers: Arc<Lexers>,
@@ -39,7 +39,7 @@ impl Compiled {
         Matcher::new(Arc::clone(&self.lexers), self.eos, ends)
     }
 
-    /// Whether an output may begin with `tokens`, of which `ends` may end it.
+    /// Whether an output may start with `tokens`, which `ends` may end.
     pub fn allows(&self, tokens: &[u32], ends: Vec<u32>) -> bool {
         let mut matcher = self.matcher(ends);
         let mut tokens = tokens.iter();
@@ -50,7 +50,7 @@ impl Compiled {
 type Outcome = Result<Compiled, GrammarError>;
 type Waiter = Box<dyn FnOnce(Outcome) + Send>;
 
-/// A grammar that is compiled, or being compiled.
+/// A cache entry: a compiled grammar, or one in progress.
 enum Entry {
     Done(Outcome),
     Running(Vec<Waiter>),
@@ -58,13 +58,13 @@ enum Entry {
 
 type Cache = VecDeque<(Grammar, Arc<Mutex<Entry>>)>;
 
-/// Compiles grammars for one vocabulary, and keeps the last ones. Requests for one grammar wait for
-/// the same thread.
+/// Compiles grammars for one vocabulary and caches the most recent ones. Concurrent requests for a
+/// grammar share one compilation.
 pub struct Compiler {
     vocabulary: Arc<Vocabulary>,
     kept: Arc<Mutex<Cache>>,
     threads: Arc<AtomicUsize>,
-    /// Bytes of all lexers.
+    /// Total size of all lexers in bytes.
     bytes: Arc<AtomicUsize>,
 }
 
@@ -78,7 +78,7 @@ impl Compiler {
         }
     }
 
-    /// Bytes of all lexers that matchers have, about, as of their last masks.
+    /// Approximate total size of the matchers' lexers in bytes, as of their last masks.
     pub fn lexer_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -87,10 +87,10 @@ impl Compiler {
         &self.vocabulary
     }
 
-    /// Checks that a grammar can honour a schema, without building a matcher.
+    /// Checks that a grammar supports a schema, without building a matcher.
     ///
     /// # Errors
-    /// What is wrong with it; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
+    /// The schema is invalid or unsupported; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
     pub fn check_schema(&self, schema: &str, limit: Duration) -> Result<(), GrammarError> {
         let place = Place::take(&self.threads).ok_or(GrammarError::Busy)?;
         let (send, answer) = mpsc::channel();
@@ -102,7 +102,7 @@ impl Compiler {
             };
             let outcome = catch_unwind(AssertUnwindSafe(read));
             drop(place);
-            // The caller has given up where it took too long.
+            // Fails if the caller has timed out.
             let _ = send.send(outcome.unwrap_or_else(|_| Err(GrammarError::invalid(PANIC))));
         };
         spawned(work)?;
@@ -110,23 +110,24 @@ impl Compiler {
         answer.recv_timeout(limit).map_err(late)?
     }
 
-    /// Compiles `grammar` on its own thread and waits up to `limit`. A slower compilation continues
-    /// and is cached; a grammar that may never finish needs a trial first ([`crate::trial_job`]).
+    /// Compiles `grammar` on a separate thread and waits up to `limit`. A slower compilation
+    /// continues and is cached; a grammar that may never finish requires a trial first
+    /// ([`crate::trial_job`]).
     ///
     /// # Errors
-    /// What is wrong with the grammar; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
+    /// The grammar is invalid or unsupported; [`GrammarError::TooSlow`]; [`GrammarError::Busy`].
     pub fn compile(&self, grammar: &Grammar, limit: Duration) -> Result<Compiled, GrammarError> {
         let (send, answer) = mpsc::channel();
         self.start(grammar, move |outcome| {
-            // The caller has given up where it took too long.
+            // Fails if the caller has timed out.
             let _ = send.send(outcome);
         });
         let late = |_| GrammarError::TooSlow(limit);
         answer.recv_timeout(limit).map_err(late)?
     }
 
-    /// Compiles `grammar` on its own thread and calls `then` there with the outcome. If the outcome
-    /// is cached, or no thread is free, `then` runs on the calling thread.
+    /// Compiles `grammar` on a separate thread and calls `then` there with the outcome. If the
+    /// outcome is cached, or no thread is free, `then` runs on the calling thread.
     pub fn start(&self, grammar: &Grammar, then: impl FnOnce(Outcome) + Send + 'static) {
         let mut kept = lock(&self.kept);
         if let Some(entry) = recent(&mut kept, grammar) {
@@ -154,7 +155,7 @@ impl Compiler {
             let work = || compile(&vocabulary, &grammar, &bytes);
             let outcome = catch_unwind(AssertUnwindSafe(work));
             let outcome = outcome.unwrap_or_else(|_| Err(GrammarError::invalid(PANIC)));
-            // Before the answer: who gets it may compile another one at once.
+            // Before the answer: its receiver may start another compilation at once.
             drop(place);
             finish(&kept, &entry, outcome);
         };
@@ -164,7 +165,7 @@ impl Compiler {
     }
 }
 
-/// The entry of a grammar, which becomes the most recent one.
+/// Looks up a grammar and makes its entry the most recent one.
 fn recent(kept: &mut Cache, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
     let at = kept.iter().position(|(other, _)| other == grammar)?;
     let found = kept.remove(at)?;
@@ -173,27 +174,27 @@ fn recent(kept: &mut Cache, grammar: &Grammar) -> Option<Arc<Mutex<Entry>>> {
     Some(entry)
 }
 
-/// Starts a thread with the stack that a compile needs.
+/// Starts a thread with the stack size for compilation.
 fn spawned(work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GrammarError> {
     let thread = std::thread::Builder::new().name("penstock-schema".into());
     let started = thread.stack_size(STACK).spawn(work);
-    // The moment's fault, not the grammar's.
+    // A transient failure, not a verdict on the grammar.
     started.map_err(|_| GrammarError::Busy)
 }
 
-/// Compiles a grammar on a thread with a large enough stack, and discards the result.
+/// Compiles a grammar on a thread with a large enough stack and discards the result.
 ///
 /// # Errors
-/// [`GrammarError::Busy`] where it was not compiled.
+/// [`GrammarError::Busy`] if no thread could be started.
 pub(crate) fn tried(vocabulary: &Arc<Vocabulary>, grammar: Grammar) -> Result<(), GrammarError> {
     let vocabulary = Arc::clone(vocabulary);
     let work = move || drop(compile(&vocabulary, &grammar, &Arc::default()));
-    // Its panic is the outcome of the compile for use, too.
+    // A panic will recur when the grammar is compiled for use.
     let _ = spawned(work)?.join();
     Ok(())
 }
 
-/// Keeps what compiled, forgets what did not, and answers who waits.
+/// Stores the outcome and calls the waiters. A failure is removed from the cache.
 fn finish(kept: &Mutex<Cache>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
     if outcome.is_err() {
         lock(kept).retain(|(_, other)| !Arc::ptr_eq(other, entry));
@@ -204,7 +205,7 @@ fn finish(kept: &Mutex<Cache>, entry: &Arc<Mutex<Entry>>, outcome: Outcome) {
     }
 }
 
-/// A place among the threads.
+/// A permit to run a compile thread.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -242,8 +243,8 @@ fn compile(vocabulary: &Vocabulary, grammar: &Grammar, bytes: &Arc<AtomicUsize>)
     })
 }
 
-/// Follows the grammar for a few tokens: finds one without any output, and most of those that are
-/// too complex to be followed.
+/// Follows the grammar for a few tokens. Detects grammars without any output and most grammars that
+/// are too complex to follow.
 fn probe(mut inner: Inner) -> Result<(), GrammarError> {
     for step in 0..PROBED {
         let mask = inner.compute_mask_or_eos();
@@ -263,7 +264,7 @@ fn probe(mut inner: Inner) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// The grammar in llguidance's form.
+/// Lowers the grammar to llguidance's form.
 fn lowered(vocabulary: &Vocabulary, grammar: &Grammar) -> Result<TopLevelGrammar, GrammarError> {
     let text = grammar.text.as_str();
     Ok(match grammar.kind {

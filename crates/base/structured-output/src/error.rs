@@ -2,30 +2,31 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Bytes of the reason that are shown: llguidance may repeat the whole grammar.
+/// Maximum length of an error's reason in bytes: llguidance may repeat the whole grammar.
 const MAX_REASON: usize = 300;
-/// Characters of a wrong value that are shown.
+/// Maximum length of an excerpt in characters.
 const MAX_EXCERPT: usize = 60;
 
-/// Why there is no matcher for a grammar.
+/// A failed compilation of a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// The text is wrong, or uses what is not supported.
+    /// The text is invalid, or uses an unsupported feature.
     #[error("{0}")]
     Invalid(String),
     #[error("it takes longer than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
-    /// The process of its trial was ended by its limits.
+    /// The trial's process was killed by its resource limits.
     #[error("it takes too much memory or time to compile")]
     TooLarge,
-    /// Earlier slow grammars have all threads, or no thread could start. No verdict on the grammar.
+    /// Earlier slow grammars occupy all threads, or no thread could be started. Not a verdict on
+    /// the grammar.
     #[error("too many grammars are being compiled")]
     Busy,
     #[error("the model's tokenizer has no bytes for its tokens, so no grammar can be followed")]
     NoBytes,
 }
 
-/// Why a sequence cannot go on: its grammar became too complex, or forbids every token.
+/// A sequence cannot continue: its grammar became too complex, or forbids every token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the grammar cannot be followed: {0}")]
 pub struct MatchError(pub String);
@@ -35,12 +36,13 @@ impl GrammarError {
         Self::Invalid(reason.into())
     }
 
-    /// An error of llguidance about a text of the request, in one line of bounded length.
+    /// Converts an error of llguidance about a text from the request to one line of bounded length.
     pub(crate) fn of(error: &dyn std::fmt::Display) -> Self {
         Self::Invalid(shortened(&reworded(&error.to_string())))
     }
 
-    /// The same about a text that was made here, whose lines mean nothing to who sent the request.
+    /// As [`Self::of`], for a text generated here: line numbers are dropped, because they mean
+    /// nothing to the client.
     pub(crate) fn of_inner(error: &dyn std::fmt::Display) -> Self {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
@@ -50,7 +52,7 @@ impl GrammarError {
         let line = placed.map_or(line, |(_, reason)| reason);
         let schema = line.strip_prefix("failed to compile JSON schema: ");
         let line = schema.unwrap_or(line);
-        // An error of a regular expression comes after a drawing of it.
+        // An error of a regular expression follows a drawing of it.
         let end = text
             .lines()
             .find_map(|line| line.trim().strip_prefix("error: "));
@@ -65,7 +67,7 @@ impl MatchError {
     }
 }
 
-/// The beginning of a value.
+/// The start of a value, for an error message.
 pub(crate) fn excerpt(value: &Value) -> String {
     let mut text = value.to_string();
     if let Some((end, _)) = text.char_indices().nth(MAX_EXCERPT) {
@@ -75,7 +77,7 @@ pub(crate) fn excerpt(value: &Value) -> String {
     text
 }
 
-/// What llguidance calls by names of its own.
+/// Replacements of llguidance's own terms.
 const WORDS: [(&str, &str); 6] = [
     (
         "oneOf constraints are not supported",
@@ -103,7 +105,7 @@ const WORDS: [(&str, &str); 6] = [
     ),
 ];
 
-/// An error in the words of the request's own fields.
+/// Rewrites an error in terms of the request's fields.
 fn reworded(text: &str) -> String {
     if let Some((_, words)) = WORDS.iter().find(|(inner, _)| text.contains(inner)) {
         return (*words).to_owned();
@@ -116,7 +118,7 @@ fn reworded(text: &str) -> String {
     text.replace("Unsatisfiable schema:", "no output matches the schema:")
 }
 
-/// Without llguidance's dump of its state, which has the output.
+/// Removes llguidance's dump of its state, which contains the output, and truncates the text.
 fn shortened(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or(text);
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! GBNF, llama.cpp's grammars (also called EBNF by SGLang and xgrammar), to Lark.
+//! Translates GBNF, llama.cpp's grammars (called EBNF by SGLang and xgrammar), to Lark.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,13 +8,13 @@ use std::str::Chars;
 use crate::error::GrammarError;
 use crate::lark;
 
-/// Whether a grammar is GBNF: Lark's rules have one colon.
+/// Whether a grammar is GBNF: Lark's rules have a single colon.
 pub(crate) fn is_gbnf(text: &str) -> bool {
     let code = |line: &str| line.trim_start().starts_with(|c: char| c.is_alphanumeric());
     text.lines().any(|line| code(line) && line.contains("::="))
 }
 
-/// The Lark text of a GBNF grammar. Rules get new names: case has a meaning in Lark.
+/// Translates a GBNF grammar to Lark. Rules get new names, because case is significant in Lark.
 pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let mut scanner = Scanner {
         rest: text.chars().peekable(),
@@ -49,7 +49,7 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     lark::checked(&out)
 }
 
-/// Names of rules as GBNF and as Lark has them.
+/// Names of rules in GBNF and in Lark.
 #[derive(Default)]
 struct Rules {
     names: HashMap<String, (String, bool)>,
@@ -94,7 +94,7 @@ impl Rules {
 enum Item {
     Name(String),
     Defines,
-    /// What is written as it is.
+    /// Literal text.
     Text(String),
 }
 
@@ -170,7 +170,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// A class of characters as a regular expression, each of them by its number.
+    /// A character class as a regular expression, with each character as its code point.
     fn class(&mut self) -> Result<String, GrammarError> {
         let mut class = String::from("/[");
         if self.rest.next_if_eq(&'^').is_some() {
@@ -210,7 +210,7 @@ impl Scanner<'_> {
             }
         };
         let code: String = self.rest.by_ref().take(digits).collect();
-        // `from_str_radix` takes a sign, too.
+        // `from_str_radix` would also accept a sign.
         let hex = code.chars().all(|c| c.is_ascii_hexdigit()) && code.len() == digits;
         let number = u32::from_str_radix(&code, 16).ok().filter(|_| hex);
         number.and_then(char::from_u32).ok_or_else(|| {

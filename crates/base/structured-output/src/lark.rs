@@ -1,4 +1,4 @@
-//! Texts in llguidance's Lark syntax.
+//! Generates and checks texts in llguidance's Lark syntax.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::error::GrammarError;
 use crate::schema;
 
-/// Deepest nesting of brackets in a grammar: llguidance parses them by recursion.
+/// Maximum nesting of brackets in a grammar: llguidance's parser is recursive.
 const MAX_DEPTH: usize = 200;
 
-/// Lark of a regular expression that the whole output matches.
+/// Lark grammar of a regular expression that matches the whole output.
 pub(crate) fn of_regex(pattern: &str) -> Result<String, GrammarError> {
     let body = unanchored(pattern);
     if body.is_empty() {
@@ -27,7 +27,7 @@ pub(crate) fn regex(pattern: &str) -> String {
     format!("/{}/", regex_to_lark(pattern, ""))
 }
 
-/// The pattern without the anchors that a match of the whole text implies.
+/// The pattern without anchors that a match of the whole text implies.
 pub(crate) fn unanchored(pattern: &str) -> &str {
     let pattern = pattern.strip_prefix('^').unwrap_or(pattern);
     match pattern.strip_suffix('$') {
@@ -36,12 +36,12 @@ pub(crate) fn unanchored(pattern: &str) -> &str {
     }
 }
 
-/// Whether what follows `text` is escaped by it.
+/// Whether `text` ends with an unfinished escape.
 fn ends_escaped(text: &str) -> bool {
     text.bytes().rev().take_while(|&b| b == b'\\').count() % 2 == 1
 }
 
-/// Lark of a JSON list of strings.
+/// Lark grammar of a JSON list of strings.
 pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     let choices: Vec<String> = serde_json::from_str(text)
         .map_err(|e| GrammarError::invalid(format!("choices must be a list of strings: {e}")))?;
@@ -55,7 +55,7 @@ pub(crate) fn of_choice(text: &str) -> Result<String, GrammarError> {
     Ok(format!("start: /{}/", patterns.join("|")))
 }
 
-/// A regular expression of a text: each character by its number.
+/// A regular expression that matches a text, with each character as its code point.
 pub(crate) fn escaped(text: &str) -> String {
     let hex = |c: char| format!("\\x{{{:x}}}", c as u32);
     text.chars().map(hex).collect()
@@ -66,7 +66,7 @@ pub(crate) fn literal(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A Lark text of bounded depth, its schemas in the keywords that are honoured.
+/// Checks the depth of a Lark text and prepares its embedded schemas.
 pub(crate) fn checked(text: &str) -> Result<String, GrammarError> {
     const SCHEMA: &str = "%json";
     check_depth(text)?;
@@ -90,8 +90,8 @@ pub(crate) fn checked(text: &str) -> Result<String, GrammarError> {
     Ok(out)
 }
 
-/// Bytes of the comment, string, expression or special token that a text begins with, in which
-/// `%json` means nothing; else of its first character.
+/// Length in bytes of the comment, string, expression or special token at the start of a text, in
+/// which `%json` has no meaning; otherwise of its first character.
 fn unit(text: &str) -> usize {
     let quoted = |quote: char| {
         let mut escaped = false;
@@ -117,7 +117,7 @@ fn unit(text: &str) -> usize {
     length.unwrap_or(first).max(first)
 }
 
-/// Brackets in strings count too: it is a bound, not a syntax check.
+/// Brackets in strings count too: this is a bound, not a syntax check.
 fn check_depth(text: &str) -> Result<(), GrammarError> {
     let mut depth = 0usize;
     for byte in text.bytes() {

@@ -1,5 +1,6 @@
-//! Lexers of a grammar: automata whose states llguidance finds while outputs are read, up to some
-//! 100 MB of them. Sequences with one grammar share a lexer, so its states are found and held once.
+//! Lexers of a grammar: automata whose states llguidance creates lazily while it reads outputs, up
+//! to some 100 MB. Sequences with one grammar share a lexer, so each state is computed and stored
+//! once.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,31 +9,31 @@ use llguidance::{Matcher as Inner, TokenParser};
 
 use crate::error::MatchError;
 
-/// Bytes of a shared lexer from which on new sequences share a new one.
+/// Size of a shared lexer above which new sequences start a new one.
 const SHARED_BYTES: usize = 32 << 20;
-/// Bytes of all lexers of a vocabulary above which lexers of [`LARGE_BYTES`] are given up.
+/// Total size of a vocabulary's lexers above which lexers over [`LARGE_BYTES`] fail.
 const TOTAL_BYTES: usize = 1 << 30;
 const LARGE_BYTES: usize = 8 << 20;
 
 /// The lexers of one grammar.
 pub(crate) struct Lexers {
-    /// As it was compiled.
+    /// The parser as compiled.
     fresh: Mutex<TokenParser>,
     shared: Mutex<(Inner, Arc<Lexer>)>,
     total: Arc<AtomicUsize>,
 }
 
-/// The lexer of one or several matchers.
+/// A lexer of one or several matchers.
 pub(crate) struct Lexer {
-    /// A parser that only gives access to it.
+    /// A parser that gives access to the lexer and is not used otherwise.
     parser: TokenParser,
-    /// What of its bytes is in `total`.
+    /// Bytes of this lexer already added to `total`.
     counted: Mutex<usize>,
     total: Arc<AtomicUsize>,
 }
 
 impl Lexers {
-    /// The lexers of a parser that has read nothing; `total` counts the bytes of all lexers.
+    /// The lexers of a new parser. `total` counts the bytes of all lexers.
     pub(crate) fn new(fresh: TokenParser, total: &Arc<AtomicUsize>) -> Self {
         let shared = Mutex::new(start(&fresh, total));
         Self {
@@ -42,7 +43,7 @@ impl Lexers {
         }
     }
 
-    /// A matcher whose lexer others share.
+    /// A matcher with a shared lexer.
     pub(crate) fn shared(&self) -> (Inner, Arc<Lexer>) {
         let mut shared = lock(&self.shared);
         if shared.1.failed() || shared.1.bytes() > SHARED_BYTES {
@@ -51,7 +52,7 @@ impl Lexers {
         (shared.0.clone(), Arc::clone(&shared.1))
     }
 
-    /// A matcher with a lexer of its own.
+    /// A matcher with its own lexer.
     pub(crate) fn own(&self) -> (Inner, Arc<Lexer>) {
         start(&lock(&self.fresh), &self.total)
     }
@@ -68,7 +69,7 @@ fn start(fresh: &TokenParser, total: &Arc<AtomicUsize>) -> (Inner, Arc<Lexer>) {
 }
 
 impl Lexer {
-    /// Whether it has met one of its bounds. It reads nothing rightly then.
+    /// Whether the lexer has exceeded one of its bounds. Its results are then invalid.
     pub(crate) fn failed(&self) -> bool {
         self.parser.parser.get_error().is_some()
     }
@@ -77,10 +78,10 @@ impl Lexer {
         self.parser.parser.lexer_stats().num_bytes
     }
 
-    /// Counts its states.
+    /// Updates the total size.
     ///
     /// # Errors
-    /// It is large, and all lexers together are too large.
+    /// This lexer is large and the total exceeds its bound.
     pub(crate) fn count(&self) -> Result<(), MatchError> {
         let (now, mut counted) = (self.bytes(), lock(&self.counted));
         let before = std::mem::replace(&mut *counted, now);
@@ -116,8 +117,8 @@ mod tests {
     use crate::vocabulary::Vocabulary;
     use llguidance::api::TopLevelGrammar;
 
-    /// The end, and all texts of `a` and `b` up to seven letters: more texts than patterns, so that
-    /// an output finds states all the time.
+    /// The end token, and all texts of `a` and `b` up to seven letters: more texts than patterns,
+    /// so that an output keeps creating states.
     fn lexers(total: &Arc<AtomicUsize>) -> (Arc<Lexers>, usize) {
         let texts = (1..8).flat_map(|length| (0..1 << length).map(move |bits| (length, bits)));
         let letters = |(length, bits): (u32, u32)| {
@@ -133,7 +134,7 @@ mod tests {
         (Arc::new(Lexers::new(parser.unwrap(), total)), size)
     }
 
-    /// Reads up to `most` pseudo-random tokens, or up to the first error of the matcher.
+    /// Reads up to `most` pseudo-random tokens, or up to the matcher's first error.
     fn read(matcher: &mut Matcher, size: usize, most: usize) -> Result<(), MatchError> {
         let mut state = 1u64;
         for _ in 0..most {
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn large_lexers_end_their_outputs_where_all_together_are_too_large() {
-        // What the lexers of other grammars hold.
+        // Size of the lexers of other grammars.
         let total = Arc::new(AtomicUsize::new(TOTAL_BYTES));
         let (lexers, size) = lexers(&total);
         let matcher = || Matcher::new(Arc::clone(&lexers), 0, vec![0]);
@@ -157,7 +158,7 @@ mod tests {
         let mut large = matcher();
         let error = read(&mut large, size, 100_000).unwrap_err();
         assert!(error.0.contains("too much memory"), "{error:?}");
-        // The others go on, with lexers of their own.
+        // The others continue with their own lexers.
         for _ in 0..20 {
             small.mask().unwrap();
             assert!(small.accept(1).unwrap());

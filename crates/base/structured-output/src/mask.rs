@@ -1,4 +1,4 @@
-/// The tokens that may follow: one bit for each id of the vocabulary.
+/// The set of allowed next tokens: one bit per id of the vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
     words: Vec<u32>,
@@ -25,24 +25,25 @@ impl Mask {
         }
     }
 
-    /// Bits of the tokens, 32 in each word from the lowest on.
+    /// Bits of the tokens, 32 per word, lowest bit first.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Whether `token` may follow; an id outside the vocabulary may not.
+    /// Whether `token` is allowed; ids outside the vocabulary are not.
     pub fn allows(&self, token: u32) -> bool {
         let word = self.words.get(token as usize / 32).copied();
         word.unwrap_or(0) & (1 << (token % 32)) != 0
     }
 
-    /// The lowest token that may follow.
+    /// The lowest allowed token.
     pub fn first(&self) -> Option<u32> {
         let word = self.words.iter().position(|&word| word != 0)?;
         Some(32 * word as u32 + self.words[word].trailing_zeros())
     }
 
-    /// Makes the logits of all other tokens negative infinity; whether a token is left.
+    /// Sets the logits of all other tokens to negative infinity. Returns whether any token is
+    /// allowed.
     pub fn apply(&self, logits: &mut [f32]) -> bool {
         let mut left = false;
         let words = self.words.iter().copied().chain(std::iter::repeat(0));

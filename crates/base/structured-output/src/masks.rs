@@ -1,9 +1,9 @@
-//! Grammars of the sequences: compiled, and their masks computed, on threads of their own while the
-//! forward pass runs.
+//! Background computation of grammar masks: threads compile the sequences' grammars and compute
+//! their masks while the forward pass runs.
 //!
-//! The mask after a token is asked for when that token is drawn, so it is there before the next row
-//! of logits unless the grammar is much slower than the model. A row waits for its mask a little,
-//! and is not drawn then: no other row waits for a grammar.
+//! The mask after a token is requested when that token is sampled, so it is ready before the next
+//! row of logits unless the grammar is much slower than the model. A row waits for its mask for a
+//! short time and is then skipped, so that other rows are not delayed by a grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,16 +20,17 @@ use crate::mask::Mask;
 use crate::matcher::Matcher;
 use crate::vocabulary::Vocabulary;
 
-/// Time to compile a grammar. The front door has compiled it before: this is for a busy machine.
+/// Timeout for compiling a grammar. Generous, because the front door has already compiled it: only
+/// a busy machine takes longer.
 const COMPILE_LIMIT: Duration = Duration::from_secs(60);
-/// Stack of a thread that computes masks: llguidance recurses over nested expressions.
+/// Stack size of mask threads: llguidance recurses over nested expressions.
 const STACK: usize = 64 << 20;
 const MOST_THREADS: usize = 4;
 
-/// Why a grammar cannot be followed.
+/// Reason of a grammar's failure.
 type Reason = String;
 
-/// The threads, started with the first grammar.
+/// The background threads, started with the first grammar.
 pub struct Grammars {
     shared: Arc<Shared>,
     threads: usize,
@@ -37,13 +38,13 @@ pub struct Grammars {
 }
 
 struct Shared {
-    /// The checkpoint, which has the tokenizer.
+    /// Path of the checkpoint, which contains the tokenizer.
     path: PathBuf,
     compiler: OnceLock<Result<Compiler, Reason>>,
     cost: Cost,
 }
 
-/// What masks have cost since it was taken last.
+/// Cost of masks since it was last taken.
 #[derive(Default)]
 struct Cost {
     masks: AtomicU32,
@@ -51,7 +52,7 @@ struct Cost {
     waiting_ns: AtomicU64,
 }
 
-/// The grammar of one sequence, and the masks of its next rows.
+/// The grammar of one sequence and the masks of its next rows.
 pub struct Constraint {
     shared: Arc<Shared>,
     jobs: mpsc::Sender<Arc<Constraint>>,
@@ -62,35 +63,35 @@ pub struct Constraint {
     changed: Condvar,
 }
 
-/// What a row finds.
+/// Result of a row's request for a mask.
 pub enum RowMask {
-    /// Its mask; `None` after a draft that the grammar forbids.
+    /// The row's mask; `None` after a draft that the grammar forbids.
     Mask(Option<Mask>),
     Late,
-    /// The grammar cannot be followed.
+    /// The grammar failed.
     Failed,
 }
 
 #[derive(Default)]
 struct State {
     compiled: bool,
-    /// `None` while a thread reads with it.
+    /// `None` while a thread uses the reader.
     reader: Option<Reader>,
-    /// Whether a thread compiles the grammar, or reads.
+    /// Whether a thread is compiling the grammar or reading.
     busy: bool,
-    /// Tokens of the output that the reader has not got.
+    /// Output tokens that the reader has not yet read.
     behind: Vec<u32>,
-    /// How often it got some.
+    /// Number of calls that added output tokens.
     accepted: u64,
-    /// Drafts that follow them in the plan.
+    /// Drafts after the output in the next plan.
     drafts: Vec<u32>,
-    /// The mask before each of `drafts` and the one after, as far as they are computed; `None`
-    /// after a draft that the grammar forbids: that row counts for nothing.
+    /// Computed masks: before each of `drafts`, and after the last. `None` after a draft that the
+    /// grammar forbids; that row is discarded.
     masks: Vec<Option<Mask>>,
     failed: bool,
 }
 
-/// A matcher, and the drafts that it has read behind the output.
+/// A matcher, and the drafts that it has read after the output.
 struct Reader {
     matcher: Matcher,
     drafts: Vec<u32>,
@@ -98,7 +99,7 @@ struct Reader {
 
 enum Task {
     Read(Vec<u32>),
-    /// The mask after these drafts, valid while `accepted` is unchanged.
+    /// Compute the mask after these drafts; valid while `accepted` is unchanged.
     Mask {
         drafts: Vec<u32>,
         accepted: u64,
@@ -106,7 +107,8 @@ enum Task {
 }
 
 impl Grammars {
-    /// `path` is the checkpoint, which has the tokenizer; `threads` are those that compute.
+    /// `path` is the checkpoint, which contains the tokenizer; `threads` is the number of compute
+    /// threads.
     pub fn new(path: PathBuf, threads: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -119,7 +121,7 @@ impl Grammars {
         }
     }
 
-    /// A sequence with a grammar whose `output` is known already; `ends` are the tokens that may
+    /// Starts a sequence with a grammar and the existing `output`. `ends` are the tokens that may
     /// end it.
     pub fn start(&self, grammar: Grammar, ends: &[u32], output: &[i32]) -> Arc<Constraint> {
         let constraint = Arc::new(Constraint {
@@ -136,7 +138,7 @@ impl Grammars {
         constraint
     }
 
-    /// The cost of masks since the last call.
+    /// The cost of masks since the previous call.
     pub fn take_cost(&self) -> MaskCost {
         let cost = &self.shared.cost;
         let seconds = |ns: &AtomicU64| ns.swap(0, Ordering::Relaxed) as f64 * 1e-9;
@@ -151,7 +153,7 @@ impl Grammars {
         self.jobs.get_or_init(|| self.start_threads())
     }
 
-    /// They end when the last job is done and the sender gone.
+    /// The threads exit when the queue is empty and the sender is dropped.
     fn start_threads(&self) -> mpsc::Sender<Arc<Constraint>> {
         let (send, jobs) = mpsc::channel::<Arc<Constraint>>();
         let jobs = Arc::new(Mutex::new(jobs));
@@ -163,7 +165,7 @@ impl Grammars {
                 }
             };
             let thread = std::thread::Builder::new().name(format!("penstock-mask{i}"));
-            // Without any, the channel is closed and sequences with a grammar fail.
+            // If no thread starts, the channel is closed and sequences with a grammar fail.
             let _ = thread.stack_size(STACK).spawn(work);
         }
         send
@@ -195,7 +197,7 @@ fn compiler_of(path: &Path) -> Result<Compiler, Reason> {
 }
 
 impl Constraint {
-    /// Takes in tokens of the output; the next masks are for the row after them.
+    /// Appends output tokens; the next masks are for the row after them.
     pub fn accept(&self, tokens: &[i32]) {
         let mut state = self.lock();
         let tokens = tokens.iter().map(|&token| token as u32);
@@ -205,14 +207,14 @@ impl Constraint {
         state.masks.clear();
     }
 
-    /// Notes the drafts of the next step.
+    /// Sets the drafts of the next step.
     pub fn expect(&self, drafts: &[i32]) {
         let mut state = self.lock();
         state.drafts = drafts.iter().map(|&token| token as u32).collect();
         state.masks.truncate(1);
     }
 
-    /// Has the masks that are missing computed.
+    /// Queues the computation of missing masks.
     pub fn queue(self: &Arc<Self>) {
         if self.jobs.send(Arc::clone(self)).is_err() {
             self.fail();
@@ -233,7 +235,7 @@ impl Constraint {
             None if !state.compiled && self.since.elapsed() > COMPILE_LIMIT => RowMask::Failed,
             None => {
                 drop(state);
-                // It had no place to be compiled, perhaps.
+                // Retry: the compilation may have found no free thread.
                 self.queue();
                 RowMask::Late
             }
@@ -247,8 +249,7 @@ impl Constraint {
         }
     }
 
-    /// Computes the missing masks, on one thread at a time; it also picks up tasks that arrive
-    /// meanwhile.
+    /// Computes missing masks, in one thread at a time, including tasks that arrive meanwhile.
     fn advance(self: &Arc<Self>) -> Result<(), Reason> {
         let mut state = self.lock();
         if state.busy || state.failed {
@@ -287,7 +288,7 @@ impl Constraint {
                     state.compiled = true;
                     state.reader = Some(Reader::new(matcher));
                 }
-                // The row that is late has it tried again.
+                // Retried when the late row queues the constraint again.
                 Err(GrammarError::Busy) => return,
                 Err(_) => state.failed = true,
             }
@@ -322,7 +323,7 @@ impl State {
         Some(Task::Mask { drafts, accepted })
     }
 
-    /// Takes a mask unless it was computed for others than the present tokens.
+    /// Stores a mask unless the tokens have changed since its computation started.
     fn put(&mut self, mask: Option<Mask>, drafts: &[u32], accepted: u64) {
         let same = self.accepted == accepted && self.drafts.starts_with(drafts);
         if same && self.masks.len() == drafts.len() {
@@ -349,7 +350,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The mask after `drafts`; `None` where the grammar forbids one of them.
+    /// The mask after `drafts`; `None` if the grammar forbids one of them.
     fn mask(&mut self, drafts: &[u32], cost: &Cost) -> Result<Option<Mask>, Reason> {
         let pairs = self.drafts.iter().zip(drafts);
         self.keep(pairs.take_while(|(a, b)| a == b).count())?;
@@ -366,7 +367,7 @@ impl Reader {
         Ok(Some(mask))
     }
 
-    /// Takes back all drafts but the first `count`.
+    /// Rolls back all drafts except the first `count`.
     fn keep(&mut self, count: usize) -> Result<(), Reason> {
         let back = self.drafts.len() - count;
         self.drafts.truncate(count);

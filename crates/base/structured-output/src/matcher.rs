@@ -6,24 +6,25 @@ use crate::error::MatchError;
 use crate::lexer::{Lexer, Lexers};
 use crate::mask::Mask;
 
-/// Where one sequence is in its grammar.
+/// State of one sequence in its grammar.
 ///
-/// End tokens are not part of a grammar: they may follow exactly where the output so far is whole.
+/// End tokens are not part of a grammar: they are allowed exactly where the output so far is
+/// complete.
 ///
-/// It shares a lexer with other sequences. Where that lexer meets a bound, for which another output
-/// may be the reason, the sequence reads its output again with a lexer of its own: so what ends it
-/// is its own output.
+/// Sequences share a lexer. If the lexer exceeds a bound, possibly because of another sequence's
+/// output, the sequence reads its output again with its own lexer. Only its own output can thus end
+/// it.
 pub struct Matcher {
     inner: Inner,
     lexer: Arc<Lexer>,
     lexers: Arc<Lexers>,
-    /// Whether the lexer is no other sequence's.
+    /// Whether the lexer is not shared.
     own: bool,
     eos: u32,
     ends: Vec<u32>,
-    /// Tokens taken in before the output was whole and ended.
+    /// Accepted tokens before the first end token.
     taken: Vec<u32>,
-    /// Tokens taken in after that, the first of them an end token.
+    /// Number of accepted tokens from the first end token on.
     after: usize,
 }
 
@@ -42,10 +43,10 @@ impl Matcher {
         }
     }
 
-    /// The tokens that may follow: at least one.
+    /// The allowed next tokens, at least one.
     ///
     /// # Errors
-    /// The grammar has become too complex, or leaves no token.
+    /// The grammar became too complex, or allows no token.
     pub fn mask(&mut self) -> Result<Mask, MatchError> {
         self.guarded(|this| {
             let mask = this.next_mask()?;
@@ -59,7 +60,7 @@ impl Matcher {
         }
         let words = self.inner.compute_mask();
         let words = match words {
-            // It can be found only now that nothing may follow.
+            // llguidance may detect only here that nothing may follow.
             Err(_) if self.inner.stop_reason() == StopReason::NoExtensionBias => {
                 return self.only_ends();
             }
@@ -73,10 +74,11 @@ impl Matcher {
         Ok(mask)
     }
 
-    /// Takes in a token of the output; whether it may follow. One that may not changes nothing.
+    /// Accepts a token of the output. Returns false, and changes nothing, if the token is not
+    /// allowed.
     ///
     /// # Errors
-    /// The grammar has become too complex.
+    /// The grammar became too complex.
     pub fn accept(&mut self, token: u32) -> Result<bool, MatchError> {
         let before = self.after;
         let follows = self.guarded(|this| {
@@ -102,7 +104,7 @@ impl Matcher {
         Ok(taken)
     }
 
-    /// Takes back the last `tokens` that were accepted.
+    /// Rolls back the last `tokens` accepted tokens.
     ///
     /// # Errors
     /// Fewer than `tokens` tokens were accepted.
@@ -118,12 +120,12 @@ impl Matcher {
     /// Whether the output may end here.
     ///
     /// # Errors
-    /// The grammar has become too complex.
+    /// The grammar became too complex.
     pub fn is_whole(&mut self) -> Result<bool, MatchError> {
         self.guarded(|this| Ok(this.after > 0 || this.accepting()?))
     }
 
-    /// Does `work`, again with a lexer of its own where the shared one has met a bound.
+    /// Runs `work`; if the shared lexer has exceeded a bound, runs it again with a separate lexer.
     fn guarded<T>(
         &mut self,
         work: impl Fn(&mut Self) -> Result<T, MatchError>,
@@ -136,7 +138,7 @@ impl Matcher {
         work(self)
     }
 
-    /// Reads the output so far with a lexer of its own.
+    /// Switches to a separate lexer and reads the output so far.
     fn leave(&mut self) -> Result<(), MatchError> {
         (self.inner, self.lexer) = self.lexers.own();
         self.own = true;
@@ -155,7 +157,7 @@ impl Matcher {
         Ok(self.stopped()? || self.inner.is_accepting().map_err(|e| MatchError::of(&e))?)
     }
 
-    /// Whether nothing but an end can follow.
+    /// Whether only an end token may follow.
     fn stopped(&self) -> Result<bool, MatchError> {
         match self.inner.get_error() {
             Some(error) => Err(MatchError::of(&error)),

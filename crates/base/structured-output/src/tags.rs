@@ -1,4 +1,4 @@
-//! Structural tags: free text with constrained parts, in vLLM's older form and in xgrammar's.
+//! Structural tags: free text with constrained parts, in vLLM's older format and in xgrammar's.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use crate::error::{GrammarError, excerpt};
 use crate::{gbnf, lark, schema};
 
-/// Deepest nesting of formats.
+/// Maximum nesting of formats.
 const MAX_DEPTH: usize = 32;
 const TEXT: &str = r"/(.|\n)*/";
 
 type Result<T> = std::result::Result<T, GrammarError>;
 type Object = Map<String, Value>;
 
-/// The Lark text of a structural tag. `special` are the texts of special tokens, longest first.
+/// Translates a structural tag to Lark. `special` has the texts of special tokens, longest first.
 pub(crate) fn to_lark(text: &str, special: &[(String, u32)]) -> Result<String> {
     let tag: Object = serde_json::from_str(text).map_err(|e| {
         GrammarError::invalid(format!("a structural tag must be a JSON object: {e}"))
@@ -32,7 +32,7 @@ pub(crate) fn to_lark(text: &str, special: &[(String, u32)]) -> Result<String> {
     Ok(format!("start: {start}\n{}", writer.rules))
 }
 
-/// vLLM's `structures` and `triggers` as xgrammar's `triggered_tags`.
+/// Converts vLLM's `structures` and `triggers` to xgrammar's `triggered_tags`.
 fn of_structures(tag: &Object) -> Result<Value> {
     let tags = list(tag, "structures")?.iter().map(|structure| {
         let structure = object(structure)?;
@@ -54,7 +54,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Adds a rule; its name.
+    /// Adds a rule and returns its name.
     fn rule(&mut self, options: &str, body: &str) -> String {
         self.count += 1;
         let name = format!("rule_{}", self.count);
@@ -62,7 +62,7 @@ impl Writer<'_> {
         name
     }
 
-    /// Adds a terminal; its name.
+    /// Adds a terminal and returns its name.
     fn terminal(&mut self, body: &str) -> String {
         self.count += 1;
         let name = format!("TEXT_{}", self.count);
@@ -70,7 +70,7 @@ impl Writer<'_> {
         name
     }
 
-    /// The expression of a format.
+    /// Expression of a format.
     fn format(&mut self, format: &Value, depth: usize) -> Result<String> {
         let format = object(format)?;
         if depth == 0 {
@@ -131,7 +131,7 @@ impl Writer<'_> {
         Ok(out)
     }
 
-    /// A tag whose begin is written up to and with `trigger` already.
+    /// A tag whose begin has been emitted up to the end of `trigger`.
     fn tag(&mut self, tag: &Object, trigger: &str, depth: usize) -> Result<String> {
         let begin = string(tag, "begin")?;
         let begin = self.literal(begin.strip_prefix(trigger).unwrap_or(begin));
@@ -151,7 +151,7 @@ impl Writer<'_> {
         Ok(format!("({begin} {content} ({}))", ends.join(" | ")))
     }
 
-    /// Any text up to and with the first of `ends`.
+    /// Any text up to and including the first of `ends`.
     fn until(&mut self, ends: &[&str]) -> Result<String> {
         let mut options = Vec::new();
         let (special, plain): (Vec<&str>, Vec<&str>) =
@@ -170,7 +170,7 @@ impl Writer<'_> {
         Ok(format!("({})", options.join(" | ")))
     }
 
-    /// Any text, then a tag at each trigger.
+    /// Any text, with a tag at each trigger.
     fn triggered(&mut self, format: &Object, depth: usize) -> Result<String> {
         let names = [
             "type",
@@ -258,7 +258,7 @@ impl Writer<'_> {
         })
     }
 
-    /// A text as strings and special tokens.
+    /// A text as a sequence of strings and special tokens.
     fn literal(&self, text: &str) -> String {
         let (mut out, mut plain, mut rest) = (Vec::new(), String::new(), text);
         while let Some(first) = rest.chars().next() {
@@ -283,7 +283,7 @@ impl Writer<'_> {
         out.join(" ")
     }
 
-    /// The token whose text is `text`, when it is a special one.
+    /// Id of the special token with the text `text`.
     fn special_id(&self, text: &str) -> Option<u32> {
         self.special
             .iter()
@@ -292,7 +292,7 @@ impl Writer<'_> {
     }
 }
 
-/// A regular expression of one of `texts`.
+/// A regular expression that matches one of `texts`.
 fn alternatives(texts: &[&str]) -> String {
     let escaped: Vec<String> = texts.iter().map(|text| lark::escaped(text)).collect();
     escaped.join("|")
@@ -329,7 +329,7 @@ fn flag(object: &Object, name: &str) -> Result<bool> {
     }
 }
 
-/// Refuses members that would constrain further.
+/// Refuses unknown members, which would add constraints.
 fn no_other(object: &Object, known: &[&str]) -> Result<()> {
     let other = object.iter().find(|(name, value)| {
         let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
@@ -343,7 +343,7 @@ fn no_other(object: &Object, known: &[&str]) -> Result<()> {
     }
 }
 
-/// The error of a member that is missing, or of another kind than `expected`.
+/// Error about a member that is missing or of a kind other than `expected`.
 fn mistyped(name: &str, expected: &str, found: Option<&Value>) -> GrammarError {
     let found = found.map_or_else(|| "nothing".to_owned(), excerpt);
     GrammarError::Invalid(format!("{name} must be {expected}, got {found}"))

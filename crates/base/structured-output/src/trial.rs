@@ -1,4 +1,4 @@
-//! Trials: a separate process compiles a request's grammar first, because a compilation inside this
+//! Trials: a separate process compiles a request's grammar first, because a compilation in this
 //! process cannot be interrupted. Grammars with few and small parts need no trial.
 
 use std::sync::Arc;
@@ -11,30 +11,31 @@ use crate::compiler::{self, Compiler};
 use crate::error::GrammarError;
 use crate::vocabulary::Vocabulary;
 
-/// Bytes of a small schema and of a small expression.
+/// Maximum size of a small schema in bytes.
 const SMALL_SCHEMA: usize = 16 << 10;
+/// Maximum size of a small expression in bytes.
 const SMALL_TEXT: usize = 256;
-/// Counts of a small schema.
+/// Maximum count in a small schema.
 const SMALL_COUNT: u64 = 1_000;
 const TOKENS: usize = 256;
-/// Outcomes.
+/// Outcomes of a trial.
 const TRIED: &str = "ended";
 const NOT_TRIED: &str = "not compiled";
 
-/// What the other process needs of the vocabulary is its size and its special tokens: all others
-/// can be the bytes.
+/// A trial's input. Of the vocabulary it contains the size and the special tokens only; single
+/// bytes can replace all other tokens.
 #[derive(Serialize, Deserialize)]
 struct Job {
-    /// Kinds and texts.
+    /// Kind and text of each grammar.
     grammars: Vec<(u8, String)>,
     tokens: usize,
     special: Vec<(String, u32)>,
 }
 
-/// The job that tries grammars in another process, for [`run_trial`].
+/// The job for [`run_trial`] in another process.
 ///
 /// # Errors
-/// None that depends on the grammars.
+/// Never depends on the grammars.
 pub fn trial_job(compiler: &Compiler, grammars: &[Grammar]) -> Result<String, GrammarError> {
     let vocabulary = compiler.vocabulary();
     let job = Job {
@@ -48,10 +49,11 @@ pub fn trial_job(compiler: &Compiler, grammars: &[Grammar]) -> Result<String, Gr
     serde_json::to_string(&job).map_err(|e| GrammarError::of(&e))
 }
 
-/// Compiles the grammars of a job. What is wrong with one is found where it is compiled for use.
+/// Compiles the grammars of a job. Invalid grammars are reported later, when they are compiled for
+/// use.
 ///
 /// # Errors
-/// What is no job.
+/// The text is not a valid job.
 pub fn run_trial(job: &str) -> Result<String, GrammarError> {
     let job: Job = serde_json::from_str(job).map_err(|e| GrammarError::of(&e))?;
     let last = job.special.iter().map(|(_, id)| *id as usize + 1).max();
@@ -77,10 +79,10 @@ pub fn run_trial(job: &str) -> Result<String, GrammarError> {
     Ok(TRIED.to_owned())
 }
 
-/// The verdict by an outcome of [`run_trial`], which is `None` where its process was ended.
+/// Converts an outcome of [`run_trial`] to a verdict; `None` means that its process was killed.
 ///
 /// # Errors
-/// [`GrammarError::TooLarge`]; [`GrammarError::Busy`] where they were not compiled.
+/// [`GrammarError::TooLarge`]; [`GrammarError::Busy`] if the grammars were not compiled.
 pub fn trial_verdict(outcome: Option<&str>) -> Result<(), GrammarError> {
     match outcome.map(str::trim) {
         Some(TRIED) => Ok(()),
@@ -89,7 +91,7 @@ pub fn trial_verdict(outcome: Option<&str>) -> Result<(), GrammarError> {
     }
 }
 
-/// Whether a grammar compiles in milliseconds, by the kind and size of its parts.
+/// Whether a grammar compiles in milliseconds, judged by the kind and size of its parts.
 pub fn is_small(grammar: &Grammar) -> bool {
     let text = grammar.text.as_str();
     let value = || serde_json::from_str::<Value>(text).ok();
@@ -106,12 +108,12 @@ pub fn is_small(grammar: &Grammar) -> bool {
     }
 }
 
-/// A short text without counts, intersections, complements and embedded grammars.
+/// A short text without counts, intersections, complements or embedded grammars.
 fn expression(text: &str) -> bool {
     text.len() <= SMALL_TEXT && !text.contains(['{', '&', '~', '%'])
 }
 
-/// A format, or what holds formats.
+/// A format, or a container of formats.
 fn format(value: &Value) -> bool {
     match value {
         Value::Object(members) => members.iter().all(|(name, value)| match name.as_str() {
@@ -124,8 +126,8 @@ fn format(value: &Value) -> bool {
     }
 }
 
-/// A schema that is compiled part by part: nothing is merged, and no automaton is larger than its
-/// text by more than the counts in it.
+/// A schema whose parts compile independently: nothing is merged, and no automaton exceeds its text
+/// by more than the counts in it.
 fn schema(schema: &Value) -> bool {
     match schema {
         Value::Object(members) => {
@@ -158,7 +160,7 @@ fn member(name: &str, value: &Value) -> bool {
     }
 }
 
-/// A short pattern, the counts of which are small together.
+/// A short pattern with small counts.
 fn pattern(text: &str) -> bool {
     let counts = text.split('{').skip(1).map(|rest| {
         let counted = rest.split('}').next().unwrap_or_default();
@@ -248,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_cannot_start_says_nothing_of_a_grammar() {
-        // Less than the stack of the thread.
+        // Less than the thread's stack size.
         let script = "ulimit -v 400000; exec \"$0\" --ignored --nocapture without_threads";
         let program = std::env::current_exe().unwrap();
         let output = std::process::Command::new("/bin/sh")

@@ -8,8 +8,8 @@ use penstock_tokenizer::Tokenizer;
 
 use crate::error::GrammarError;
 
-/// Bounds of a grammar and of what it costs to follow it: llguidance's defaults, but for states
-/// (about 2 kB each) and without a grammar's text in errors.
+/// Bounds on the size of a grammar and the cost of matching: llguidance's defaults, except for
+/// lexer states (about 2 kB each), and without the grammar's text in errors.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_lexer_states: 50_000,
@@ -19,21 +19,21 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// The bytes of a model's tokens, as a trie: takes some tenths of a second to build.
+/// The bytes of a model's tokens, as a trie. Takes some tenths of a second to build.
 pub struct Vocabulary {
     factory: ParserFactory,
-    /// A token behind the model's, because the trie needs one: matchers know what ends their
-    /// sequences.
+    /// An end token after the model's tokens, required by the trie. Matchers have their sequences'
+    /// real end tokens.
     pub(crate) eos: u32,
     /// Texts of special tokens, longest first.
     pub(crate) special: Vec<(String, u32)>,
 }
 
 impl Vocabulary {
-    /// Reads the tokens of a tokenizer.
+    /// Builds the vocabulary of a tokenizer.
     ///
     /// # Errors
-    /// [`GrammarError::NoBytes`] where text is not the concatenation of its tokens' bytes.
+    /// [`GrammarError::NoBytes`] if text is not the concatenation of its tokens' bytes.
     pub fn new(tokenizer: &Tokenizer) -> Result<Self, GrammarError> {
         if !tokenizer.is_bytes() {
             return Err(GrammarError::NoBytes);
@@ -51,11 +51,11 @@ impl Vocabulary {
         Self::of_tokens(words, special)
     }
 
-    /// The same from the bytes of each token, and the texts and ids of special ones, which stand
-    /// for no text.
+    /// As [`Self::new`], from the bytes of each token, and the texts and ids of special tokens,
+    /// which do not represent text.
     ///
     /// # Errors
-    /// None that depends on the input.
+    /// Never depends on the input.
     pub fn of_tokens(
         mut words: Vec<Vec<u8>>,
         mut special: Vec<(String, u32)>,
@@ -85,7 +85,7 @@ impl Vocabulary {
         })
     }
 
-    /// `own`: the request wrote the grammar's text, so errors keep its lines.
+    /// `own`: the request contains the grammar's text, so errors keep its line numbers.
     pub(crate) fn parser(
         &self,
         grammar: TopLevelGrammar,

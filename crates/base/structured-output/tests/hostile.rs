@@ -1,5 +1,5 @@
-//! Schemas and structural tags of any kind: each compiles or is an error, always leaves a token,
-//! and what ends under a schema is JSON.
+//! Arbitrary schemas and structural tags: each compiles or is an error, always allows a token, and
+//! a complete output of a schema is JSON.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const END: u32 = 0;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The end token and each printable character.
+/// The end token and all printable characters.
 fn tokens() -> Vec<Vec<u8>> {
     let characters = (b' '..=b'~').map(|byte| vec![byte]);
     [b"<end>".to_vec()]
@@ -31,12 +31,12 @@ fn compiled(kind: GrammarKind, value: &Value) -> Option<Matcher> {
     Some(compiled.matcher(vec![END]))
 }
 
-/// Follows a path through the masks; the text, when it came to its end.
+/// Follows a path through the masks. Returns the text if it is complete.
 fn walked(mut matcher: Matcher, path: &[Index]) -> Option<String> {
     let tokens = tokens();
     let mut text = Vec::new();
     for choice in path {
-        // An error is a bound of the matcher that was met.
+        // An error means that the matcher exceeded a bound.
         let mask = matcher.mask().ok()?;
         let allowed: Vec<u32> = (0..tokens.len() as u32)
             .filter(|id| mask.allows(*id))
@@ -112,7 +112,7 @@ fn schema() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A structural tag in either form, with parts that do not fit.
+/// A structural tag in either format, with invalid parts.
 fn tag() -> impl Strategy<Value = Value> {
     let text = || "[<a/>]{0,4}";
     prop_oneof![
@@ -142,7 +142,7 @@ proptest! {
         if let Some(matcher) = compiled(GrammarKind::JsonSchema, &schema)
             && let Some(text) = walked(matcher, &path)
         {
-            // JSON has numbers that no f64 holds, such as 1E310: the text is read, not its values.
+            // JSON has numbers beyond f64, such as 1E310: check the text, not its values.
             let read = serde_json::from_str::<&RawValue>(&text);
             prop_assert!(read.is_ok(), "{text:?} under {schema}");
         }

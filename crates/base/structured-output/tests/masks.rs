@@ -1,4 +1,4 @@
-//! Masks against an independent oracle: the automata of the crate `regex-automata`.
+//! Masks compared with an independent oracle: the automata of the crate `regex-automata`.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ const END: u32 = 0;
 const OTHER_END: u32 = 1;
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// End tokens, and all texts of one or two of a few characters.
+/// End tokens, and all texts of one or two out of a few characters.
 fn tokens() -> Vec<Vec<u8>> {
     let letters = ["a", "b", "c", "1", "2", "-", " ", "\"", "\\", "é"];
     let mut tokens = vec![b"<end>".to_vec(), b"<other>".to_vec()];
@@ -24,7 +24,7 @@ fn tokens() -> Vec<Vec<u8>> {
     for first in letters {
         tokens.extend(letters.iter().map(|l| format!("{first}{l}").into_bytes()));
     }
-    // The bytes of é on their own.
+    // The single bytes of é.
     tokens.extend([vec![0xc3], vec![0xa9], vec![b'a', 0xc3]]);
     tokens
 }
@@ -40,7 +40,7 @@ fn matcher(kind: GrammarKind, text: &str) -> Matcher {
     compiled.unwrap().matcher(vec![END, OTHER_END])
 }
 
-/// Which tokens may follow `before` in a text that `pattern` matches as a whole.
+/// The tokens that may follow a prefix of a text that `pattern` matches as a whole.
 struct Oracle(dense::DFA<Vec<u32>>);
 
 impl Oracle {
@@ -55,7 +55,7 @@ impl Oracle {
         )
     }
 
-    /// Whether a text can go on, and whether it is whole.
+    /// Whether a text can continue, and whether it is complete.
     fn read(&self, text: &[u8]) -> (bool, bool) {
         let start = start::Config::new().anchored(Anchored::Yes);
         let mut state = self.0.start_state(&start).unwrap();
@@ -63,7 +63,7 @@ impl Oracle {
             state = self.0.next_state(state, byte);
         }
         let whole = self.0.is_match_state(self.0.next_eoi_state(state));
-        // A dense automaton may have states that reach no match; a search from here finds one.
+        // A dense automaton may have states that cannot reach a match, so search from here.
         (whole || self.reaches(state), whole)
     }
 
@@ -82,7 +82,7 @@ impl Oracle {
     }
 }
 
-/// Walks through the texts of `pattern`: each choice of `path` is one of the tokens allowed.
+/// Walks through texts of `pattern`: each choice in `path` is one of the allowed tokens.
 fn walk(matcher: &mut Matcher, pattern: &str, path: &[prop::sample::Index]) {
     let (tokens, oracle) = (tokens(), Oracle::new(pattern));
     let mut text: Vec<u8> = Vec::new();
@@ -168,7 +168,7 @@ proptest! {
         let back = back.index(taken.len()) + 1;
         moved.rollback(back).unwrap();
         prop_assert_eq!(&moved.mask().unwrap(), &masks[taken.len() - back]);
-        // The way forward again is the same.
+        // Reading forward again gives the same masks.
         for at in taken.len() - back..taken.len() {
             prop_assert_eq!(&moved.mask().unwrap(), &masks[at]);
             prop_assert!(moved.accept(taken[at]).unwrap());

@@ -1,4 +1,4 @@
-//! Names that are spelled with escapes are those that they spell.
+//! Names spelled with escapes are equal to the names that they spell.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use penstock_structured_output::{Compiler, Vocabulary};
 use penstock_wire::{Grammar, GrammarKind};
 use serde_json::{Value, json};
 
-/// Whether a schema allows a text, byte by byte; `None` where it does not compile.
+/// Whether a schema allows a text, byte by byte; `None` if the schema does not compile.
 fn allows(schema: &Value, text: &str) -> Option<bool> {
     let words = (0..=255u8).map(|byte| vec![byte]);
     let words = [b"<end>".to_vec()].into_iter().chain(words).collect();
@@ -50,7 +50,7 @@ fn names_spelled_with_escapes_do_not_pass_patterns_by() {
             assert_eq!(allows(&schema, wrong), Some(false), "{schema} {wrong}");
         }
     }
-    // Here a name under the pattern has both types.
+    // Here a name that matches the pattern has both types.
     let both = json!({"allOf": [pattern(), {"additionalProperties": {"type": "string"}}]});
     assert_eq!(allows(&both, r#"{"b": "x"}"#), Some(true));
     assert_eq!(allows(&both, r#"{"\u0061b": "x"}"#), Some(false));

@@ -1,4 +1,4 @@
-//! Sequences of one grammar share its lexer, and none can hurt another by it.
+//! Sequences with the same grammar share its lexer without affecting each other.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use penstock_wire::{Grammar, GrammarKind};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The end, and all texts of `a` and `b` up to so many letters.
+/// The end token, and all texts of `a` and `b` up to this length.
 fn compiler(letters: usize) -> (Compiler, Vec<Vec<u8>>) {
     let mut tokens = vec![b"<end>".to_vec()];
     let mut last = vec![Vec::new()];
@@ -27,7 +27,7 @@ fn compiled(compiler: &Compiler, pattern: &str) -> Compiled {
     compiler.compile(&grammar, LIMIT).unwrap()
 }
 
-/// Numbers below `below` without a pattern.
+/// Pseudo-random numbers below `below`.
 fn numbers(below: usize) -> impl FnMut() -> usize {
     let mut state = 1u64;
     move || {
@@ -38,7 +38,7 @@ fn numbers(below: usize) -> impl FnMut() -> usize {
     }
 }
 
-/// Reads a text that is never whole in the grammar's terms; how many tokens it came to.
+/// Reads an irregular text that is never complete. Returns the number of tokens accepted.
 fn read(matcher: &mut Matcher, tokens: usize, most: usize) -> usize {
     let mut next = numbers(tokens - 1);
     let step = |_: &usize| matcher.mask().is_ok() && matcher.accept(1 + next() as u32) == Ok(true);
@@ -63,7 +63,7 @@ fn states_are_held_once_for_all_sequences_of_a_grammar() {
 
 #[test]
 fn an_output_that_meets_a_bound_of_the_lexer_ends_alone() {
-    // So many states that only an output without a pattern finds more than are allowed.
+    // The grammar has so many states that only an irregular output exceeds the bound.
     let (compiler, tokens) = compiler(7);
     let compiled = compiled(&compiler, "[ab]*a[ab]{17}");
     let mut other = compiled.matcher(vec![0]);
@@ -80,11 +80,11 @@ fn an_output_that_meets_a_bound_of_the_lexer_ends_alone() {
     let came = read(&mut hostile, tokens.len(), 100_000);
     assert!(came < 100_000, "it met no bound");
     assert!(hostile.mask().is_err());
-    // Whole from the 18th letter on.
+    // Complete from the 18th letter on.
     let whole: Vec<bool> = (5..30).map(|_| ordinary(&mut other)).collect();
     assert_eq!(whole.iter().position(|&whole| whole), Some(13));
     assert!(whole[13..].iter().all(|&whole| whole));
-    // So does one that comes after it.
+    // A later sequence also works.
     let mut later = compiled.matcher(vec![0]);
     assert!(!ordinary(&mut later));
 }
@@ -93,7 +93,7 @@ fn an_output_that_meets_a_bound_of_the_lexer_ends_alone() {
 fn who_asks_for_a_grammar_that_is_being_compiled_waits_for_the_same_thread() {
     let (compiler, _) = compiler(2);
     let (send, answers) = mpsc::channel();
-    // More than may be compiled at once.
+    // More than the maximum number of concurrent compilations.
     for _ in 0..40 {
         let send = send.clone();
         let grammar = Grammar::new(GrammarKind::Regex, "[ab]{2000}(a|b[ab]{900})");

@@ -1,4 +1,4 @@
-//! Structural tags: which outputs they allow, in both of their forms.
+//! Structural tags: the outputs that they allow, in both formats.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const END: u32 = 256;
 const CALL: u32 = 257;
 
-/// A token for each byte, an end, and a special token `<call>`.
+/// One token per byte, an end token, and a special token `<call>`.
 fn compile(tag: &Value) -> Result<Compiled, GrammarError> {
     let mut words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     let special = [("<end>", END), ("<call>", CALL)];
@@ -21,7 +21,7 @@ fn compile(tag: &Value) -> Result<Compiled, GrammarError> {
     Compiler::new(vocabulary).compile(&grammar, Duration::from_secs(20))
 }
 
-/// Whether `output` is allowed and whole; where it is not allowed, what was.
+/// Whether `output` is allowed and complete; if it is not allowed, its allowed prefix.
 fn read(compiled: &Compiled, output: &str) -> Result<bool, String> {
     let mut matcher = compiled.matcher(vec![END]);
     let mut taken = String::new();
@@ -54,7 +54,7 @@ fn check(tag: &Value, cases: &[(&str, Result<bool, &str>)]) {
     }
 }
 
-/// Two functions, the begin of both after one trigger.
+/// Two functions whose begins share one trigger.
 fn tags() -> Value {
     let one = json!({"type": "json_schema", "json_schema": {"const": 1}});
     json!([
@@ -110,7 +110,7 @@ fn how_many_tags() {
     );
 }
 
-/// Before one trigger another does not pass as text.
+/// Free text before a trigger cannot contain another trigger.
 #[test]
 fn every_trigger_counts_whether_text_or_a_special_token() {
     let one = |begin: &str| {
@@ -222,7 +222,7 @@ fn errors_name_the_member_what_it_must_be_and_what_it_is() {
     }
 }
 
-/// A tag that compiles needs no check of its schemas one by one.
+/// In a tag that compiles, the schemas need no separate check.
 #[test]
 fn a_schema_that_does_not_compile_alone_does_not_in_a_tag() {
     let limit = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! Schemas without a finite text, such as `N = {n: N}` with `n` required: an output under one never
-//! ends.
+//! Detects schemas without a finite instance, such as `N = {n: N}` with `n` required: an output
+//! that follows one never ends.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use crate::error::GrammarError;
 
 const DEFINITIONS: &str = "#/$defs/";
 
-/// The schema with `false` in place of parts that have no finite text.
+/// Replaces parts without a finite instance by `false`.
 ///
 /// # Errors
-/// The whole schema has no finite text.
+/// The whole schema has no finite instance.
 pub(super) fn only(mut schema: Value) -> Result<Value, GrammarError> {
     let check = FinitenessCheck::of(&schema);
     if check.references.is_empty() {
@@ -28,15 +28,16 @@ pub(super) fn only(mut schema: Value) -> Result<Value, GrammarError> {
     Ok(schema)
 }
 
-/// A fixpoint over references: which of them lead to schemas without a finite text.
+/// Fixpoint of the references to schemas without a finite instance.
 struct FinitenessCheck<'a> {
     root: &'a Value,
     references: HashSet<String>,
 }
 
 impl<'a> FinitenessCheck<'a> {
-    /// Starts with all references and removes the ones that end, until a round removes none. A
-    /// target is defined after its references, so one backward round is mostly enough.
+    /// Starts with all references and removes those with a finite instance until a round removes
+    /// none. Targets are defined after the references to them, so one backward round is usually
+    /// enough.
     fn of(root: &'a Value) -> Self {
         let definitions = root.get("$defs").and_then(Value::as_object);
         let names = definitions.into_iter().flatten();
@@ -68,7 +69,7 @@ impl<'a> FinitenessCheck<'a> {
         }
     }
 
-    /// Whether a schema has a finite text, given those that have none.
+    /// Whether a schema has a finite instance, given the references that have none.
     fn ends(&self, schema: &Value) -> bool {
         if let (Some(reference), Some(1)) = (
             schema.get("$ref").and_then(Value::as_str),
@@ -89,7 +90,8 @@ impl<'a> FinitenessCheck<'a> {
             && self.types_end(&parts)
     }
 
-    /// The schemas that hold at once; false where one of them is known to have no finite text.
+    /// Collects the schemas that apply together. Returns false if one is known to have no finite
+    /// instance.
     fn parts<'s>(
         &self,
         schema: &'s Value,
@@ -136,7 +138,7 @@ impl<'a> FinitenessCheck<'a> {
             || ["null", "boolean", "number", "string"].into_iter().any(allowed)
             || (allowed("array") && self.array_ends(parts))
             || (allowed("object") && self.object_ends(parts))
-            // No type at all: another error.
+            // No type is allowed at all: a different error.
             || !(allowed("array") || allowed("object"))
     }
 
@@ -177,7 +179,7 @@ impl<'a> FinitenessCheck<'a> {
     }
 }
 
-/// Puts `false` in place of references that have no finite text.
+/// Replaces references to schemas without a finite instance by `false`.
 fn cut(schema: &mut Value, unbounded: &HashSet<String>) {
     match schema {
         Value::Object(members) => {

@@ -1,11 +1,11 @@
-//! Keywords that a grammar cannot honour, from the draft on that has them.
+//! Keywords that a grammar cannot support, with the first draft that has them.
 
 use serde_json::{Map, Value};
 
 use super::refused;
 use crate::error::GrammarError;
 
-/// Editions of JSON Schema, by the `$schema` of the root.
+/// Drafts of JSON Schema, from the root's `$schema`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Draft {
     Four,
@@ -30,7 +30,7 @@ const UNSUPPORTED: [(&str, Draft); 12] = [
     ("$dynamicRef", Draft::Year2020),
 ];
 
-/// Keywords beside which `unevaluatedProperties` is more than `additionalProperties`.
+/// Keywords next to which `unevaluatedProperties` differs from `additionalProperties`.
 const IN_PLACE: [&str; 5] = ["$ref", "allOf", "anyOf", "if", "oneOf"];
 
 impl Draft {
@@ -46,7 +46,7 @@ impl Draft {
     }
 }
 
-/// Refuses keywords that no grammar honours, unless they demand nothing.
+/// Refuses unsupported keywords, unless they constrain nothing.
 pub(super) fn check(
     schema: &Map<String, Value>,
     draft: Draft,
@@ -63,7 +63,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// `unevaluatedProperties: false` where `additionalProperties: false` means the same.
+/// Whether this is an `unevaluatedProperties: false` that equals `additionalProperties: false`.
 pub(super) fn closes(schema: &Map<String, Value>, keyword: &str, value: &Value) -> bool {
     let in_place = IN_PLACE.iter().any(|other| schema.contains_key(*other));
     keyword == "unevaluatedProperties" && !in_place && value == &Value::Bool(false)

@@ -1,5 +1,6 @@
-//! JSON schemas, written anew with what llguidance honours: references resolved, bounds that it has
-//! right, no annotations. What cannot be honoured is an error that names the keyword and its place.
+//! Rewrites JSON schemas for llguidance: references resolved, bounds in forms that it handles
+//! correctly, no annotations. An unsupported feature is an error that names the keyword and its
+//! location.
 
 mod finite;
 mod keywords;
@@ -12,23 +13,23 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{GrammarError, excerpt};
 
-/// White space between the parts of a JSON text: a space, or a new line with an indentation.
-/// Without a bound a model can go on for ever.
+/// White space between the parts of a JSON text: a space, or a line break with an indentation.
+/// Without a bound a model could emit white space forever.
 const WHITESPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,40}";
-/// llguidance's own key, which could turn its checks off.
+/// llguidance's own key, which could disable its checks.
 const OPTIONS: &str = "x-guidance";
-/// Escapes in strings where names are free beside others that are not: a name spelled with `\u`
-/// could be one of those others.
+/// Escapes in strings if an object accepts names besides its listed ones: with `\u`, a listed name
+/// could be spelled as another name.
 const PLAIN_ESCAPES: &str = "nrbtf\\\"";
 
-/// Reads a schema.
+/// Parses a schema.
 pub(crate) fn read(text: &str) -> Result<Value, GrammarError> {
     let schema = serde_json::from_str(text)
         .map_err(|e| GrammarError::invalid(format!("the schema is not JSON: {e}")))?;
     prepared(&schema)
 }
 
-/// A schema in the keywords that are honoured, with the options that all have.
+/// Prepares a schema for llguidance and adds the common options.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
     match schema {
         Value::Object(members) if members.contains_key(OPTIONS) => {
@@ -51,18 +52,18 @@ pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarError> {
     Ok(Value::Object(schema))
 }
 
-/// An error about a keyword at a place in the schema.
+/// Error about a keyword at a location in the schema.
 fn refused(keyword: &str, place: &str, reason: &str) -> GrammarError {
     GrammarError::Invalid(format!("{keyword:.40} at {} {reason}", shown(place)))
 }
 
-/// An error about a keyword whose value is of another kind than `expected`.
+/// Error about a keyword with a value of a kind other than `expected`.
 fn mistyped(keyword: &str, place: &str, expected: &str, found: &Value) -> GrammarError {
     let reason = format!("must be {expected}, got {}", excerpt(found));
     refused(keyword, place, &reason)
 }
 
-/// The end of a long place, which identifies it better than the beginning.
+/// The end of a long location, which is more specific than its start.
 fn shown(place: &str) -> String {
     const MOST: usize = 120;
     let from = place.len().saturating_sub(MOST);

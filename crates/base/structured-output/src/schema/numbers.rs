@@ -1,20 +1,21 @@
-//! Bounds of numbers in forms that llguidance honours. llguidance stores bounds as doubles with
-//! 64-bit integer parts, and accepts an excluded bound if both bounds have the same integer part.
+//! Bounds of numbers in forms that llguidance handles correctly. llguidance stores bounds as
+//! doubles with 64-bit integer parts, and accepts an excluded bound if both bounds have the same
+//! integer part.
 
 use serde_json::{Map, Number, Value};
 
 use super::{mistyped, refused};
 use crate::error::GrammarError;
 
-/// Largest `multipleOf`, and common multiple of several, in units of its last decimal: the
-/// automaton has as many states.
+/// Maximum `multipleOf`, and common multiple of several, in units of its last decimal: the
+/// automaton has this number of states.
 pub(super) const MOST_MULTIPLE: u128 = 10_000;
 /// Bounds of numbers are clamped to this magnitude; bounds of integers to 64 bits.
 const LARGEST: f64 = 1e17;
-/// Smallest integer bound: the last double before 64 bits end.
+/// Smallest integer bound: the last double within 64 bits.
 const SMALLEST_INTEGER: i128 = -(1 << 63) + 1024;
 const LARGEST_INTEGER: i128 = i64::MAX as i128;
-/// Decimals of a bound: more are rounded towards the inside.
+/// Maximum decimals of a bound; further ones are rounded inwards.
 const DECIMALS: usize = 15;
 
 /// The bounds of a schema.
@@ -26,13 +27,13 @@ struct Bounds {
 #[derive(Clone, Copy, PartialEq)]
 struct Bound {
     value: f64,
-    /// The same, where it is an integer.
+    /// The value as an integer, if it is one.
     integer: Option<i128>,
     excluded: bool,
 }
 
-/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: it is a
-/// schema of integers; `merged`: other schemas may add bounds.
+/// The bounds of `schema` as alternatives, the last of which is the widest. `integer`: the schema
+/// is for integers; `merged`: other schemas may add bounds.
 pub(super) fn bounds(
     schema: &Map<String, Value>,
     integer: bool,
@@ -49,7 +50,8 @@ pub(super) fn bounds(
     }
 }
 
-/// The tighter of an included and an excluded bound; `inwards` is 1 for lower ones.
+/// The tighter of an inclusive and an exclusive bound; `inwards` is 1 for lower bounds, -1 for
+/// upper ones.
 fn bound(
     schema: &Map<String, Value>,
     [included, excluded]: [&str; 2],
@@ -64,7 +66,7 @@ fn bound(
         },
     };
     let plain = read(included, false)?;
-    // Draft 4 has a flag.
+    // In draft 4 the keyword is a flag.
     let strict = match schema.get(excluded) {
         Some(Value::Bool(excluded)) => {
             return Ok(plain.map(|bound| Bound {
@@ -88,7 +90,7 @@ impl Bound {
             whole.then_some(value as i128)
         });
         Some(Self {
-            // Not -0.
+            // Converts -0 to 0.
             value: value + 0.0,
             integer,
             excluded,
@@ -107,7 +109,7 @@ impl Bounds {
             Some(value) => value - i128::from(high.excluded),
             None => high.value.floor() as i128,
         });
-        // A text of 19 digits has no next power of ten in 64 bits.
+        // A 19-digit bound has no next power of ten in 64 bits.
         let wide = 10i128.pow(18);
         let low = low.or(high.filter(|&high| high <= -wide).map(|_| SMALLEST_INTEGER));
         let high = high.or(low.filter(|&low| low >= wide).map(|_| LARGEST_INTEGER));
@@ -119,7 +121,7 @@ impl Bounds {
             out.insert("minimum".into(), json_integer(low));
         }
         if let Some(high) = high {
-            // The largest is read as 2^63, and that as the largest.
+            // The largest integer is read as 2^63, which llguidance treats as the largest.
             let high = match high >= LARGEST_INTEGER {
                 true => LARGEST_INTEGER,
                 false => double_from(high, -1),
@@ -132,7 +134,7 @@ impl Bounds {
         Ok(out)
     }
 
-    /// Those that llguidance has right.
+    /// Converts the bounds to ones that llguidance handles correctly.
     fn written(mut self, merged: bool, place: &str) -> Result<Self, GrammarError> {
         let [low, high] = [self.low, self.high];
         let crossed = low
@@ -158,8 +160,8 @@ impl Bounds {
         Ok(self)
     }
 
-    /// The bounds, and the same with fewer decimals: llguidance leaves 12.3 out of the numbers up
-    /// to 12.34.
+    /// The bounds, and narrower variants with fewer decimals: llguidance excludes 12.3 from the
+    /// numbers up to 12.34.
     fn alternatives(&self) -> Vec<Map<String, Value>> {
         let shorter = |bound: Option<Bound>, sign: f64, digits: usize| {
             let bound = bound?;
@@ -213,8 +215,8 @@ fn members(low: Option<Bound>, high: Option<Bound>) -> Map<String, Value> {
 }
 
 impl Bound {
-    /// The bound, or the next one inwards that is written rightly: `direction` is 1 for lower ones.
-    /// `included`: the bound itself is to be allowed.
+    /// The bound, or the next one inwards that is represented correctly. `direction` is 1 for lower
+    /// bounds; `included`: make the bound inclusive.
     fn inside(
         self,
         direction: f64,
@@ -238,7 +240,7 @@ impl Bound {
             bound.value = -direction * LARGEST;
             bound.excluded = false;
         }
-        // What both may touch stays as it is: llguidance finds that no number is left.
+        // Equal bounds are unchanged: llguidance then detects that no number remains.
         let empty = other.is_some_and(|other| other.value == self.value);
         let long = decimals(bound.value) > DECIMALS;
         if !(long || (included && bound.excluded && !empty)) {
@@ -254,7 +256,7 @@ impl Bound {
         while (value - bound.value) * direction < 0.0 || (bound.excluded && value == bound.value) {
             value = rounded(value + direction * step, decimals);
         }
-        // Very close bounds: one in the middle will do.
+        // For very close bounds, use one in the middle.
         if let Some(other) = other.filter(|other| (other.value - value) * direction < 0.0) {
             value = rounded(f64::midpoint(self.value, other.value), DECIMALS);
             let inside =
@@ -271,7 +273,7 @@ impl Bound {
     }
 }
 
-/// A number cut after `digits` decimals.
+/// Truncates a number to `digits` decimals.
 fn truncated(value: f64, digits: usize) -> f64 {
     let text = value.to_string();
     let end = text
@@ -284,14 +286,14 @@ fn rounded(value: f64, decimals: usize) -> f64 {
     format!("{value:.decimals$}").parse().unwrap_or(value)
 }
 
-/// Decimals of the shortest text of a number.
+/// Number of decimals in the shortest text of a number.
 fn decimals(value: f64) -> usize {
     let text = value.to_string();
     text.split_once('.')
         .map_or(0, |(_, decimals)| decimals.len())
 }
 
-/// The next integer in a direction that a double holds.
+/// The next integer in `direction` that a double represents exactly.
 fn double_from(mut value: i128, direction: i128) -> i128 {
     while value as f64 as i128 != value {
         value += direction;
@@ -303,7 +305,7 @@ fn json_integer(value: i128) -> Value {
     i64::try_from(value).unwrap_or(i64::MAX).into()
 }
 
-/// A step of numbers: `coefficient * 10^-decimals`.
+/// A `multipleOf` step: `coefficient * 10^-decimals`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Multiple {
     coefficient: u128,
@@ -311,7 +313,7 @@ pub(super) struct Multiple {
 }
 
 impl Multiple {
-    /// The value of a `multipleOf`.
+    /// Parses the value of a `multipleOf`.
     pub(super) fn of(value: &Value, place: &str) -> Result<Self, GrammarError> {
         let mistyped = |expected: &str| mistyped("multipleOf", place, expected, value);
         let number = value
@@ -330,7 +332,7 @@ impl Multiple {
             let most = format!("at most {MOST_MULTIPLE} units of its last decimal");
             return Err(mistyped(&most));
         }
-        // llguidance finds the decimals by multiplying.
+        // llguidance determines the decimals by multiplication.
         let mut scaled = number;
         for _ in 0..multiple.decimals {
             scaled *= 10.0;
@@ -341,7 +343,7 @@ impl Multiple {
         }
     }
 
-    /// The step without trailing zeros, and its whole part.
+    /// The step without trailing zeros, and its integer part.
     fn reduced(mut self) -> (Self, u128) {
         while self.decimals > 0 && self.coefficient.is_multiple_of(10) {
             self.coefficient /= 10;
@@ -351,8 +353,7 @@ impl Multiple {
         (self, self.coefficient / scale)
     }
 
-    /// The step, and those of its multiples that have fewer decimals, the shortest text of which
-    /// llguidance leaves out.
+    /// The step, and its multiples with fewer decimals, whose shortest text llguidance excludes.
     pub(super) fn alternatives(self) -> Vec<Value> {
         let fewer = (1..self.decimals).filter_map(|decimals| {
             let unit = Self {
@@ -395,7 +396,7 @@ fn divisor(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Whether llguidance, which keeps numbers as doubles, writes a constant as it is.
+/// Whether llguidance, which stores numbers as doubles, writes a constant unchanged.
 pub(super) fn is_exact(number: &Number) -> bool {
     match number.as_i128() {
         Some(value) => value as f64 as i128 == value && value != i128::from(i64::MIN),

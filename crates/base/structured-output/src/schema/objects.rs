@@ -1,11 +1,11 @@
-//! Numbers of members, which llguidance counts with repeated names.
+//! Checks of property counts: llguidance also counts repeated names.
 
 use serde_json::{Map, Value};
 
 use super::refused;
 use crate::error::GrammarError;
 
-/// Whether names are free beside others that are not.
+/// Whether an object with listed names also accepts other names.
 pub(super) fn has_free_names(schema: &Map<String, Value>) -> bool {
     let some = |name: &str| match schema.get(name) {
         Some(Value::Object(members)) => !members.is_empty(),
@@ -16,7 +16,7 @@ pub(super) fn has_free_names(schema: &Map<String, Value>) -> bool {
     (some("properties") || some("required") || some("patternProperties")) && !closed
 }
 
-/// Refuses a `minProperties` that needs free names: one name could come again and again.
+/// Refuses a `minProperties` that unlisted names would have to satisfy: one name could be repeated.
 pub(super) fn check_count(schema: &Map<String, Value>, place: &str) -> Result<(), GrammarError> {
     let number = |name: &str| schema.get(name).and_then(Value::as_u64);
     let (least, most) = (

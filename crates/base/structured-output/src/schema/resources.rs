@@ -1,4 +1,4 @@
-//! What a `$ref` points to: places in the schema by their address, their anchor or a JSON pointer.
+//! Resolution of `$ref`: locations in the schema by address, anchor or JSON pointer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,20 +9,20 @@ use serde_json::{Map, Value};
 
 use super::keywords::Draft;
 
-/// A schema, and the address that its own `$id` is relative to.
+/// A schema, and the base address of its own `$id`.
 #[derive(Clone)]
 pub(super) struct Target<'a> {
     pub(super) schema: &'a Value,
     pub(super) base: Rc<str>,
 }
 
-/// The addresses of a schema and of those in it.
+/// The addresses of a schema and its subschemas.
 pub(super) struct Resources<'a> {
     draft: Draft,
     by_address: HashMap<String, Target<'a>>,
 }
 
-/// Members with one schema, a list of them, and a map of them.
+/// Keywords with one schema as value.
 const ONE: [&str; 11] = [
     "additionalItems",
     "additionalProperties",
@@ -36,7 +36,9 @@ const ONE: [&str; 11] = [
     "unevaluatedItems",
     "unevaluatedProperties",
 ];
+/// Keywords with a list of schemas as value.
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+/// Keywords with a map of schemas as value.
 const MAPS: [&str; 5] = [
     "$defs",
     "definitions",
@@ -63,7 +65,7 @@ impl<'a> Resources<'a> {
         self.by_address.entry(address).or_insert(target);
     }
 
-    /// The address that references within a schema are relative to.
+    /// Base address of references within a schema.
     pub(super) fn base(&self, schema: &Value, base: &Rc<str>) -> Rc<str> {
         match self.id(schema).filter(|id| !id.starts_with('#')) {
             Some(id) => joined(base, id.trim_end_matches('#')).into(),
@@ -73,7 +75,7 @@ impl<'a> Resources<'a> {
 
     fn id<'s>(&self, schema: &'s Value) -> Option<&'s str> {
         let members = schema.as_object()?;
-        // Beside a reference older drafts have nothing else.
+        // In older drafts a reference overrides its siblings.
         if self.draft <= Draft::Seven && members.contains_key("$ref") {
             return None;
         }
@@ -104,7 +106,7 @@ impl<'a> Resources<'a> {
         }
     }
 
-    /// What `reference` means where `base` is the address.
+    /// Resolves `reference` relative to `base`.
     pub(super) fn find(&self, reference: &str, base: &str) -> Option<Target<'a>> {
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let address = joined(base, address);
@@ -129,7 +131,7 @@ impl<'a> Resources<'a> {
     }
 }
 
-/// The schemas that are members of a schema.
+/// The direct subschemas of a schema.
 fn within(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     let get = |name: &&str| members.get(*name);
     let one = ONE.iter().filter_map(get);
@@ -138,7 +140,7 @@ fn within(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     one.chain(lists.flatten()).chain(maps.flat_map(Map::values))
 }
 
-/// A reference without a fragment, made absolute (RFC 3986, section 5).
+/// Resolves a reference without a fragment to an absolute one (RFC 3986, section 5).
 fn joined(base: &str, reference: &str) -> String {
     let scheme = |text: &str| {
         let length = text.find(':')?;
@@ -180,14 +182,13 @@ fn joined(base: &str, reference: &str) -> String {
     format!("{origin}{}", parts.join("/"))
 }
 
-/// A fragment without its `%XX`; `None` where a `%` has no two hex digits, or the bytes are no
-/// UTF-8.
+/// Decodes `%XX` in a fragment; `None` if an escape is malformed or the bytes are not UTF-8.
 fn decoded(fragment: &str) -> Option<Cow<'_, str>> {
     let escaped = |part: &str| {
         let digits = part.as_bytes().get(..2);
         digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
     };
-    // The decoder leaves a malformed escape as it is.
+    // The decoder copies malformed escapes unchanged.
     let whole = fragment.split('%').skip(1).all(escaped);
     let text = percent_decode_str(fragment).decode_utf8().ok();
     text.filter(|_| whole)

@@ -16,11 +16,11 @@ use crate::error::GrammarError;
 type Result<T> = std::result::Result<T, GrammarError>;
 type Members = Map<String, Value>;
 
-/// Most schemas in the one that is written: branches of `oneOf` are copied.
+/// Maximum schemas in the result: branches of `oneOf` are copied.
 const MOST_SCHEMAS: usize = 50_000;
-/// Counts from which on no output reaches them.
+/// Counts from this one on cannot be reached by any output.
 const ENDLESS: u64 = 1_000_000_000;
-/// Formats that llguidance honours. To the standard all formats may be annotations.
+/// Formats that llguidance supports. The standard allows all formats to be annotations.
 const FORMATS: [&str; 10] = [
     "date",
     "date-time",
@@ -41,7 +41,7 @@ const COUNTS: [(&str, bool); 6] = [
     ("minProperties", true),
     ("maxProperties", false),
 ];
-/// Keywords whose schemas are merged with those beside them.
+/// Keywords whose schemas are merged with their siblings.
 const MERGED: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
 const ANNOTATIONS: [&str; 14] = [
     "$anchor",
@@ -62,7 +62,7 @@ const ANNOTATIONS: [&str; 14] = [
 
 pub(super) struct Normalization {
     pub(super) schema: Value,
-    /// Whether an object takes free names beside listed ones.
+    /// Whether an object accepts names besides its listed ones.
     pub(super) free_names: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn normalized(root: &Value) -> Result<Normalization> {
     })
 }
 
-/// Whether schemas are merged somewhere, in data too.
+/// Whether any schemas are merged. Conservative: also searches data.
 fn merges(value: &Value) -> bool {
     match value {
         Value::Object(members) => {
@@ -120,13 +120,13 @@ struct Writer<'a> {
     resources: Resources<'a>,
     draft: Draft,
     merged: bool,
-    /// References to schemas that have a name.
+    /// References to named schemas.
     names: HashMap<*const Value, String>,
-    /// Those that are still to be written, with the reference that was met first.
+    /// Schemas still to be written, each with its first reference.
     queue: VecDeque<(String, Target<'a>, String)>,
-    /// Schemas that are being copied into a branch.
+    /// Schemas being copied into a branch.
     copied: Vec<*const Value>,
-    /// The common multiple so far, where schemas are merged.
+    /// The common multiple so far, if schemas are merged.
     step: Option<Multiple>,
     schemas: usize,
     free_names: bool,
@@ -234,7 +234,8 @@ impl<'a> Writer<'a> {
         Ok(out.into())
     }
 
-    /// A branch of `oneOf`: llguidance sees that two exclude each other where they are written out.
+    /// A branch of `oneOf`, inlined so that llguidance can see that two branches exclude each
+    /// other.
     fn branch(&mut self, schema: &'a Value, outer: &Rc<str>, place: &str) -> Result<Value> {
         let members = schema.as_object();
         let constrains = |name: &&String| !ANNOTATIONS.contains(&name.as_str());
@@ -310,7 +311,7 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         if number && types.contains(&"integer") {
-            // Integers are numbers.
+            // `number` includes integers.
             let others = types.iter().filter(|name| **name != "integer");
             let others: Vec<Value> = others.map(|name| (*name).into()).collect();
             out.insert("type".into(), others.into());
@@ -349,7 +350,7 @@ impl<'a> Writer<'a> {
             out.extend(alternatives.into_iter().flatten());
             return Ok(());
         }
-        // Each has the types: another one than a number is in all of them.
+        // Each alternative has all types, so that it also allows values other than numbers.
         let types = out.get("type").or(members.get("type"));
         let typed = alternatives.into_iter().map(|mut alternative| {
             alternative.extend(types.map(|types| ("type".to_owned(), types.clone())));
@@ -360,7 +361,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Takes a count in: one that no output reaches bounds nothing.
+/// Copies a count; omits a maximum that no output can reach.
 fn count(name: &str, value: &Value, place: &str, out: &mut Members) -> Result<()> {
     let Some((_, least)) = COUNTS.iter().find(|(known, _)| *known == name) else {
         return Ok(());
