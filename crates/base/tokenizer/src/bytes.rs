@@ -1,7 +1,7 @@
-//! The raw bytes of every token, for tokenizers whose tokens are byte strings.
+//! The raw bytes of every token, for tokenizers with byte-string tokens.
 
-/// The printable stand-in that byte-level BPE uses for one byte (the GPT-2 table): printable
-/// Latin-1 stands for itself, the other 68 bytes are numbered upwards from U+0100.
+/// Printable symbol of each byte in byte-level BPE (the GPT-2 table). Printable Latin-1 represents
+/// itself; the other 68 bytes are numbered from U+0100.
 pub(crate) fn byte_symbols() -> [char; 256] {
     let mut symbols = ['\0'; 256];
     let mut next = 0x100;
@@ -18,7 +18,7 @@ pub(crate) fn byte_symbols() -> [char; 256] {
     symbols
 }
 
-/// Reads byte-level BPE token texts back into bytes.
+/// Decodes byte-level BPE token texts to bytes.
 pub(crate) struct ByteSymbols {
     byte_of: [Option<u8>; 0x144],
 }
@@ -32,7 +32,7 @@ impl ByteSymbols {
         Self { byte_of }
     }
 
-    /// Appends the bytes that `text` stands for; a text with any other character stands for itself.
+    /// Appends the bytes that `text` represents. A text with any other character represents itself.
     pub(crate) fn read(&self, text: &str, out: &mut Vec<u8>) {
         let start = out.len();
         for symbol in text.chars() {
@@ -48,7 +48,7 @@ impl ByteSymbols {
     }
 }
 
-/// Appends the bytes of a SentencePiece token: `<0xNN>` is a byte, U+2581 a space.
+/// Appends the bytes of a SentencePiece token: `<0xNN>` is a byte, U+2581 is a space.
 pub(crate) fn read_piece(text: &str, out: &mut Vec<u8>) {
     match byte_piece(text) {
         Some(byte) => out.push(byte),
@@ -79,13 +79,13 @@ impl TokenBytes {
         }
     }
 
-    /// Appends the next token, whose bytes `write` adds to the end of the buffer.
+    /// Appends the next token: `write` appends its bytes to the buffer.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.ends.push(self.bytes.len());
     }
 
-    /// Bytes of the longest token, at least 1.
+    /// Length of the longest token in bytes, at least 1.
     pub(crate) fn longest(&self) -> usize {
         let starts = std::iter::once(&0).chain(&self.ends);
         let lengths = self.ends.iter().zip(starts).map(|(end, start)| end - start);

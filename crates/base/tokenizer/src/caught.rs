@@ -1,9 +1,10 @@
-//! Panics of the `tokenizers` crate, which some damaged tokenizer.json provoke, as errors.
+//! Converts panics of the `tokenizers` crate, caused by some damaged tokenizer.json files, to
+//! errors.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The result of `call`, whose panic is an error too.
+/// Runs `call` and converts a panic to an error.
 pub(crate) fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),

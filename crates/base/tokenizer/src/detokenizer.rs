@@ -2,21 +2,21 @@ use std::sync::Arc;
 
 use crate::Tokenizer;
 
-/// Prompt tokens that are enough for any decoder to see that the output is not the start of a text.
+/// Prompt tokens of context: enough for any decoder not to treat the output as the start of a text.
 const CONTEXT_TOKENS: usize = 6;
 
-/// Tokens that the pipeline path holds back at most while they do not form whole characters.
+/// Maximum tokens that the pipeline path holds back while they do not form whole characters.
 const HELD_TOKENS: usize = 32;
 
-/// Turns a stream of token ids into text, a whole number of characters at a time.
+/// Converts a stream of token ids to text, in whole characters.
 ///
-/// The pieces of [`Self::push`] and [`Self::finish`] together are what [`Tokenizer::decode`] gives
-/// for all ids, without a character at the end that is cut: it is no part of the text yet.
+/// The concatenated pieces of [`Self::push`] and [`Self::finish`] equal [`Tokenizer::decode`] of
+/// all ids, without an incomplete character at the end.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
-    /// Special tokens that are not skipped.
+    /// Special tokens that are written even if others are skipped.
     kept: Arc<[u32]>,
     state: State,
 }
@@ -27,27 +27,26 @@ enum State {
     Pipeline(PipelineState),
 }
 
-/// Tokens are byte strings: only the bytes of an unfinished character wait.
+/// For byte-string tokens: only the bytes of an incomplete character are held back.
 #[derive(Debug)]
 struct ByteState {
-    /// The next byte is the first of the text and a space there is dropped.
+    /// The next byte is the first of the text; a space there is dropped.
     strip_space: bool,
     pending: Vec<u8>,
 }
 
-/// Text is known through the decoder only: the difference between the texts of two id sequences
-/// with a common start.
+/// For other decoders: the text is the difference between the decoded texts of two id sequences
+/// with a common prefix.
 #[derive(Debug)]
 struct PipelineState {
     ids: Vec<u32>,
-    /// `ids[..emitted]` have been sent; they stay as the context of the next ones.
+    /// `ids[..emitted]` have been sent and remain as context for the next ones.
     emitted: usize,
 }
 
 impl Detokenizer {
-    /// `prompt_tail`: the last ids of the prompt when the output continues its text (any length;
-    /// empty when the output stands alone). Decoders that treat the start of a text differently
-    /// need it.
+    /// `prompt_tail`: the last ids of the prompt if the output continues its text (any length),
+    /// else empty. Decoders that treat the start of a text differently require it.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool, prompt_tail: &[u32]) -> Self {
         let tail = &prompt_tail[prompt_tail.len().saturating_sub(CONTEXT_TOKENS)..];
         let context: Vec<u32> = tail
@@ -73,19 +72,19 @@ impl Detokenizer {
         }
     }
 
-    /// Writes these special tokens even when others are skipped.
+    /// Keeps these special tokens in the text even if others are skipped.
     pub fn keep(&mut self, special: Arc<[u32]>) {
         self.kept = special;
     }
 
-    /// Text that `id` completes; empty while a character is unfinished.
+    /// Text completed by `id`; empty while a character is incomplete.
     pub fn push(&mut self, id: u32) -> String {
         let mut text = String::new();
         self.push_into(id, &mut text);
         text
     }
 
-    /// [`Self::push`] that appends to `out`.
+    /// As [`Self::push`], appending to `out`.
     pub fn push_into(&mut self, id: u32, out: &mut String) {
         if self.skip_special && self.tokenizer.is_special(id) && !self.kept.contains(&id) {
             return;
@@ -98,8 +97,8 @@ impl Detokenizer {
         }
     }
 
-    /// Ends the text. An unfinished character is dropped: a U+FFFD would stay in a text that a
-    /// client lets another request continue.
+    /// Ends the text. An incomplete character is dropped: as U+FFFD it would remain in a text that
+    /// the client continues with another request.
     pub fn finish(&mut self) -> String {
         let mut text = String::new();
         match &mut self.state {
@@ -107,7 +106,7 @@ impl Detokenizer {
             State::Pipeline(state) => {
                 let cut = state.cut_bytes(&self.tokenizer);
                 state.emit(&self.tokenizer, true, &mut text);
-                // the decoder writes one for each byte, or one for all
+                // The decoder writes one U+FFFD per byte, or one for all.
                 for _ in 0..cut {
                     if text.ends_with(char::REPLACEMENT_CHARACTER) {
                         text.pop();
@@ -138,8 +137,8 @@ impl ByteState {
     }
 }
 
-/// Appends all characters of `bytes` to `out`, U+FFFD for what can never become one, and returns
-/// the unfinished character at the end (at most 3 bytes).
+/// Appends all complete characters of `bytes` to `out`, with U+FFFD for invalid bytes. Returns the
+/// incomplete character at the end (at most 3 bytes).
 fn emit_characters<'a>(bytes: &'a [u8], out: &mut String) -> &'a [u8] {
     let mut rest = bytes;
     loop {
@@ -162,7 +161,7 @@ fn emit_characters<'a>(bytes: &'a [u8], out: &mut String) -> &'a [u8] {
 }
 
 impl PipelineState {
-    /// Length of the unfinished character at the end of the tokens that are held back.
+    /// Length in bytes of the incomplete character at the end of the held-back tokens.
     fn cut_bytes(&self, tokenizer: &Tokenizer) -> usize {
         let held = self.ids[self.emitted..].iter();
         let bytes: Vec<u8> = held

@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-/// Errors between a model's text files and token ids.
+/// Errors of a model's text files, templates, and conversions between text and token ids.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error("cannot read {}: {source}", path.display())]
@@ -50,8 +50,7 @@ pub enum TextError {
     #[error("chat template does not parse: {reason}")]
     TemplateSyntax { reason: String },
 
-    /// The template refused the conversation through `raise_exception`; the message is the
-    /// template's own.
+    /// The template refused the conversation with `raise_exception`; the message is the template's.
     #[error("{message}")]
     TemplateRaised { message: String },
 
@@ -61,7 +60,7 @@ pub enum TextError {
     #[error("chat template was stopped: {limit}")]
     TemplateLimit { limit: String },
 
-    /// The moment's fault, not the template's.
+    /// A transient failure of the system, not of the template.
     #[error("the process for the request's chat template cannot start: {0}")]
     TemplateStart(std::io::Error),
 
@@ -73,7 +72,7 @@ pub enum TextError {
 }
 
 impl TextError {
-    /// Whether the template does not take the conversation.
+    /// Whether the template refused the conversation.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -1,7 +1,8 @@
-//! Text of a request that spells a special token stays text.
+//! Protection against special tokens that are spelled out in a request: they remain text.
 //!
-//! Before a template is rendered, such spellings are replaced by marks that no text has; the prompt
-//! is encoded between the marks, and what they stand for without special tokens.
+//! Before a template is rendered, each spelling is replaced by a mark that cannot occur in text.
+//! The text between the marks is encoded normally; each mark's spelling is encoded without special
+//! tokens.
 
 use std::borrow::Cow;
 
@@ -10,10 +11,11 @@ use serde_json::{Map, Value};
 
 use crate::{TextError, Tokenizer};
 
-/// Around the number of a spelling. Unicode promises that these are never characters.
+/// Enclose the index of a spelling. Unicode guarantees that these are never characters.
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
-/// Behind the message that the output goes on with. Its space tells whether the template trims.
+/// Marks the end of the message that the output continues. Its space shows whether the template
+/// trims.
 const END: &str = "\u{FDD2} ";
 
 /// Finds spellings of special tokens.
@@ -24,7 +26,7 @@ pub(crate) struct Guard(AhoCorasick);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// What the marks in `text` stand for.
+    /// Spellings by mark index in `text`.
     hidden: Vec<String>,
 }
 
@@ -41,7 +43,7 @@ impl Guard {
         finder.map(Self).map_err(TextError::build)
     }
 
-    /// The value with its spellings hidden, keys of objects included.
+    /// Returns the value with its spellings hidden, also in keys of objects.
     pub(crate) fn hide<'v>(&self, value: &'v Value, hidden: &mut Vec<String>) -> Cow<'v, Value> {
         if !self.finds(value) {
             return Cow::Borrowed(value);
@@ -101,7 +103,7 @@ impl Guard {
         out
     }
 
-    /// Token ids of a spelling, none of which is special.
+    /// Token ids of a spelling, without special tokens.
     fn encode(&self, tokenizer: &Tokenizer, spelling: &str) -> Result<Vec<u32>, TextError> {
         let first = spelling.chars().next().map_or(0, char::len_utf8);
         let (first, rest) = spelling.split_at(first);
@@ -116,7 +118,6 @@ impl Guard {
         Ok(ids)
     }
 
-    /// Token ids of a prompt.
     pub(crate) fn encode_prompt(
         &self,
         tokenizer: &Tokenizer,
@@ -135,12 +136,12 @@ impl Guard {
 }
 
 impl Rendered {
-    /// `hidden` are the spellings that marks in `text` stand for.
+    /// `hidden` are the spellings that the marks in `text` represent.
     pub(crate) fn new(text: String, hidden: Vec<String>) -> Self {
         Self { text, hidden }
     }
 
-    /// The messages with a mark behind the last one's content, for [`Self::cut`].
+    /// The messages with an end mark after the last one's content, for [`Self::cut`].
     pub(crate) fn mark_end(messages: &Value) -> Result<Value, TextError> {
         let mut messages = messages.clone();
         let last = messages.as_array_mut().and_then(|list| list.last_mut());
@@ -155,8 +156,8 @@ impl Rendered {
         Ok(messages)
     }
 
-    /// The text up to the mark. White space before the mark belongs to the message, if the template
-    /// keeps it.
+    /// The text up to the end mark. White space before the mark belongs to the message if the
+    /// template keeps it.
     pub(crate) fn cut(mut self) -> Result<Self, TextError> {
         let mark = END.trim_end();
         let Some(end) = self.text.rfind(mark) else {
@@ -171,12 +172,12 @@ impl Rendered {
         Ok(self)
     }
 
-    /// The text; spellings of special tokens are marks in it.
+    /// The text with marks in place of special token spellings.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The text with all spellings.
+    /// The text with the original spellings.
     pub fn written(&self) -> String {
         let (mut out, mut rest) = (String::new(), self.text.as_str());
         while let Some((before, spelling, after)) = self.first_mark(rest) {
@@ -187,7 +188,7 @@ impl Rendered {
         out + rest
     }
 
-    /// What stands before the first mark, what the mark stands for, and the rest.
+    /// The text before the first mark, the mark's spelling, and the rest.
     fn first_mark<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
         if self.hidden.is_empty() {
             return None;
@@ -203,13 +204,13 @@ impl Rendered {
             if let Some((spelling, after)) = number {
                 return Some((&text[..at], spelling, after));
             }
-            // A template has cut the mark.
+            // The template truncated the mark.
             from = at + OPEN.len_utf8();
         }
     }
 }
 
-/// The text of a message's content: itself, or its last part with text.
+/// The text of a message's content: the content itself, or its last text part.
 fn last_text(content: &mut Value) -> Option<&mut Value> {
     match content {
         Value::Array(parts) => {

@@ -11,11 +11,11 @@ use crate::chat::TemplateSources;
 use crate::tokenizer::{AddedIds, Roles, Tokenizer};
 use crate::{SpecialTokens, TextError, tiktoken};
 
-/// The directory of templates with names.
+/// Directory of named templates.
 const NAMED: &str = "additional_chat_templates";
 const ROLES: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
 
-/// Settings of tokenizer_config.json and its neighbours beside the pipeline.
+/// Tokenizer, and the settings in tokenizer_config.json and related files.
 pub(crate) struct Directory {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) special_tokens: SpecialTokens,
@@ -67,7 +67,7 @@ fn pipeline(directory: &Path, config: &Map<String, Value>) -> Result<HfTokenizer
 }
 
 /// transformers' LlamaTokenizer classes replace the post-processor of tokenizer.json by the flags
-/// of tokenizer_config.json (BOS on, EOS off unless stated); other classes leave it.
+/// in tokenizer_config.json (defaults: BOS on, EOS off); other classes keep it.
 fn llama_rule(config: &Map<String, Value>, bos: Option<u32>, eos: Option<u32>) -> Option<AddedIds> {
     let class = config.get("tokenizer_class")?.as_str()?;
     if !class.starts_with("LlamaTokenizer") {
@@ -80,7 +80,7 @@ fn llama_rule(config: &Map<String, Value>, bos: Option<u32>, eos: Option<u32>) -
     Some(AddedIds { before, after })
 }
 
-/// Texts of the tokens with a role: tokenizer_config.json first, then special_tokens_map.json.
+/// Texts of tokens with a role: from tokenizer_config.json, then from special_tokens_map.json.
 fn special_tokens(config: &Map<String, Value>, map: &Map<String, Value>) -> SpecialTokens {
     let text_of = |role: &str| {
         let stated = [config, map]
@@ -97,7 +97,7 @@ fn special_tokens(config: &Map<String, Value>, map: &Map<String, Value>) -> Spec
         .collect()
 }
 
-/// `chat_template` of tokenizer_config.json: one template, or a list of named ones.
+/// `chat_template` in tokenizer_config.json: one template, or a list of named ones.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ConfigTemplate {
@@ -111,8 +111,8 @@ struct NamedTemplate {
     template: String,
 }
 
-/// Templates in files, where transformers writes them since 2025: the default one and a directory
-/// of those with names. As there, they win over the configuration's.
+/// Templates in separate files, as transformers has written them since 2025: the default one and a
+/// directory of named ones. As in transformers, they take precedence over the configuration's.
 fn templates(
     directory: &Path,
     config: &Map<String, Value>,
@@ -141,7 +141,7 @@ fn templates(
     Ok(Some(stated))
 }
 
-/// The templates of the configuration.
+/// Templates in the configuration.
 fn stated(
     directory: &Path,
     config: &Map<String, Value>,

@@ -1,8 +1,8 @@
-//! Text: strings of the API to token ids of the engine and back.
+//! Text processing: conversion between the API's strings and the engine's token ids.
 //!
-//! This room owns the tokenizer, the chat template renderer, incremental detokenization and stop
-//! strings, for GGUF files and Hugging Face directories alike. It is synchronous and does no IO
-//! beyond reading the model's text files once.
+//! This crate contains the tokenizer, the chat template renderer, incremental detokenization and
+//! stop strings, for GGUF files and Hugging Face directories. It is synchronous; the only IO is one
+//! read of the model's text files.
 
 mod bytes;
 mod caught;
@@ -29,6 +29,6 @@ pub use shortened::shortened;
 pub use stop::{StopOutcome, StopStrings};
 pub use tokenizer::Tokenizer;
 
-/// Texts of the model's special tokens by role (`bos_token`, `eos_token`, ...), as chat templates
-/// name them.
+/// Texts of the model's special tokens by role (`bos_token`, `eos_token`, ...), with the names used
+/// in chat templates.
 pub type SpecialTokens = std::collections::BTreeMap<String, String>;

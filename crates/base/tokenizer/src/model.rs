@@ -10,26 +10,26 @@ use crate::guard::{Guard, Rendered};
 use crate::tokenizer::{Encoder, Entry, Roles, Surface, Tokenizer};
 use crate::{ChatTemplate, Elsewhere, SpecialTokens, TextError, gguf, hf};
 
-/// Chat template for made-up words: roles and contents.
+/// Chat template for the synthetic vocabulary: roles and contents.
 const WORDS_TEMPLATE: &str = "{% for m in messages %}{{ m.role }} {{ m.content or '' }} \
     {% endfor %}{% if add_generation_prompt %}assistant{% endif %}";
 
-/// What becomes a prompt, and how the template is to print it.
+/// Input of the chat template.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation<'a> {
     pub messages: &'a Value,
     pub add_generation_prompt: bool,
     pub tools: Option<&'a Value>,
-    /// The prompt ends where the last message does.
+    /// Continue the last message: the prompt ends with it.
     pub continue_final: bool,
-    /// The text of a template in place of the model's own.
+    /// Source of a template that replaces the model's own.
     pub template: Option<&'a str>,
-    /// Further variables of the template.
+    /// Additional variables of the template.
     pub template_kwargs: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Conversation<'a> {
-    /// Messages that the model answers, and nothing else.
+    /// A conversation of `messages` only, to be answered by the model.
     pub fn of(messages: &'a Value) -> Self {
         Self {
             messages,
@@ -42,24 +42,23 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Everything about one model that concerns text.
+/// All text processing of one model.
 #[derive(Debug)]
 pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
     pub special_tokens: SpecialTokens,
-    /// Runs templates of requests; `None`: they are run here.
+    /// Runs templates from requests; `None` = run them in this process.
     pub elsewhere: Option<Elsewhere>,
     guard: Guard,
 }
 
 impl TextModel {
-    /// Opens a GGUF file, or a Hugging Face directory with tokenizer.json. `chat_template_override`
-    /// is a file whose template replaces the model's own.
+    /// Opens a GGUF file, or a Hugging Face directory with tokenizer.json. The template in the file
+    /// `chat_template_override` replaces the model's own.
     ///
     /// # Errors
-    /// A file that is missing or malformed, a tokenizer kind that is not known, a template that
-    /// does not parse.
+    /// A file is missing or malformed, the tokenizer kind is unknown, or a template does not parse.
     pub fn open(path: &Path, chat_template_override: Option<&Path>) -> Result<Self, TextError> {
         if path.is_dir() {
             let directory = hf::open(path)?;
@@ -74,7 +73,7 @@ impl TextModel {
         Self::from_gguf(&header.metadata, chat_template_override)
     }
 
-    /// The same from metadata of a GGUF file that is already open.
+    /// As [`Self::open`], from the metadata of an open GGUF file.
     pub fn from_gguf(
         metadata: &Metadata,
         chat_template_override: Option<&Path>,
@@ -84,17 +83,18 @@ impl TextModel {
         Self::join(tokenizer, sources, gguf::special_tokens(metadata)?)
     }
 
-    /// The tokens of GGUF metadata that end an answer by their names, such as `<end_of_turn>`: many
-    /// files name none of them in a key.
+    /// End tokens by name in GGUF metadata, such as `<end_of_turn>`: many files declare none in a
+    /// key.
     pub fn end_tokens(metadata: &Metadata) -> Vec<u32> {
         gguf::end_tokens(metadata)
     }
 
-    /// Text without a model: a vocabulary of `size` made-up words between spaces, at least 2. `t17`
-    /// is token 17, any other word is hashed to an id above 0; token 0 ends a text.
+    /// Text model without files: a synthetic vocabulary of `size` words, at least 2, separated by
+    /// spaces. `t17` is token 17; any other word is hashed to an id above 0; token 0 is the end
+    /// token.
     ///
     /// # Errors
-    /// None that depends on the input: the template is a constant.
+    /// Never depends on the input: the template is constant.
     pub fn of_words(size: u32) -> Result<Self, TextError> {
         let entries = (0..size as usize).map(|id| Entry {
             text: Cow::Owned(format!(" t{id}")),
@@ -133,7 +133,7 @@ impl TextModel {
     /// The same model with the chat template `source`.
     ///
     /// # Errors
-    /// A template that does not parse.
+    /// The template does not parse.
     pub fn with_template(&self, source: &str) -> Result<Self, TextError> {
         Ok(Self {
             tokenizer: self.tokenizer.clone(),
@@ -145,19 +145,18 @@ impl TextModel {
     }
 
     /// Upper bound on the bytes of a text of `tokens` tokens, ignoring normalization and unknown
-    /// characters; `None` if one token may stand for any text.
+    /// characters; `None` if one token may represent any text.
     pub fn longest_text(&self, tokens: u32) -> Option<usize> {
         let longest = self.tokenizer.longest_token()?;
         Some(longest.saturating_mul(tokens as usize))
     }
 
-    /// The prompt of a conversation. With `guarded`, which untrusted messages need, a special token
-    /// spelled out in a value is encoded as text and not as a control token.
+    /// Renders the prompt of a conversation. With `guarded`, required for untrusted messages, a
+    /// special token spelled out in a value is encoded as text and not as a control token.
     ///
     /// # Errors
-    /// There is no template, or it does not parse; the errors of [`ChatTemplate::render`], after
-    /// other forms of the conversation failed too; the last message has no text to continue;
-    /// [`TextError::TemplateStart`].
+    /// There is no template, or it does not parse; [`ChatTemplate::render`] fails in all forms of
+    /// the conversation; the last message has no text to continue; [`TextError::TemplateStart`].
     pub fn render(&self, chat: &Conversation<'_>, guarded: bool) -> Result<Rendered, TextError> {
         let remote = chat.template.zip(self.elsewhere.as_ref());
         let parse = |source| ChatTemplate::parse(source, self.special_tokens.clone());
@@ -199,8 +198,7 @@ impl TextModel {
         }
     }
 
-    /// The prompt ids of a rendered conversation. No special tokens are added: the template writes
-    /// them.
+    /// The prompt ids of a rendered conversation. Special tokens come from the template only.
     pub fn encode_rendered(&self, prompt: &Rendered) -> Result<Vec<u32>, TextError> {
         self.guard.encode_prompt(&self.tokenizer, prompt)
     }

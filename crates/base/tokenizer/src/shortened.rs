@@ -1,7 +1,7 @@
-//! Token ids cut to a length.
+//! Truncation of token ids.
 
-/// Shortens `ids`, the tokens `bare` of a text with special tokens around them, to `most`. The
-/// special tokens stay, with the first tokens of the text, or the last.
+/// Truncates `ids`, the tokens `bare` of a text enclosed in special tokens, to `most`. The special
+/// tokens are kept, with the first or the last tokens of the text.
 pub fn shortened(ids: &[u32], bare: &[u32], most: usize, keep_last: bool) -> Vec<u32> {
     let special = ids.len().saturating_sub(bare.len());
     let lead = (0..=special).find(|lead| ids[*lead..].starts_with(bare));
@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(shortened(&ids, &bare, 4, false), [1, 10, 11, 2]);
         assert_eq!(shortened(&ids, &bare, 4, true), [1, 12, 13, 2]);
         assert_eq!(shortened(&bare, &bare, 3, true), [11, 12, 13]);
-        // What a tokenizer joins differently is cut as it is.
+        // If `ids` does not contain `bare`, `ids` is truncated as a whole.
         assert_eq!(shortened(&ids, &[9], 2, false), [1, 10]);
         assert_eq!(shortened(&ids, &bare, 1, false), [1]);
     }

@@ -1,21 +1,21 @@
-//! Stop strings over text that arrives in pieces.
+//! Stop strings in streamed text.
 
 /// Result of one piece of text.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct StopOutcome {
-    /// Text that can be sent now: no later piece can make it part of a stop string.
+    /// Text that can be sent now: it cannot become part of a stop string.
     pub emit: String,
-    /// Index, in the list given to [`StopStrings::new`], of the stop string that ended the text.
+    /// Index of the matched stop string in the list given to [`StopStrings::new`].
     pub stopped: Option<usize>,
 }
 
-/// Watches streamed text for stop strings and holds back any tail that may become one.
+/// Matches stop strings in streamed text and holds back a tail that may become one.
 ///
-/// The match that is complete first ends the text, so the result does not depend on how the text
-/// was cut into pieces. Of several that are complete at the same character the longest wins, then
-/// the first in the list. Empty stop strings never match.
+/// The first complete match ends the text, so the result does not depend on how the text is split
+/// into pieces. Of several matches that end at the same character, the longest wins, then the first
+/// in the list. Empty stop strings never match.
 ///
-/// Each pattern runs as a Knuth-Morris-Pratt automaton: linear in the text whatever the patterns.
+/// Each pattern is a Knuth-Morris-Pratt automaton: linear time in the text for any patterns.
 #[derive(Debug, Clone)]
 pub struct StopStrings {
     patterns: Vec<Pattern>,
@@ -38,13 +38,13 @@ impl StopStrings {
         }
     }
 
-    /// Makes the stop string itself part of the emitted text.
+    /// Includes the stop string in the emitted text.
     pub fn include_stop(mut self, include: bool) -> Self {
         self.include_stop = include;
         self
     }
 
-    /// Takes the next piece. After a stop every further piece is dropped and reported as stopped.
+    /// Processes the next piece. After a stop, further pieces are dropped and reported as stopped.
     pub fn push(&mut self, piece: &str) -> StopOutcome {
         if self.stopped.is_some() {
             return StopOutcome {
@@ -79,7 +79,7 @@ impl StopStrings {
         }
     }
 
-    /// Ends the text and releases the held back tail.
+    /// Ends the text and releases the held-back tail.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -99,7 +99,7 @@ impl StopStrings {
     }
 }
 
-/// Feeds one byte to every pattern; the longest one that it completes.
+/// Feeds one byte to every pattern; returns the longest one that it completes.
 fn advance_all(patterns: &mut [Pattern], byte: u8) -> Option<usize> {
     let mut complete: Option<usize> = None;
     for index in 0..patterns.len() {
@@ -115,9 +115,10 @@ fn advance_all(patterns: &mut [Pattern], byte: u8) -> Option<usize> {
 #[derive(Debug, Clone)]
 struct Pattern {
     bytes: Vec<u8>,
-    /// `borders[i]`: length of the longest proper prefix of the pattern that ends at its byte i.
+    /// `borders[i]`: length of the longest proper prefix of the pattern that is a suffix of its
+    /// bytes up to i.
     borders: Vec<usize>,
-    /// Length of the longest prefix of the pattern that ends the text so far.
+    /// Length of the longest prefix of the pattern that is a suffix of the text so far.
     matched: usize,
 }
 
@@ -139,8 +140,8 @@ impl Pattern {
         }
     }
 
-    /// Takes the next byte of the text; true when the pattern is complete. Not called again after
-    /// that.
+    /// Processes the next byte of the text; returns true if the pattern is complete. Must not be
+    /// called again after that.
     fn advance(&mut self, byte: u8) -> bool {
         if self.bytes.is_empty() {
             return false;

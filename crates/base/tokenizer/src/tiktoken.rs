@@ -1,7 +1,7 @@
-//! `tiktoken.model` of Kimi-K2, which has no tokenizer.json: byte strings by rank.
+//! `tiktoken.model` of Kimi-K2, which has no tokenizer.json: byte strings in order of rank.
 //!
-//! How text is split into words is not in the file but in Python code beside it, which is not run:
-//! the rule of a class other than Kimi's is not known.
+//! The rule that splits text into words is in Python code next to the file, which is not run. Only
+//! Kimi's rule is built in; other classes are refused.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -18,16 +18,17 @@ pub(crate) const FILE: &str = "tiktoken.model";
 const CONFIG: &str = "tokenizer_config.json";
 const CLASS: &str = "TikTokenTokenizer";
 const CODE: &str = "tokenization_kimi";
-/// Bounds of a file: several times what Kimi's has.
+/// Maximum size of a file, several times that of Kimi's.
 const MOST_TOKENS: usize = 1 << 22;
 const LONGEST_TOKEN: usize = 512;
-/// Ids after the ranks that are special tokens, named in tokenizer_config.json or by number.
+/// Number of ids after the ranks reserved for special tokens, named in tokenizer_config.json or by
+/// number.
 const RESERVED: usize = 256;
 
 /// The pipeline of the model in `directory`, with its special tokens.
 ///
 /// # Errors
-/// A class that is not Kimi's; a file or special tokens that are not as Kimi writes them.
+/// The class is not Kimi's, or the file or the special tokens have an unexpected format.
 pub(crate) fn pipeline(
     directory: &Path,
     ranks: &[u8],
@@ -98,7 +99,7 @@ fn read(file: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-/// The bytes that standard base64 with padding stands for.
+/// Decodes standard base64 with padding.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
@@ -124,9 +125,9 @@ fn base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The vocabulary in the letters of byte-level BPE, and its merges: two neighbours become one token
-/// whenever their bytes together are one, the lowest rank first, so every cut of a token is a merge
-/// of its rank.
+/// The vocabulary in byte-level BPE symbols, and its merges. In tiktoken, two adjacent tokens merge
+/// if their concatenated bytes are a token, lowest rank first; so every split of a token is a merge
+/// with the token's rank.
 fn vocabulary(tokens: &[Vec<u8>]) -> (Vocab, Merges) {
     let symbols = byte_symbols();
     let letters = |token: &[u8]| token.iter().map(|&b| symbols[usize::from(b)]).collect();
@@ -153,7 +154,7 @@ fn vocabulary(tokens: &[Vec<u8>]) -> (Vocab, Merges) {
     (texts.into_iter().zip(0..).collect(), merges)
 }
 
-/// The ids after the ranks, in their order.
+/// Special tokens of the ids after the ranks, in order.
 fn special_tokens(
     config: &Map<String, Value>,
     first: usize,

@@ -7,15 +7,14 @@ use crate::bytes::{ByteSymbols, TokenBytes, read_piece};
 use crate::caught::caught;
 use crate::words;
 
-/// Most token ids, several times what any model has: each takes memory, whether it has a text or
-/// not.
+/// Maximum number of token ids, several times that of any model. Each id takes memory, with or
+/// without a text.
 const MAX_VOCABULARY: usize = 1 << 22;
 
-/// Text to token ids and back, for one model.
+/// Converts between text and token ids, for one model.
 ///
-/// Where tokens are byte strings (byte-level BPE, SentencePiece with byte fallback) ids are turned
-/// into text from a table of bytes; other decoders (WordPiece, Metaspace, ...) run through the
-/// `tokenizers` crate.
+/// If tokens are byte strings (byte-level BPE, SentencePiece with byte fallback), ids are decoded
+/// with a table of bytes. Other decoders (WordPiece, Metaspace, ...) use the `tokenizers` crate.
 #[derive(Debug)]
 pub struct Tokenizer {
     encoder: Encoder,
@@ -38,31 +37,31 @@ pub(crate) enum Encoder {
 /// Decoding of token ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Surface {
-    /// Bytes of all tokens one after another.
+    /// The concatenated bytes of all tokens.
     ByteLevel,
-    /// The same; `strip_space` drops one space at the very start, which encoding had put there.
+    /// As `ByteLevel`; `strip_space` drops one space at the start, which the encoder had inserted.
     Pieces { strip_space: bool },
-    /// By the decoder of the `tokenizers` crate.
+    /// Through the decoder of the `tokenizers` crate.
     Decoder,
 }
 
-/// Ids that `encode(.., add_special = true)` puts around a text, beyond what a post-processor does.
+/// Ids that `encode(.., add_special = true)` adds around a text, besides the post-processor's.
 #[derive(Debug, Default)]
 pub(crate) struct AddedIds {
     pub(crate) before: Option<u32>,
     pub(crate) after: Option<u32>,
 }
 
-/// One entry of the vocabulary as the model's files state it.
+/// An entry of the vocabulary, as declared in the model's files.
 pub(crate) struct Entry<'a> {
     pub(crate) text: Cow<'a, str>,
     /// Matched literally in the text, outside the BPE vocabulary.
     pub(crate) added: bool,
-    /// Left out when special tokens are skipped.
+    /// Omitted when special tokens are skipped.
     pub(crate) special: bool,
 }
 
-/// Ids with a role, as the model's files state them.
+/// Ids with a role, as declared in the model's files.
 #[derive(Debug, Default)]
 pub(crate) struct Roles {
     pub(crate) bos: Option<u32>,
@@ -71,7 +70,7 @@ pub(crate) struct Roles {
 }
 
 impl Tokenizer {
-    /// Joins a built `tokenizers` pipeline with its vocabulary in id order.
+    /// Combines a built `tokenizers` pipeline with its vocabulary in id order.
     pub(crate) fn assemble<'a>(
         encoder: Encoder,
         surface: Surface,
@@ -105,7 +104,7 @@ impl Tokenizer {
         }
     }
 
-    /// Takes a pipeline read from tokenizer.json; the vocabulary is listed from it.
+    /// Wraps a pipeline read from tokenizer.json, which also provides the vocabulary.
     pub(crate) fn from_pipeline(mut inner: HfTokenizer, roles: Roles) -> Result<Self, TextError> {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(TextError::build)?;
@@ -128,12 +127,11 @@ impl Tokenizer {
         Ok(Self::assemble(encoder, surface, entries.into_iter(), roles))
     }
 
-    /// Token ids of `text`. Special tokens written in the text are recognised in either case;
-    /// `add_special` decides about those that the model's rules put around a text (BOS, EOS).
+    /// Token ids of `text`. Special tokens spelled out in the text are always recognised;
+    /// `add_special` adds those that the model's rules put around a text (BOS, EOS).
     ///
     /// # Errors
-    /// [`TextError::Encode`] when the pre-tokenizer gives up (runs of over a million equal
-    /// characters).
+    /// [`TextError::Encode`] if the pre-tokenizer fails (runs of over a million equal characters).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TextError> {
         let pipeline = match &self.encoder {
             Encoder::Pipeline(pipeline) => pipeline,
@@ -156,7 +154,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Bytes of the longest token; `None` where a token may stand for any text.
+    /// Length of the longest token in bytes; `None` if a token may represent any text.
     pub(crate) fn longest_token(&self) -> Option<usize> {
         match self.encoder {
             Encoder::Pipeline(_) => Some(self.bytes.longest()),
@@ -164,7 +162,7 @@ impl Tokenizer {
         }
     }
 
-    /// Text of `ids`; bytes that are not UTF-8 become U+FFFD, ids outside the vocabulary nothing.
+    /// Text of `ids`. Invalid UTF-8 becomes U+FFFD; ids outside the vocabulary are skipped.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let Some(strip_space) = self.byte_surface() else {
             return self.decode_by_pipeline(ids, skip_special);
@@ -190,7 +188,7 @@ impl Tokenizer {
         }
     }
 
-    /// `Some(strip_space)` when text is the concatenation of [`Self::token_bytes`].
+    /// `Some(strip_space)` if text is the concatenation of [`Self::token_bytes`].
     pub(crate) fn byte_surface(&self) -> Option<bool> {
         match self.surface {
             Surface::ByteLevel => Some(false),
@@ -204,8 +202,7 @@ impl Tokenizer {
         self.byte_surface().is_some()
     }
 
-    /// Bytes that one token stands for; they may be a part of a character. `None` outside the
-    /// vocabulary.
+    /// Bytes of one token, possibly a part of a character; `None` outside the vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
         self.raw_bytes(id).map(Cow::Borrowed)
     }
@@ -214,8 +211,7 @@ impl Tokenizer {
         self.bytes.get(id)
     }
 
-    /// [`Self::token_bytes`] as text, U+FFFD where they are not UTF-8; empty outside the
-    /// vocabulary.
+    /// [`Self::token_bytes`] as text, with U+FFFD for invalid UTF-8; empty outside the vocabulary.
     pub fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.raw_bytes(id).unwrap_or_default()).into_owned()
     }
@@ -228,7 +224,7 @@ impl Tokenizer {
         }
     }
 
-    /// True for control tokens (BOS, end of turn, ...), which `skip_special` leaves out.
+    /// True for control tokens (BOS, end of turn, ...), which `skip_special` omits.
     pub fn is_special(&self, id: u32) -> bool {
         usize::try_from(id)
             .ok()
@@ -237,17 +233,17 @@ impl Tokenizer {
             .unwrap_or(false)
     }
 
-    /// Number of ids that have a text; the model's logits may be wider.
+    /// Number of ids with a text; the model's logits may be wider.
     pub fn vocab_size(&self) -> usize {
         self.special.len()
     }
 
-    /// The token that begins a text.
+    /// The token at the start of a text.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The token that ends a text.
+    /// The token at the end of a text.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
@@ -271,7 +267,7 @@ fn listed_entry(inner: &HfTokenizer, added: Option<&AddedToken>, id: u32) -> Ent
     }
 }
 
-/// Recognises the decoders whose output is the concatenation of the tokens' bytes.
+/// Detects decoders whose output is the concatenation of the tokens' bytes.
 fn surface_of(decoder: &DecoderWrapper) -> Surface {
     if matches!(decoder, DecoderWrapper::ByteLevel(_)) {
         return Surface::ByteLevel;

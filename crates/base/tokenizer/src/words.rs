@@ -1,11 +1,11 @@
-//! The ids of made-up words: a token is a word between spaces.
+//! Encoding of the synthetic vocabulary: tokens are words separated by spaces.
 
-/// Ids of the words of `text` in a vocabulary of `size`.
+/// Ids of the words in `text`, for a vocabulary of `size`.
 pub(crate) fn encode(text: &str, size: u32) -> Vec<u32> {
     text.split_whitespace().map(|word| id(word, size)).collect()
 }
 
-/// The text of a token with this id.
+/// The id in the name of a token `t<id>`.
 pub(crate) fn number(word: &str) -> Option<u32> {
     let digits = word.strip_prefix('t')?;
     let canonical = digits == "0" || !digits.starts_with(['0', '+']);

@@ -1,13 +1,13 @@
-//! Templates that ask for more text, values or work than a rendering may have: they are refused
-//! before they have it.
+//! Templates that request more text, values or work than a rendering may use are refused before
+//! they get it.
 
 #![allow(clippy::unwrap_used)]
 
 use penstock_tokenizer::{ChatTemplate, SpecialTokens, TextError};
 use serde_json::{Map, json};
 
-/// Upper bound on this process's memory, in bytes, while all tests run at once. The step budget of
-/// one rendering allows 640 MB of text.
+/// Upper bound on this process's memory in bytes while all tests run concurrently. The step budget
+/// of one rendering allows 640 MB of text.
 const MOST: usize = 2 << 30;
 
 fn render(source: &str) -> Result<String, TextError> {
@@ -48,12 +48,12 @@ fn what_is_too_large_is_refused_before_it_is_built() {
         "{% set x = [['a' * 1000000] * 31] * 100 %}{% for i in range(100) %}{% set y = x ~ '' %}\
          {% endfor %}"
             .to_owned(),
-        // Each call holds the text of its own until the innermost has ended.
+        // Each call holds its text until the innermost call ends.
         format!(
             "{{% macro m(n) %}}{{% for i in range(31) %}}{text}{{% endfor %}}{{% if n %}}\
              {{{{ m(n - 1) }}}}{{% endif %}}{{% endmacro %}}{{{{ m(150) }}}}"
         ),
-        // Every dict is sorted with the steps of the rendering.
+        // Each dict is sorted within the step budget of the rendering.
         format!(
             "{ENTRIES}{{% for i in range(100) %}}{{% set x = d|tojson(sort_keys=true) %}}\
              {{% endfor %}}"

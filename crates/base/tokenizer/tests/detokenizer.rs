@@ -1,4 +1,4 @@
-//! Streaming text against the text of all ids at once.
+//! Streamed text compared with the text of all ids at once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn stream(tokenizer: &Arc<Tokenizer>, ids: &[u32], skip_special: bool) -> Vec<St
     pieces
 }
 
-/// The text of `ids` without the character at its end that is cut.
+/// The text of `ids` without an incomplete character at the end.
 fn whole(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
     let shown = ids
         .iter()
@@ -35,7 +35,7 @@ fn whole(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
             .strip_suffix('\u{FFFD}')
             .map_or(text.clone(), str::to_owned);
         if tokenizer.is_bytes() {
-            break; // one mark for all of its bytes
+            break; // one replacement character for all of its bytes
         }
     }
     text
@@ -91,7 +91,7 @@ proptest! {
         let ids = tokenizer.encode(&text, false).unwrap();
         prop_assert_eq!(tokenizer.decode(&ids, false), text.clone());
         let pieces = stream(&tokenizer, &ids, false);
-        // Valid text never shows a replacement character, in any piece: no character was cut.
+        // Valid text never contains a replacement character in any piece: no character was split.
         let broken = pieces.iter().any(|piece| piece.contains(char::REPLACEMENT_CHARACTER));
         prop_assert_eq!(broken, text.contains(char::REPLACEMENT_CHARACTER));
         prop_assert_eq!(pieces.concat(), text);
@@ -170,8 +170,7 @@ fn bytes_are_held_by_the_pipeline_until_they_form_a_character() {
     assert_eq!(pieces, ["a", "", "", "€", "b", ""]);
 }
 
-/// Output that continues a prompt keeps the space of its first word, output that stands alone loses
-/// it.
+/// Output that continues a prompt keeps the space of its first word; standalone output loses it.
 #[test]
 fn the_prompt_tail_decides_about_the_leading_space() {
     for (name, decoder) in [

@@ -1,5 +1,5 @@
-//! Chat templates of the families: what transformers renders, with tools, reasoning and system
-//! turns.
+//! Chat templates of the model families compared with transformers, with tools, reasoning and
+//! system turns.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use penstock_tokenizer::{ChatTemplate, SpecialTokens};
 use serde_json::{Map, Value};
 
-/// Today's date in a golden text, as the system's `date` prints it.
+/// Inserts today's date, as printed by the system's `date`, into a golden text.
 fn dated(text: &str) -> String {
     let today = |format: &str| {
         let mut date = Command::new("date");
@@ -22,8 +22,8 @@ fn dated(text: &str) -> String {
         })
 }
 
-/// Templates as the families write them (`golden/make_families.py`), with tools, system turns and
-/// several turns, and what they raise.
+/// The families' templates (`golden/make_families.py`), with tools, system turns and several turns,
+/// and their errors.
 #[test]
 fn families_are_rendered_as_transformers_renders_them() {
     let golden: Map<String, Value> =
@@ -44,7 +44,7 @@ fn families_are_rendered_as_transformers_renders_them() {
                 continue;
             }
             let text = case["text"].as_str().unwrap();
-            // Again where the day ended in between.
+            // Retry, in case midnight passed in between.
             let same = got().unwrap() == dated(text) || got().unwrap() == dated(text);
             assert!(same, "{what}\n{}\nis not\n{}", got().unwrap(), dated(text));
         }

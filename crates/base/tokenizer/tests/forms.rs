@@ -1,4 +1,4 @@
-//! Other forms of a conversation that a request's template refuses.
+//! Alternative forms of a conversation that a request's template refuses.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn a_template_that_refuses_all_forms_is_one_job() {
         shown("{{ raise_exception('no') }}"),
         (Err("no".to_owned()), 1)
     );
-    // A form that it takes is found within the job.
+    // The fallback to an accepted form happens within the job.
     let first = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}\
         {{ messages[0].content }}";
     assert_eq!(shown(first), (Ok("s\n\nu".to_owned()), 1));

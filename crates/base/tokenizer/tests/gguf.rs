@@ -1,4 +1,4 @@
-//! Tokenizers from GGUF metadata that is made up, wrong or hostile.
+//! Tokenizers from synthetic, invalid and hostile GGUF metadata.
 
 #![allow(clippy::unwrap_used)]
 
@@ -119,16 +119,16 @@ fn tokens_that_end_an_answer_are_found_by_their_names() {
         ends(&["a", "<end_of_turn>", "<eos>", "</s>"], &[1, 4, 3, 3]),
         [1, 3]
     );
-    // A token of the text is one of the text.
     assert_eq!(
         ends(&["</s>", "<|im_end|>", "<|endoftext|>"], &[1, 3, 3]),
         [1, 2]
     );
-    // gpt-oss ends its messages with `<|end|>`, and its answers otherwise.
+    // gpt-oss ends messages with `<|end|>`, and answers with other tokens.
     let harmony = ["<|end|>", "<|return|>", "<|call|>"];
     assert_eq!(ends(&harmony, &[3, 3, 3]), [1, 2]);
     assert_eq!(ends(&["<|end|>", "<|user|>"], &[3, 3]), [0]);
-    // Llama 3 and 4 end a turn, and a message that waits for a tool.
+    // Llama 3 and 4 have separate tokens for the end of a turn and of a message that waits for a
+    // tool.
     let llama3 = [
         "<|end_of_text|>",
         "<|eom_id|>",

@@ -1,4 +1,4 @@
-//! What spells a special token in a request is text.
+//! Special tokens spelled out in a request are text.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn spellings_are_no_control_tokens() {
     let tokenizer = common::tokenizer().unwrap();
     assert_eq!(tokenizer.decode(&ids, false), text);
     assert!(text.contains(ATTACK));
-    // A system message that the template adds, the user's, and the one that begins.
+    // The template's system message, the user's message, and the start of the answer.
     let count = |ids: &[u32], name: &str| {
         let id = tokenizer.token_id(name).unwrap();
         ids.iter().filter(|&&other| other == id).count()
@@ -56,7 +56,7 @@ fn tools_and_results_are_text_too() {
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 3, "{text}");
 }
 
-/// Nothing else changes, and marks that a client writes itself are text.
+/// Other text is unchanged, and marks in a client's text are text.
 #[test]
 fn other_text_is_encoded_as_ever() {
     let Some(model) = common::model() else {
@@ -114,7 +114,7 @@ fn continued(model: &TextModel, messages: &Value) -> Result<String, TextError> {
     model.render(&chat, true).map(|prompt| prompt.written())
 }
 
-/// As transformers cuts: what the template keeps of the spaces around the message stays.
+/// As in transformers, spaces around the message are kept if the template keeps them.
 #[test]
 fn spaces_stay_where_the_template_keeps_them() {
     let words = TextModel::of_words(100).unwrap();

@@ -1,4 +1,5 @@
-//! Conversations that a template does not take as they come, and templates tried out at the start.
+//! Conversations that a template refuses in their original form, and trials of templates at
+//! start-up.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,6 @@ fn with_template(source: &str) -> TextModel {
     model.with_template(source).unwrap()
 }
 
-/// The prompt of a conversation under a template.
 fn prompt_of(source: &str, messages: &Value, tools: Option<&Value>) -> String {
     let chat = Conversation {
         tools,
@@ -19,7 +19,7 @@ fn prompt_of(source: &str, messages: &Value, tools: Option<&Value>) -> String {
     with_template(source).render(&chat, true).unwrap().written()
 }
 
-/// As Qwen3-Coder's and GLM's iterate arguments.
+/// Iterates over arguments like Qwen3-Coder's and GLM's.
 const ITERATES: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name \
     }}({% for k, v in c.function.arguments | items %}{{ k }}={{ v }}{% endfor %}){% endfor %}{% \
     endfor %}";
@@ -63,18 +63,18 @@ fn reasoning_has_the_name_that_the_template_reads() {
     }
 }
 
-/// As Gemma 2's.
+/// Like Gemma 2's.
 const ALTERNATES: &str = "{% if messages[0].role == 'system' %}{{ raise_exception('System role \
     not supported') }}{% endif %}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 \
     % 2 == 0) %}{{ raise_exception('Conversation roles must alternate') }}{% endif %}[{{ m.role \
     }}] {{ m.content }}\n{% endfor %}";
-/// As Qwen 3.5's.
+/// Like Qwen 3.5's.
 const SYSTEM_FIRST: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first \
     %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}[{{ m.role }}] \
     {{ m.content }}\n{% endfor %}";
-/// As gpt-oss's.
+/// Like gpt-oss's.
 const DESCRIBES: &str = "{% for t in tools %}{{ '// ' + t.function.description }}\n{% endfor %}";
-/// As Mistral's.
+/// Like Mistral's.
 const SHORT_IDS: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | \
     length != 9 %}{{ raise_exception('ids of length 9') }}{% endif %}{{ c.id }}{% endfor %}{% if \
     m.role == 'tool' %}={{ m.tool_call_id }}{% endif %}{% endfor %}";
@@ -149,7 +149,7 @@ fn a_template_is_tried_out() {
     );
 }
 
-/// Gemma 2's takes neither tools nor a system message.
+/// Gemma 2's template supports neither tools nor a system message.
 #[test]
 fn tools_are_listed_where_the_template_has_room() {
     let messages = json!([{"role": "user", "content": "a"}]);
@@ -165,7 +165,7 @@ fn tools_are_listed_where_the_template_has_room() {
     assert!(text.ends_with("\n\nS\n\na\n"), "{text}");
 }
 
-/// SmolLM2's template, for one, prints no tools.
+/// For example, SmolLM2's template does not render tools.
 #[test]
 fn a_template_without_tools_gets_them_as_text() {
     let template = ChatTemplate::parse(

@@ -1,5 +1,5 @@
-//! Damaged tokenizer.json and templates of any kind: an error, or a result; never a panic, never
-//! for long. PROPTEST_CASES makes a long run of it.
+//! Damaged tokenizer.json files and arbitrary templates give an error or a result, never a panic or
+//! a hang. Set PROPTEST_CASES for a long run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 
-/// Says nothing about speed: the machine may be busy.
+/// Not a bound on speed: the machine may be busy.
 const HANG: Duration = Duration::from_secs(30);
 
 fn added(id: u32, content: &str) -> Value {
@@ -20,7 +20,7 @@ fn added(id: u32, content: &str) -> Value {
            "normalized": false, "special": true})
 }
 
-/// A tokenizer.json of each model of the `tokenizers` crate.
+/// One tokenizer.json per model type of the `tokenizers` crate.
 fn tokenizers() -> Vec<Value> {
     let shell = |model: Value, normalizer: Value, pre: Value, decoder: Value| {
         json!({"version": "1.0", "truncation": null, "padding": null,
@@ -92,7 +92,7 @@ fn odd() -> impl Strategy<Value = Value> {
     select(values)
 }
 
-/// Paths of all nodes but the root.
+/// Paths of all nodes except the root.
 fn nodes(value: &Value, at: &str, found: &mut Vec<String>) {
     let mut child = |key: &str, value: &Value| {
         let path = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
@@ -129,7 +129,7 @@ impl Drop for Directory {
     }
 }
 
-/// Opens a tokenizer and uses it; the vocabulary's size where it opens.
+/// Opens a tokenizer and uses it; returns the size of the vocabulary if it opens.
 fn used(tokenizer: &[u8]) -> Option<usize> {
     let began = Instant::now();
     let directory = Directory::with(tokenizer);
@@ -166,7 +166,7 @@ fn undamaged_tokenizers_open() {
     }
 }
 
-/// Pieces of templates: what models write, and what none should.
+/// Pieces of templates: usual ones and malicious ones.
 fn piece() -> impl Strategy<Value = &'static str> {
     select(vec![
         "{% for m in messages %}",
@@ -249,7 +249,7 @@ fn templates_that_build_chains_or_share_values_end() {
     let long = "{% set s = 'é' * 3000000 %}{% for i in range(100000) %}";
     let tuple = "{% set t = (1, 2) %}".to_owned() + &"{% set t = (t, t) %}".repeat(60);
     let templates = [
-        // each caller, and each loop, holds the one before
+        // Each caller, and each loop, holds the previous one.
         format!(
             "{chain}{{% macro m() %}}{{% set ns.c = caller %}}{{% endmacro %}}\
              {{% for i in range(100000) %}}{{% set prev = ns.c %}}\

@@ -1,4 +1,4 @@
-//! The default model against ids and texts made by other implementations.
+//! The default model compared with ids and texts from other implementations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +14,8 @@ fn ids(value: &Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// Prompt ids of one entry of the reference files, made our way. `chat` is a flag in one file and
-/// the text in the other.
+/// Our prompt ids of an entry in the reference files. `chat` is a flag in one file and the text in
+/// the other.
 fn prompt_ids(model: &TextModel, entry: &Value) -> Vec<u32> {
     let prompt = entry["prompt"].as_str().unwrap();
     if entry["chat"].as_bool() == Some(false) || entry["chat"].is_null() {
@@ -69,7 +69,8 @@ fn answers_have_the_text_of_transformers() {
     }
 }
 
-/// Golden ids come from a second implementation of the algorithm; see tests/golden/make_golden.py.
+/// The golden ids come from a second implementation of the algorithm; see
+/// tests/golden/make_golden.py.
 #[test]
 fn hostile_texts_have_the_golden_ids() {
     let Some(model) = common::model() else { return };
@@ -109,8 +110,8 @@ fn the_default_model_has_its_special_tokens() {
     assert_eq!(tokenizer.token_bytes(9_999_999), None);
 }
 
-/// Start-up of the whole server has two seconds; the generous bound catches a change of complexity
-/// on a busy machine.
+/// The whole server starts within two seconds; the generous bound here detects a change of
+/// complexity even on a busy machine.
 #[test]
 fn opening_is_fast() {
     let Some(path) = common::model_path() else {

@@ -1,11 +1,11 @@
-//! Stop strings against a search that sees the whole text.
+//! Stop strings compared with a search over the whole text.
 
 #![allow(clippy::unwrap_used)]
 
 use penstock_tokenizer::StopStrings;
 use proptest::prelude::*;
 
-/// The first position at which some stop string is complete; the longest of those, then the first
+/// The first position at which a stop string is complete; of several, the longest, then the first
 /// in the list.
 fn naive(text: &str, stops: &[String]) -> Option<(usize, usize)> {
     let ends = text
@@ -24,8 +24,8 @@ fn naive(text: &str, stops: &[String]) -> Option<(usize, usize)> {
     None
 }
 
-/// Feeds `text` in pieces of `lengths` characters, in turn; the text that came out and the stop
-/// that ended it.
+/// Feeds `text` in pieces of `lengths` characters, cyclically. Returns the emitted text and the
+/// stop string that ended it.
 fn streamed(
     text: &str,
     stops: &[String],
@@ -70,7 +70,7 @@ proptest! {
         }
     }
 
-    /// Held text is always a beginning of a stop string, so nothing waits without a reason.
+    /// Held-back text is always a prefix of a stop string, so nothing is delayed without a reason.
     #[test]
     fn no_more_is_held_than_may_become_a_stop(text in "[ab]{0,30}", stop in "[ab]{1,5}c") {
         let mut watch = StopStrings::new(vec![stop.clone()]);

@@ -1,4 +1,4 @@
-//! Chat templates: what transformers renders, and what a hostile template can not do.
+//! Chat templates compared with transformers, and limits on hostile templates.
 
 #![allow(clippy::unwrap_used)]
 
@@ -66,7 +66,7 @@ fn values_are_printed_as_python_prints_them() {
     );
 }
 
-/// Expected texts are Python's `json.dumps`.
+/// Expected texts come from Python's `json.dumps`.
 #[test]
 fn tojson_is_pythons() {
     let kwargs = json!({"x": {"b": [1, "é<&'🦊"], "a": {}, "c": [], "d": 1.0}});
@@ -118,7 +118,7 @@ fn tools_documents_and_further_variables_reach_the_template() {
     );
 }
 
-/// One part, in which a special token's spelling that was spread over two is none.
+/// One part, so that a special token's spelling across two parts remains text.
 #[test]
 fn a_template_that_writes_parts_gets_the_joined_text_as_one() {
     let source = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else \

@@ -1,4 +1,4 @@
-//! Kimi-K2's `tiktoken.model` without a tokenizer.json, against the tiktoken package
+//! Kimi-K2's `tiktoken.model` without a tokenizer.json, compared with the tiktoken package
 //! (tests/golden/make_tiktoken.py).
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ fn golden() -> Value {
     serde_json::from_str(include_str!("golden/tiktoken.json")).unwrap()
 }
 
-/// A directory of one test, removed when the test ends.
+/// A test's temporary directory, removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {

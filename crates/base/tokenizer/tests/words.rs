@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! Made-up words as a text model.
+//! The synthetic vocabulary as a text model.
 
 use penstock_tokenizer::{Conversation, TextModel};
 use serde_json::json;

@@ -1,22 +1,22 @@
-//! Other forms of a conversation that a template has refused.
+//! Alternative forms of a conversation, for templates that refuse the original one.
 //!
-//! Many templates accept only the form that their model was trained on: no system message but the
-//! first, turns that alternate, ids of nine letters, tools with descriptions. Clients send all that
-//! their protocol allows, and none of it may end a conversation. So a refused conversation is
-//! rendered again, in forms that leave the template less and less to refuse.
+//! Many templates accept only the form that their model was trained on: a system message only at
+//! the start, alternating turns, ids of nine letters, tools with descriptions. Clients send
+//! everything that their protocol allows, and none of it may end a conversation. A refused
+//! conversation is therefore rendered again, in increasingly conservative forms.
 
 use serde_json::{Map, Value, json};
 
 use super::generic;
 
-/// Forms besides the one that the client sent.
+/// Number of forms besides the original one.
 pub(crate) const FORMS: usize = 3;
 
-/// Letters and digits of the ids that Mistral's templates take.
+/// Length of ids in letters and digits that Mistral's templates require.
 const ID_LENGTH: usize = 9;
 
 /// Messages and tools in form 0, 1 or 2 of the [`FORMS`]. In form 0, turns alternate after a system
-/// message. Form 1 has no system message and begins with the user. Form 2 also writes calls and
+/// message. Form 1 has no system message and starts with the user. Form 2 also renders calls and
 /// results as text.
 pub(crate) fn adapted(
     messages: &Value,
@@ -39,7 +39,7 @@ pub(crate) fn adapted(
     (Value::Array(joined(messages)), tools.map(with_descriptions))
 }
 
-/// Brings a message into the form that the strictest templates accept.
+/// Converts a message to the form that the strictest templates accept.
 fn settle(message: &mut Map<String, Value>, is_first: bool) {
     let role = message.get("role").and_then(Value::as_str);
     match role {
@@ -64,7 +64,7 @@ fn settle(message: &mut Map<String, Value>, is_first: bool) {
         let id = short_id(id.unwrap_or_default());
         message.insert("tool_call_id".into(), id.into());
     }
-    // gpt-oss's template accepts either text or thoughts before a call.
+    // gpt-oss's template accepts either text or reasoning before a call.
     let text = |name: &str| message.get(name).and_then(Value::as_str).map(str::to_owned);
     if has_calls
         && let (Some(thought), Some(content)) = (text("thinking"), text("content"))
@@ -76,7 +76,7 @@ fn settle(message: &mut Map<String, Value>, is_first: bool) {
     }
 }
 
-/// The id if it has nine letters and digits, or else a hash of it that does.
+/// The id itself if it has nine letters and digits, else such a hash of it.
 fn short_id(id: &str) -> String {
     if id.len() == ID_LENGTH && id.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return id.to_owned();
@@ -91,7 +91,7 @@ fn short_id(id: &str) -> String {
     digits.collect()
 }
 
-/// Turns a leading system message into the user's, and lets the user begin.
+/// Converts a leading system message to a user message, and makes the user start.
 fn into_user(messages: &mut Vec<Value>) {
     if messages
         .first()
@@ -105,7 +105,7 @@ fn into_user(messages: &mut Vec<Value>) {
     }
 }
 
-/// Joins neighbouring messages of one role, except results of tools.
+/// Merges adjacent messages of one role, except tool results.
 fn joined(messages: Vec<Value>) -> Vec<Value> {
     let mut joined: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -149,7 +149,7 @@ fn join(first: &mut Value, second: Value) {
     }
 }
 
-/// Adds the members of functions that the protocol makes optional.
+/// Adds the members of functions that are optional in the protocol.
 fn with_descriptions(tools: &Value) -> Value {
     let mut tools = tools.clone();
     for tool in tools.as_array_mut().into_iter().flatten() {

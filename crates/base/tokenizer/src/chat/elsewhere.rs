@@ -1,5 +1,5 @@
-//! Templates of requests run in another process, whose memory is limited. The job and its outcome
-//! are JSON.
+//! Runs templates from requests in another process with limited memory. The job and its outcome are
+//! JSON.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::{SpecialTokens, TextError};
 type Run = dyn Fn(&str) -> io::Result<Option<String>> + Send + Sync;
 
 /// Sends a job to another process, which answers with [`run_template_job`]. The answer is `None` if
-/// the process was stopped before its end, and an error if it could not start.
+/// the process was killed before its end, and an error if it could not start.
 #[derive(Clone)]
 pub struct Elsewhere(Arc<Run>);
 
@@ -34,7 +34,7 @@ struct Job {
     kwargs: Map<String, Value>,
 }
 
-/// The text of a template, or its error. Errors of a model's files cannot occur here.
+/// Rendered text or error of a template. Errors of a model's files cannot occur here.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -80,10 +80,10 @@ impl Elsewhere {
     }
 }
 
-/// Runs the template of a job from another process.
+/// Runs a template job that another process sent.
 ///
 /// # Errors
-/// The text is not a job. Errors of the template are part of the outcome.
+/// The text is not a valid job. Errors of the template are part of the outcome.
 pub fn run_template_job(job: &str) -> Result<String, serde_json::Error> {
     let job: Job = serde_json::from_str(job)?;
     let template = ChatTemplate::parse(&job.source, job.special_tokens);

@@ -1,12 +1,12 @@
-//! Tools for templates without support for them, in the Hermes convention. A system message lists
-//! the tools and explains their calls; calls and results of the history become text.
+//! Tool support for templates without it, in the Hermes convention. A system message lists the
+//! tools and explains the call format; calls and results in the history are rendered as text.
 
 use serde_json::{Map, Value, json};
 
 use crate::jinja::python_json;
 
-/// Writes calls and results of normalised messages as text. Results in a row are one message, since
-/// templates refuse two turns of one role.
+/// Converts calls and results of normalised messages to text. Consecutive results are merged into
+/// one message, because templates refuse two turns of one role.
 pub(super) fn write_history(messages: &mut Vec<Value>) {
     let mut written: Vec<Value> = Vec::with_capacity(messages.len());
     let mut follows_result = false;
@@ -30,7 +30,7 @@ pub(super) fn write_history(messages: &mut Vec<Value>) {
     *messages = written;
 }
 
-/// Adds a list of tools to the message of `role`, `system` or `user`, that begins the conversation.
+/// Adds a list of tools to the first message, whose `role` is `system` or `user`.
 pub(super) fn list_tools(messages: &mut Vec<Value>, tools: &Value, role: &str) {
     let instructions = instructions(tools.as_array().map_or(&[], Vec::as_slice));
     match messages.first_mut() {
@@ -77,7 +77,7 @@ fn write_calls(message: &mut Map<String, Value>) {
     message.insert("content".to_owned(), text.into());
 }
 
-/// The text of a tool's result, which becomes a message of the user.
+/// Text of a tool result, for a user message.
 fn result_text(message: &Value) -> Option<String> {
     if message["role"] != "tool" {
         return None;

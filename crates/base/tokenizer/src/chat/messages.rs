@@ -1,11 +1,11 @@
-//! The messages that templates get: tool arguments are objects, content is a string. A template
-//! that iterates over the parts of a user's content gets the same string as a single part.
+//! Normalised messages for templates: tool arguments are objects, content is a string. A template
+//! that iterates over the parts of a user's content gets the string as a single part.
 
 use serde_json::{Map, Value, json};
 
 use crate::TextError;
 
-/// Whether a user's content is a list of parts in any message.
+/// Whether any user message has content as a list of parts.
 pub(super) fn have_parts(messages: &Value) -> bool {
     let parts = |message: &Value| message["role"] == "user" && message["content"].is_array();
     messages
@@ -15,17 +15,17 @@ pub(super) fn have_parts(messages: &Value) -> bool {
 
 const PROBE: &str = "text of a part";
 
-/// A conversation with a part. Its rendered text shows whether the template reads parts.
+/// A conversation with one part. Its rendered text shows whether the template supports parts.
 pub(super) fn probe() -> Value {
     json!([{"role": "user", "content": [{"type": "text", "text": PROBE}]}])
 }
 
-/// Whether `text`, rendered from the probe, holds the text of the part, and not a printed list.
+/// Whether `text`, rendered from the probe, contains the part's text instead of a printed list.
 pub(super) fn takes_parts(text: &str) -> bool {
     text.contains(PROBE) && !["'type'", "\"type\""].iter().any(|key| text.contains(key))
 }
 
-/// The messages in the form above. With `parts`, the template gets a user's parts as one.
+/// Normalises messages. With `parts`, a user's parts are passed to the template as one part.
 pub(super) fn normalised(messages: &Value, parts: bool) -> Result<Vec<Value>, TextError> {
     let list = messages
         .as_array()
@@ -50,7 +50,7 @@ fn normalised_message(message: &Map<String, Value>, parts: bool) -> Result<Value
     let mut normal = message.clone();
     let given = message.get("content");
     let mut content = Value::String(content_text(given)?);
-    // As one part, a special token's spelling that was spread over several parts stays text.
+    // Merged, so that a special token's spelling that spans several parts remains text.
     if parts && message["role"] == "user" && given.is_some_and(Value::is_array) {
         content = json!([{"type": "text", "text": content}]);
     }
@@ -61,8 +61,8 @@ fn normalised_message(message: &Map<String, Value>, parts: bool) -> Result<Value
     Ok(Value::Object(normal))
 }
 
-/// Absent and null content (an assistant that only called tools) is empty text, parts are joined by
-/// line breaks as vLLM does for templates that take strings.
+/// Absent and null content (an assistant message with calls only) becomes empty text. Parts are
+/// joined by line breaks, as in vLLM for templates that expect strings.
 fn content_text(content: Option<&Value>) -> Result<String, String> {
     match content {
         None | Some(Value::Null) => Ok(String::new()),
@@ -95,9 +95,9 @@ fn part_text(at: usize, part: &Value) -> Result<&str, String> {
     }
 }
 
-/// The API carries arguments as JSON text, while templates iterate over an object. Other values,
-/// such as half an object from a cut answer, become a member of an object, so that no template
-/// fails on them.
+/// Parses arguments, which are JSON text in the API, because templates iterate over an object.
+/// Other values, for example a truncated object from an interrupted answer, become a member of an
+/// object, so that no template fails on them.
 fn parse_arguments(call: &mut Value) {
     let own = call.get("function").is_none() && call.get("name").is_some();
     let function = if own {
@@ -122,7 +122,7 @@ fn parse_arguments(call: &mut Value) {
     function.insert("arguments".to_owned(), object);
 }
 
-/// Names of the assistant's reasoning in requests and templates.
+/// Field names of the assistant's reasoning in requests and templates.
 const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
 /// Whether a template reads `thinking`, as gpt-oss's does.
@@ -131,7 +131,7 @@ pub(super) fn reads_thinking(source: &str) -> bool {
     spelled.iter().any(|spelled| source.contains(spelled))
 }
 
-/// Spells reasoning in all names, `thinking` only for templates that read it.
+/// Copies reasoning to all field names, to `thinking` only for templates that read it.
 pub(super) fn spell_reasoning(message: &mut Map<String, Value>, reads_thinking: bool) {
     let text = |name: &&str| message.get(*name).filter(|v| v.is_string()).cloned();
     let Some(text) = REASONING.iter().find_map(text) else {

@@ -1,9 +1,9 @@
-//! Chat templates: Jinja programs that come with a model and turn a conversation into prompt text.
+//! Chat templates: Jinja programs from a model's files that render a conversation as prompt text.
 //!
-//! They run in an interpreter of this crate. It gives them access to their variables only, and has
-//! bounds on steps, memory, recursion and output. A template from a model's files is trusted as
-//! they are. One from a request is used only if the operator allows it, and a server runs it in a
-//! separate process ([`Elsewhere`]).
+//! They run in this crate's interpreter, with access to their variables only, and with bounds on
+//! steps, memory, recursion and output. Templates from a model's files are trusted to this extent.
+//! Templates from requests require the operator's permission, and a server runs them in a separate
+//! process ([`Elsewhere`]).
 
 mod adapted;
 mod elsewhere;
@@ -27,7 +27,7 @@ pub use elsewhere::{Elsewhere, run_template_job};
 #[derive(Debug, Clone)]
 pub(crate) struct TemplateSources {
     pub(crate) default: String,
-    /// Used in place of the default when the request has tools.
+    /// Replaces the default template for requests with tools.
     pub(crate) with_tools: Option<String>,
 }
 
@@ -42,7 +42,8 @@ pub struct ChatTemplate {
     knows_tools: bool,
     knows_calls: bool,
     reads_thinking: bool,
-    /// Whether the template without and with tools reads parts, once a request has had some.
+    /// Whether the template without and with tools supports parts; determined at the first request
+    /// with parts.
     takes_parts: [OnceLock<bool>; 2],
 }
 
@@ -88,19 +89,18 @@ impl ChatTemplate {
         })
     }
 
-    /// The template's text, as it runs for requests without tools.
+    /// Source of the template for requests without tools.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Prompt text of `messages`, an array of `{role, content, ...}`. Content is a string, null or
-    /// a list of text parts. The parts are joined to a string, or to one part for templates that
-    /// iterate over parts.
-    /// `kwargs` are further variables (`documents`, `enable_thinking`, ...); they do not replace
-    /// the standard ones.
+    /// Renders `messages`, an array of `{role, content, ...}`, as prompt text. Content is a string,
+    /// null or a list of text parts. Parts are joined to a string, or to one part for templates
+    /// that iterate over parts. `kwargs` are additional variables (`documents`, `enable_thinking`,
+    /// ...); they do not override the standard ones.
     ///
     /// # Errors
-    /// Malformed messages, a template that raises (its message), fails, or exceeds a limit.
+    /// Malformed messages, or a template that raises (with its message), fails, or exceeds a limit.
     pub fn render(
         &self,
         messages: &Value,
@@ -139,8 +139,8 @@ impl ChatTemplate {
         }
     }
 
-    /// [`Self::render`]. A conversation that the template refuses is rendered in other forms, of
-    /// which the first that succeeds counts.
+    /// As [`Self::render`]. If the template refuses the conversation, falls back to the first
+    /// alternative form that succeeds.
     pub(crate) fn render_adapted(
         &self,
         messages: &Value,
@@ -170,12 +170,12 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether the template prints tools itself. Others get them as text of a message.
+    /// Whether the template renders tools itself. For other templates they are added as text.
     pub fn knows_tools(&self) -> bool {
         self.knows_tools
     }
 
-    /// The texts of both templates, one after the other.
+    /// Sources of both templates, concatenated.
     pub fn sources(&self) -> &str {
         &self.sources
     }
@@ -185,7 +185,7 @@ impl ChatTemplate {
         with_tools.unwrap_or(&self.template)
     }
 
-    /// The text of one of the templates. `kwargs` do not replace the standard variables.
+    /// Renders one of the templates. `kwargs` do not override the standard variables.
     fn printed(
         &self,
         template: &Template,

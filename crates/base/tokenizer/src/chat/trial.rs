@@ -1,4 +1,4 @@
-//! A trial of a template with conversations that every server gets.
+//! Trial of a template at start-up, with common conversations.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use super::ChatTemplate;
 use crate::TextError;
 
 impl ChatTemplate {
-    /// Renders one message of a user, then a system turn and a round of tools. Returns which of the
-    /// latter two the template refuses; a server renders those in other forms.
+    /// Renders one user message, then a system turn and a tool round. Returns which of the latter
+    /// two the template refuses; a server renders those in alternative forms.
     ///
     /// # Errors
-    /// The template cannot render one message of a user.
+    /// The template cannot render one user message.
     pub fn try_out(&self) -> Result<Vec<(&'static str, TextError)>, TextError> {
         let render = |messages: Value, tools: Option<&Value>| {
             self.render(&messages, true, tools, &Map::new()).map(drop)

@@ -29,10 +29,10 @@ pub(super) fn pipeline(
     })
 }
 
-/// Byte-level BPE of these tokens and merges, without added tokens.
+/// Builds byte-level BPE from tokens and merges, without added tokens.
 ///
 /// # Errors
-/// What is wrong with the merges.
+/// The merges are invalid.
 pub(crate) fn byte_level(
     pre: &PreTokenizer,
     ids: Vocab,
@@ -50,7 +50,7 @@ pub(crate) fn byte_level(
     Ok(inner)
 }
 
-/// Merges in order of rank; each entry is two tokens with one space between.
+/// Merges in order of rank; each entry is two tokens separated by one space.
 fn merges(fields: &Fields<'_>) -> Result<Merges, TextError> {
     let lines = fields.strings(MERGES)?;
     let pairs = lines

@@ -1,10 +1,10 @@
-//! Tokens that end an answer by their names: many files name one of them, or none, in their keys.
+//! End tokens by name, because many files declare only one of them, or none, in their keys.
 
 use penstock_checkpoint::Metadata;
 
 use super::fields::Fields;
 
-/// Names of tokens at which generation ends, whatever the family.
+/// Names of tokens that end generation in any model family.
 const NAMES: [&str; 16] = [
     "<|eot_id|>",
     "<|eom_id|>",
@@ -23,10 +23,10 @@ const NAMES: [&str; 16] = [
     "[EOS]",
     "<｜end▁of▁sentence｜>",
 ];
-/// End tokens of gpt-oss, whose `<|end|>` ends only one message of an answer.
+/// End tokens of gpt-oss, in which `<|end|>` ends only one message of an answer.
 const HARMONY: [&str; 2] = ["<|return|>", "<|call|>"];
 
-/// Ids of the tokens that end an answer by their names; none of metadata without a vocabulary.
+/// Ids of end tokens by name; empty without a vocabulary.
 pub(crate) fn end_tokens(metadata: &Metadata) -> Vec<u32> {
     let Ok(vocabulary) = Fields(metadata).vocabulary() else {
         return Vec::new();

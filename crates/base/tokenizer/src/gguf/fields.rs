@@ -1,4 +1,4 @@
-//! Typed access to metadata keys: a wrong type, length or id is an error that names the key.
+//! Typed access to metadata keys. A wrong type, length or id is an error that names the key.
 
 use penstock_checkpoint::{Metadata, Value};
 
@@ -33,12 +33,12 @@ impl TokenType {
         })
     }
 
-    /// Matched literally in the text before BPE runs.
+    /// Matched literally in the text before BPE.
     pub(super) fn is_added(self) -> bool {
         matches!(self, Self::Unknown | Self::Control | Self::UserDefined)
     }
 
-    /// Not text of the answer: left out when special tokens are skipped.
+    /// Not part of an answer's text: omitted when special tokens are skipped.
     pub(super) fn is_special(self) -> bool {
         matches!(self, Self::Unknown | Self::Control)
     }
@@ -109,7 +109,7 @@ impl<'a> Fields<'a> {
         self.str(key)?.ok_or_else(|| missing(key))
     }
 
-    /// A token id that is inside the vocabulary.
+    /// A token id within the vocabulary.
     pub(super) fn token_id(
         &self,
         key: &'static str,
@@ -130,7 +130,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Tokens and their types; without the list of types all are normal.
+    /// Tokens and their types; all normal if the list of types is missing.
     pub(super) fn vocabulary(&self) -> Result<Vocabulary<'a>, TextError> {
         let texts = self.strings(TOKENS)?;
         if texts.is_empty() {

@@ -20,14 +20,14 @@ pub(crate) use ends::end_tokens;
 use fields::{Fields, TokenType, Vocabulary};
 pub(crate) use pre::PreTokenizer;
 
-/// A pipeline without added tokens, and the rules of its model type for text and BOS.
+/// A pipeline without added tokens, and its model type's rules for text and BOS.
 struct Pipeline {
     inner: HfTokenizer,
     surface: Surface,
     add_bos_by_default: bool,
 }
 
-/// Builds the tokenizer that the metadata describes.
+/// Builds the tokenizer from the metadata.
 pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, TextError> {
     let fields = Fields(metadata);
     let vocabulary = fields.vocabulary()?;
@@ -60,7 +60,7 @@ pub(crate) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, TextError> {
     ))
 }
 
-/// `normalized(false)`: the text of a special token is matched as written, before any
+/// With `normalized(false)`, the text of a special token is matched literally, before
 /// normalisation.
 fn added_token((_, text, kind): (u32, &str, TokenType)) -> AddedToken {
     AddedToken::from(text, kind.is_special()).normalized(false)
@@ -98,7 +98,7 @@ fn rule_id(
     Ok(id.filter(|_| stated.unwrap_or(by_default)))
 }
 
-/// The chat templates in the metadata, if any.
+/// Chat templates in the metadata, if any.
 pub(crate) fn templates(metadata: &Metadata) -> Result<Option<TemplateSources>, TextError> {
     let fields = Fields(metadata);
     let Some(default) = fields.str("tokenizer.chat_template")? else {
@@ -113,7 +113,7 @@ pub(crate) fn templates(metadata: &Metadata) -> Result<Option<TemplateSources>, 
     }))
 }
 
-/// Texts of the tokens with a role, which templates may print.
+/// Texts of tokens with a role, for use in templates.
 pub(crate) fn special_tokens(metadata: &Metadata) -> Result<SpecialTokens, TextError> {
     let fields = Fields(metadata);
     let vocabulary = fields.vocabulary()?;

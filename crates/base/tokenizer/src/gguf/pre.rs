@@ -1,7 +1,7 @@
-//! Pre-tokenizers by their `tokenizer.ggml.pre` name.
+//! Pre-tokenizers by `tokenizer.ggml.pre` name.
 //!
-//! Listed are those whose definition in the models' own tokenizer.json is certain. The patterns are
-//! data of those files.
+//! The list contains only pre-tokenizers whose definition is certain from the models' own
+//! tokenizer.json. The patterns are copied from those files.
 
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -16,11 +16,11 @@ use crate::TextError;
 pub(crate) struct PreTokenizer {
     names: &'static [&'static str],
     split: SplitRule,
-    /// Text is put into Unicode normal form C first.
+    /// Normalise text to Unicode NFC first.
     nfc: bool,
-    /// A word that is a token as a whole is taken without running merges.
+    /// A word that is a token is used directly, without merges.
     pub(super) ignore_merges: bool,
-    /// BOS rule of files that do not state one.
+    /// BOS rule for files that do not declare one.
     pub(super) add_bos: bool,
 }
 
@@ -29,7 +29,7 @@ enum SplitRule {
     Gpt2,
     DigitsThenGpt2,
     Pattern(&'static str),
-    /// Each splits what the ones before it left.
+    /// Each pattern splits the pieces that remain from the previous ones.
     Patterns(&'static [&'static str]),
 }
 
@@ -85,7 +85,7 @@ const TABLE: [PreTokenizer; 10] = [
         add_bos: false,
     },
     PreTokenizer {
-        // gpt-oss, Phi-4-mini and Llama 4, whose files say whether they begin with BOS.
+        // gpt-oss, Phi-4-mini and Llama 4, whose files declare the BOS rule.
         names: &["gpt-4o", "llama4"],
         split: SplitRule::Pattern(O200K),
         nfc: false,
@@ -93,7 +93,7 @@ const TABLE: [PreTokenizer; 10] = [
         add_bos: false,
     },
     PreTokenizer {
-        // Also the distills of R1 with Qwen's vocabulary.
+        // Also R1 distills with Qwen's vocabulary.
         names: &["qwen2", "deepseek-r1-qwen"],
         split: SplitRule::Pattern(QWEN2),
         nfc: true,

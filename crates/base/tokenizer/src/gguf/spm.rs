@@ -1,9 +1,9 @@
 //! `tokenizer.ggml.model = llama`: SentencePiece BPE with byte fallback.
 //!
-//! SentencePiece joins the neighbours whose joined piece has the highest score. That is BPE whose
-//! merges are all cuts of all pieces into two, ranked by the score of the whole; between cuts of
-//! one piece the longer left part goes first, the order that transformers' converter of
-//! SentencePiece models uses.
+//! SentencePiece merges the adjacent pair with the highest score of the merged piece. This equals
+//! BPE with all splits of all pieces into two as merges, ranked by the score of the whole piece.
+//! Among the splits of one piece, the longer left part comes first, as in transformers' converter
+//! of SentencePiece models.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -60,7 +60,7 @@ pub(super) fn pipeline(
     })
 }
 
-/// SentencePiece normalisation beyond spaces is not built; Llama and Mistral models have none.
+/// SentencePiece normalisation beyond spaces is not supported; Llama and Mistral models have none.
 fn refuse_normalisation(fields: &Fields<'_>) -> Result<(), TextError> {
     if fields.bool(EXTRA_SPACES)? == Some(true) {
         return Err(TextError::metadata(
@@ -100,7 +100,7 @@ fn decoder(space_prefix: bool) -> Result<DecoderSequence, TextError> {
     Ok(DecoderSequence::new(steps))
 }
 
-/// One cut of a piece into two pieces that are tokens.
+/// A split of a piece into two pieces that are tokens.
 struct Cut<'a> {
     score: f64,
     left: &'a str,
@@ -136,7 +136,7 @@ fn ranked_merges(
         .collect())
 }
 
-/// Equal scores everywhere would make every merge order a guess.
+/// Refuses equal scores for all tokens: the merge order would be undefined.
 fn check_scores(scores: &[f64], tokens: usize) -> Result<(), TextError> {
     if scores.len() != tokens {
         return Err(TextError::metadata(

@@ -22,7 +22,7 @@ pub(super) enum Expr {
     Not(Box<Expr>),
     Negative(Box<Expr>),
     Positive(Box<Expr>),
-    /// Operators of one rank, from the left.
+    /// Operators of equal precedence, left-associative.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     /// `a < b < c`
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
@@ -32,7 +32,7 @@ pub(super) enum Expr {
     Item(Box<Expr>, Box<Expr>),
     Slice(Box<[Option<Expr>; 3]>),
     Call(Box<Expr>, Arguments),
-    /// Without a value, a filter of a block.
+    /// A filter; in a filter block, the innermost one has no value.
     Filter(Option<Box<Expr>>, Name, Arguments),
     Test(Box<Expr>, Name, Arguments),
 }
@@ -70,7 +70,7 @@ pub(super) enum Comparison {
     NotIn,
 }
 
-/// The left side of an assignment.
+/// Target of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(Name),
@@ -93,12 +93,12 @@ pub(super) enum Node {
     Call(Arc<Macro>, Expr),
     Filter(Expr, Body),
     With(Vec<(Target, Expr)>, Body),
-    /// A body whose names end with it.
+    /// A body with its own scope.
     Scope(Body),
     Do(Expr),
     Break,
     Continue,
-    /// A statement that needs another template.
+    /// A statement that loads another template.
     Loads(&'static str),
 }
 
@@ -116,10 +116,10 @@ pub(super) struct For {
 pub(super) struct Macro {
     pub(super) name: Name,
     pub(super) parameters: Vec<Name>,
-    /// Defaults of the last parameters, at most one for each.
+    /// Defaults of the last parameters; there are at most as many as parameters.
     pub(super) defaults: Vec<Expr>,
     pub(super) body: Body,
-    /// Whether the body reads `caller`, `varargs` and `kwargs`.
+    /// Which of `caller`, `varargs` and `kwargs` the body reads.
     pub(super) reads: Implicit,
 }
 

@@ -1,4 +1,4 @@
-//! Attributes of values: Python's methods, and the members of Jinja's own objects.
+//! Attributes of values: Python's methods and the members of Jinja's own objects.
 
 use super::error::Error;
 use super::functions::Args;
@@ -52,7 +52,7 @@ const OF_TEXT: [&str; 45] = [
     "upper",
     "zfill",
 ];
-/// Jinja's sandbox forbids changes of lists, but Kimi-K2's template uses `append` and `pop`.
+/// Jinja's sandbox forbids mutation of lists, but Kimi-K2's template uses `append` and `pop`.
 const OF_LISTS: [&str; 8] = [
     "append", "clear", "copy", "count", "extend", "index", "insert", "pop",
 ];
@@ -60,7 +60,7 @@ const OF_DICTS: [&str; 5] = ["copy", "get", "items", "keys", "values"];
 const UNSAFE_OF_LISTS: [&str; 3] = ["remove", "reverse", "sort"];
 const UNSAFE_OF_DICTS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// The attribute of a value, if it has one of that name.
+/// The attribute `name` of a value, if it exists.
 pub(super) fn of(machine: &Machine, value: &Value, name: &str) -> Result<Option<Value>, Error> {
     let is_method = match value {
         Value::Str(_) | Value::Markup(_) => OF_TEXT.contains(&name),
@@ -177,7 +177,7 @@ impl Machine {
                 _ => return Err(Error::failed("wrong arguments of a method of lists")),
             };
             self.charge_values(added.len())?;
-            // The values behind the changed place are moved.
+            // Shifting the values after the changed index costs steps.
             if matches!(name, "insert" | "pop") {
                 self.charge(list.values().len())?;
             }

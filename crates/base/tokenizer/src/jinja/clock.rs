@@ -1,10 +1,10 @@
 //! `strftime_now`: the date for templates that print it, in UTC so that a prompt does not depend on
-//! the server's zone.
+//! the server's time zone.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Upper bound on the output of one format code, in bytes; `%c` is the longest.
+/// Upper bound on the output of one format code in bytes; `%c` is the longest.
 pub(super) const LONGEST_FIELD: usize = 24;
 
 const DAYS: [&str; 7] = [
@@ -35,7 +35,7 @@ const MONTHS: [&str; 12] = [
 struct Civil {
     days: u64,
     year: u64,
-    /// 0 is January.
+    /// 0 = January.
     month: usize,
     /// From 1.
     day: u64,
@@ -76,17 +76,17 @@ impl Civil {
         self.seconds / 60 % 60
     }
 
-    /// 0 is Sunday; the first of 1970 was a Thursday.
+    /// 0 = Sunday; 1970 started on a Thursday.
     fn weekday_from_sunday(&self) -> u64 {
         (self.days + 4) % 7
     }
 
-    /// 0 is Monday.
+    /// 0 = Monday.
     fn weekday_from_monday(&self) -> u64 {
         (self.days + 3) % 7
     }
 
-    /// Year and week of ISO 8601: a week belongs to the year of its Thursday.
+    /// ISO 8601 year and week: a week belongs to the year of its Thursday.
     fn iso_week(&self) -> (u64, u64) {
         let thursday = Self::from_unix((self.days + 3 - self.weekday_from_monday()) * 86_400);
         (thursday.year, (thursday.day_of_year - 1) / 7 + 1)
@@ -113,7 +113,7 @@ fn days_in_month(year: u64, month: usize) -> u64 {
     }
 }
 
-/// `now` in the form of C's strftime codes.
+/// Formats `now` with C's strftime codes.
 pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     let unix = now
         .duration_since(UNIX_EPOCH)
@@ -126,7 +126,7 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
             out.push(character);
             continue;
         }
-        // Flags are glibc's.
+        // glibc's flags.
         let mut code = characters.next();
         let mut flag = None;
         while let Some(known) = code.filter(|c| matches!(c, '-' | '_' | '0' | '^' | '#')) {
@@ -200,7 +200,7 @@ fn write_field(civil: &Civil, code: char, flag: Option<char>, out: &mut String) 
         'a' => out.push_str(&civil.weekday()[..3]),
         'B' => out.push_str(MONTHS[civil.month]),
         'b' | 'h' => out.push_str(&MONTHS[civil.month][..3]),
-        // The zone of a date without one, as Python's `datetime.now()` is.
+        // The zone is empty, as for Python's naive `datetime.now()`.
         'Z' | 'z' => {}
         'F' => all("Y-m-d", out),
         'T' | 'X' => all("H:M:S", out),
@@ -211,7 +211,7 @@ fn write_field(civil: &Civil, code: char, flag: Option<char>, out: &mut String) 
         'n' => out.push('\n'),
         't' => out.push('\t'),
         '%' => out.push('%'),
-        // As glibc does with codes that it does not know.
+        // Unknown codes are copied, as in glibc.
         other => out.extend(['%', other]),
     }
 }
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(at(4_107_542_400, "%F %A"), "2100-03-01 Monday");
     }
 
-    /// As the system's `date -u` prints them.
+    /// Expected values from the system's `date -u`.
     #[test]
     fn weeks_and_padding() {
         assert_eq!(

@@ -1,20 +1,20 @@
 use std::fmt;
 
-/// Why a template does not parse or render.
+/// An error of a template's parsing or rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Error {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
-    /// From 1; 0 while it is unknown.
+    /// From 1; 0 = unknown.
     line: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     Syntax,
-    /// The template called `raise_exception`; the message is its own.
+    /// The template called `raise_exception`; the message is the template's.
     Raised,
-    /// A bound on the work of a rendering was exceeded.
+    /// The rendering exceeded a bound.
     Limit,
     Failed,
 }
@@ -48,7 +48,7 @@ impl Error {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// Adds the line of the statement, unless the error has one from a statement within.
+    /// Adds the line of the statement, unless the error already has one from a nested statement.
     pub(super) fn at(mut self, line: u32) -> Self {
         if self.line == 0 {
             self.line = line;

@@ -1,4 +1,4 @@
-//! Escaping for HTML and URLs. Chat templates use little of it but `| safe`.
+//! Escaping for HTML and URLs. Chat templates rarely use more than `| safe`.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::error::Error;
 use super::output::{Output, Steps};
 use super::value::Value;
 
-/// `escape(value)`: markup is returned unchanged, text with its special characters as entities.
+/// `escape(value)`: markup is returned unchanged; special characters in text become entities.
 pub(super) fn escaped(value: &Value, steps: &Steps) -> Result<Arc<str>, Error> {
     match value {
         Value::Markup(text) => Ok(text.clone()),
@@ -29,7 +29,7 @@ pub(super) fn escaped_text(text: &str, steps: &Steps) -> Result<Arc<str>, Error>
     Ok(out.into_text().into())
 }
 
-/// Text without tags and comments, and with single spaces.
+/// Text without tags and comments, with single spaces.
 pub(super) fn without_tags(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -64,7 +64,7 @@ pub(super) fn without_tags(text: &str) -> String {
         .fold(joined, |text, (name, sign)| text.replace(name, sign))
 }
 
-/// Writes `urlencode` of a text, with `+` for a space within a query; a path keeps its `/`.
+/// Writes `urlencode` of a text. In a query a space becomes `+`; in a path `/` is kept.
 pub(super) fn url_quote(text: &str, is_query: bool, out: &mut Output<'_>) -> Result<(), Error> {
     for byte in text.bytes() {
         let plain = byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte);

@@ -1,4 +1,4 @@
-//! Values of expressions.
+//! Evaluation of expressions.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::output::Output;
 use super::value::{Dict, Range, Value, View};
 
 impl Machine {
-    /// The value of a name.
+    /// The value of a variable.
     pub(super) fn variable(&self, name: &str, scope: &Rc<Scope>) -> Value {
         let found = scope.get(name);
         found
@@ -124,7 +124,8 @@ impl Machine {
             .collect()
     }
 
-    /// The first value for which `decides` holds, or else the last.
+    /// Evaluates parts up to the first value for which `decides` holds; returns the last value
+    /// evaluated.
     fn first(
         &self,
         parts: &[Expr],
@@ -179,7 +180,7 @@ impl Machine {
             let Value::Dict(dict) = self.evaluate(rest, scope)? else {
                 return Err(Error::failed("argument after ** must be a mapping"));
             };
-            // A dict has each key once: only the names before it can be named again.
+            // A dict's keys are unique, so a duplicate can only be one of the earlier names.
             let written = args.named.len();
             self.charge_values(dict.entries.len().saturating_mul(1 + written))?;
             for (key, value) in &dict.entries {
@@ -196,7 +197,7 @@ impl Machine {
         Ok(args)
     }
 
-    /// Runs the filters of a block on its text.
+    /// Applies the filters of a filter block to its text.
     pub(super) fn filtered_block(
         &self,
         filter: &Expr,
@@ -214,7 +215,7 @@ impl Machine {
         self.filter(name, value, self.arguments(arguments, scope)?)
     }
 
-    /// Runs the call of a `call` block.
+    /// Executes the call of a `call` block.
     pub(super) fn call_block(
         &self,
         call: &Expr,
@@ -251,9 +252,9 @@ impl Machine {
     /// `list(value)`
     pub(super) fn values(&self, value: &Value) -> Result<Vec<Value>, Error> {
         match value {
-            // `len` counts the characters, so their steps come first.
+            // `len` counts characters, so their steps are charged first.
             Value::Str(text) | Value::Markup(text) => self.charge_values(text.len())?,
-            // Each pair is a container of its own.
+            // Each pair is a separate container.
             Value::View(View::Items, dict) => self.charge_values(4 * dict.entries.len())?,
             _ => {}
         }
@@ -285,7 +286,7 @@ impl Machine {
         })
     }
 
-    /// `dict.get(key)`, with steps for the length of a text.
+    /// `dict.get(key)`; charges steps for the length of a text key.
     pub(super) fn looked_up(&self, dict: &Dict, key: &Value) -> Result<Option<Value>, Error> {
         self.charge_text(key)?;
         dict.get(key)
@@ -341,7 +342,7 @@ impl Machine {
         self.missing(value, &Value::str(name))
     }
 
-    /// The part of a sequence.
+    /// A slice of a sequence.
     fn slice(&self, value: &Value, bounds: &[Value; 3]) -> Result<Value, Error> {
         let whole = |bound: &Value| match bound {
             Value::None => Ok(None),
@@ -418,7 +419,7 @@ impl Machine {
         })
     }
 
-    /// The undefined value of an attribute or item that is not there, in Jinja's words.
+    /// The undefined value of a missing attribute or item, with Jinja's message.
     fn missing(&self, value: &Value, key: &Value) -> Result<Value, Error> {
         let owner = match value {
             Value::None => "None".to_owned(),

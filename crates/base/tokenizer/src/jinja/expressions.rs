@@ -1,4 +1,4 @@
-//! Expressions of a template.
+//! Parser of expressions.
 
 use super::ast::{Arguments, Comparison, Expr, Name, Operator};
 use super::error::Error;
@@ -6,7 +6,7 @@ use super::lexer::Token;
 use super::names::{is_filter, is_test};
 use super::parser::Parser;
 
-/// Subscripts, calls, filters and tests on one value.
+/// Maximum subscripts, calls, filters and tests in a chain.
 const LONGEST: usize = 256;
 
 impl Parser {
@@ -29,13 +29,13 @@ impl Parser {
                 false => None,
             };
             value = Expr::Condition(Box::new([test, value]), otherwise);
-            // An unknown filter in a branch is an error only if the branch runs.
+            // An unknown filter in a branch is an error only when the branch runs.
             self.unknown.truncate(known);
         }
         Ok(value)
     }
 
-    /// Expressions with commas between them are a tuple; a name of `ends` may end it.
+    /// Parses comma-separated expressions as a tuple; a name in `ends` terminates it.
     pub(super) fn tuple(&mut self, conditional: bool, ends: &[&str]) -> Result<Expr, Error> {
         self.tuple_or(conditional, ends, false)
     }
@@ -128,7 +128,7 @@ impl Parser {
         })
     }
 
-    /// Operands of one rank and the operators between them.
+    /// Parses operands and operators of equal precedence.
     fn chain(
         &mut self,
         operators: &[(&str, Operator)],
@@ -186,7 +186,7 @@ impl Parser {
                 Expr::Call(Box::new(value), self.arguments()?)
             } else if with_filters && self.skip_op("|") {
                 let (name, arguments) = self.filter()?;
-                // Behind a filter, `.` and `[` are no subscripts of its result.
+                // After a filter, `.` and `[` are not subscripts of its result.
                 self.filtered(Expr::Filter(Some(Box::new(value)), name, arguments))?
             } else if with_filters && self.is_name("is") {
                 self.next();
@@ -372,7 +372,7 @@ impl Parser {
         Ok(arguments)
     }
 
-    /// The name and arguments of a filter, behind its `|`.
+    /// Name and arguments of a filter, after its `|`.
     fn filter(&mut self) -> Result<(Name, Arguments), Error> {
         let name = self.dotted()?;
         if !is_filter(&name) {
@@ -385,7 +385,7 @@ impl Parser {
         Ok((name, arguments))
     }
 
-    /// Filters of a block, the first without its `|`.
+    /// Filters of a filter block; the first has no `|`.
     pub(super) fn filter_of_block(&mut self) -> Result<Expr, Error> {
         let (name, arguments) = self.filter()?;
         let mut filter = Expr::Filter(None, name, arguments);

@@ -8,7 +8,6 @@ use super::output::Output;
 use super::value::Value;
 
 impl Machine {
-    /// `text.format(...)`
     pub(super) fn format(&self, text: &str, args: &Args) -> Result<String, Error> {
         let mut automatic = 0;
         self.format_at(text, args, &mut automatic, 3)

@@ -1,4 +1,4 @@
-//! Filters of one value: text, numbers, and JSON.
+//! Filters of a single value: text, numbers and JSON.
 
 use super::error::Error;
 use super::escape::{escaped, escaped_text, url_quote, without_tags};
@@ -175,7 +175,7 @@ fn text(machine: &Machine, name: &str, value: Value, args: Args) -> Result<Value
     })
 }
 
-/// Words between spaces, hyphens and opening brackets begin with a capital.
+/// Capitalises words, which start after spaces, hyphens and opening brackets.
 fn title(text: &str) -> String {
     let begins = |c: char| is_space(c) || "-({[<".contains(c);
     let mut out = String::new();
@@ -354,7 +354,7 @@ fn rounded(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error>
             "type {kind} doesn't define __round__ method"
         )));
     };
-    // No float has digits beyond these places.
+    // Floats have no digits beyond these places.
     let places = precision.clamp(-400, 400) as i32;
     match &*method {
         "common" => match value.as_int() {
@@ -368,7 +368,7 @@ fn rounded(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error>
                 Ok(Value::Int((down + i128::from(up)) * unit))
             }
             None if !number.is_finite() => Ok(Value::Float(number)),
-            // The unit would be infinite.
+            // The rounding unit would overflow to infinity.
             None if places < -308 => Ok(Value::Float(0.0_f64.copysign(number))),
             None if places < 0 => {
                 let unit = 10_f64.powi(-places);

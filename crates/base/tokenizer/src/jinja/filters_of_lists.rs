@@ -1,4 +1,4 @@
-//! Filters of many values.
+//! Filters of sequences.
 
 use std::cmp::Ordering;
 
@@ -133,7 +133,7 @@ fn extreme(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<V
     ))
 }
 
-/// Text in lower case, unless case counts.
+/// Lower-case text, unless `case_sensitive`.
 fn folded(machine: &Machine, value: Value, case_sensitive: bool) -> Result<Value, Error> {
     match value.as_str() {
         Some(text) if !case_sensitive => {
@@ -144,7 +144,7 @@ fn folded(machine: &Machine, value: Value, case_sensitive: bool) -> Result<Value
     }
 }
 
-/// An attribute by its dotted name.
+/// An attribute path, from a dotted name.
 struct Path(Vec<Value>);
 
 impl Path {
@@ -169,7 +169,7 @@ impl Path {
         parts.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Paths with commas between them.
+    /// Comma-separated paths.
     fn several(machine: &Machine, attribute: Option<Value>) -> Result<Vec<Self>, Error> {
         match attribute.as_ref().and_then(Value::as_str) {
             Some(text) => text
@@ -251,7 +251,7 @@ fn summed(machine: &Machine, value: &Value, args: Args) -> Result<Value, Error> 
     Ok(sum)
 }
 
-/// The values; an empty list for any value that is false.
+/// The values; an empty list for a falsy value.
 fn some(machine: &Machine, value: &Value) -> Result<Vec<Value>, Error> {
     match value.is_true() {
         true => machine.values(value),
@@ -357,7 +357,7 @@ fn parted(machine: &Machine, name: &str, value: &Value, args: Args) -> Result<Va
     };
     let fill = fill.filter(|fill| !matches!(fill, Value::None));
     let values = machine.values(value)?;
-    // Each part is a container of its own.
+    // Each part is a separate container.
     let parts = match name {
         "batch" => values.len().div_ceil(count),
         _ => count,

@@ -1,4 +1,4 @@
-//! `text % values` and the forms of numbers.
+//! `text % values` and number formatting.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::output::{Output, Steps};
 use super::text::python_float;
 use super::value::Value;
 
-/// Widths, and precisions of numbers, beyond this are refused.
+/// Maximum width, and maximum precision of numbers.
 const WIDEST: usize = 1 << 20;
-/// Digits behind the point that a float can have; all further ones are zeros. Rust's own formatting
-/// panics above `u16::MAX`.
+/// Maximum digits after the decimal point of a float; further digits are zeros. Rust's own
+/// formatting panics above `u16::MAX`.
 const MOST_DIGITS: usize = 1100;
 
-/// How a value is laid out.
+/// A parsed format specification.
 #[derive(Default)]
 struct Form {
     fill: Option<char>,
@@ -122,7 +122,7 @@ pub(super) fn percent(format: &str, values: &Value, steps: &Steps) -> Result<Str
     Ok(out.into_text())
 }
 
-/// The number at the start of the text, `usize::MAX` for a larger one.
+/// Parses the number at the start of the text; `usize::MAX` on overflow.
 fn taken_number(rest: &mut &str) -> Option<usize> {
     let end = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (number, after) = rest.split_at(end);
@@ -130,7 +130,7 @@ fn taken_number(rest: &mut &str) -> Option<usize> {
     (end > 0).then(|| number.parse().unwrap_or(usize::MAX))
 }
 
-/// A size that an argument gives, 0 for a negative one.
+/// A size argument, saturated to 0 if negative.
 fn saturated(size: i128) -> usize {
     usize::try_from(size.max(0)).unwrap_or(usize::MAX)
 }
@@ -193,7 +193,7 @@ fn old_style(value: &Value, kind: char, mut form: Form, steps: &Steps) -> Result
     }
 }
 
-/// The flag `0` of a percent format has no effect together with `-`.
+/// In percent formats, `-` overrides the flag `0`.
 fn old_zero(mut form: Form) -> Form {
     form.zero &= form.align != Some('<');
     form
@@ -219,7 +219,7 @@ fn whole_digits(value: u128, kind: char) -> String {
     }
 }
 
-/// The digits of a float that is not negative.
+/// Digits of a non-negative float.
 fn float_digits(value: f64, kind: char, precision: usize, repr: bool) -> Result<String, Error> {
     let exact = bounded(precision)?.min(MOST_DIGITS);
     let zeros = "0".repeat(precision - exact);
@@ -238,7 +238,7 @@ fn float_digits(value: f64, kind: char, precision: usize, repr: bool) -> Result<
     })
 }
 
-/// Python's form of an exponent: a sign and two digits at least. `zeros` follow the other digits.
+/// Python's exponent format: a sign and at least two digits. `zeros` follow the mantissa's digits.
 fn exponent(text: &str, zeros: &str) -> String {
     let (digits, power) = text.split_once('e').unwrap_or((text, "0"));
     let (sign, power) = match power.strip_prefix('-') {
@@ -330,7 +330,7 @@ fn padded(text: String, form: &Form, right: bool) -> Result<String, Error> {
     })
 }
 
-/// The first `characters` of a text.
+/// Truncates a text to `characters`.
 pub(super) fn cut(text: &str, characters: Option<usize>) -> &str {
     let end = characters.and_then(|count| text.char_indices().nth(count));
     &text[..end.map_or(text.len(), |(at, _)| at)]

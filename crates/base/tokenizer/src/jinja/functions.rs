@@ -1,4 +1,4 @@
-//! Arguments of calls, and the functions that templates have.
+//! Arguments of calls, and the global functions of templates.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use super::machine::Machine;
 use super::names::Function;
 use super::value::{Cycler, Dict, Range, Value};
 
-/// The largest range that Jinja's sandbox allows.
+/// Maximum range length in Jinja's sandbox.
 const LONGEST_RANGE: usize = 100_000;
 
-/// Whether an optional argument is given and true.
+/// Whether an optional argument is given and truthy.
 pub(super) fn flag(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.is_true())
 }
@@ -30,7 +30,7 @@ impl Args {
         named.find(|(n, _)| &**n == name).map(|(_, value)| value)
     }
 
-    /// The arguments in the order of `names`.
+    /// Binds the arguments to the parameters `names`, in their order.
     pub(super) fn bind<const N: usize>(
         self,
         function: &str,

@@ -1,5 +1,5 @@
-//! `tojson` as transformers defines it: Python's `json.dumps`, non-ASCII kept, nothing escaped for
-//! HTML.
+//! `tojson` as transformers defines it: Python's `json.dumps` without escapes of non-ASCII
+//! characters or HTML.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use super::sort;
 use super::text::python_float;
 use super::value::Value;
 
-/// Upper bound on an indent, in bytes; a wider one is refused.
+/// Maximum indent in bytes.
 const WIDEST_INDENT: usize = 64;
 
 struct Dialect {

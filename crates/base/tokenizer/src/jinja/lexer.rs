@@ -1,4 +1,4 @@
-//! Tokens of a template source, with Jinja2's rules about white space for `trim_blocks` and
+//! Lexer of template sources, with Jinja2's white-space rules for `trim_blocks` and
 //! `lstrip_blocks`.
 
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(super) enum Token {
     End,
 }
 
-/// Longest first, so that `//` is not two divisions.
+/// Longest first, so that `//` is not read as two divisions.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";",
 ];
 
-/// A token and its line.
+/// A token and its line number.
 pub(super) type Placed = (Token, u32);
 
 pub(super) fn tokens(source: &str) -> Result<Vec<Placed>, Error> {
@@ -52,7 +52,7 @@ struct Lexer<'s> {
     source: &'s str,
     at: usize,
     line: u32,
-    /// Whether the text before `at` ended a line.
+    /// Whether the text before `at` ends with a line break.
     line_starts: bool,
     found: Vec<Placed>,
 }
@@ -72,7 +72,7 @@ impl<'s> Lexer<'s> {
         self.found.push((token, self.line));
     }
 
-    /// Moves on by `bytes`.
+    /// Advances by `bytes`.
     fn skip(&mut self, bytes: usize) {
         let passed = &self.source[self.at..self.at + bytes];
         self.line += passed.matches('\n').count() as u32;
@@ -84,7 +84,7 @@ impl<'s> Lexer<'s> {
         Err(Error::syntax(message, self.line))
     }
 
-    /// Text up to the next tag, and that tag.
+    /// Lexes the text up to the next tag, and the tag.
     fn root(&mut self) -> Result<(), Error> {
         let rest = self.rest();
         let Some(start) = next_tag(rest) else {
@@ -158,7 +158,7 @@ impl<'s> Lexer<'s> {
         self.fail("Missing end of raw directive")
     }
 
-    /// The tokens inside a tag and its end.
+    /// Lexes the tokens inside a tag, and its end.
     fn tag(&mut self, kind: Tag) -> Result<(), Error> {
         let mut open: Vec<&str> = Vec::new();
         let (close, trims) = match kind {
@@ -248,7 +248,7 @@ fn sign_of(text: &str) -> Option<char> {
     text.chars().next().filter(|c| matches!(c, '-' | '+'))
 }
 
-/// The text before a tag, without the white space that the tag strips.
+/// The text before a tag, without white space that the tag strips.
 fn kept(text: &str, sign: Option<char>, strips: bool, line_starts: bool) -> &str {
     match sign {
         Some('-') => text.trim_end_matches(is_space),
@@ -262,7 +262,7 @@ fn kept(text: &str, sign: Option<char>, strips: bool, line_starts: bool) -> &str
     }
 }
 
-/// Bytes of white space that the end of a tag strips from the text after it.
+/// Bytes of white space after a tag that its end strips.
 fn trimmed(sign: Option<char>, after: &str) -> usize {
     match sign {
         Some('-') => after.len() - skip_spaces(after).len(),
@@ -271,7 +271,7 @@ fn trimmed(sign: Option<char>, after: &str) -> usize {
     }
 }
 
-/// The length of a tag's end, if the text begins with one.
+/// Length of a tag's end, if the text starts with one.
 fn tag_end(text: &str, close: &str, is_block: bool) -> Option<usize> {
     let sign = sign_of(text).filter(|sign| *sign == '-' || is_block);
     let signed = usize::from(sign.is_some());
@@ -283,7 +283,7 @@ fn tag_end(text: &str, close: &str, is_block: bool) -> Option<usize> {
     Some(signed + close.len() + trimmed)
 }
 
-/// Bytes of `{% raw %}` at the start of the text, if it is there.
+/// Length of `{% raw %}`, if the text starts with it.
 fn raw_begin(text: &str) -> Option<usize> {
     let inside = text.strip_prefix("{%")?;
     let inside = inside.strip_prefix(['-', '+']).unwrap_or(inside);
@@ -299,7 +299,7 @@ fn skip_spaces(text: &str) -> &str {
     text.trim_start_matches(is_space)
 }
 
-/// Digits with single underscores between them.
+/// Length of a run of digits, with single underscores between them.
 fn digits(text: &str, is_digit: impl Fn(u8) -> bool) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -374,7 +374,7 @@ fn float_length(text: &str, whole: usize) -> Option<usize> {
     is_float.then_some(length)
 }
 
-/// Where the string that begins the text ends.
+/// End of the string literal at the start of the text.
 fn string_end(text: &str, quote: char) -> Option<usize> {
     let mut characters = text.char_indices().skip(1);
     while let Some((at, c)) = characters.next() {

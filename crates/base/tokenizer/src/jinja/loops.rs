@@ -1,4 +1,4 @@
-//! `for`, and `loop` within it.
+//! `for` loops and their variable `loop`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,11 +16,11 @@ struct Loop {
     definition: Arc<For>,
     scope: Rc<Scope>,
     source: RefCell<Source>,
-    /// The value after the current one, once `nextitem` or `last` has read it.
+    /// Lookahead value, read by `nextitem` or `last`.
     after: RefCell<Option<Value>>,
     current: RefCell<Value>,
     before: RefCell<Value>,
-    /// From 0; -1 before the first.
+    /// From 0; -1 before the first iteration.
     index: Cell<i64>,
     length: Cell<Option<usize>>,
     level: usize,
@@ -99,7 +99,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The next value for which the loop's condition holds.
+    /// The next value that satisfies the loop's condition.
     fn pull(&self, state: &Loop) -> Result<Option<Value>, Error> {
         loop {
             self.step()?;
@@ -136,7 +136,7 @@ impl Machine {
         Ok(state.after.borrow().clone())
     }
 
-    /// The values that are left, each as a pair with the loop.
+    /// The remaining values, each paired with the loop.
     pub(super) fn rest_of(&self, object: &Object) -> Result<Vec<Value>, Error> {
         let state = object.get::<Loop>()?;
         let mut rest = Vec::new();
@@ -157,7 +157,7 @@ impl Machine {
         let length = rest.len() + (state.index.get() + 1).max(0) as usize;
         state.length.set(Some(length));
         let mut rest = rest.into_iter();
-        // Filtered once already.
+        // Already filtered; kept as lookahead so that the condition is not evaluated again.
         if state.definition.condition.is_some() {
             state.after.replace(rest.next());
         }
@@ -217,7 +217,7 @@ impl Machine {
         Ok(Value::Bool(!same))
     }
 
-    /// `loop(values)` of a recursive loop.
+    /// `loop(values)` in a recursive loop.
     pub(super) fn call_loop(&self, object: &Object, args: Args) -> Result<Value, Error> {
         let state = object.get::<Loop>()?;
         if !state.definition.recursive {

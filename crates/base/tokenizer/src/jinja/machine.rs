@@ -1,4 +1,4 @@
-//! Runs a template's statements.
+//! Executes a template's statements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,12 +10,12 @@ use super::error::Error;
 use super::output::{Output, Steps};
 use super::value::{Dict, Value};
 
-/// Bytes of stack that a rendering may use; a thread has two MiB.
+/// Maximum stack bytes of a rendering; a thread has 2 MiB.
 const STACK: usize = 900 << 10;
-/// Macros and recursive loops within each other.
+/// Maximum nesting of macros and recursive loops.
 const CALLS: usize = 200;
 
-/// Names of a body, and of those around it.
+/// Variables of a body, with its parent scope.
 #[derive(Default)]
 pub(super) struct Scope {
     names: RefCell<Vec<(Name, Value)>>,
@@ -51,20 +51,19 @@ impl Scope {
     }
 }
 
-/// An object that may hold itself, or a long chain of others. It is emptied after the rendering.
+/// An object that may contain itself or a long chain of others. Cleared after the rendering.
 enum CycleRoot {
     Scope(Rc<Scope>),
     Namespace(Rc<RefCell<Dict>>),
 }
 
-/// One rendering.
+/// State of one rendering.
 pub(super) struct Machine {
     pub(super) steps: Steps,
-    /// Address of the stack when the rendering began.
+    /// Stack address at the start of the rendering.
     stack: usize,
     pub(super) calls: Cell<usize>,
     kept: RefCell<Vec<CycleRoot>>,
-    /// Variables of the rendering.
     pub(super) variables: HashMap<Name, Value>,
     pub(super) now: SystemTime,
 }
@@ -93,7 +92,7 @@ impl Machine {
         }
     }
 
-    /// The text of a template with the variables.
+    /// Renders a template with the variables.
     pub(super) fn render(&self, body: &Body) -> Result<String, Error> {
         let mut out = Output::new(&self.steps);
         let ended = self.run(body, &Rc::new(Scope::default()), &mut out);
@@ -106,22 +105,22 @@ impl Machine {
         ended.map(|_| out.into_text())
     }
 
-    /// Takes the steps for `bytes` of text.
+    /// Charges steps for `bytes` of text.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.steps.charge(bytes)
     }
 
-    /// Takes the steps for the text that `value` may be, which is about to be hashed or compared.
+    /// Charges steps for hashing or comparing `value`, if it is text.
     pub(super) fn charge_text(&self, value: &Value) -> Result<(), Error> {
         self.charge(value.as_str().map_or(0, str::len))
     }
 
-    /// Takes a step for each of `values`.
+    /// Charges a step for each of `values`.
     pub(super) fn charge_values(&self, values: usize) -> Result<(), Error> {
         self.steps.charge_values(values)
     }
 
-    /// Takes a step and checks the stack.
+    /// Charges a step and checks the stack.
     pub(super) fn step(&self) -> Result<(), Error> {
         if self.stack.abs_diff(stack_address()) > STACK {
             return Err(Error::failed("it is nested too deeply"));
@@ -129,7 +128,7 @@ impl Machine {
         self.steps.take(1)
     }
 
-    /// Runs `work` within one more call.
+    /// Runs `work` one call level deeper.
     pub(super) fn called<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         if self.calls.get() >= CALLS {
             return Err(Error::failed("maximum recursion depth exceeded"));
@@ -140,8 +139,8 @@ impl Machine {
         result
     }
 
-    /// Empties the scope after the rendering: its values may refer to it, or form a chain that
-    /// recursion would drop.
+    /// Registers the scope to be cleared after the rendering: its values may refer to it, or form a
+    /// chain whose drop would recurse.
     pub(super) fn keep_scope(&self, scope: &Rc<Scope>) {
         let mut kept = self.kept.borrow_mut();
         if !matches!(kept.last(), Some(CycleRoot::Scope(last)) if Rc::ptr_eq(last, scope)) {
@@ -176,7 +175,7 @@ impl Machine {
         Ok(Flow::On)
     }
 
-    /// The text of a body.
+    /// Renders a body to text.
     pub(super) fn text_of(&self, body: &Body, scope: &Rc<Scope>) -> Result<String, Error> {
         let mut out = Output::new(&self.steps);
         self.run(body, scope, &mut out)?;

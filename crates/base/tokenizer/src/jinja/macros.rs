@@ -9,7 +9,7 @@ use super::functions::Args;
 use super::machine::{Machine, Scope};
 use super::value::{Object, Value};
 
-/// A macro and the names around it.
+/// A macro and its enclosing scope.
 struct MacroValue {
     definition: Arc<Macro>,
     scope: Rc<Scope>,

@@ -26,7 +26,7 @@ fn int_of(value: Option<&Value>, default: i128) -> Result<i128, Error> {
     }
 }
 
-/// The number of padding characters, and the padding character.
+/// The number of padding characters and the padding character.
 fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char), Error> {
     let missing = width.saturating_sub(len as i128).clamp(0, 1 << 40) as usize;
     let fill = match fill {
@@ -43,7 +43,7 @@ fn filled(width: i128, fill: Option<&Value>, len: usize) -> Result<(usize, char)
 }
 
 pub(super) fn centered(text: &str, width: usize, missing: usize, fill: char) -> String {
-    // As in Python, an odd padding puts the extra character on the left if the width is odd.
+    // As in Python, the extra character of an odd padding is on the left if the width is odd.
     let left = missing / 2 + (missing & width & 1);
     let fillings = |count: usize| std::iter::repeat_n(fill, count).collect::<String>();
     fillings(left) + text + &fillings(missing - left)
@@ -57,7 +57,7 @@ pub(super) fn capitalized(word: &str) -> String {
     titled(first) + &characters.as_str().to_lowercase()
 }
 
-/// The part of the text between two places in characters.
+/// The substring between two character positions.
 fn window<'t>(
     text: &'t str,
     start: Option<&Value>,
@@ -87,7 +87,7 @@ fn window<'t>(
 }
 
 struct Window<'t> {
-    /// `None` where the part would end before it begins: not even the empty text is found there.
+    /// `None` if `start` is after `end`: then not even the empty text is found.
     part: Option<&'t str>,
     from: usize,
 }
@@ -171,7 +171,7 @@ impl Machine {
         Ok(value)
     }
 
-    /// The methods that take a dict.
+    /// Methods with a dict argument.
     fn by_dict(&self, text: &str, name: &str, dict: Option<&Value>) -> Result<Value, Error> {
         let Some(Value::Dict(dict)) = dict else {
             return failed(format!("{name}() takes a dict"));
@@ -257,7 +257,8 @@ impl Machine {
         }
     }
 
-    /// A list of the parts of a text. Each part takes its steps before the next is searched.
+    /// Collects the parts of a text. Steps for each part are charged before the next one is
+    /// searched.
     fn pieces<'t>(
         &self,
         parts: impl Iterator<Item = &'t str>,
@@ -324,7 +325,7 @@ impl Machine {
     }
 }
 
-/// The arguments in their order; a few have names.
+/// Arguments in positional order; some may be named.
 fn positional(method: &str, args: Args) -> Result<Vec<Value>, Error> {
     if args.named.is_empty() {
         return Ok(args.positional);
@@ -382,7 +383,7 @@ pub(super) fn strip<'t>(text: &'t str, set: Option<&str>, left: bool, right: boo
     }
 }
 
-/// The words of a text, from an end; beyond the limit the rest as it is.
+/// Iterator over the words of a text from one end; after the limit, the rest unchanged.
 struct Words<'t> {
     rest: &'t str,
     from_end: bool,
@@ -408,7 +409,7 @@ impl<'t> Iterator for Words<'t> {
             return None;
         }
         let Some(left) = self.left.checked_sub(1) else {
-            // Only the side at which words are taken is stripped.
+            // Only the side from which words are taken is stripped.
             self.rest = "";
             return Some(rest);
         };
@@ -428,7 +429,7 @@ impl<'t> Iterator for Words<'t> {
     }
 }
 
-/// The lines of a text, with their ends or without.
+/// Lines of a text, with or without line breaks.
 pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let is_break = |c: char| {
         matches!(

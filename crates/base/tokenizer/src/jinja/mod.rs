@@ -1,15 +1,15 @@
-//! Jinja2 as transformers configures it for chat templates: Python's values, Jinja's statements,
-//! filters and tests, `trim_blocks`, `lstrip_blocks`, `{% break %}`, `{% generation %}`, and the
-//! functions `raise_exception` and `strftime_now`. It reaches nothing but its variables.
+//! Jinja2 as transformers configures it for chat templates: Python's values; Jinja's statements,
+//! filters and tests; `trim_blocks`, `lstrip_blocks`, `{% break %}`, `{% generation %}`; the
+//! functions `raise_exception` and `strftime_now`. A template can access only its variables.
 //!
-//! The steps, the stack and the output of a rendering are bounded. Text that is built costs steps,
-//! too, which bounds the memory.
+//! Steps, stack and output of a rendering are bounded. Building text also costs steps, which bounds
+//! the memory.
 //!
-//! Differences from Python and Jinja: integers have 128 bits; `map` and `select` run when they are
-//! called, not when their values are read; the filters pprint, random, urlize, wordwrap and xmlattr
-//! and the function lipsum are missing; a variable of the rendering can be read before a `set` of
-//! the same name in its scope. Jinja's sandbox forbids `append` and other changes of lists, and has
-//! no `{% do %}`; both work here.
+//! Differences from Python and Jinja: integers have 128 bits; `map` and `select` are eager; the
+//! filters pprint, random, urlize, wordwrap and xmlattr and the function lipsum are missing; a
+//! variable of the rendering can be read before a `set` of the same name in its scope. Jinja's
+//! sandbox forbids mutation of lists, such as `append`, and has no `{% do %}`; both are supported
+//! here.
 
 mod ast;
 mod attributes;
@@ -47,7 +47,7 @@ use serde_json::Value as Json;
 pub(crate) use error::{Error, ErrorKind};
 pub(crate) use json::python_json;
 
-/// Bytes of a prompt, far above any context length.
+/// Maximum prompt size in bytes, far above any context length.
 const OUTPUT_LIMIT: usize = 32 << 20;
 
 /// A parsed template.
@@ -62,10 +62,11 @@ impl Template {
         Ok(Self { body })
     }
 
-    /// The template's text for the variables; of several with one name, the last counts.
+    /// Renders the template with the variables; of duplicate names, the last one is used.
     ///
     /// # Errors
-    /// The template calls `raise_exception`, Python or Jinja would fail, or a bound is exceeded.
+    /// The template calls `raise_exception`, an operation fails as in Python or Jinja, or a bound
+    /// is exceeded.
     pub(crate) fn render<'v>(
         &self,
         variables: impl IntoIterator<Item = (&'v str, &'v Json)>,

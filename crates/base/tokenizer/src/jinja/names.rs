@@ -1,6 +1,6 @@
 //! Names of the functions, filters and tests.
 
-/// Functions that every template has.
+/// Global functions of every template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Range,
@@ -27,7 +27,7 @@ impl Function {
     }
 }
 
-/// Filters of one value.
+/// Filters of a single value.
 const FILTERS: [&str; 31] = [
     "abs",
     "attr",
@@ -61,7 +61,7 @@ const FILTERS: [&str; 31] = [
     "urlencode",
     "wordcount",
 ];
-/// Filters of many values.
+/// Filters of sequences.
 const FILTERS_OF_LISTS: [&str; 18] = [
     "batch",
     "dictsort",
@@ -82,7 +82,7 @@ const FILTERS_OF_LISTS: [&str; 18] = [
     "sum",
     "unique",
 ];
-/// Tests with names. Operators such as `==` are tests only in `select` and its kin.
+/// Named tests. Operators such as `==` are tests only in `select` and similar filters.
 const TESTS: [&str; 33] = [
     "boolean",
     "callable",
@@ -119,7 +119,7 @@ const TESTS: [&str; 33] = [
     "upper",
 ];
 
-/// Whether a filter of one value has the name.
+/// Whether a filter of a single value has this name.
 pub(super) fn is_filter_of_one(name: &str) -> bool {
     FILTERS.contains(&name)
 }

@@ -245,7 +245,7 @@ fn floats(operator: Operator, a: f64, b: f64) -> Result<Value, Error> {
     }))
 }
 
-/// The remainder with the sign of the divisor.
+/// Remainder with the sign of the divisor.
 fn modulo(a: f64, b: f64) -> f64 {
     let rest = a % b;
     if rest == 0.0 {
@@ -276,7 +276,8 @@ fn floor_division(a: f64, b: f64) -> f64 {
 }
 
 impl Value {
-    /// `self == other`. Each pair is a step, since nested lists may share one list many times.
+    /// `self == other`. Charges a step per pair of values, because nested lists may share a list
+    /// many times.
     pub(super) fn equals(&self, other: &Self, steps: &Steps) -> Result<bool, Error> {
         steps.take(1)?;
         if let (Some(a), Some(b)) = (self.as_int(), other.as_int()) {
@@ -338,7 +339,7 @@ impl Value {
         }
     }
 
-    /// Whether one of the values equals it.
+    /// Whether any of `values` equals `self`.
     pub(super) fn is_among(&self, values: &[Self], steps: &Steps) -> Result<bool, Error> {
         for value in values {
             if value.equals(self, steps)? {
@@ -368,7 +369,7 @@ impl Value {
         }
     }
 
-    /// The order of two values; `None` with NaN. Each pair that is compared is a step.
+    /// The order of two values; `None` with NaN. Charges a step per compared pair.
     pub(super) fn compared(
         &self,
         other: &Self,

@@ -1,15 +1,15 @@
-//! Steps of a rendering, and text that costs steps as it grows.
+//! The step budget of a rendering, and text output that is charged to it.
 
 use std::cell::Cell;
 
 use super::error::Error;
 
-/// Steps of one rendering; a message of a conversation costs some hundreds. A node and an item
-/// cost one step each, text one step per [`BYTES`], so that steps bound the memory, too.
+/// Step budget of one rendering; a message of a conversation takes some hundreds. A node and an
+/// item cost one step each, text one step per [`BYTES`], so that the budget also bounds the memory.
 const STEPS: u64 = 20_000_000;
 const BYTES: usize = 32;
 
-/// Steps that are left.
+/// Remaining steps.
 pub(super) struct Steps(Cell<u64>);
 
 impl Default for Steps {
@@ -27,23 +27,23 @@ impl Steps {
         Ok(())
     }
 
-    /// Takes the steps for `bytes` of text.
+    /// Charges steps for `bytes` of text.
     pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.take(1 + (bytes / BYTES) as u64)
     }
 
-    /// Takes a step for each of `values`.
+    /// Charges a step for each of `values`.
     pub(super) fn charge_values(&self, values: usize) -> Result<(), Error> {
         self.take(1 + values as u64)
     }
 }
 
-/// Text that takes the steps for each piece before it adds the piece. So the bound on steps holds
-/// while the text grows, not only for its end.
+/// Text that charges steps for each piece before it is appended, so that the bound also holds while
+/// the text grows.
 pub(super) struct Output<'s> {
     text: String,
     pub(super) steps: &'s Steps,
-    /// Bytes beyond the last whole step.
+    /// Bytes not yet charged, less than one step.
     unpaid: usize,
 }
 
@@ -65,7 +65,7 @@ impl<'s> Output<'s> {
     }
 
     /// # Errors
-    /// No steps are left, as for all methods that add to the text.
+    /// No steps remain. Holds for all methods that append text.
     pub(super) fn push_str(&mut self, piece: &str) -> Result<(), Error> {
         self.pay(piece.len())?;
         self.text.push_str(piece);

@@ -1,4 +1,4 @@
-//! Statements of a template.
+//! Parser of statements.
 
 use std::sync::Arc;
 
@@ -6,18 +6,18 @@ use super::ast::{Body, Expr, For, Implicit, Macro, Name, Node, Target};
 use super::error::Error;
 use super::lexer::{Placed, Token, tokens};
 
-/// Nested statements, and nested expressions.
+/// Maximum nesting of statements, and of expressions.
 const DEEPEST: usize = 60;
 
 pub(super) struct Parser {
     tokens: Vec<Placed>,
     at: usize,
     depth: usize,
-    /// Within `if`, where an unknown filter is an error only when it runs.
+    /// Within `if`, an unknown filter is an error only when it runs.
     lenient: bool,
-    /// Errors of filters and tests that are not known.
+    /// Errors of unknown filters and tests.
     pub(super) unknown: Vec<Error>,
-    /// What the macros around read.
+    /// Implicit variables read by each enclosing macro.
     macros: Vec<Implicit>,
     loops: usize,
 }
@@ -63,7 +63,7 @@ impl Parser {
         Err(Error::syntax(message, self.line()))
     }
 
-    /// Notes a filter or test that is not known.
+    /// Records an unknown filter or test.
     pub(super) fn not_known(&mut self, kind: &str, name: &str) {
         if !self.lenient {
             let message = format!("No {kind} named '{name}'.");
@@ -122,7 +122,7 @@ impl Parser {
         self.fail(format!("expected a name, got {}", self.shown()))
     }
 
-    /// Runs `parse` one level deeper.
+    /// Runs `parse` one nesting level deeper.
     pub(super) fn nested<T>(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -136,7 +136,7 @@ impl Parser {
         found
     }
 
-    /// A name that is read.
+    /// Records that a name is read.
     pub(super) fn reads(&mut self, name: &str) {
         for implicit in &mut self.macros {
             match name {
@@ -148,7 +148,7 @@ impl Parser {
         }
     }
 
-    /// Nodes up to a statement that begins with one of `ends`, which is not consumed.
+    /// Nodes up to a statement that starts with one of `ends`, which is not consumed.
     fn body(&mut self, ends: &[&str]) -> Result<Body, Error> {
         let mut body = Vec::new();
         loop {
@@ -183,21 +183,21 @@ impl Parser {
         }
     }
 
-    /// The body of the statement that is being read, up to one of `ends`.
+    /// The body of the current statement, up to one of `ends`.
     fn inner(&mut self, ends: &[&str]) -> Result<Body, Error> {
         self.skip_op(":");
         self.block_end()?;
         self.body(ends)
     }
 
-    /// [`Self::inner`], and consumes `end`.
+    /// As [`Self::inner`]; consumes `end`.
     fn inner_to(&mut self, end: &str) -> Result<Body, Error> {
         let body = self.inner(&[end])?;
         self.next();
         Ok(body)
     }
 
-    /// A body with names of its own, in which unknown filters are errors at once.
+    /// Parses a body with its own scope, in which unknown filters are immediate errors.
     fn own_scope<T>(
         &mut self,
         parse: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -387,7 +387,7 @@ impl Parser {
         Ok(Node::Call(definition, call))
     }
 
-    /// Reads parameters, then `between`, then a body up to `end`.
+    /// Parses parameters, then `between`, then a body up to `end`.
     fn definition<T>(
         &mut self,
         name: Name,
@@ -430,7 +430,7 @@ impl Parser {
         Ok((definition, between))
     }
 
-    /// The left side of an assignment, up to a name in `ends`.
+    /// Parses the target of an assignment, up to a name in `ends`.
     fn target(&mut self, ends: &[&str], members: bool) -> Result<Target, Error> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

@@ -1,5 +1,5 @@
-//! A stable sort whose comparison may fail. The standard one cannot stop at an error, and may panic
-//! on an inconsistent order, such as one with NaN.
+//! A stable sort with a fallible comparison. The standard sort cannot stop at an error, and may
+//! panic on an inconsistent order, for example with NaN.
 
 use super::error::Error;
 

@@ -1,4 +1,4 @@
-//! Python's rules about characters and printed values.
+//! Python's rules for characters and printed values.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use super::error::Error;
 use super::output::{Output, Steps};
 use super::value::{Value, View};
 
-/// `str.isspace` of a character; `strip` removes the same ones.
+/// `str.isspace` of a character; `strip` removes the same characters.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// Whether `repr` writes the character as it is.
+/// Whether `repr` writes the character unescaped.
 pub(super) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return (' '..='~').contains(&c);
@@ -21,7 +21,7 @@ pub(super) fn is_printable(c: char) -> bool {
     text.escape_debug().count() == 2
 }
 
-/// Python's `repr` of a string: single quotes unless only double quotes avoid an escape.
+/// Python's `repr` of a string: single quotes, or double quotes if they avoid an escape.
 pub(super) fn write_quoted(text: &str, out: &mut Output<'_>) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -49,8 +49,8 @@ pub(super) fn write_quoted(text: &str, out: &mut Output<'_>) -> Result<(), Error
     out.push(quote)
 }
 
-/// Python's `repr` of a float: the shortest digits that read back, in scientific form below 1e-4
-/// and from 1e16.
+/// Python's `repr` of a float: the shortest digits that round-trip, in scientific notation below
+/// 1e-4 and from 1e16.
 pub(super) fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -100,7 +100,7 @@ impl Value {
     }
 
     fn write_repr(&self, out: &mut Output<'_>, depth: usize) -> Result<(), Error> {
-        // Only namespaces can hold themselves.
+        // Only namespaces can contain themselves.
         if depth > 300 {
             return Err(Error::failed("a value is nested too deeply to be printed"));
         }
@@ -194,8 +194,8 @@ fn write_entries(
     out.push('}')
 }
 
-/// The first character of a word in title case: where upper case has several characters, only the
-/// first of them is a capital.
+/// Title case of a word's first character: if its upper case has several characters, only the first
+/// one is upper case.
 pub(super) fn titled(first: char) -> String {
     let mut upper = first.to_uppercase();
     let head = upper.next().into_iter();
@@ -219,7 +219,7 @@ pub(super) fn title(text: &str) -> String {
     out
 }
 
-/// `text.isalpha()` and the like.
+/// `text.isalpha()` and similar methods.
 pub(super) fn is_all(text: &str, name: &str) -> bool {
     let all = |is: fn(char) -> bool| !text.is_empty() && text.chars().all(is);
     match name {
@@ -243,7 +243,7 @@ pub(super) fn is_all(text: &str, name: &str) -> bool {
     }
 }
 
-/// Decimal digits of scripts besides Latin.
+/// Decimal digits of scripts other than Latin.
 fn is_decimal(c: char) -> bool {
     matches!(c as u32, 0x660..=0x669 | 0x6f0..=0x6f9 | 0x966..=0x96f | 0x9e6..=0x9ef
         | 0xe50..=0xe59 | 0xff10..=0xff19)

@@ -1,4 +1,4 @@
-//! Values of a template, with Python's types.
+//! Template values, with Python's types.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,7 @@ use super::error::Error;
 use super::names::Function;
 
 /// Maximum nesting of containers. Deeper values are refused, so that printing, comparing and
-/// dropping a value need little stack.
+/// dropping a value needs little stack.
 const DEEPEST: u16 = 200;
 
 #[derive(Clone)]
@@ -22,15 +22,15 @@ pub(super) enum Value {
     Int(i128),
     Float(f64),
     Str(Arc<str>),
-    /// Text that `escape` leaves as it is.
+    /// Text that `escape` does not change.
     Markup(Arc<str>),
     List(Rc<List>),
     Tuple(Rc<Items>),
     Dict(Rc<Dict>),
-    /// `dict.keys()` and the like.
+    /// `dict.keys()` and similar views.
     View(View, Rc<Dict>),
     Range(Range),
-    /// A slice's bounds, within a subscript.
+    /// Bounds of a slice in a subscript.
     Slice(Rc<[Value; 3]>),
     Iterator(Rc<Generator>),
     Namespace(Rc<RefCell<Dict>>),
@@ -43,7 +43,7 @@ pub(super) enum Value {
     Joiner(Rc<(Arc<str>, Cell<bool>)>),
 }
 
-/// A value whose inside only its own module knows: a macro or a loop.
+/// A value that is opaque outside its module: a macro or a loop.
 #[derive(Clone)]
 pub(super) struct Object {
     inner: Rc<dyn Any>,
@@ -58,7 +58,7 @@ impl Object {
     }
 
     /// # Errors
-    /// None: each kind of value has objects of one type.
+    /// Never fails: each kind of value has objects of one type.
     pub(super) fn get<T: 'static>(&self) -> Result<Rc<T>, Error> {
         let found = self.inner.clone().downcast();
         found.map_err(|_| Error::failed("an object of another kind"))
@@ -68,7 +68,7 @@ impl Object {
         Rc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether the template holds a reference besides this one and its statement's.
+    /// Whether the template holds a reference besides this one and the statement's.
     pub(super) fn is_shared(&self) -> bool {
         Rc::strong_count(&self.inner) > 2
     }
@@ -101,14 +101,14 @@ impl Range {
 pub(super) struct Items {
     pub(super) values: Vec<Value>,
     depth: u16,
-    /// A pair of `groupby`, whose items have names.
+    /// A pair from `groupby`, whose items have names.
     pub(super) is_group: bool,
 }
 
 pub(super) struct List {
     values: RefCell<Vec<Value>>,
     depth: Cell<u16>,
-    /// Whether a container holds it. Such a list cannot be changed, so no list contains itself.
+    /// Whether a container holds the list. Such a list is immutable, so no list contains itself.
     contained: Cell<bool>,
 }
 
@@ -117,7 +117,7 @@ impl List {
         self.values.borrow()
     }
 
-    /// Changes the values, none of which is in `added`.
+    /// Changes the values. The lists among the new values `added` become immutable.
     pub(super) fn change<T>(
         &self,
         added: &[Value],
@@ -133,7 +133,7 @@ impl List {
     }
 }
 
-/// The result of filters such as `map`; its values can be read once.
+/// The result of filters such as `map`; its values can be iterated once.
 pub(super) struct Generator {
     values: RefCell<std::vec::IntoIter<Value>>,
     depth: u16,
@@ -155,10 +155,10 @@ pub(super) struct Cycler {
     pub(super) depth: u16,
 }
 
-/// Upper bound on the values inside a key: nested tuples may share one tuple many times.
+/// Maximum values in a key: nested tuples may share one tuple many times.
 const LARGEST_KEY: usize = 1000;
 
-/// A key by its value: 1, 1.0 and true are one.
+/// A key, compared by value: 1, 1.0 and true are equal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     None,
@@ -168,11 +168,11 @@ pub(super) enum Key {
     Tuple(Vec<Key>),
 }
 
-/// In the order of insertion.
+/// A dict in insertion order.
 #[derive(Clone, Default)]
 pub(super) struct Dict {
     pub(super) entries: Vec<(Value, Value)>,
-    /// For dicts that are not small.
+    /// Index of dicts above the size `SMALL`.
     index: HashMap<Key, usize>,
     depth: u16,
 }
@@ -197,7 +197,7 @@ impl Dict {
         self.put(key, value)
     }
 
-    /// Inserts a member of a namespace, whose lists may still change.
+    /// Inserts a member of a namespace, whose lists remain mutable.
     pub(super) fn put(&mut self, key: Value, value: Value) -> Result<(), Error> {
         match self.position(&key)? {
             Some(at) => self.entries[at].1 = value,
@@ -259,7 +259,7 @@ impl Dict {
     }
 }
 
-/// The depth of a container that holds the values. From now on, their lists cannot be changed.
+/// Depth of a container of the values. Their lists become immutable.
 fn depth_of(values: &[Value]) -> Result<u16, Error> {
     let mut deepest = 0;
     for value in values {
@@ -305,7 +305,7 @@ impl Value {
         Self::items(values, false)
     }
 
-    /// A key and its items, as `groupby` gives them.
+    /// A key and its items, as from `groupby`.
     pub(super) fn group(key: Self, values: Vec<Self>) -> Result<Self, Error> {
         Self::items(vec![key, Self::list(values)?], true)
     }
@@ -330,7 +330,7 @@ impl Value {
     }
 
     pub(super) fn method(self, name: &str) -> Result<Self, Error> {
-        // A method keeps its value as a container does, but changes it.
+        // A method holds its value like a container, but may change it.
         let depth = match &self {
             Self::List(list) if !list.contained.get() => list.depth.get().saturating_add(1),
             value => depth_of(std::slice::from_ref(value))?,
@@ -338,7 +338,7 @@ impl Value {
         Ok(Self::Method(Rc::new((self, name.into())), depth))
     }
 
-    /// The depth of a container that holds the values.
+    /// Depth of a container of the values.
     pub(super) fn depth(values: &[Self]) -> Result<u16, Error> {
         depth_of(values)
     }
@@ -375,7 +375,7 @@ impl Value {
         }
     }
 
-    /// An int, or a bool as one.
+    /// An int, or a bool converted to one.
     pub(super) fn as_int(&self) -> Option<i128> {
         match self {
             Self::Int(value) => Some(*value),
@@ -460,7 +460,7 @@ impl Value {
         })
     }
 
-    /// The value as a key of a dict.
+    /// Converts the value to a dict key.
     ///
     /// # Errors
     /// The type is not hashable, or a tuple has too many values.

@@ -1,4 +1,4 @@
-//! Files that tests find outside the repository.
+//! Test files outside the repository.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // each test binary uses a part
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use penstock_tokenizer::{TextModel, Tokenizer};
 
-/// The default model's GGUF file, or `None` after saying where it was looked for.
+/// The default model's GGUF file; `None`, with a message about the searched path, if it is missing.
 pub fn model_path() -> Option<PathBuf> {
     let cached = std::env::var_os("HOME").map(|home| {
         Path::new(&home).join(".cache/penstock/models/SmolLM2-135M-Instruct.Q4_1.gguf")
