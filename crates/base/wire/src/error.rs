@@ -1,14 +1,14 @@
 use super::{MAX_FRAME_BYTES, WIRE_VERSION};
 
-/// Reason that a frame cannot be decoded or encoded.
+/// Error of a frame's encoding or decoding.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{frame} frame, field {field} at byte {offset}: {problem}")]
 pub struct FrameError {
-    /// Name of the frame in `docs/wire.md`; "unknown" when the frame's own head is wrong.
+    /// Name of the frame in `docs/wire.md`; "unknown" if the frame's header itself is invalid.
     pub frame: &'static str,
     /// Name of the field in `docs/wire.md`.
     pub field: &'static str,
-    /// Where the field starts, counted from the first byte of the body.
+    /// Offset of the field from the start of the body.
     pub offset: usize,
     pub problem: Problem,
 }
@@ -59,7 +59,7 @@ impl FrameError {
     }
 }
 
-/// A value outside its range, before its place in a message is known.
+/// A value out of range, before its location in a message is known.
 pub(super) struct Refused {
     field: &'static str,
     offset: usize,
@@ -67,7 +67,7 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// The error in `frame`, where the struct of the field begins at `start`.
+    /// The error in `frame`, for a struct of fields that starts at `start`.
     pub(super) fn error(self, frame: &'static str, start: usize) -> FrameError {
         FrameError {
             frame,

@@ -1,7 +1,7 @@
 use super::{FrameError, Problem};
 
-/// Reads the fields of one frame body, in order. Memory is allocated only after the length is
-/// checked against the remaining bytes.
+/// Reads the fields of one frame body in order. Memory is allocated only after a length is checked
+/// against the remaining bytes.
 pub(super) struct Fields<'a> {
     frame: &'static str,
     rest: &'a [u8],
@@ -19,7 +19,7 @@ macro_rules! numbers {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a whole body; bytes that `read` leaves are an error.
+    /// Reads a whole body; bytes that remain after `read` are an error.
     pub(super) fn frame<T>(
         body: &'a [u8],
         frame: &'static str,
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         .whole(read)
     }
 
-    /// Reads a `bytes` field as fields of its own.
+    /// Reads a `bytes` field as a nested sequence of fields.
     pub(super) fn nested<T>(
         &mut self,
         field: &'static str,
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
         self.rest.is_empty()
     }
 
-    /// Bytes of the frame before the next field.
+    /// Offset of the next field in the frame.
     pub(super) fn offset(&self) -> usize {
         self.offset
     }
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses `value` of the field just read, which is `width` bytes wide.
+    /// Error about `value` of the field just read, which is `width` bytes wide.
     pub(super) fn refuse(
         &self,
         field: &'static str,
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
 
     numbers!(u8 u16 u32 u64 i16 i32 f32 f64);
 
-    /// `count` items of `N` bytes.
+    /// Reads `count` items of `N` bytes.
     pub(super) fn column<const N: usize>(
         &mut self,
         field: &'static str,
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         Ok(numbers.iter().map(|n| f32::from_le_bytes(*n)).collect())
     }
 
-    /// A `u32` as a number of items.
+    /// Reads a `u32` as a number of items.
     pub(super) fn size(&mut self, field: &'static str) -> Result<usize> {
         self.u32(field).map(|size| size as usize)
     }
@@ -192,15 +192,15 @@ impl<'a> Fields<'a> {
         Ok(items.map(|bytes| i8::from_le_bytes(*bytes)).collect())
     }
 
-    /// A list count; an error unless that many items of `item_bytes` fit in the remaining bytes, so
-    /// the caller may reserve memory for them.
+    /// Reads a list count. An error unless this number of items of `item_bytes` fit in the
+    /// remaining bytes, so that the caller may reserve memory for them.
     pub(super) fn count(&mut self, field: &'static str, item_bytes: usize) -> Result<usize> {
         let count = self.size(field)?;
         self.room(field, count, item_bytes)?;
         Ok(count)
     }
 
-    /// An error unless `count` items of `item_bytes` fit in the remaining bytes.
+    /// Checks that `count` items of `item_bytes` fit in the remaining bytes.
     pub(super) fn room(&self, field: &'static str, count: usize, item_bytes: usize) -> Result<()> {
         let (needed, left) = (count as u64 * item_bytes as u64, self.rest.len());
         if needed > left as u64 {

@@ -1,5 +1,5 @@
-//! Constraints on an output, as plain data: written by the front door, compiled by `grammar`, and
-//! opaque to everything between them.
+//! Constraints on an output as plain data: written by the front door, compiled by
+//! `penstock_structured_output`, opaque in between.
 
 use super::FrameError;
 use super::fields::Fields;
@@ -7,8 +7,7 @@ use super::writer::FrameWriter;
 
 /// Upper bound on the text of a grammar, in bytes.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// Upper bound on all encoded grammars of one plan together, in bytes; one grammar of maximum size
-/// fits.
+/// Upper bound on all encoded grammars of one plan, in bytes; one grammar of maximum size fits.
 pub const MAX_PLAN_GRAMMAR_BYTES: usize = MAX_GRAMMAR_BYTES + 1;
 
 const NAME: &str = "GRAMMAR";
@@ -19,11 +18,11 @@ const KINDS: &str = "1 to 5";
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grammar {
     pub kind: GrammarKind,
-    /// Its form depends on the kind; 1 to [`MAX_GRAMMAR_BYTES`] bytes.
+    /// The format depends on the kind; 1 to [`MAX_GRAMMAR_BYTES`] bytes.
     pub text: String,
 }
 
-/// The form of a grammar's text.
+/// Format of a grammar's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum GrammarKind {
@@ -31,7 +30,7 @@ pub enum GrammarKind {
     JsonSchema = 1,
     /// A regular expression in the syntax of Rust's `regex`, matched against the whole output.
     Regex = 2,
-    /// A JSON list of strings, of which the output is one.
+    /// A JSON list of strings; the output is one of them.
     Choice = 3,
     /// A context-free grammar: llguidance's Lark, or GBNF (lines with `::=`).
     Syntax = 4,
@@ -49,7 +48,7 @@ impl GrammarKind {
         Self::StructuralTag,
     ];
 
-    /// The kind of a byte, if there is one.
+    /// The kind with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
@@ -66,19 +65,19 @@ impl Grammar {
         Self { kind, text }
     }
 
-    /// The grammar as bytes, or an error when its text has no bytes or too many.
+    /// Encodes the grammar; an error if its text is empty or too long.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let mut out = Vec::with_capacity(self.text.len() + 1);
         FrameWriter::message(&mut out, NAME, |w| self.write(w))?;
         Ok(out)
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the bytes of [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         Fields::frame(bytes, NAME, Self::read)
     }
 
-    /// None of no bytes.
+    /// `None` for empty bytes.
     pub(super) fn read_optional(f: &mut Fields<'_>) -> Result<Option<Self>, FrameError> {
         match f.is_empty() {
             true => Ok(None),

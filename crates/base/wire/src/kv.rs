@@ -20,10 +20,10 @@ pub enum KvOrder {
     ClearSalt(Vec<u8>),
     /// Clear the blocks of one prefix and all its continuations.
     ClearPrefix(KvPrefix),
-    /// Exempt the blocks of a prefix from eviction, now or once they are computed.
+    /// Pins the blocks of a prefix (exempts them from eviction), now or once they are computed.
     Pin(KvPrefix),
     Unpin(KvPrefix),
-    /// Content and hit rates of the cache.
+    /// Contents and hit rates of the cache.
     Report,
 }
 
@@ -32,11 +32,11 @@ pub enum KvOrder {
 pub struct KvPrefix {
     /// Not empty.
     pub tokens: Vec<u32>,
-    /// As in a request: other salts have other prefixes.
+    /// As in a request: different salts have different prefixes.
     pub cache_salt: Vec<u8>,
 }
 
-/// KV_REPLY: the end of a [`KvCommand`].
+/// KV_REPLY: the result of a [`KvCommand`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvReply {
     pub id: u64,
@@ -45,18 +45,18 @@ pub struct KvReply {
     pub text: String,
 }
 
-/// How a [`KvCommand`] ended.
+/// Outcome of a [`KvCommand`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KvOutcome {
     Done = 0,
-    /// Not possible in the current state, e.g. too much is pinned.
+    /// Not possible in the current state, for example because too much is pinned.
     Refused = 1,
     /// A tier failed.
     Failed = 2,
 }
 
-/// Action of a [`KvCommand`], by its byte.
+/// Code of a [`KvCommand`]'s action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KvAction {
@@ -68,11 +68,11 @@ pub enum KvAction {
     Report = 6,
 }
 
-/// `id` and `action` are in front of the tokens' count.
+/// Bytes of `id` and `action` before the tokens' count.
 const TOKENS_AT: usize = 9;
 
 impl KvAction {
-    /// The action of a byte, if there is one.
+    /// The action with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
         let all = [ClearAll, ClearSalt, ClearPrefix, Pin, Unpin, Report];
@@ -81,7 +81,7 @@ impl KvAction {
 }
 
 impl KvOrder {
-    /// The order of an action; an error for fields that do not go with it.
+    /// The order of an action; an error for fields that the action does not have.
     pub fn new(action: KvAction, prefix: KvPrefix) -> Result<Self, FrameError> {
         check(action, &prefix)?;
         Ok(match action {
@@ -136,8 +136,8 @@ impl KvCommand {
     }
 }
 
-/// Each action requires exactly its own fields: a clear command with a missing prefix must not
-/// clear everything.
+/// Each action requires exactly its own fields, so that a clear command with a missing prefix
+/// cannot clear everything.
 fn check(action: KvAction, prefix: &KvPrefix) -> Result<(), FrameError> {
     use KvAction::{ClearAll, ClearPrefix, ClearSalt, Pin, Report, Unpin};
     let KvPrefix { tokens, cache_salt } = prefix;
@@ -174,7 +174,7 @@ fn check(action: KvAction, prefix: &KvPrefix) -> Result<(), FrameError> {
 }
 
 impl KvOutcome {
-    /// The outcome of a byte, if there is one.
+    /// The outcome with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         let all = [Self::Done, Self::Refused, Self::Failed];
         all.get(usize::from(code)).copied()

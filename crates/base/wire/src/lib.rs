@@ -1,9 +1,9 @@
-//! The only codec of messages between processes: frames between the front door and one engine
-//! (version 8 of `docs/wire.md`), step plans, their results, and transfers of KV.
+//! The codecs of all messages between processes: frames between the front door and one engine
+//! (version 8 of `docs/wire.md`), step plans, their results, and KV transfers.
 //!
-//! Plain structs with `encode` and `decode`, and [`FrameReader`], which cuts a byte stream into
-//! frames. Numbers are little-endian. Memory for a count is allocated only after the count is
-//! checked against the remaining bytes. No IO.
+//! Plain structs with `encode` and `decode`, and [`FrameReader`], which splits a byte stream into
+//! frames. Numbers are little-endian. Memory is allocated only after a count is checked against the
+//! remaining bytes. No IO.
 
 mod add;
 mod error;
@@ -130,7 +130,7 @@ pub struct Cancel {
     pub ids: Vec<u64>,
 }
 
-/// The engine ends its requests as cancelled and exits 0.
+/// Makes the engine cancel its requests and exit with status 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shutdown;
 

@@ -1,4 +1,4 @@
-//! Step plans sent to ranks, and their results.
+//! Step plans for ranks, and their results.
 
 use super::fields::Fields;
 use super::grammar::MAX_PLAN_GRAMMAR_BYTES;
@@ -7,7 +7,7 @@ use super::step::{LogprobRow, read_rows, write_rows};
 use super::writer::FrameWriter;
 use super::{FrameError, Pooling, Problem};
 
-/// Placeholder for the token sampled last for the slot, which only the ranks have.
+/// Placeholder for the slot's last sampled token, which only the ranks have.
 pub const LAST_SAMPLED: i32 = -1;
 
 /// Sentinel for a token that could not be sampled: the sequence's hidden state is not finite.
@@ -15,60 +15,60 @@ pub const NOT_FINITE: i32 = -1;
 /// Sentinel for a token that could not be sampled: the sequence's grammar became too complex.
 pub const NO_TOKEN: i32 = -2;
 /// Sentinel for a token that was not sampled because the sequence's grammar mask is late. It is the
-/// only token of its sequence; its row and the rows already computed after it must be recomputed.
+/// only token of its sequence; its row and the rows computed after it must be recomputed.
 pub const LATE_MASK: i32 = -3;
 
-/// A sequence that takes a slot. Its block tables are empty and it has no last token.
+/// A new sequence in a slot. Its block tables are empty and it has no last token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// Below `max_num_seqs`.
     pub slot: u32,
     /// Encoded [`SamplingParams`](super::SamplingParams), at most [`MAX_SAMPLING_BYTES`].
     pub sampling: Vec<u8>,
-    /// Tokens of the prompt, and those sampled since, where
+    /// Prompt tokens, and tokens sampled since, if
     /// [`needs_history`](super::SamplingParams::needs_history) or there is a grammar; else empty.
     pub history: Vec<i32>,
-    /// How many of `history` are the prompt.
+    /// Number of prompt tokens in `history`.
     pub prompt_len: u32,
-    /// Alternatives for each prompt token; -1 is no log-probabilities.
+    /// Alternatives for each prompt token; -1 = no log-probabilities.
     pub prompt_logprobs: i32,
-    /// Grammar of the output: its number in the plan's `grammars`, from 1; 0: no grammar.
+    /// Grammar of the output: its index in the plan's `grammars` plus 1; 0 = no grammar.
     pub grammar: u32,
-    /// 0 is none.
+    /// 0 = no adapter.
     pub adapter: u32,
-    /// Unless `None`, `sample` asks for the vector of the sequence and for no token.
+    /// Unless `None`, `sample` requests the sequence's vector instead of a token.
     pub pooling: Pooling,
 }
 
-/// What every rank computes in one step: columns with an entry for each of n sequences, unless
-/// said otherwise, over G KV groups.
+/// Input of one step for all ranks: columns with an entry for each of n sequences, unless stated
+/// otherwise, over G KV groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepPlan {
-    /// Counts up from 1.
+    /// Step number, from 1.
     pub step: u64,
     pub registrations: Vec<Registration>,
     /// Encoded [`Grammar`](super::Grammar)s of the registrations, at most
     /// [`MAX_PLAN_GRAMMAR_BYTES`] together.
     pub grammars: Vec<Vec<u8>>,
     pub slots: Vec<i32>,
-    /// Absolute position of the first token computed.
+    /// Absolute position of the first token to compute.
     pub starts: Vec<i32>,
-    /// Tokens computed, drafts included.
+    /// Tokens to compute, drafts included.
     pub lengths: Vec<i32>,
-    /// 1: sample after the last 1 + drafts tokens, or end with the vector of a pooled sequence.
+    /// 1: sample after the last 1 + drafts tokens, or return the vector of a pooled sequence.
     pub sample: Vec<i8>,
-    /// How many of the last tokens are drafts, 0 without `sample`; empty when no sequence has any.
+    /// Number of drafts at the end; 0 without `sample`; empty if no sequence has any.
     pub drafts: Vec<i32>,
-    /// Token ids, sequence after sequence. The first of a sequence may be [`LAST_SAMPLED`].
+    /// Token ids, sequence by sequence. The first of a sequence may be [`LAST_SAMPLED`].
     pub tokens: Vec<i32>,
-    /// The prompt token after each of `tokens`, -1 for none; empty when no log-probabilities of
-    /// prompts are wanted.
+    /// The prompt token after each of `tokens`, or -1; empty if no prompt log-probabilities are
+    /// requested.
     pub targets: Vec<i32>,
-    /// n * G: entries at the front of the slot's block table of the group that stay.
+    /// n * G: number of entries kept at the front of the slot's block table of the group.
     pub kept: Vec<i32>,
     /// n * G + 1 offsets into `added`.
     pub added_offsets: Vec<i32>,
-    /// Blocks that follow the kept ones; -1 where all tokens of the block are behind the window.
+    /// Blocks after the kept ones; -1 if all tokens of the block are behind the window.
     pub added: Vec<i32>,
 }
 
@@ -78,12 +78,11 @@ pub type LogprobTable = Vec<(u32, Vec<LogprobRow>)>;
 /// Vectors of pooled sequences, by their index in the plan.
 pub type VectorTable = Vec<(u32, Vec<f32>)>;
 
-/// Result of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepResult {
-    /// Tokens of each sequence of the plan: 0 to drafts + 1.
+    /// Number of tokens of each sequence in the plan: 0 to drafts + 1.
     pub counts: Vec<i32>,
-    /// Sampled tokens, sequence after sequence.
+    /// Sampled tokens, sequence by sequence.
     pub tokens: Vec<i32>,
     pub logprobs: LogprobTable,
     /// Row j belongs to the prompt token at position start + 1 + j.
@@ -91,12 +90,12 @@ pub struct StepResult {
     pub vectors: VectorTable,
     /// Wall time of the step on the rank.
     pub seconds: f64,
-    /// Cost of grammar masks since the rank's last result.
+    /// Cost of grammar masks since the rank's previous result.
     pub masks: MaskCost,
 }
 
-/// Token masks of grammars: how many were computed, the time that took beside the steps, and the
-/// time that rows waited for them.
+/// Cost of grammar masks: their number, the background compute time, and the time that rows waited
+/// for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct MaskCost {
     pub count: u32,
@@ -123,7 +122,7 @@ const SMALLEST_TABLE: usize = 3 * 4;
 const SMALLEST_VECTOR: usize = 2 * 4;
 
 impl StepPlan {
-    /// Appends the plan; an error names a column that does not fit the others.
+    /// Appends the plan; an error names a column whose length does not match.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
         let groups = self.groups()?;
         FrameWriter::message(out, PLAN, |w| {
@@ -151,7 +150,8 @@ impl StepPlan {
         })
     }
 
-    /// Reads one whole plan. Checks its shape; the values are checked against a decoder's limits.
+    /// Decodes one whole plan. Checks its shape only; values are checked against a decoder's
+    /// limits.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         Fields::frame(bytes, PLAN, |f| {
             let step = f.u64("step")?;
@@ -193,7 +193,7 @@ impl StepPlan {
         })
     }
 
-    /// KV groups of the plan; an error where the columns differ in length.
+    /// Number of KV groups; an error if the columns' lengths do not match.
     fn groups(&self) -> Result<usize, FrameError> {
         let n = self.slots.len();
         let groups = self.kept.len() / n.max(1);
@@ -299,7 +299,7 @@ impl StepResult {
         })
     }
 
-    /// Reads one whole result.
+    /// Decodes one whole result.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         Fields::frame(bytes, RESULT, Self::read)
     }
@@ -360,7 +360,7 @@ impl StepResult {
     }
 }
 
-/// A table whose indexes ascend below `n`, the sequences of the plan.
+/// Reads a table whose indexes ascend and are below `n`, the number of sequences.
 fn read_table<T>(
     f: &mut Fields<'_>,
     field: &'static str,
@@ -381,8 +381,8 @@ fn read_table<T>(
     Ok(table)
 }
 
-/// Bytes of the largest plan: all `sequences` register with a history of `length` tokens and a
-/// grammar, no column is left out.
+/// Size of the largest plan in bytes: all `sequences` register with a history of `length` tokens
+/// and a grammar, and no column is empty.
 pub fn plan_bytes(
     sequences: usize,
     tokens: usize,
@@ -398,8 +398,8 @@ pub fn plan_bytes(
         + 4 * (added + 1)
 }
 
-/// Bytes of the largest result: a row for each sequence and each token, with `alternatives` each,
-/// and a vector of `vector` numbers for each sequence.
+/// Size of the largest result in bytes: a row for each sequence and each token, with `alternatives`
+/// each, and a vector of `vector` numbers for each sequence.
 pub fn result_bytes(sequences: usize, tokens: usize, alternatives: usize, vector: usize) -> usize {
     let row = 12 + 8 * alternatives;
     RESULT_HEAD

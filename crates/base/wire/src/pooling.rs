@@ -1,49 +1,49 @@
-//! Pooled requests: those that end with a vector made of the hidden states of their prompt.
+//! Pooled requests, which return a vector made from the hidden states of their prompt.
 
 use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
 
-/// Pooling: the rows of the hidden state (after the final norm) that form the vector of a sequence.
+/// Rows of the hidden state (after the final norm) that form a sequence's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Pooling {
     /// The sequence samples tokens.
     #[default]
     None = 0,
-    /// That of the last token.
+    /// The last token's.
     Last = 1,
     /// The mean over all tokens.
     Mean = 2,
 }
 
-/// Kind of vector.
+/// Content of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PoolerOutput {
     /// The engine rejects pooled requests.
     #[default]
     None = 0,
-    /// The pooled hidden state, which the model's users take as it is.
+    /// The pooled hidden state, used unchanged.
     Embedding = 1,
-    /// The pooled hidden state, which the model's users scale to length 1.
+    /// The pooled hidden state; users scale it to length 1.
     UnitEmbedding = 2,
-    /// A logit of each label of the model's classification head.
+    /// A logit for each label of the model's classification head.
     Labels = 3,
 }
 
-/// Pooler of the engine.
+/// The engine's pooler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pooler {
     pub output: PoolerOutput,
-    /// Numbers of a vector.
+    /// Numbers per vector.
     pub size: u32,
     /// The model has no output head: all non-pooled requests are rejected.
     pub only: bool,
 }
 
 impl Pooling {
-    /// The pooling of a code, if there is one.
+    /// The pooling with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         [Self::None, Self::Last, Self::Mean]
             .get(usize::from(code))
@@ -52,7 +52,7 @@ impl Pooling {
 }
 
 impl PoolerOutput {
-    /// The output of a code, if there is one.
+    /// The output with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         let all = [
             Self::None,

@@ -2,14 +2,14 @@ use bytes::{Buf, BytesMut};
 
 use super::{FrameError, MAX_FRAME_BYTES};
 
-/// The frames of one direction.
+/// The frames of one direction of a connection.
 pub trait Frame: Sized {
-    /// Reads the body of a frame of type `kind`.
+    /// Decodes the body of a frame of type `kind`.
     fn decode(kind: u8, body: &[u8]) -> Result<Self, FrameError>;
 }
 
-/// Splits the bytes of one connection into frames. Buffers only received bytes: a length field
-/// alone reserves no memory.
+/// Splits the byte stream of one connection into frames. Buffers received bytes only: a length
+/// field alone reserves no memory.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: BytesMut,
@@ -23,7 +23,7 @@ impl FrameReader {
         Self::default()
     }
 
-    /// The buffer to append received bytes to, with room for one read.
+    /// Buffer for received bytes, with space for one read.
     pub fn spare(&mut self) -> &mut BytesMut {
         self.buffer.reserve(READ_BYTES);
         &mut self.buffer

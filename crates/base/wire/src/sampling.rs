@@ -6,35 +6,35 @@ use super::{FrameError, MAX_LOGPROBS};
 /// Sampling parameters of a sequence: encoded by the front door, decoded by the sampler, and opaque
 /// to everything in between.
 ///
-/// The changes are applied to a row of logits in this order: `allowed`, `banned`, `suppressed`,
-/// `bias`, penalties, temperature, `min_p`, `top_k`, `top_p`.
+/// Order of the logit processors: `allowed`, `banned`, `suppressed`, `bias`, penalties,
+/// temperature, `min_p`, `top_k`, `top_p`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; finite, at least 0. 0 is greedy.
+    /// Divides the logits; finite, at least 0. 0 = greedy.
     pub temperature: f32,
-    /// Keep the k most likely tokens; 0 is all.
+    /// Keeps the k most likely tokens; 0 = all.
     pub top_k: u32,
-    /// Keep the most likely tokens up to this probability, in (0, 1]; 1 is all.
+    /// Keeps the most likely tokens up to this cumulative probability, in (0, 1]; 1 = all.
     pub top_p: f32,
-    /// Keep the tokens with at least this share of the largest probability, in [0, 1]; 0 is all.
+    /// Keeps the tokens with at least this fraction of the largest probability, in [0, 1]; 0 = all.
     pub min_p: f32,
-    /// Key of the random stream.
+    /// Key of the random number generator.
     pub seed: u64,
-    /// Index among the choices of one client request; part of the random stream's counter.
+    /// Index among the choices of one client request; part of the generator's counter.
     pub choice: u32,
-    /// Alternatives for each output token, up to [`MAX_LOGPROBS`]; `Some(0)` is the token's own
-    /// log-probability alone.
+    /// Alternatives for each output token, up to [`MAX_LOGPROBS`]; `Some(0)` = only the token's own
+    /// log-probability.
     pub logprobs: Option<u8>,
-    /// Divides positive logits of tokens in prompt or output, multiplies negative ones; above 0.
-    /// 1 is off.
+    /// Divides positive logits of tokens in prompt or output and multiplies negative ones; above 0.
+    /// 1 = off.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens in the output, in [-2, 2]. 0 is off.
+    /// Subtracted from the logits of tokens in the output, in [-2, 2]. 0 = off.
     pub presence_penalty: f32,
-    /// The same, times their number of occurrences.
+    /// Subtracted per occurrence of a token in the output, in [-2, 2]. 0 = off.
     pub frequency_penalty: f32,
     /// Added to the logits of single tokens: ids and finite values.
     pub bias: Vec<(u32, f32)>,
-    /// Allow-list of tokens; empty: all.
+    /// Allow-list of tokens; empty = all.
     pub allowed: Vec<u32>,
     /// Banned token sequences, each non-empty.
     pub banned: Vec<Vec<u32>>,
@@ -43,12 +43,12 @@ pub struct SamplingParams {
     pub suppressed_until: u32,
 }
 
-/// The most bytes that encoded parameters may have, in any version.
+/// Maximum size of encoded parameters in bytes, in any version.
 pub const MAX_SAMPLING_BYTES: usize = 16 << 10;
 
 const VERSION: u8 = 2;
 const NAME: &str = "SAMPLING";
-/// Bytes before `logprobs`, which is followed by the penalties.
+/// Bytes before `logprobs`; the penalties follow it.
 const LOGPROBS_AT: usize = 29;
 
 impl Default for SamplingParams {
@@ -58,7 +58,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most likely token, without changes of the logits.
+    /// The most likely token, without logit processors.
     pub const GREEDY: Self = Self {
         temperature: 0.0,
         top_k: 0,
@@ -77,7 +77,7 @@ impl SamplingParams {
         suppressed_until: 0,
     };
 
-    /// Whether the sampler needs the tokens before the first sampled one.
+    /// Whether the sampler requires the tokens before the first sampled one.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -85,14 +85,14 @@ impl SamplingParams {
             || self.banned.iter().any(|run| run.len() > 1)
     }
 
-    /// The parameters as bytes, or an error that names the value out of range.
+    /// Encodes the parameters; an error names a value out of range.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let mut out = Vec::with_capacity(64);
         FrameWriter::message(&mut out, NAME, |w| self.write(w))?;
         Ok(out)
     }
 
-    /// Reads what [`Self::encode`] wrote; another version is an error.
+    /// Decodes the bytes of [`Self::encode`]; a different version is an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         Fields::frame(bytes, NAME, Self::read)
     }
@@ -154,7 +154,7 @@ impl SamplingParams {
         }
     }
 
-    /// The ranges, for both directions.
+    /// Checks the ranges when encoding and decoding.
     fn check(&self) -> Result<(), Refused> {
         let (temperature, top_p, min_p) = (self.temperature, self.top_p, self.min_p);
         let ok = temperature.is_finite() && temperature >= 0.0;
@@ -214,7 +214,7 @@ fn read_banned(f: &mut Fields<'_>) -> Result<Vec<Vec<u32>>, FrameError> {
     (0..count).map(|_| f.u32_list("banned")).collect()
 }
 
-/// Number of alternatives, or -1.
+/// Reads a number of alternatives; -1 = `None`.
 pub(super) fn read_logprobs(
     f: &mut Fields<'_>,
     field: &'static str,

@@ -11,7 +11,7 @@ pub struct Hello {
     pub pid: u32,
 }
 
-/// STAGE: one stage of the start ended.
+/// STAGE: one stage of the start-up ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stage {
     pub name: String,
@@ -19,7 +19,7 @@ pub struct Stage {
     pub detail: String,
 }
 
-/// READY: the engine takes requests, within these limits.
+/// READY: the engine accepts requests within these limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
     pub max_model_len: u32,
@@ -36,7 +36,7 @@ pub struct Ready {
     /// Instruction set or accelerator.
     pub device: String,
     pub threads: u32,
-    /// Behind the pool.
+    /// KV tiers behind the pool.
     pub kv_tiers: TierKinds,
     pub pooler: Pooler,
 }
@@ -48,7 +48,8 @@ pub struct Fatal {
 }
 
 impl Hello {
-    /// Another version is refused before the rest is read: its HELLO may have other fields.
+    /// A different version is refused before the rest is read, because its HELLO may have other
+    /// fields.
     pub(super) fn read(f: &mut Fields<'_>) -> Result<Self, FrameError> {
         let magic_error = |magic| FrameError {
             frame: "HELLO",

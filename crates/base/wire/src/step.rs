@@ -17,16 +17,17 @@ pub struct StepStats {
     pub step: u64,
     pub running: u32,
     pub waiting: u32,
-    /// KV blocks that running requests refer to.
+    /// KV blocks referenced by running requests.
     pub blocks_used: u32,
     pub blocks_total: u32,
     pub preemptions_total: u64,
     pub prefix_query_tokens_total: u64,
     pub prefix_hit_tokens_total: u64,
-    /// Masks of grammars that were computed, the time that took, and the time that rows waited for
-    /// them.
+    /// Number of grammar masks computed.
     pub masks_total: u64,
+    /// Compute time of the masks.
     pub mask_seconds_total: f64,
+    /// Time that rows waited for masks.
     pub mask_wait_seconds_total: f64,
     /// Tokens computed in this step.
     pub batch_tokens: u32,
@@ -41,19 +42,18 @@ pub struct Output {
     pub finish: Finish,
     /// The token that stopped the request; it is the last of `tokens`.
     pub stop_token: Option<u32>,
-    /// Prompt tokens that were not computed, whatever tier had them; on the request's first output,
-    /// else 0.
+    /// Prompt tokens that were not computed, from any tier; on the request's first output, else 0.
     pub cached_tokens: u32,
     /// The part of `cached_tokens` loaded from tiers behind the pool.
     pub tier_tokens: TierTokens,
     /// Microseconds from receipt to first schedule; on the request's first output, else 0.
     pub queue_us: u32,
     pub tokens: Vec<u32>,
-    /// One row for each of `tokens`, or none.
+    /// One row for each of `tokens`, or empty.
     pub logprobs: Vec<LogprobRow>,
-    /// Row i belongs to prompt token i + 1.
+    /// Row i is for prompt token i + 1.
     pub prompt_logprobs: Vec<LogprobRow>,
-    /// The last output of a pooled request has one.
+    /// Only on the last output of a pooled request.
     pub vector: Vec<f32>,
     pub error: Option<String>,
 }
@@ -67,7 +67,7 @@ pub enum Finish {
     None = 0,
     /// A stop token was sampled.
     Stop = 1,
-    /// `max_tokens` reached.
+    /// `max_tokens` was reached.
     Length = 2,
     Cancelled = 3,
     /// See [`Output::error`].
@@ -78,11 +78,11 @@ pub enum Finish {
     Unfit = 6,
 }
 
-/// Log-probability of one token and of the likeliest ones at its position.
+/// Log-probability of one token and of the most likely ones at its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogprobRow {
     pub logprob: f32,
-    /// 1 is the most likely token.
+    /// 1 = the most likely token.
     pub rank: u32,
     /// Token id and log-probability, in descending order.
     pub alternatives: Vec<(u32, f32)>,
@@ -98,7 +98,7 @@ const SMALLEST_ROW: usize = 12;
 const STOP_TOKEN_ALLOWED: &str = "-1 to 2147483647";
 
 impl Finish {
-    /// The reason of a byte, if there is one.
+    /// The reason with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         [
             Self::None,

@@ -2,7 +2,7 @@ use super::FrameError;
 use super::fields::Fields;
 use super::writer::FrameWriter;
 
-/// Prompt tokens of one request that were loaded from tiers, by kind of tier.
+/// Prompt tokens of one request loaded from tiers, by kind of tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TierTokens {
     pub ram: u32,
@@ -11,7 +11,7 @@ pub struct TierTokens {
 }
 
 impl TierTokens {
-    /// Sum; wide, because a peer may send any three numbers.
+    /// Total; wider, because a peer may send any three numbers.
     pub fn total(&self) -> u64 {
         u64::from(self.ram) + u64::from(self.disk) + u64::from(self.remote)
     }
@@ -50,12 +50,12 @@ impl TierKinds {
         *self != Self::default()
     }
 
-    /// 1 RAM, 2 disk, 4 remote.
+    /// Bit set: 1 RAM, 2 disk, 4 remote.
     pub fn bits(&self) -> u8 {
         (u8::from(self.ram) * RAM) | (u8::from(self.disk) * DISK) | (u8::from(self.remote) * REMOTE)
     }
 
-    /// The kinds of [`Self::bits`], if they are all known.
+    /// The kinds in [`Self::bits`]; `None` if a bit is unknown.
     pub fn from_bits(bits: u8) -> Option<Self> {
         (bits & !ALL_KINDS == 0).then_some(Self {
             ram: bits & RAM != 0,

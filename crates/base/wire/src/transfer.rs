@@ -9,7 +9,7 @@ type Digest = [u8; 32];
 /// Salt group (`penstock_prefix::Group`).
 type Group = [u8; 4];
 
-/// Kind of a transfer, by its byte.
+/// Kind of a transfer, with its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TransferKind {
@@ -17,26 +17,26 @@ pub enum TransferKind {
     Load = 1,
     /// Pool -> tier.
     Store = 2,
-    /// Check which chunks a tier has.
+    /// Checks which chunks a tier has.
     Probe = 3,
-    /// Forget chunks, in all chunk tiers.
+    /// Removes chunks from all chunk tiers.
     Remove = 4,
-    /// Cancel transfers. Has no result.
+    /// Cancels transfers. Has no result.
     Cancel = 5,
-    /// Forget a salt group, or everything, in all chunk tiers.
+    /// Removes a salt group, or everything, from all chunk tiers.
     Clear = 6,
 }
 
-/// Fault of a tier in a failed transfer, by its number; over several ranks the largest counts.
+/// Fault of a tier in a failed transfer, with its code; over several ranks the largest one counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Fault {
-    /// Nothing: done, missing, cancelled, or not what a tier can do.
+    /// No fault: done, missing, cancelled, or unsupported by the tier.
     #[default]
     None = 0,
-    /// Store: room or the daily write budget is lacking.
+    /// Store: no space, or the daily write budget is used up.
     Full = 1,
-    /// Load: the checksum or header is wrong, and the part was put aside.
+    /// Load: wrong checksum or header; the part was quarantined.
     Damaged = 2,
     /// The tier failed: an error of its own, or no answer.
     Failed = 3,
@@ -45,7 +45,7 @@ pub enum Fault {
 /// A transfer, which every rank applies to its part of the blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// Names the transfer in its result.
+    /// Identifies the transfer in its result.
     pub id: u64,
     pub kind: TransferKind,
     /// 0 = RAM, then the chunk tiers.
@@ -53,24 +53,24 @@ pub struct Transfer {
     /// Blocks of the pools, group by group; for a chunk tier, the blocks of one chunk. Load: -1 if
     /// a group needs no block.
     pub blocks: Vec<i32>,
-    /// RAM: the slot of the blocks of all groups at one place.
+    /// RAM: the slot for the blocks of all groups at one position.
     pub slots: Vec<i32>,
     /// Digests of chunks.
     pub keys: Vec<Digest>,
-    /// Probe: blocks of each chunk.
+    /// Probe: number of blocks in each chunk.
     pub counts: Vec<i32>,
-    /// Cancel: transfers.
+    /// Cancel: ids of the transfers.
     pub ids: Vec<u64>,
-    /// Store to a chunk tier: the prefix that the chunk continues, if known.
+    /// Store to a chunk tier: the prefix before the chunk, if known.
     pub parent: Option<Digest>,
-    /// Clear: the salt group; None: all.
+    /// Clear: the salt group; `None` = all.
     pub group: Option<Group>,
 }
 
 /// The result of a transfer on one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TransferResult {
-    /// The transfer.
+    /// Id of the transfer.
     pub id: u64,
     /// True if the whole transfer succeeded.
     pub done: bool,
@@ -78,7 +78,7 @@ pub struct TransferResult {
     pub found: Vec<u8>,
     /// Bytes moved.
     pub bytes: u64,
-    /// Seconds of the movement alone.
+    /// Seconds of the data movement only.
     pub seconds: f64,
     /// Seconds in the queue.
     pub waited: f64,
@@ -86,26 +86,26 @@ pub struct TransferResult {
     pub error: String,
     /// Fault of the tier.
     pub fault: Fault,
-    /// Chunks evicted from the tier and not yet reported in another result.
+    /// Chunks evicted from the tier and not yet reported.
     pub left: Vec<Digest>,
 }
 
 const NAME: &str = "TRANSFER";
 const RESULTS: &str = "TRANSFER RESULTS";
-/// After, id, kind, tier, five counts, presence of parent and group.
+/// Bytes of after, id, kind, tier, five counts, presence of parent and group.
 const HEAD: usize = 2 * 8 + 2 + 5 * 4 + 1;
 const PARENT: u8 = 1;
 const GROUP: u8 = 2;
 const DONE: u8 = 1;
-/// Bits of the marks below the fault.
+/// Shift of the fault code within the flags.
 const FAULT: u32 = 1;
-/// Bytes of an error that are kept.
+/// Maximum bytes of an error message.
 const MOST_ERROR: usize = 1 << 10;
-/// Id, marks, bytes, two times, lengths of `found`, `error` and `left`.
+/// Bytes of id, flags, byte count, two times, and lengths of `found`, `error` and `left`.
 const RESULT_HEAD: usize = 8 + 1 + 3 * 8 + 3 * 4;
 
 impl TransferKind {
-    /// The kind of a byte, if there is one.
+    /// The kind with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         use TransferKind::{Cancel, Clear, Load, Probe, Remove, Store};
         let all = [Load, Store, Probe, Remove, Cancel, Clear];
@@ -114,7 +114,7 @@ impl TransferKind {
 }
 
 impl Fault {
-    /// The fault of a number, if there is one.
+    /// The fault with this code.
     pub fn from_code(code: u8) -> Option<Self> {
         let all = [Self::None, Self::Full, Self::Damaged, Self::Failed];
         all.get(usize::from(code)).copied()
@@ -122,8 +122,8 @@ impl Fault {
 }
 
 impl Transfer {
-    /// Appends the transfer. A rank starts it when it has computed `after` plans since its tiers
-    /// were opened: those whose results the engine had. Error: `tier` above 255.
+    /// Appends the transfer. A rank starts it after it has computed `after` plans since its tiers
+    /// were opened: those whose results the engine had received. Error: `tier` above 255.
     pub fn encode(&self, after: u64, out: &mut Vec<u8>) -> Result<(), FrameError> {
         FrameWriter::message(out, NAME, |w| {
             w.u64(after);
@@ -149,7 +149,7 @@ impl Transfer {
         })
     }
 
-    /// Reads one whole transfer, and the plans before it.
+    /// Decodes one whole transfer and its number of preceding plans.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u64), FrameError> {
         Fields::frame(bytes, NAME, |f| {
             let after = f.u64("after")?;
@@ -196,13 +196,13 @@ impl Transfer {
     }
 }
 
-/// Bytes of the largest transfer over a pool of `blocks`: a chunk has at least one.
+/// Size in bytes of the largest transfer over a pool of `blocks`; a chunk has at least one block.
 pub fn transfer_bytes(blocks: usize) -> usize {
     HEAD + 2 * 32 + blocks * (32 + 4)
 }
 
 impl TransferResult {
-    /// Not done, and nothing moved.
+    /// A failed result without data movement.
     pub fn refused(id: u64, error: impl Into<String>) -> Self {
         Self {
             id,
@@ -211,7 +211,8 @@ impl TransferResult {
         }
     }
 
-    /// Messages of at most `capacity` bytes, or of one result; errors are cut to 1 KiB.
+    /// Encodes results as messages of at most `capacity` bytes, or of a single result. Errors are
+    /// truncated to 1 KiB.
     pub fn encode_all(results: &[Self], capacity: usize) -> Result<Vec<Vec<u8>>, FrameError> {
         let mut messages: Vec<Vec<u8>> = Vec::new();
         for result in results {
@@ -240,7 +241,7 @@ impl TransferResult {
         Ok(messages)
     }
 
-    /// Reads the results of one message.
+    /// Decodes the results of one message.
     pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, FrameError> {
         Fields::frame(bytes, RESULTS, |f| {
             let mut results = Vec::new();
@@ -269,7 +270,7 @@ impl TransferResult {
     }
 }
 
-/// The first [`MOST_ERROR`] bytes, to the end of a character.
+/// The first [`MOST_ERROR`] bytes, cut at a character boundary.
 fn shortened(error: &str) -> &str {
     let most = error.len().min(MOST_ERROR);
     let end = (0..=most).rev().find(|at| error.is_char_boundary(*at));

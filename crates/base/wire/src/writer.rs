@@ -16,7 +16,7 @@ macro_rules! numbers {
 }
 
 impl FrameWriter<'_> {
-    /// Appends length, type and the output of `write`; rolls back on an error.
+    /// Appends length, type and the output of `write`. Rolls back on an error.
     pub(super) fn frame(
         out: &mut Vec<u8>,
         kind: u8,
@@ -45,7 +45,7 @@ impl FrameWriter<'_> {
         checked
     }
 
-    /// Appends the output of `write`, without length and type; rolls back on an error.
+    /// Appends the output of `write`, without length and type. Rolls back on an error.
     pub(super) fn message(
         out: &mut Vec<u8>,
         frame: &'static str,
@@ -63,7 +63,7 @@ impl FrameWriter<'_> {
         written
     }
 
-    /// Bytes of the frame before the next field.
+    /// Offset of the next field in the frame.
     pub(super) fn offset(&self) -> usize {
         self.out.len() - self.body
     }
@@ -95,7 +95,7 @@ impl FrameWriter<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A count over `u32::MAX` needs no check of its own: its items make the frame too long.
+    /// A count over `u32::MAX` needs no separate check: the frame would be too long.
     pub(super) fn count(&mut self, count: usize) {
         self.u32(count as u32);
     }
@@ -142,7 +142,7 @@ impl FrameWriter<'_> {
             .extend(items.iter().map(|item| item.to_le_bytes()[0]));
     }
 
-    /// A `bytes` field made of what `write` appends.
+    /// Appends a `bytes` field with the output of `write`.
     pub(super) fn nested<T>(&mut self, write: impl FnOnce(&mut Self) -> T) -> T {
         let start = self.out.len();
         self.u32(0);

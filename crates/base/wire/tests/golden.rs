@@ -1,4 +1,4 @@
-//! The golden frames, byte for byte: what the Python codec reads and writes too.
+//! Golden frames, byte for byte, shared with the Python codec's tests.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Plans and results: round trips, sizes, and what damaged bytes become.
+//! Plans and results: round trips, sizes, and damaged bytes.
 
 mod common;
 
@@ -135,7 +135,8 @@ proptest! {
         prop_assert_eq!(StepResult::decode(&bytes), Ok(result));
     }
 
-    /// Any truncation is an error that names a field; any flip, an error or another plan.
+    /// Any truncation is an error that names a field; any flipped bit is an error or a different
+    /// plan.
     #[test]
     fn damaged_bytes_are_an_error_or_a_message(
         plan in plan(), result in result(), cut in any::<usize>(), flip in 1..=255u8,

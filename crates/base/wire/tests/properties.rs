@@ -1,5 +1,5 @@
-//! Frames of any content survive the wire; bytes of any content are read or refused, without a
-//! panic and within bounded memory.
+//! Frames with any content round-trip; arbitrary bytes are decoded or refused, without a panic and
+//! within bounded memory.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -337,7 +337,7 @@ proptest! {
     }
 }
 
-/// Counts in a short frame promise up to 4 Gi items; refusing them must cost nothing.
+/// Counts in a short frame declare up to 4 Gi items; refusing them must not allocate memory.
 #[test]
 fn absurd_counts_are_refused_before_memory_is_taken() {
     let mut step = vec![0u8; 80];
@@ -402,7 +402,7 @@ fn errors_name_frame_field_and_offset() {
     );
 }
 
-/// The body of an ADD with prompt [1, 2] and `damage` at `offset`.
+/// The error of an ADD frame with prompt [1, 2] and `damage` at `offset`.
 fn damaged_add(offset: usize, damage: &[u8]) -> FrameError {
     let request = TokenRequest {
         prompt: vec![1, 2],
@@ -456,7 +456,7 @@ fn lengths_outside_the_limit_are_refused() {
     assert_eq!(bytes, [1, 2, 3], "nothing is left of the frame");
 }
 
-/// A clearing that lost its prefix on the way must not become one of everything.
+/// A clear command whose prefix was lost must not clear everything.
 #[test]
 fn orders_have_the_fields_that_they_need_and_no_others() {
     let body = |action: u8, tokens: &[u32], salt: &[u8]| {

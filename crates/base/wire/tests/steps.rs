@@ -1,4 +1,4 @@
-//! Extras of a STEP that contradict themselves.
+//! Contradictory extras of a STEP.
 #![allow(clippy::unwrap_used)]
 
 use penstock_wire::{EngineFrame, Frame, Output, Step, TierTokens};

@@ -1,4 +1,4 @@
-//! Transfers and their results: round trips, sizes, and what damaged bytes become.
+//! Transfers and their results: round trips, sizes, and damaged bytes.
 #![allow(clippy::unwrap_used)]
 
 use penstock_wire::{Fault, Transfer, TransferKind, TransferResult, transfer_bytes};
@@ -111,7 +111,7 @@ proptest! {
         let _ = TransferResult::decode_all(&bytes);
     }
 
-    /// A store or a load names every block of one chunk, a probe at most one chunk a block.
+    /// A store or load lists every block of one chunk, a probe at most one chunk per block.
     #[test]
     fn the_largest_transfers_fit_their_room(blocks in 1..100usize) {
         let none = Transfer {

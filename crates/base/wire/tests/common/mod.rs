@@ -2,7 +2,7 @@
 
 use penstock_wire::SamplingParams;
 
-/// Rules made of a list of tokens.
+/// Logit processors built from a list of tokens.
 pub(crate) fn logit_rules(tokens: &[u32], share: f32) -> SamplingParams {
     SamplingParams {
         min_p: share,
