@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::error::Lost;
 use crate::memory::Memory;
 
-/// Spin time of a wait. A sum of one row takes about 10 us, as does a needless sleep; for longer
-/// waits the core is better left to other threads.
+/// Spin time of a wait. A sum of one row takes about 10 us, as does an unnecessary sleep; for
+/// longer waits the core is better left to other threads.
 const SPIN: Duration = Duration::from_micros(40);
 /// Interval at which a sleeper checks whether the group has ended.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Two words at `offset`: the value, and the number of sleepers. Values wrap; distances stay far
-/// under 2^31.
+/// below 2^31.
 #[derive(Clone, Copy)]
 pub(crate) struct Counter {
     offset: usize,
@@ -33,7 +33,7 @@ impl Counter {
         self.words(memory).0.load(Acquire)
     }
 
-    /// Publishes everything written before as step `value`.
+    /// Sets the counter to `value` and publishes everything written before.
     pub(crate) fn set(&self, memory: &Memory, value: u32) {
         let (number, sleepers) = self.words(memory);
         // SeqCst orders the store of the value before the load of the sleeper count; a sleeper

@@ -22,7 +22,7 @@ pub enum Lost {
 /// Error of setting up or using a communication channel.
 #[derive(Debug, thiserror::Error)]
 pub enum CommError {
-    /// The file could not be made, opened or mapped.
+    /// The file could not be created, opened or mapped.
     #[error("shared memory at {path}: {source}")]
     File {
         /// The file.
@@ -33,12 +33,12 @@ pub enum CommError {
     /// A stream could not be opened.
     #[error("{address}: {source}")]
     Address {
-        /// The other end.
+        /// The remote address.
         address: std::net::SocketAddr,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Malformed key of a stream.
+    /// Invalid key of a stream.
     #[error("the key of a stream is 64 hexadecimal digits")]
     Key,
     /// The shape differs from the one in the file's header.
@@ -48,18 +48,18 @@ pub enum CommError {
         path: PathBuf,
         /// The shape in its header.
         found: String,
-        /// The shape expected.
+        /// The expected shape.
         expected: String,
     },
-    /// The message does not fit a slot.
+    /// The message does not fit in a slot.
     #[error("{len} bytes do not fit a slot of {capacity}")]
     TooLong {
-        /// Bytes to send.
+        /// Size of the message in bytes.
         len: usize,
-        /// Bytes of a slot.
+        /// Size of a slot in bytes.
         capacity: usize,
     },
-    /// The peers are gone.
+    /// A peer is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
 }

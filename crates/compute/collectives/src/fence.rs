@@ -21,7 +21,7 @@ impl Fence {
         Ok(Self { memory })
     }
 
-    /// Ends every wait of every rank with `reason`; the first reason stays.
+    /// Ends every wait of every rank with `reason`. The first reason is kept.
     pub fn end(&self, reason: &str) {
         self.memory.end(reason);
     }

@@ -1,13 +1,14 @@
-//! Exchange of equal parts between the ranks of a tensor-parallel group: the basis of all-reduce
-//! and gather.
+//! Exchange of equally sized parts between the ranks of a tensor-parallel group: the basis of
+//! all-reduce and gather.
 //!
 //! ```text
 //! header | counter of rank 0, 1, ... | rank 0: part even, part odd | rank 1: ... | ...
 //! ```
 //!
-//! In exchange n every rank fills its part n % 2, raises its counter to n and waits for the
-//! others'. Two parts are enough: a rank that fills part n + 2 has seen the n + 1 of all others,
-//! and a rank raises its counter to n + 1 only when it has read all parts n.
+//! In exchange n every rank fills its part n % 2, sets its counter to n and waits for the others'
+//! counters. Two parts per rank are enough: a rank fills part n + 2 only after it has seen n + 1 on
+//! all counters, and a rank sets its counter to n + 1 only after it has read all parts of exchange
+//! n.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,10 +28,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes the shared memory of `ranks` ranks whose parts have at most `capacity` numbers.
+    /// Creates the shared memory of `ranks` ranks with parts of up to `capacity` numbers.
     ///
     /// # Errors
-    /// The file exists or cannot be made.
+    /// The file exists or cannot be created.
     pub fn create(path: &Path, ranks: usize, capacity: usize) -> Result<(), CommError> {
         Memory::create(path, size(ranks, capacity), &shape(ranks, capacity)).map(drop)
     }
@@ -39,10 +40,10 @@ impl Group {
     /// `patience`.
     ///
     /// # Errors
-    /// No such file, or one of another shape.
+    /// The file is missing or has a different shape.
     ///
     /// # Panics
-    /// `rank` is not under `ranks`.
+    /// `rank` is not below `ranks`.
     pub fn join(
         path: &Path,
         rank: usize,
@@ -62,17 +63,15 @@ impl Group {
         })
     }
 
-    /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// All ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Room for this rank's part of the next exchange; contents are unspecified.
+    /// Buffer for this rank's part of the next exchange. The contents are unspecified.
     pub fn part(&mut self) -> &mut [f32] {
         let offset = self.offset(self.rank, self.exchanges.wrapping_add(1));
         // SAFETY: only this rank writes its parts, and the others have read this one: they raised

@@ -1,11 +1,12 @@
-//! Communication between ranks. On one host, in shared memory: exchanges inside a tensor-parallel
-//! group, activations from one pipeline stage to the next, plans and results of the engine.
+//! Communication between ranks. On one host, through shared memory: exchanges in a tensor-parallel
+//! group, activations between pipeline stages, plans and results of the engine.
 //!
-//! Between hosts, over TCP: messages of two ranks ([`Stream`]), and of a group ([`Star`]).
+//! Between hosts, over TCP: messages between two ranks ([`Stream`]) and in a group ([`Star`]).
 //!
-//! All shared memory is built on a [`Counter`](counter) that its owner raises and others wait for:
-//! a bounded spin, because the cores belong to the computation, then a futex. A group that lost a
-//! rank stays broken: every wait ends with [`Lost`], and the workers are started anew.
+//! All shared memory is based on a [`Counter`](counter) that its owner increments. Others wait for
+//! it with a bounded spin, because the cores belong to the computation, then on a futex. A group
+//! that has lost a rank stays unusable: every wait fails with [`Lost`], and the workers are
+//! restarted.
 
 mod counter;
 mod error;

@@ -17,20 +17,20 @@ pub(crate) const HEADER: usize = 4096;
 const FLAG: usize = 2048;
 const REASON: usize = FLAG + 8;
 
-/// A mapping shared between processes. Zeroed when made; pages become resident as they are used.
+/// A mapping shared between processes. Zeroed at creation; pages become resident on first use.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address range; what several threads or processes touch goes through atomics or the
-// protocol of its user.
+// SAFETY: an address range; concurrent access by threads or processes uses atomics or the protocol
+// of its user.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Makes the file (mode 0600, it must not exist) with `shape` in its header.
+    /// Creates the file (mode 0600; it must not exist) with `shape` in its header.
     pub(crate) fn create(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new()
             .read(true)
@@ -48,7 +48,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Maps a file that `create` made with the same length and shape.
+    /// Maps a file created with the same length and shape.
     pub(crate) fn open(path: &Path, len: usize, shape: &str) -> Result<Self, CommError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let found = file
@@ -63,7 +63,7 @@ impl Memory {
         }
         let memory = Self::map(path, file, len)?;
         let len = memory.atomic(0).load(Acquire) as usize;
-        // SAFETY: written before the length was, and never again.
+        // SAFETY: written before the length, and never again.
         let found = String::from_utf8_lossy(unsafe { memory.bytes(8, len.min(1024)) }).into_owned();
         if found != shape {
             return Err(CommError::Shape {
@@ -88,7 +88,7 @@ impl Memory {
         };
         let file = file.map_err(fail)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping touches nothing that exists; the file has `len` bytes.
+        // SAFETY: a new mapping aliases no memory; the file has `len` bytes.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -122,8 +122,8 @@ impl Memory {
     /// `len` bytes at `offset`.
     ///
     /// # Safety
-    /// While the slice lives these bytes have no other writer, and no reader if it is written
-    /// through.
+    /// While the slice lives, these bytes have no other writer, and no reader if they are written
+    /// through it.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
         assert!(
@@ -144,23 +144,23 @@ impl Memory {
             offset.is_multiple_of(4) && offset <= self.len && len <= (self.len - offset) / 4,
             "numbers outside the mapping"
         );
-        // SAFETY: inside the mapping, aligned, any bytes are numbers; exclusive by the caller's
-        // promise.
+        // SAFETY: inside the mapping and aligned; any bytes are valid numbers; exclusive by the
+        // caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
     }
 
-    /// Why the group was ended, if it was.
+    /// The reason for the group's end, if it has ended.
     pub(crate) fn ended(&self) -> Option<String> {
         let len = self.atomic(FLAG).load(Acquire) as usize;
         if len == 0 {
             return None;
         }
-        // SAFETY: the reason is written before the flag is raised, which happens once.
+        // SAFETY: the reason is written before the flag is set, which happens once.
         let reason = unsafe { self.bytes(REASON, len.min(512)) };
         Some(String::from_utf8_lossy(reason).into_owned())
     }
 
-    /// Ends the group for every process that maps it; the first reason stays.
+    /// Ends the group for every process that maps it. The first reason is kept.
     pub(crate) fn end(&self, reason: &str) {
         let claim = self.atomic(FLAG + 4);
         if claim.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
@@ -173,8 +173,8 @@ impl Memory {
                 .rev()
                 .find(|&i| reason.is_char_boundary(i))
                 .unwrap_or(0);
-            // SAFETY: only the claimant of the flag writes the reason, and it is read only after
-            // the flag is raised.
+            // SAFETY: only the process that claimed the flag writes the reason; it is read only
+            // after the flag is set.
             unsafe { self.bytes(REASON, len) }.copy_from_slice(&reason.as_bytes()[..len]);
             self.atomic(FLAG).store(len as u32, Release);
         }

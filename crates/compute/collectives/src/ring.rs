@@ -1,11 +1,11 @@
-//! Messages from one rank to one or several others, in order.
+//! Ordered messages from one rank to one or more other ranks.
 //!
 //! ```text
 //! header | counter written | counter read of reader 0, 1, ... | slot 0: u64 length, bytes | ...
 //! ```
 //!
-//! Message n lies in slot n % slots. The writer waits until every reader has read message n -
-//! slots; a reader copies message n out or looks at it in place, then raises its counter.
+//! Message n is in slot n % slots. The writer waits until every reader has read message n - slots.
+//! A reader copies message n or reads it in place, then increments its counter.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,18 +57,18 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates the shared memory: at most `slots` (a power of two) messages of up to `capacity`
-    /// bytes are in flight to `readers` readers.
+    /// Creates the shared memory: up to `slots` (a power of two) messages of up to `capacity` bytes
+    /// in flight to `readers` readers.
     ///
     /// # Errors
-    /// The file exists or cannot be made.
+    /// The file exists or cannot be created.
     pub fn create(
         path: &Path,
         readers: usize,
         slots: usize,
         capacity: usize,
     ) -> Result<(), CommError> {
-        // Message numbers wrap at 2^32; only a power of two keeps the slots in order there.
+        // Message numbers wrap at 2^32; only with a power of two do the slots stay in order.
         assert!(slots.is_power_of_two(), "{slots} slots");
         Memory::create(
             path,
@@ -78,11 +78,10 @@ impl Writer {
         .map(drop)
     }
 
-    /// The sending end of the ring at `path`. A wait for readers ends with an error after
-    /// `patience`.
+    /// Opens the sending end of the ring at `path`. A wait for readers fails after `patience`.
     ///
     /// # Errors
-    /// No such file, or one of another shape.
+    /// The file is missing or has a different shape.
     pub fn open(
         path: &Path,
         readers: usize,
@@ -98,11 +97,11 @@ impl Writer {
         })
     }
 
-    /// Sends a message that `fill` writes into the slot; `fill` returns its length. Waits while all
+    /// Sends a message that `fill` writes to the slot; `fill` returns its length. Waits while all
     /// slots are in flight.
     ///
     /// # Errors
-    /// A reader is gone, or stayed behind for longer than the patience.
+    /// A reader is lost, or was blocked for longer than the patience.
     pub fn send_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<(), Lost> {
         let (ring, next) = (&self.ring, self.sent.wrapping_add(1));
         let free = next.wrapping_sub(ring.slots as u32);
@@ -111,8 +110,8 @@ impl Writer {
                 .wait(&ring.memory, free, reader, self.patience)?;
         }
         let at = ring.slot(next);
-        // SAFETY: all readers are past this slot's last message, and look at it again only when
-        // `written` is raised.
+        // SAFETY: all readers are past the slot's previous message, and read it again only after
+        // `written` is incremented.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at_mut(8);
         let len = fill(body).min(ring.capacity);
@@ -139,7 +138,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the ring: every wait of both ends ends with `reason`.
+    /// Ends the ring: every wait at both ends fails with `reason`.
     pub fn end(&self, reason: &str) {
         self.ring.memory.end(reason);
     }
@@ -153,13 +152,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Receiving end number `reader` of the ring at `path`, before its first message.
+    /// Opens receiving end number `reader` of the ring at `path`, before its first message.
     ///
     /// # Errors
-    /// No such file, or one of another shape.
+    /// The file is missing or has a different shape.
     ///
     /// # Panics
-    /// `reader` is not under `readers`.
+    /// `reader` is not below `readers`.
     pub fn open(
         path: &Path,
         reader: usize,
@@ -177,10 +176,10 @@ impl Reader {
     }
 
     /// Waits for the next message, passes it in place to `look`, and frees its slot. `None` if no
-    /// message came within `patience`.
+    /// message arrives within `patience`.
     ///
     /// # Errors
-    /// The ring was ended.
+    /// The ring has ended.
     pub fn receive_with<T>(
         &mut self,
         patience: Duration,
@@ -193,8 +192,8 @@ impl Reader {
             Err(lost) => return Err(lost),
         }
         let at = ring.slot(next);
-        // SAFETY: the writer finished this slot before it raised `written`, and writes it again
-        // only when this reader has raised its counter.
+        // SAFETY: the writer completed this slot before it incremented `written`, and writes it
+        // again only after this reader has incremented its counter.
         let slot = unsafe { ring.memory.bytes(at, 8 + ring.capacity) };
         let (length, body) = slot.split_at(8);
         let len = length
@@ -212,7 +211,7 @@ impl Reader {
         self.ring.written().get(&self.ring.memory) != self.received
     }
 
-    /// Ends the ring: every wait of both ends ends with `reason`.
+    /// Ends the ring: every wait at both ends fails with `reason`.
     pub fn end(&self, reason: &str) {
         self.ring.memory.end(reason);
     }

@@ -7,8 +7,8 @@
 //! share                rank 0 -> rank r: a message
 //! ```
 //!
-//! Ranks call the same methods in the same order. Streams are opened by the first of them: by then
-//! the executor has told all ranks to compute.
+//! All ranks must call the same methods in the same order. The first call opens the streams: by
+//! then the executor has sent the plan to all ranks.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{CommError, Lost};
 use crate::stream::{Key, Stream, StreamListener};
 
-/// Time-out of a caller's greeting once its stream is open.
+/// Time-out of a connecting rank's greeting after its stream is open.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// One rank's end of its group.
@@ -26,7 +26,8 @@ pub struct Star {
     capacity: usize,
     patience: Duration,
     opening: Opening,
-    /// Rank 0: to rank 1, 2, ...; others: to rank 0. Empty before the first message.
+    /// On rank 0, streams to ranks 1, 2, ...; on other ranks, the stream to rank 0. Empty before
+    /// the first message.
     streams: Vec<Stream>,
 }
 
@@ -38,14 +39,14 @@ enum Opening {
 }
 
 impl Star {
-    /// The end of `rank`; rank 0 listens at `address`, where the others call it. Messages have at
-    /// most `capacity` bytes; a wait for another rank ends with an error after `patience`.
+    /// Creates the end of `rank`. Rank 0 listens at `address`, and the others connect to it.
+    /// Messages have up to `capacity` bytes; a wait for another rank fails after `patience`.
     ///
     /// # Errors
-    /// Rank 0 cannot listen there.
+    /// Rank 0 cannot listen at `address`.
     ///
     /// # Panics
-    /// `rank` is not under `ranks`.
+    /// `rank` is not below `ranks`.
     pub fn new(
         address: SocketAddr,
         key: Key,
@@ -69,12 +70,10 @@ impl Star {
         })
     }
 
-    /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// All ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
@@ -88,8 +87,8 @@ impl Star {
     /// `None` on the other ranks.
     ///
     /// # Errors
-    /// A rank is gone, said nothing for longer than the patience, or is not of this group. That
-    /// ends the group, and with it the waits of the other ranks.
+    /// A rank is lost, was silent for longer than the patience, or does not belong to this group.
+    /// The error ends the group, and thus the waits of the other ranks.
     pub fn gather(&mut self, part: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Lost> {
         let parts = self.try_gather(part);
         self.ended_by(parts)
@@ -111,7 +110,7 @@ impl Star {
     /// own `message` is ignored). `None` on rank 0.
     ///
     /// # Errors
-    /// As `gather`.
+    /// As [`Self::gather`].
     pub fn share(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, Lost> {
         let shared = self.try_share(message);
         self.ended_by(shared)
@@ -152,7 +151,7 @@ impl Star {
             Opening::Listen(listener) => self.accept(listener)?,
             Opening::Call(address, key) => vec![self.call(*address, key)?],
         };
-        // The port closes with the listener.
+        // Dropping the listener closes the port.
         self.opening = Opening::Open;
         Ok(())
     }

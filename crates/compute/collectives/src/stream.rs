@@ -8,9 +8,9 @@
 //! then, each way       u64 length, body, tag(direction, number, length, body)
 //! ```
 //!
-//! Tags are BLAKE3 keyed with the key of the stream, which is derived from the shared key and both
-//! nonces; a message that was changed, repeated or left out ends the stream. Nothing is encrypted:
-//! activations and token ids are readable on the way.
+//! Tags are BLAKE3, keyed with the stream's key, which is derived from the shared key and both
+//! nonces. A message that was changed, repeated or dropped ends the stream. Nothing is encrypted:
+//! activations and token ids are readable in transit.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,12 +24,12 @@ use crate::error::{CommError, Lost};
 const TAG: usize = 32;
 /// Interval at which a wait checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
-/// Poll interval for callers.
+/// Poll interval for new connections.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Time-out of a caller's part of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Maximum concurrent handshakes; further callers are rejected. Each has its own thread, so that a
-/// silent caller delays no other.
+/// Maximum concurrent handshakes; further connections are rejected. Each handshake has its own
+/// thread, so that a silent caller does not delay others.
 const MOST_CALLERS: usize = 64;
 
 /// A secret shared by all ranks.
@@ -50,7 +50,7 @@ impl StreamListener {
     /// Listens at `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// Listening at the address failed.
     pub fn bind(address: SocketAddr, key: Key) -> Result<Self, CommError> {
         let fail = |source| CommError::Address { address, source };
         let listener = TcpListener::bind(address).map_err(fail)?;
@@ -66,7 +66,7 @@ impl StreamListener {
         })
     }
 
-    /// Where it listens.
+    /// The listening address.
     ///
     /// # Errors
     /// The socket has no address.
@@ -74,19 +74,19 @@ impl StreamListener {
         self.listener.local_addr()
     }
 
-    /// Accepts the next caller with the key. Other callers are rejected; they do not restart
+    /// Accepts the next caller with the key. Other callers are rejected and do not restart
     /// `patience`.
     ///
     /// # Errors
-    /// No caller with the key within `patience`.
+    /// No caller with the key connected within `patience`.
     pub fn accept(&self, patience: Duration) -> Result<Stream, Lost> {
         let seconds = patience.as_secs();
         self.accept_within(patience, patience)
             .ok_or_else(|| Lost::Cut(format!("no caller within {seconds} s")))
     }
 
-    /// Like `accept`, but `None` if no caller with the key came within `wait`. `patience` is the
-    /// time-out of the stream itself.
+    /// As [`Self::accept`], but returns `None` if no caller with the key connects within `wait`.
+    /// `patience` is the time-out of the stream itself.
     pub fn accept_within(&self, wait: Duration, patience: Duration) -> Option<Stream> {
         let began = Instant::now();
         loop {
@@ -115,7 +115,7 @@ impl StreamListener {
         let (key, welcome, callers) = (self.key, self.welcome.clone(), self.callers.clone());
         let shake = move || {
             match Stream::welcome(socket, &key, patience) {
-                // The listener may be gone.
+                // Fails if the listener was dropped.
                 Ok(stream) => drop(welcome.send(stream)),
                 Err(_) => *lock(&turned_away) = Some(caller),
             }
@@ -155,9 +155,9 @@ pub struct StreamFence {
 }
 
 impl StreamFence {
-    /// Every wait of both ends ends.
+    /// Ends every wait at both ends.
     pub fn end(&self) {
-        // Already closed is as good.
+        // An error means that the socket is already closed.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -166,7 +166,7 @@ impl Stream {
     /// Connects to the listener at `address`, with retries until it is available.
     ///
     /// # Errors
-    /// No listener within `patience`, or one without the key.
+    /// No listener within `patience`, or a listener without the key.
     pub fn connect(address: SocketAddr, key: &Key, patience: Duration) -> Result<Self, CommError> {
         let began = Instant::now();
         loop {
@@ -206,7 +206,7 @@ impl Stream {
         let nonces = [ours, theirs].concat();
         let expected = tag(key, "caller", &[&nonces]);
         if !equal(proof, expected) {
-            // No proof at all, so that a caller with another key knows why it is turned away.
+            // An all-zero proof, so that a caller with a different key can report the reason.
             stream.write_all(&[0; TAG])?;
         }
         stream.check(proof, expected)?;
@@ -237,17 +237,17 @@ impl Stream {
     /// A handle that can end this stream from another thread.
     ///
     /// # Errors
-    /// The system has no more descriptors.
+    /// No free file descriptors.
     pub fn fence(&self) -> std::io::Result<StreamFence> {
         let socket = self.socket.try_clone()?;
         Ok(StreamFence { socket })
     }
 
-    /// Splits into the sending and the receiving half, for two threads. A partially received
-    /// message stays with the second.
+    /// Splits into the sending and the receiving half, for two threads. The receiving half keeps a
+    /// partially received message.
     ///
     /// # Errors
-    /// The system has no more descriptors.
+    /// No free file descriptors.
     pub fn split(self) -> std::io::Result<(Self, Self)> {
         let sender = Self {
             socket: self.socket.try_clone()?,
@@ -260,7 +260,7 @@ impl Stream {
     /// Sends a message.
     ///
     /// # Errors
-    /// The peer is gone, or took nothing for longer than the patience.
+    /// The peer is lost, or accepted no data for longer than the patience.
     pub fn send(&mut self, message: &[u8]) -> Result<(), Lost> {
         let length = (message.len() as u64).to_le_bytes();
         let tag = self.message_tag(self.caller, self.sent, &length, message);
@@ -268,10 +268,10 @@ impl Stream {
         self.write_all(&[&length, message, &tag].concat())
     }
 
-    /// Waits for the next message; `None` if it was not complete within `patience` (call again).
+    /// Waits for the next message; `None` if it is not complete within `patience` (call again).
     ///
     /// # Errors
-    /// The peer is gone, or a message was changed.
+    /// The peer is lost, or a message was changed.
     pub fn receive(&mut self, patience: Duration, limit: usize) -> Result<Option<Vec<u8>>, Lost> {
         let began = Instant::now();
         loop {
@@ -309,7 +309,7 @@ impl Stream {
         Ok(Some(body))
     }
 
-    /// Reads available bytes. True if any came within one [`LOOK`].
+    /// Reads available bytes. Returns true if any arrived within one [`LOOK`].
     fn read_some(&mut self) -> Result<bool, Lost> {
         let before = self.partial.len();
         self.partial.resize(before + (64 << 10), 0);
@@ -389,8 +389,8 @@ fn tag(key: &Key, purpose: &str, parts: &[&[u8]]) -> Key {
 /// 32 unpredictable bytes.
 fn nonce() -> [u8; 32] {
     let mut bytes = [0; 32];
-    // The system's generator fails only where there is none at all; a repeated nonce would allow a
-    // replay, so that ends the process.
+    // The system's generator fails only if it does not exist. A repeated nonce would allow a
+    // replay, so abort the process.
     if let Err(e) = getrandom::fill(&mut bytes) {
         panic!("the system gives no random bytes: {e}");
     }

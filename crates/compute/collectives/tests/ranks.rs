@@ -1,4 +1,4 @@
-//! Ranks as threads, each with a mapping of its own: what processes see, without processes.
+//! Ranks as threads with separate mappings, like processes.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A file name that is removed at the end.
+/// A file name, removed at the end of the test.
 struct Place(PathBuf);
 
 impl Place {
@@ -33,7 +33,7 @@ fn number(rank: usize, round: usize, i: usize) -> f32 {
     (rank * 7919 + round * 104_729 + i * 31) as f32 % 1000.0 - 500.0
 }
 
-/// Every rank sees every rank's part of every round, whichever rank is slow.
+/// Every rank receives every rank's part in every round, even with slow ranks.
 fn exchange_rounds(ranks: usize, rounds: usize, len: usize, jitter: bool) {
     let place = Place::new("group");
     Group::create(&place.0, ranks, len).unwrap();
@@ -118,7 +118,7 @@ fn a_message_reaches_every_reader_in_order() {
     });
 }
 
-/// A sleeper of a group that is ended, and one whose peer never comes.
+/// A sleeping rank in a group that is ended, and one whose peer never arrives.
 #[test]
 fn every_wait_ends() {
     let place = Place::new("lost");

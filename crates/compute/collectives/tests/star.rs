@@ -1,4 +1,4 @@
-//! Groups of ranks over streams, on loopback.
+//! Groups of ranks over streams on loopback.
 #![allow(clippy::unwrap_used)]
 
 use std::net::{SocketAddr, TcpListener};
@@ -21,7 +21,7 @@ fn star(at: SocketAddr, rank: usize, ranks: usize) -> Star {
     Star::new(at, KEY, rank, ranks, CAPACITY, PATIENCE).unwrap()
 }
 
-/// Runs each rank's part on a thread of its own, all ends made before.
+/// Runs each rank's part on its own thread, after all ends are created.
 fn run<T: Send>(ranks: usize, work: impl Fn(Star) -> T + Sync) -> Vec<T> {
     let at = free_address();
     let ends: Vec<Star> = (0..ranks).map(|rank| star(at, rank, ranks)).collect();
@@ -35,7 +35,7 @@ fn run<T: Send>(ranks: usize, work: impl Fn(Star) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// What a rank sends in a round.
+/// A rank's message in a round.
 fn part(rank: usize, round: usize, len: usize) -> Vec<u8> {
     vec![(16 * round + rank) as u8; len]
 }
@@ -83,7 +83,7 @@ fn a_rank_that_ends_ends_the_waits_of_all() {
             let lost = end.gather(b"second").map(drop);
             (lost.and_then(|()| end.share(b"second").map(drop)), end)
         });
-        // Ends that failed are still held: the waits of others end all the same.
+        // Failed ends are still alive here: the waits of other ranks end nevertheless.
         let (found, _ends): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         assert_eq!(found[gone], Err(Lost::Ended("told to".into())));
         for (rank, lost) in found.iter().enumerate().filter(|&(rank, _)| rank != gone) {
@@ -147,7 +147,7 @@ fn a_caller_with_another_key_is_no_rank() {
 
 #[test]
 fn a_caller_of_another_group_ends_it() {
-    // Another rank, another number of ranks, another capacity, no greeting.
+    // A wrong rank, a wrong number of ranks, a wrong capacity, no greeting.
     let greetings = [[2, 2, 99], [0, 2, 99], [1, 3, 99], [1, 2, 98]];
     let greetings = greetings.map(|words: [u64; 3]| words.map(u64::to_le_bytes).concat());
     for said in greetings.iter().map(Vec::as_slice).chain([&b"hello"[..]]) {

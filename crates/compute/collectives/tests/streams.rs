@@ -78,7 +78,7 @@ fn callers_that_say_nothing_delay_no_others() {
         .collect();
     thread::scope(|scope| {
         let friend = scope.spawn(move || Stream::connect(address, &KEY, PATIENCE).unwrap());
-        // Less than one handshake may take.
+        // Less than the time-out of one handshake.
         let accepted = listener.accept_within(Duration::from_secs(8), PATIENCE);
         assert!(accepted.is_some());
         friend.join().unwrap();
@@ -132,7 +132,7 @@ fn the_end_of_one_side_ends_the_other() {
     );
 }
 
-/// A stream through a relay that may change the bytes after the handshake.
+/// A stream through a relay that may change bytes after the handshake.
 fn relayed(change: impl Fn(&mut Vec<u8>) + Send) -> Result<Option<Vec<u8>>, Lost> {
     let listener = StreamListener::bind("127.0.0.1:0".parse().unwrap(), KEY).unwrap();
     let target = listener.address().unwrap();
