@@ -1,12 +1,11 @@
-//! The sum over a tensor-parallel group in shared memory: how long it takes, one right after
-//! another.
+//! Benchmark: latency of back-to-back all-reduces over a tensor-parallel group in shared memory.
 //!
 //! `cargo run --release -p penstock-decoder --example allreduce -- DIRECTORY RANKS
 //! NUMBERS:TIMES...`
 //!
-//! Each rank is a process with one thread, as under the `mp` executor; `DIRECTORY` is in memory
-//! (/dev/shm). Rank 0 prints one line of JSON for each `NUMBERS:TIMES`: that many f32 are summed
-//! that many times. Sums are checked once for each size.
+//! Each rank is a process with one thread, as under the `mp` executor. `DIRECTORY` should be in
+//! memory (/dev/shm). Rank 0 prints one JSON line per `NUMBERS:TIMES`: NUMBERS f32 values are
+//! reduced TIMES times. The sums are verified once per size.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -52,7 +51,7 @@ fn size(text: &str) -> Result<Size, Box<dyn std::error::Error>> {
     })
 }
 
-/// Makes the group's memory, runs the ranks, removes the memory.
+/// Creates the group's memory, runs the ranks, removes the memory.
 fn start(directory: &Path, ranks: usize, sizes: &[String], parsed: &[Size]) -> Outcome {
     let path = directory.join(format!("penstock-allreduce-{}", std::process::id()));
     Group::create(&path, ranks, capacity(parsed))?;
@@ -83,7 +82,7 @@ fn capacity(sizes: &[Size]) -> usize {
     sizes.iter().map(|s| s.numbers).max().unwrap_or(0)
 }
 
-/// One rank: every size in turn.
+/// One rank: all sizes in turn.
 fn sum(path: &Path, rank: usize, ranks: usize, sizes: &[Size]) -> Outcome {
     let cpu = Cpu::new(Isa::detect(), 1)?;
     let group = Group::join(path, rank, ranks, capacity(sizes), PATIENCE)?;
@@ -127,7 +126,7 @@ fn check(
     }
 }
 
-/// Microseconds of each sum.
+/// Latency of each all-reduce in microseconds.
 fn laps(
     cpu: &Cpu,
     collectives: &mut Joined,

@@ -4,17 +4,17 @@ use penstock_checkpoint::{DType, ReadAhead, TensorView};
 
 use crate::error::{DecoderError, not_finite, shape};
 
-/// Rows and columns of a matrix of 8-bit floats that share a scale.
+/// Rows and columns of a block.
 const BLOCK: usize = 128;
 
-/// Block scales of a matrix of 8-bit floats: each value is multiplied by its block's scale.
+/// Block scales of a matrix of 8-bit floats. Each value is multiplied by its block's scale.
 pub(crate) struct BlockScales {
     scales: Vec<f32>,
     per_row: usize,
 }
 
 impl BlockScales {
-    /// The scales of `view` in the tensor `name`.
+    /// Reads the scales of `view` from the tensor `name`.
     pub(crate) fn read(
         tensors: &ReadAhead<'_>,
         view: &TensorView<'_>,
@@ -44,8 +44,8 @@ impl BlockScales {
     }
 }
 
-/// Whether all are finite: no exponent is all ones, so that none carries into the sign. Without a
-/// branch for each, so that it costs little beside the reading.
+/// Whether all values are finite, without a branch per value: adds one to each exponent, which
+/// carries into the sign bit only if the exponent is all ones.
 pub(crate) fn finite(values: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     const LAST: u32 = 0x0080_0000;

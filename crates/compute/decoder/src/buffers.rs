@@ -1,4 +1,4 @@
-//! Memory of the forward pass and of the head.
+//! Buffers of the forward pass and of the output head.
 
 use penstock_kernels::{Activations, Aligned};
 
@@ -6,7 +6,7 @@ use crate::feed_forward::InnerBuffers;
 use crate::latent::LatentBuffers;
 use crate::model::{Layer, Model};
 
-/// Buffers of the forward pass; they grow to the largest step seen.
+/// Buffers of the forward pass; they grow to the largest step.
 pub(crate) struct Buffers {
     /// Residual stream, rows x hidden.
     pub(crate) x: Aligned<f32>,
@@ -14,9 +14,9 @@ pub(crate) struct Buffers {
     pub(crate) latent: LatentBuffers,
     pub(crate) attended: Aligned<f32>,
     pub(crate) inner: InnerBuffers,
-    /// Output of a sublayer before its post-norm; rows x hidden.
+    /// Output of a sublayer before its post-norm, rows x hidden.
     pub(crate) branch: Aligned<f32>,
-    /// Cosines and sines for each rotation of the model; rows x rotated dimensions.
+    /// Cosines and sines for each of the model's rotations, rows x rotated dimensions.
     pub(crate) cos_sin: Vec<Aligned<f32>>,
     pub(crate) acts: Activations,
 }
@@ -38,8 +38,8 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Grows the buffers to `rows` rows. Other ranks' columns in `attended` are zero and never
-    /// written.
+    /// Grows the buffers to `rows` rows. In `attended`, the columns of other ranks are zero and
+    /// never written.
     pub(crate) fn ensure(&mut self, model: &Model, rows: usize) {
         self.x.ensure(rows * model.spec.hidden);
         let width = |layer: &Layer| layer.attention.width();

@@ -8,14 +8,11 @@ use crate::peers::Peers;
 
 /// The collective operations of the forward pass.
 ///
-/// Ranks of a group call the same methods in the same order with the same number of rows. Every
-/// method fails with [`Lost`] when a rank is gone.
+/// All ranks of a group must call the same methods in the same order with the same number of rows.
+/// Every method fails with [`Lost`] if a rank is lost.
 pub trait Collectives: Send {
-    /// All-reduce: `x += ` the result of `compute`, summed over the group in rank order, so that
-    /// all ranks get the same bits. `compute` stores or adds its result, depending on the mode.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// All-reduce: `x +=` the result of `compute`, summed over the group in rank order, so that all
+    /// ranks get the same bits. `compute` stores or adds its result, depending on the mode.
     fn reduce(
         &mut self,
         cpu: &Cpu,
@@ -23,10 +20,7 @@ pub trait Collectives: Send {
         compute: &mut dyn FnMut(&mut [f32], Mode),
     ) -> Result<(), Lost>;
 
-    /// `x += linear(acts)`, summed as by [`Collectives::reduce`].
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// `x += linear(acts)`, summed over the group as in [`Collectives::reduce`].
     fn matmul_reduce(
         &mut self,
         cpu: &Cpu,
@@ -37,17 +31,11 @@ pub trait Collectives: Send {
         self.reduce(cpu, x, &mut |out, mode| cpu.matmul(linear, acts, out, mode))
     }
 
-    /// Sums `x` over the group, in place.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// All-reduce of `x` in place.
     fn all_reduce(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Gathers the outputs of all ranks' `linear` side by side on rank 0, one row of `out` per row
-    /// of activations. Returns true on rank 0. `cuts[r]..cuts[r + 1]` are the columns of rank r.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// Gathers the outputs of all ranks' `linear` on rank 0: one row of `out` per row of
+    /// activations, with rank r in columns `cuts[r]..cuts[r + 1]`. Returns true on rank 0.
     fn gather_logits(
         &mut self,
         cpu: &Cpu,
@@ -57,28 +45,19 @@ pub trait Collectives: Send {
         out: &mut [f32],
     ) -> Result<bool, Lost>;
 
-    /// True if this rank gets the logits from `gather_logits`.
+    /// True if this rank receives the logits in `gather_logits`, and so samples.
     fn draws(&self) -> bool;
 
     /// Broadcasts the `tokens` sampled by rank 0 to the whole group.
-    ///
-    /// # Errors
-    /// A rank is gone.
     fn broadcast_tokens(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
 
     /// Receives the residual stream from the previous stage.
-    ///
-    /// # Errors
-    /// A rank is gone.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
     /// Sends the residual stream to the next stage.
-    ///
-    /// # Errors
-    /// A rank is gone.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
-    /// Ends all waits for this rank, which fails with `reason`.
+    /// Ends all waits for this rank with the error `reason`.
     fn end(&mut self, reason: &str);
 }
 
@@ -133,10 +112,10 @@ impl Collectives for Alone {
 
 /// Receiving end of the pipe from the same rank of the previous stage.
 pub trait Before: Send {
-    /// Waits for the residual stream of the next step.
+    /// Receives the residual stream of the next step.
     ///
     /// # Errors
-    /// The previous stage is gone, or computed another step.
+    /// The previous stage is lost, or computed a different step.
     fn receive(&mut self, x: &mut [f32]) -> Result<(), Lost>;
 
     /// Ends the waits of the other end.
@@ -148,20 +127,20 @@ pub trait After: Send {
     /// Sends the residual stream of a step.
     ///
     /// # Errors
-    /// The next stage is gone.
+    /// The next stage is lost.
     fn send(&mut self, x: &[f32]) -> Result<(), Lost>;
 
     /// Ends the waits of the other end.
     fn end(&mut self, reason: &str);
 }
 
-/// Collectives of a rank with a tensor-parallel group, or pipes to other stages.
+/// Collectives of a rank in a tensor-parallel group or a pipeline.
 pub struct Joined {
     /// The tensor-parallel group; `None` if the stage has one rank.
     pub group: Option<Box<dyn Peers>>,
-    /// From the previous stage; `None` in the first.
+    /// From the previous stage; `None` in the first stage.
     pub before: Option<Box<dyn Before>>,
-    /// To the next stage; `None` in the last.
+    /// To the next stage; `None` in the last stage.
     pub after: Option<Box<dyn After>>,
 }
 

@@ -23,8 +23,9 @@ const MAX_BLOCKS: usize = 1 << 30;
 
 /// A model with its KV pools and threads.
 ///
-/// Loading packs the weights; steps need [`Decoder::allocate`] first. They run one after another on
-/// the decoder's own thread and its thread pool; [`Decoder::submit`] returns at once.
+/// [`Decoder::load`] packs the weights; [`Decoder::allocate`] must follow before the first step.
+/// Steps run one by one on the decoder's own thread and its thread pool; [`Decoder::submit`] does
+/// not block.
 pub struct Decoder {
     info: Info,
     stages: Vec<Stage>,
@@ -50,7 +51,7 @@ impl Decoder {
         Self::load_shard(spec, weights_json, path, options, shard, alone, &count)
     }
 
-    /// Loads one rank's shard, with its collectives. `count` reports progress during the load.
+    /// Loads one rank's shard, with its collectives. `count` is called with the load's progress.
     ///
     /// # Errors
     /// See [`DecoderError`].
@@ -80,7 +81,7 @@ impl Decoder {
         &self.info
     }
 
-    /// Stages of the start-up so far.
+    /// Stages of the start-up so far, with their times.
     pub fn stages(&self) -> Vec<Stage> {
         let allocated = self.running.get().map(|(_, stage)| stage);
         self.stages.iter().chain(allocated).cloned().collect()
@@ -91,10 +92,10 @@ impl Decoder {
         &self.kv_spec
     }
 
-    /// Allocates the KV pools (`blocks` per group), and starts the decoder's thread.
+    /// Allocates the KV pools (`blocks` per group) and starts the decoder's thread.
     ///
     /// # Errors
-    /// Another number of groups, a number out of range, a second call.
+    /// A wrong number of groups, a number out of range, or a second call.
     pub fn allocate(&self, blocks: &[usize]) -> Result<(), DecoderError> {
         let groups = self.kv_spec.groups.len();
         if blocks.len() != groups || !blocks.iter().all(|b| (1..=MAX_BLOCKS).contains(b)) {
@@ -121,16 +122,16 @@ impl Decoder {
         self.running.set((running, stage)).map_err(|_| twice())
     }
 
-    /// The KV pools by group, for transfers of single blocks between steps; empty before
-    /// [`Decoder::allocate`]. They outlive the decoder.
+    /// KV pools by group, for transfers of single blocks between steps; empty before
+    /// [`Decoder::allocate`]. Handles remain valid after the decoder is dropped.
     pub fn pools(&self) -> &[PoolHandle] {
         self.running
             .get()
             .map_or(&[], |(running, _)| &running.pools)
     }
 
-    /// Total experts whose weights were read so far, counted per layer and step: the cost of a step
-    /// of a mixture depends on its routing.
+    /// Total number of experts whose weights were read, counted per layer and step. In a mixture of
+    /// experts the cost of a step depends on its routing.
     pub fn experts_read(&self) -> u64 {
         self.running.get().map_or(0, |(running, _)| {
             running.experts_read.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Feed-forwards, dense or mixtures of experts: their weights and one layer's pass.
+//! Feed-forwards, dense or mixtures of experts: their weights and the pass through one layer.
 
 use penstock_collectives::Lost;
 use penstock_kernels::{
@@ -17,7 +17,7 @@ pub(crate) enum FeedForward {
 
 /// A dense feed-forward.
 pub(crate) struct Mlp {
-    /// Gate and up projections side by side, or up alone.
+    /// Gate and up projections side by side, or the up projection only.
     pub(crate) inner: Linear,
     pub(crate) activation: ActivationFn,
     pub(crate) down: Linear,
@@ -27,15 +27,15 @@ pub(crate) struct Mlp {
 
 /// A mixture of experts.
 pub(crate) struct Mixture {
-    /// Logits of all experts, and of the shared expert's gate if it has one. In f32: a small error
-    /// could select another expert.
+    /// Logits of all experts, and of the shared expert's gate if there is one. In f32, because a
+    /// small error could change the choice of experts.
     pub(crate) router: Linear,
     pub(crate) routing: Routing,
     pub(crate) experts: Experts,
     pub(crate) shared: Option<Mlp>,
 }
 
-/// Buffers of the feed-forwards; they grow to the largest step seen.
+/// Buffers of the feed-forwards; they grow to the largest step.
 pub(crate) struct InnerBuffers {
     acts: Activations,
     inner: Aligned<f32>,
@@ -62,14 +62,14 @@ impl Default for InnerBuffers {
 }
 
 impl InnerBuffers {
-    /// Total experts whose weights were read, counted per layer and step.
+    /// Total number of experts whose weights were read, counted per layer and step.
     pub(crate) fn experts_read(&self) -> u64 {
         self.experts.read()
     }
 }
 
 impl FeedForward {
-    /// Its packed matrices, without the router.
+    /// All packed matrices except the router's.
     pub(crate) fn linears(&self) -> Vec<&Linear> {
         match self {
             Self::Dense(mlp) => vec![&mlp.inner, &mlp.down],
@@ -84,7 +84,7 @@ impl FeedForward {
         }
     }
 
-    /// The matrices of its router; none of a dense one.
+    /// The router's matrices; empty for a dense feed-forward.
     pub(crate) fn router(&self) -> &[Packed] {
         match self {
             Self::Dense(_) => &[],
@@ -92,7 +92,7 @@ impl FeedForward {
         }
     }
 
-    /// Computes everything before the sum over the ranks, from `norm(x)`.
+    /// Computes `norm(x)` and everything up to the sum over the ranks.
     pub(crate) fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         match self {
             Self::Dense(mlp) => {
@@ -107,7 +107,7 @@ impl FeedForward {
     /// Adds the output of the prepared step to `x`, summed over the ranks.
     ///
     /// # Errors
-    /// A rank is gone.
+    /// A rank is lost.
     pub(crate) fn reduce(
         &self,
         cpu: &Cpu,
@@ -145,7 +145,7 @@ impl Mlp {
 }
 
 impl Mixture {
-    /// Selects the experts, computes the shared one, and quantises the rows of the routed ones.
+    /// Chooses the experts, computes the shared one, and quantises the rows of the routed ones.
     fn prepare(&self, cpu: &Cpu, norm: &Norm, x: &[f32], b: &mut InnerBuffers) {
         let rows = x.len() / norm.weight.len();
         quantize(cpu, norm, x, ActivationFormat::F32, &mut b.router_acts);

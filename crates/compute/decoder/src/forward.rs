@@ -17,18 +17,18 @@ struct Step<'a> {
     cpu: &'a Cpu,
     model: &'a Model,
     rows: usize,
-    /// The position of each row.
+    /// Position of each row.
     positions: Vec<usize>,
     /// Cache location of each row's key and value, by KV group.
     places: Vec<Vec<Place>>,
 }
 
-/// Computes `buffers.x`: the residual stream after this rank's last layer, one row for each token
-/// of the (checked) plan. A stage that is not the first begins with what the one before sent; one
-/// that is not the last sends on what it has. `kv` has the leased blocks of every KV group.
+/// Computes `buffers.x`: the residual stream after this rank's last layer, one row per token of the
+/// (checked) plan. Every stage but the first starts from the previous stage's output; every stage
+/// but the last sends its output on. `kv` has the leased blocks of each KV group.
 ///
 /// # Errors
-/// A rank is gone.
+/// A rank is lost.
 pub(crate) fn forward(
     cpu: &Cpu,
     model: &Model,
@@ -153,7 +153,7 @@ impl Step<'_> {
         attention.run(cpu, kv, a.kv_index, a.scoring(), qkv, stride, out);
     }
 
-    /// `x += norm(what reduce adds to zeroes)`, or without a norm what it adds to `x`.
+    /// `x += norm(sum from reduce)` with a norm; without one, `reduce` adds to `x` directly.
     fn add(
         &self,
         norm: Option<&Norm>,
@@ -188,7 +188,7 @@ impl Step<'_> {
         })
     }
 
-    /// The rows of this step.
+    /// The valid rows of a buffer in this step.
     fn stream<'x>(&self, x: &'x mut [f32]) -> &'x mut [f32] {
         &mut x[..self.rows * self.model.spec.hidden]
     }

@@ -7,22 +7,22 @@ use crate::step::drafts;
 
 /// One row of logits and its purpose.
 pub(crate) struct Row {
-    /// Row of the batch.
+    /// Row index in the batch.
     pub(crate) row: usize,
-    /// Sequence in the plan.
+    /// Sequence index in the plan.
     pub(crate) index: usize,
     pub(crate) task: Task,
 }
 
 pub(crate) enum Task {
-    /// Draw the token of this absolute position. `draft` is the token planned there; `first` is the
-    /// row of the sequence's first draft.
+    /// Sample the token at this absolute position. `draft` is the token planned there; `first` is
+    /// the row of the sequence's first draft.
     Sample {
         position: u64,
         draft: Option<i32>,
         first: usize,
     },
-    /// Score this prompt token, and report `alternatives` alternatives.
+    /// Score this prompt token and report `alternatives` alternatives.
     Score { token: u32, alternatives: usize },
 }
 

@@ -1,8 +1,8 @@
-//! Rows in the order of interleaved rotation, as files of some families store them.
+//! Row order of interleaved rotation, in which some model families store their weights.
 
 use crate::recipe::Recipe;
 
-/// Blocks (heads) of rows in interleaved rotation order, but for the first ones of each.
+/// Blocks (heads) of rows in interleaved rotation order, except the unrotated rows at their start.
 #[derive(Clone, Copy)]
 pub(crate) struct Interleaved {
     block: usize,
@@ -17,10 +17,10 @@ impl Interleaved {
     }
 }
 
-/// Row in the file of output feature `row`.
+/// Stored row of output feature `row`.
 ///
 /// Half-split order puts the first items of all pairs before the second ones; interleaved order
-/// keeps pairs together.
+/// keeps the items of a pair adjacent.
 pub(crate) fn stored_row(row: usize, interleaved: Option<Interleaved>) -> usize {
     let Some(Interleaved { block, unrotated }) = interleaved else {
         return row;

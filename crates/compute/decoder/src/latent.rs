@@ -1,8 +1,8 @@
-//! One layer of latent attention, top-down.
+//! The pass through one layer of latent attention, top-down.
 //!
-//! Absorbed for both decode and prefill, so that a row's arithmetic does not depend on its chunk:
-//! each query head is projected into the latent space, attends over the cached latents, and the
-//! weighted sum is projected to a value.
+//! Both decode and prefill use the absorbed form, so that a row's arithmetic does not depend on its
+//! chunk. Each query head is projected into the latent space and attends over the cached latents;
+//! the weighted sum is projected to a value.
 
 use penstock_kernels::{
     ActivationFormat, Activations, Aligned, Angles, AttentionPlan, Cpu, HeadColumns, LatentRows,
@@ -11,13 +11,13 @@ use penstock_kernels::{
 
 use crate::model::LatentProjections;
 
-/// Buffers of latent attention; they grow to the largest step seen.
+/// Buffers of latent attention; they grow to the largest step.
 pub(crate) struct LatentBuffers {
     /// Output of the down projection, rows x outputs.
     down: Aligned<f32>,
-    /// Queries of a low-rank query projection, rows x heads x (plain + rope).
+    /// Queries from a low-rank query projection, rows x heads x (plain + rope).
     queries: Aligned<f32>,
-    /// Part of the queries without rotation, heads x rows x plain.
+    /// Query parts without rotation, heads x rows x plain.
     plain: Aligned<f32>,
     /// Absorbed queries (in the latent space), rows x heads x (rank + rope).
     absorbed: Aligned<f32>,
@@ -38,13 +38,13 @@ impl Default for LatentBuffers {
     }
 }
 
-/// Inputs of a layer's pass, other than its weights.
+/// Inputs of a layer's pass, except its weights.
 pub(crate) struct LatentPass<'a> {
     pub(crate) cpu: &'a Cpu,
     pub(crate) own: &'a LatentProjections,
     pub(crate) angles: Option<Angles<'a>>,
     pub(crate) places: &'a [Place],
-    /// The layer in its KV group, and how its scores become weights.
+    /// Index of the layer in its KV group, and its scoring.
     pub(crate) layer: (usize, Scoring<'a>),
 }
 
@@ -103,7 +103,7 @@ impl LatentPass<'_> {
         self.of_heads(&own.v_b, &b.context, s.rank, acts, out);
     }
 
-    /// Queries, latents and rope keys as they are projected.
+    /// Projects queries, latents and rope keys.
     fn project(&self, acts: &mut Activations, b: &mut LatentBuffers) {
         let (cpu, own, rows) = (self.cpu, self.own, self.places.len());
         let ld = own.down.n();
@@ -117,7 +117,7 @@ impl LatentPass<'_> {
         }
     }
 
-    /// The product of each head's rows of `k` numbers with its matrix.
+    /// Product of each head's rows of `k` numbers with the head's matrix.
     fn of_heads(
         &self,
         heads: &[Packed],

@@ -1,4 +1,4 @@
-//! Numbers as the little-endian bytes of messages.
+//! Conversion of f32 slices to and from little-endian message bytes.
 
 /// Fills `x` from `bytes`; `None` if the sizes differ.
 pub(crate) fn copy_in(bytes: &[u8], x: &mut [f32]) -> Option<()> {
@@ -12,7 +12,7 @@ pub(crate) fn copy_in(bytes: &[u8], x: &mut [f32]) -> Option<()> {
     Some(())
 }
 
-/// Writes `x` to the beginning of `bytes`, which has room for it.
+/// Writes `x` to the start of `bytes`, which must be large enough.
 pub(crate) fn copy_out(x: &[f32], bytes: &mut [u8]) {
     let (numbers, _) = bytes.as_chunks_mut::<4>();
     numbers

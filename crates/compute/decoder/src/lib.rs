@@ -1,7 +1,7 @@
 //! The CPU decoder: a [`DecoderSpec`], packed weights and a step plan in, tokens out.
 //!
-//! It owns the weights, the KV pools and the threads; it knows nothing of requests, text or
-//! scheduling. Plans are checked against its limits before anything is computed.
+//! It owns the weights, the KV pools and the threads. Requests, text and scheduling are outside.
+//! Plans are checked against the decoder's limits before the computation starts.
 
 mod block_scales;
 mod buffers;

@@ -1,5 +1,5 @@
-//! From a checkpoint's tensors to a [`Model`]: each role's recipe is read, cut to this rank's part
-//! and packed.
+//! Loads a checkpoint's tensors into a [`Model`]: for each role, reads the tensor by its recipe,
+//! cuts it to this rank's part and packs it.
 
 mod attention;
 mod feed_forward;
@@ -25,10 +25,10 @@ pub(crate) use attention::kv_groups;
 pub(crate) use order::add_in_order;
 
 impl Model {
-    /// Packs this rank's part of every tensor the spec implies.
+    /// Packs this rank's part of every tensor that the spec implies.
     ///
     /// # Errors
-    /// A tensor is missing, damaged or of another shape, or its file cannot be read.
+    /// A tensor is missing, damaged or of the wrong shape, or its file cannot be read.
     pub(crate) fn load(
         cpu: &Cpu,
         tensors: &ReadAhead<'_>,
@@ -90,7 +90,8 @@ struct Loader<'a> {
     ropes: Vec<RopeSpec>,
 }
 
-/// Some outputs of a matrix: its recipe, the rows that the recipe gives, and those of this rank.
+/// A part of a matrix's outputs: its recipe, the recipe's number of rows, and this rank's range of
+/// rows.
 struct Part<'a> {
     recipe: &'a Recipe,
     bias: Option<&'a Recipe>,
@@ -134,12 +135,12 @@ impl Loader<'_> {
             )?,
             feed_forward: self.feed_forward(&kind.feed_forward, weights)?,
         };
-        // A large checkpoint and its packed form are never both resident.
+        // A large checkpoint and its packed weights must not be resident at the same time.
         self.tensors.release();
         Ok(layer)
     }
 
-    /// This rank's rows of the embedding or the head.
+    /// This rank's rows of the embedding or of the output head.
     fn vocabulary(&self, recipe: &Recipe) -> Result<Linear, DecoderError> {
         let part = Part {
             recipe,
@@ -150,7 +151,7 @@ impl Loader<'_> {
         self.outputs(&[part], self.spec.hidden)
     }
 
-    /// A matrix of `rows` over the hidden size, in its stored form.
+    /// A matrix of `rows` x hidden size, in its stored form.
     fn table(
         &self,
         role: &'static str,
@@ -203,7 +204,7 @@ impl Loader<'_> {
         Ok(weight)
     }
 
-    /// Packs this rank's outputs of matrices over the same `k` inputs.
+    /// Packs this rank's outputs of several matrices with the same `k` inputs.
     fn outputs(&self, parts: &[Part<'_>], k: usize) -> Result<Linear, DecoderError> {
         let sources = parts
             .iter()
@@ -217,8 +218,8 @@ impl Loader<'_> {
             .iter()
             .any(|f| ActivationFormat::of(*f) != ActivationFormat::of(forms[0]))
         {
-            // Matrices over the same activations need the same form: unquantised ones are quantised
-            // to 8 bits.
+            // Matrices with shared activations need the same form: if their forms differ,
+            // unquantised ones are quantised to 8 bits.
             forms
                 .iter_mut()
                 .filter(|f| ActivationFormat::of(**f) != ActivationFormat::Int8)
@@ -258,8 +259,8 @@ impl Loader<'_> {
         Ok(packed)
     }
 
-    /// Packs all outputs of a matrix over some of its `k` inputs. The sum over the ranks takes the
-    /// bias once: the caller gives it to one rank.
+    /// Packs all outputs of a matrix for a part of its `k` inputs. The sum over the ranks must
+    /// include the bias once, so the caller passes it on one rank only.
     fn inputs(
         &self,
         recipe: &Recipe,
@@ -284,12 +285,12 @@ fn missing(role: &str) -> DecoderError {
     DecoderError::Spec(format!("the spec needs a weight recipe for the {role}"))
 }
 
-/// The recipe of a role that the spec needs.
+/// The recipe of a role that the spec requires.
 fn role<'a>(role: &str, recipe: &'a Option<Recipe>) -> Result<&'a Recipe, DecoderError> {
     recipe.as_ref().ok_or_else(|| missing(role))
 }
 
-/// The recipe of a role that the spec may need.
+/// The recipe of a role, if the spec requires it.
 fn needed<'a>(
     needed: bool,
     role: &str,
@@ -303,7 +304,7 @@ fn needed<'a>(
 }
 
 impl Numerics {
-    /// The weight form for a tensor stored as `dtype`.
+    /// The weight format for a tensor stored as `dtype`.
     fn form(self, dtype: DType) -> WeightFormat {
         match self {
             Self::Exact => WeightFormat::F32,

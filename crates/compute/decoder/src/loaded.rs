@@ -16,13 +16,13 @@ use crate::recipe::WeightRecipes;
 use crate::shard::Shard;
 use crate::spec::DecoderSpec;
 
-/// Packing threads per reader thread: about as fast as one thread reads from the page cache.
+/// Packing threads per reader thread: about as fast as one thread that reads from the page cache.
 const THREADS_OF_A_READER: usize = 16;
 
 /// Facts about a loaded decoder.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Weight forms, activation form and KV type, for example `w4+w8/int8/kv-bf16`: part of the
+    /// Weight formats, activation format and KV type, for example `w4+w8/int8/kv-bf16`. Part of the
     /// cache identity.
     pub numerics: String,
     /// Instruction set in use.
@@ -31,7 +31,7 @@ pub struct Info {
     pub threads: usize,
     /// Fingerprint of the checkpoint.
     pub fingerprint: [u8; 32],
-    /// Bytes of the packed weights.
+    /// Size of the packed weights in bytes.
     pub weights_bytes: usize,
     /// This rank's part of the model's keys and values.
     pub kv: KvShare,
@@ -40,46 +40,46 @@ pub struct Info {
 /// A stage of the start-up: name, seconds, detail.
 pub type Stage = (String, f64, String);
 
-/// The part of the model's keys and values that a rank's pools hold.
+/// A rank's part of the model's keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvShare {
-    /// Layers of each KV group, counted over the whole model, group after group.
+    /// Layer indices (of the whole model) in each KV group.
     pub layers: Vec<Range<usize>>,
-    /// KV heads, counted over the whole model, in the order of their extents in a block.
+    /// KV head indices (of the whole model), in the order of their extents in a block.
     pub heads: Range<usize>,
-    /// Layers of the whole model.
+    /// Number of layers of the whole model.
     pub all_layers: usize,
-    /// KV heads of the whole model.
+    /// Number of KV heads of the whole model.
     pub all_heads: usize,
 }
 
 /// Layout of the KV blocks on this rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_size: usize,
-    /// The same list on every rank, but for layers and bytes.
+    /// Equal on every rank, except for `layers` and `block_bytes`.
     pub groups: Vec<KvGroupSpec>,
 }
 
-/// One KV group: layers that share block tables.
+/// A KV group: layers that share block tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvGroupSpec {
-    /// This rank's layers in the group, counted over the whole model; may be empty.
+    /// This rank's layers in the group, as indices into the whole model; may be empty.
     pub layers: Vec<usize>,
-    /// Bytes of one block of the group on this rank.
+    /// Bytes per block of the group on this rank.
     pub block_bytes: usize,
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub seen: Seen,
 }
 
-/// A model that can compute once it has KV blocks.
+/// A loaded model, ready to compute after KV allocation.
 pub(crate) struct Loaded {
     pub(crate) cpu: Cpu,
     pub(crate) model: Model,
     pub(crate) options: Options,
     pub(crate) collectives: Box<dyn Collectives>,
-    /// Where the tokenizer is, for grammars.
+    /// Directory of the tokenizer, for grammars.
     pub(crate) path: PathBuf,
 }
 
@@ -106,7 +106,8 @@ impl Loaded {
         let readers = 1 + cpu.threads().count() / THREADS_OF_A_READER;
         let load = || Model::load(&cpu, &tensors, spec, weights, options.numerics, shard);
         let model = tensors.run(readers, load)?;
-        // After the load: its samples are in the page cache by now, so a disk need not seek.
+        // After the load, when the sampled pages are in the page cache, so that a disk need not
+        // seek.
         let fingerprint = checkpoint.fingerprint()?;
         drop(checkpoint);
         let matrices = model.matrices().chain(model.routers());
@@ -136,7 +137,7 @@ impl Loaded {
         Ok((loaded, info, vec![read, packed]))
     }
 
-    /// The shape of a KV group's pool.
+    /// Pool layout of a KV group.
     pub(crate) fn layout(&self, group: &KvGroup) -> KvLayout {
         KvLayout {
             layers: group.layers.len(),
@@ -193,7 +194,7 @@ fn share(model: &Model) -> KvShare {
     }
 }
 
-/// The weight forms in use with their activation form: `w4+w8/int8`.
+/// Weight formats in use with their activation format: `w4+w8/int8`.
 fn forms(model: &Model) -> String {
     let mut names: Vec<&str> = model.matrices().map(|m| m.form().name()).collect();
     names.sort_unstable();
@@ -202,7 +203,7 @@ fn forms(model: &Model) -> String {
     let activations = if rounded {
         "int8"
     } else {
-        // A stage without layers between the first and the last has no weights.
+        // A middle stage without layers has no weights.
         names.first().copied().unwrap_or("none")
     };
     format!("{}/{activations}", names.join("+"))

@@ -1,4 +1,4 @@
-//! From the residual stream to tokens: the head, then sampling or scoring of each row.
+//! From the residual stream to tokens: the output head, then sampling or scoring of each row.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,17 +15,18 @@ use crate::model::Model;
 use crate::results::{Found, Results};
 use crate::slots::{Slot, Slots};
 
-/// Maximum rows per pass of the head; bounds the logits' memory.
+/// Maximum rows per pass through the head; bounds the memory of the logits.
 pub const HEAD_ROWS: usize = 32;
 /// Maximum wait of a step for late grammar masks.
 const MASK_WAIT: Duration = Duration::from_millis(5);
 
 /// Samples and scores the rows that the plan requests. Every row of a sequence with drafts is
-/// sampled as without; drafts are accepted up to the first that differs from the sampled token.
-/// Only one rank of the last stage has the logits; the results of the other ranks are empty.
+/// sampled as it would be without drafts; drafts are accepted up to the first that differs from the
+/// sampled token. Only one rank of the last stage has the logits; the results of the other ranks
+/// are empty.
 ///
 /// # Errors
-/// A rank is gone.
+/// A rank is lost.
 pub(crate) fn sample_and_score(
     cpu: &Cpu,
     model: &Model,
@@ -63,7 +64,7 @@ pub(crate) fn sample_and_score(
                 } => Found::Score(logprob(cpu.isa(), logits, token, alternatives)),
             });
             if let Some(read) = read {
-                // A row has one task, so the cell is empty.
+                // Each row has one task, so the cell is empty.
                 let _ = found[i].set(read);
             }
         });
@@ -113,7 +114,7 @@ fn compute(
     Ok(has)
 }
 
-/// Samples the token of `position`, which follows `drafts`.
+/// Samples the token at `position`, which follows `drafts`.
 fn draw(
     cpu: &Cpu,
     logits: &[f32],

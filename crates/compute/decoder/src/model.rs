@@ -1,4 +1,4 @@
-//! The weights of one rank, packed for the kernels.
+//! One rank's weights, packed for the kernels.
 
 use penstock_kernels::{
     ActivationFormat, HeadNorms, HeadShape, Latent, Linear, Norm, Packed, Scoring, Seen,
@@ -9,14 +9,14 @@ use crate::rope::Rope;
 use crate::shard::{Inputs, Shard};
 use crate::spec::{DecoderSpec, Temperature};
 
-/// Layers of the decoder that share one block table: all with full attention, or all with the same
-/// window or chunk. Groups stand in the order of their first layers over the whole model, so that
-/// they are the same list on every rank.
+/// KV group: layers that share one block table, all with the same attention mask (full, or the same
+/// window or chunk). Groups are ordered by their first layers in the whole model, so that the list
+/// is the same on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KvGroup {
-    /// This rank's layers in the group, counted over the whole model; may be empty.
+    /// This rank's layers in the group, as indices into the whole model; may be empty.
     pub(crate) layers: Vec<usize>,
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub(crate) seen: Seen,
 }
 
@@ -42,7 +42,7 @@ impl Layer {
         attention.chain(self.feed_forward.linears())
     }
 
-    /// The matrices that single heads have.
+    /// Matrices that belong to a single head.
     fn of_heads(&self) -> impl Iterator<Item = &Packed> {
         let latent = match &self.attention.projected {
             Projected::Heads(_) => None,
@@ -54,15 +54,15 @@ impl Layer {
 
 /// Attention: grouped-query or latent.
 pub(crate) struct Attention {
-    /// KV group, and the layer's index among this rank's layers in it.
+    /// KV group, and the index of the layer among this rank's layers of the group.
     pub(crate) kv_group: usize,
     pub(crate) kv_index: usize,
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub(crate) seen: Seen,
-    /// Factor of the scores.
+    /// Scale of the scores.
     pub(crate) scale: f32,
     pub(crate) softcap: Option<f32>,
-    /// One for each query head.
+    /// One per query head.
     pub(crate) sinks: Option<Vec<f32>>,
     pub(crate) temperature: Option<Temperature>,
     /// Index into [`Model::ropes`]; `None` = no rotation.
@@ -71,7 +71,7 @@ pub(crate) struct Attention {
     pub(crate) o: Linear,
 }
 
-/// Where queries, keys and values come from.
+/// Projections to queries, keys and values.
 pub(crate) enum Projected {
     Heads(HeadProjections),
     Latent(Box<LatentProjections>),
@@ -90,14 +90,14 @@ pub(crate) struct HeadProjections {
 /// Projections of latent attention.
 pub(crate) struct LatentProjections {
     pub(crate) shape: Latent,
-    /// Queries, or their rank; beside them the latent and the rope key.
+    /// Queries, or their low-rank form, next to the latent and the rope key.
     pub(crate) down: Linear,
-    /// Norm of the queries' rank, and the projection from there.
+    /// Norm of the low-rank queries, and their up projection.
     pub(crate) q_b: Option<(Norm, Linear)>,
     pub(crate) norm: Norm,
-    /// For each head of this rank: the matrices from its query to the latent space, and from the
-    /// latent space to its value.
+    /// For each head of this rank, the matrix from its query into the latent space.
     pub(crate) k_b: Vec<Packed>,
+    /// For each head of this rank, the matrix from the latent space to its value.
     pub(crate) v_b: Vec<Packed>,
 }
 
@@ -106,7 +106,7 @@ impl LatentProjections {
         self.q_b.as_ref().map(|(_, linear)| linear)
     }
 
-    /// Numbers of `down` before the latent.
+    /// Number of outputs of `down` before the latent.
     pub(crate) fn before_latent(&self) -> usize {
         self.down.n() - self.shape.rank - self.shape.rope
     }
@@ -122,7 +122,7 @@ impl Attention {
         }
     }
 
-    /// Numbers of a row's queries, keys and values side by side; none of latent attention.
+    /// Row width of adjacent queries, keys and values; 0 for latent attention.
     pub(crate) fn width(&self) -> usize {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.n(),
@@ -130,7 +130,7 @@ impl Attention {
         }
     }
 
-    /// The form of its input.
+    /// The format of its input.
     pub(crate) fn activation_format(&self) -> ActivationFormat {
         match &self.projected {
             Projected::Heads(heads) => heads.qkv.activation_format(),
@@ -151,44 +151,44 @@ impl HeadProjections {
     }
 }
 
-/// The weights of one rank.
+/// One rank's weights.
 pub(crate) struct Model {
     pub(crate) spec: DecoderSpec,
     pub(crate) shard: Shard,
-    /// Query heads of this rank.
+    /// This rank's query heads.
     pub(crate) heads: HeadShape,
     /// Inputs of the attention's output projection.
     pub(crate) attended: Inputs,
-    /// This rank's rows of the token embedding, where its stage embeds, and of the head, where it
-    /// has one; a tied head is the embedding.
+    /// This rank's rows of the token embedding, on stages that embed or have a tied head.
     pub(crate) embed: Option<Linear>,
+    /// This rank's rows of the output head, on stages that have one; `None` if it is tied.
     pub(crate) head: Option<Linear>,
-    /// Learned positions, max_position x hidden, where the stage embeds.
+    /// Learned positions, max_position x hidden, on stages that embed.
     pub(crate) positions: Option<Vec<f32>>,
     pub(crate) final_norm: Norm,
-    /// The classification head, labels x hidden, where the stage has the head.
+    /// Classification head, labels x hidden, on stages with the output head.
     pub(crate) score: Option<Vec<f32>>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) kv_groups: Vec<KvGroup>,
-    /// The different rotations of the model.
+    /// The distinct rotations of the model.
     pub(crate) ropes: Vec<Rope>,
 }
 
 impl Model {
-    /// The KV groups of the model with this rank's layers in them.
+    /// The model's KV groups with this rank's layers in them.
     pub(crate) fn kv_groups(&self) -> &[KvGroup] {
         &self.kv_groups
     }
 
-    /// This rank's part of the output head; `None` where another stage has it.
+    /// This rank's part of the output head; `None` if another stage has it.
     pub(crate) fn head(&self) -> Option<&Linear> {
         let has_head = self.shard.has_head();
         let linear = self.head.as_ref().or(self.embed.as_ref());
         linear.filter(|_| has_head)
     }
 
-    /// Writes the embedding of `token` at `position` if this rank has it, zeros if another has;
-    /// `false` where another stage embeds.
+    /// Writes the embedding of `token` at `position`, or zeros if another rank has it. Returns
+    /// `false` if another stage embeds.
     pub(crate) fn embed(&self, token: usize, position: usize, out: &mut [f32]) -> bool {
         let (Some(embed), true) = (&self.embed, self.shard.embeds()) else {
             return false;
@@ -209,7 +209,8 @@ impl Model {
         true
     }
 
-    /// The logits of a pooled hidden state's labels, or itself in a model without labels.
+    /// Logits of the labels of a pooled hidden state, or the state itself if the model has no
+    /// labels.
     pub(crate) fn labelled(&self, pooled: Vec<f32>) -> Vec<f32> {
         let Some(score) = &self.score else {
             return pooled;
@@ -220,7 +221,7 @@ impl Model {
             .collect()
     }
 
-    /// Every packed matrix but the routers, whose form is always f32.
+    /// All packed matrices except the routers, whose format is always f32.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Packed> {
         let layers = self.layers.iter().flat_map(Layer::linears);
         let whole = layers.chain(&self.embed).chain(&self.head);

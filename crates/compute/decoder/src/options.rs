@@ -1,4 +1,4 @@
-//! Options of a decoder: read from JSON, resolved once.
+//! Options of a decoder: parsed from JSON and resolved once.
 
 use penstock_kernels::{Isa, KvType, WeightFormat};
 use serde::Deserialize;
@@ -11,34 +11,34 @@ use crate::error::DecoderError;
 pub struct RawOptions {
     /// Compute threads.
     pub threads: usize,
-    /// Slots for sequences.
+    /// Number of slots for sequences.
     pub max_num_seqs: usize,
-    /// Tokens of a step at most.
+    /// Maximum tokens per step.
     pub max_batched_tokens: usize,
-    /// Tokens of a KV block.
+    /// Tokens per KV block.
     pub block_size: usize,
     /// `auto`, `bfloat16` or `float32`.
     pub kv_dtype: String,
     /// `auto`, `none`, `int8` or `int4`.
     pub quantization: String,
-    /// `auto`, `bfloat16` or `float32`: form of weights stored as floats.
+    /// `auto`, `bfloat16` or `float32`: format of weights stored as floats.
     pub dtype: String,
-    /// `null` or `auto` for the best, or the name of an instruction set.
+    /// Name of an instruction set; `null` or `auto` for the best one.
     pub isa: Option<String>,
 }
 
-/// What weights become.
+/// Numeric formats of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numerics {
     /// f32 weights and activations.
     Exact,
-    /// 8-bit weights made at load, 8-bit activations.
+    /// Weights quantised to 8 bits at load, 8-bit activations.
     Int8,
-    /// 4-bit weights made at load, 8-bit activations.
+    /// Weights quantised to 4 bits at load, 8-bit activations.
     Int4,
-    /// Quantised tensors keep their codes; floats become `floats`.
+    /// Quantised tensors keep their codes; others are converted to `floats`.
     AsStored {
-        /// WeightFormat of tensors stored as floats.
+        /// Format of tensors stored as floats.
         floats: WeightFormat,
     },
 }
@@ -57,10 +57,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads and resolves options.
+    /// Parses and resolves options.
     ///
     /// # Errors
-    /// Unknown names, sizes out of range, an instruction set that this CPU lacks.
+    /// Unknown names, sizes out of range, or an instruction set that this CPU lacks.
     pub fn parse(json: &str) -> Result<Self, DecoderError> {
         let raw: RawOptions =
             serde_json::from_str(json).map_err(|e| DecoderError::Options(e.to_string()))?;

@@ -1,44 +1,34 @@
-//! The tensor-parallel group of a rank: in shared memory on one host, over streams on several.
+//! A rank's tensor-parallel group: in shared memory on one host, over streams on several hosts.
 
 use penstock_collectives::{Group, Lost, Star};
 use penstock_kernels::Cpu;
 
 use crate::le_bytes::{copy_in, copy_out};
 
-/// Numbers that an exchange in shared memory has at most: few enough that the parts stay in the
-/// caches.
+/// Maximum numbers per exchange in shared memory: few enough that the parts stay in the caches.
 const WINDOW: usize = 16 << 10;
 
-/// The other ranks of a stage, and this one among them. All call the same methods in the same order
-/// with the same lengths. Every method fails with [`Lost`] when a rank is gone.
+/// A tensor-parallel group, this rank included. All ranks call the same methods in the same order
+/// with the same lengths. Every method fails with [`Lost`] if a rank is lost.
 pub trait Peers: Send {
     /// This rank.
     fn rank(&self) -> usize;
 
-    /// Numbers that `sum` and `share` exchange at once.
+    /// Maximum numbers per `sum` or `share`.
     fn window(&self) -> usize;
 
-    /// Room for this rank's part of the next `sum` or `gather`; contents are unspecified.
+    /// Buffer for this rank's part of the next `sum` or `gather`. The contents are unspecified.
     fn part(&mut self) -> &mut [f32];
 
-    /// `x += ` the parts of all ranks, in their order. `x` is the same on all ranks.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// All-reduce: `x +=` the parts of all ranks, in rank order. `x` must be the same on all ranks.
     fn sum(&mut self, cpu: &Cpu, x: &mut [f32]) -> Result<(), Lost>;
 
-    /// Hands rank 0 the parts of all ranks, in their order: of each `lens[rank]` numbers. Whether
-    /// this is rank 0.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// Passes the parts of all ranks to `take` on rank 0, in rank order, `lens[rank]` numbers each.
+    /// Returns true on rank 0.
     fn gather(&mut self, lens: &[usize], take: &mut dyn FnMut(usize, &[f32]))
     -> Result<bool, Lost>;
 
-    /// Copies the `tokens` of rank 0 to all ranks.
-    ///
-    /// # Errors
-    /// A rank is gone.
+    /// Broadcasts the `tokens` of rank 0 to all ranks.
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost>;
 
     /// Ends all waits for this rank.
@@ -82,7 +72,7 @@ impl Peers for Group {
     }
 
     fn share(&mut self, tokens: &mut [u32]) -> Result<(), Lost> {
-        // Bits in f32 numbers: they are copied, never computed with.
+        // Token bits as f32: they are copied, without arithmetic.
         for (number, token) in Group::part(self).iter_mut().zip(&*tokens) {
             *number = f32::from_bits(*token);
         }
@@ -98,8 +88,8 @@ impl Peers for Group {
     }
 }
 
-/// A group over streams: rank 0 adds the parts of all and sends the sum back, which has the bits of
-/// a sum in shared memory.
+/// A group over streams: rank 0 adds the parts of all ranks and sends the sum back. The result is
+/// bit for bit equal to a sum in shared memory.
 pub(crate) struct Distant {
     star: Star,
     part: Vec<f32>,
@@ -111,7 +101,7 @@ impl Distant {
         Self { star, part }
     }
 
-    /// The parts of rank 1, 2, ... on rank 0; `None` elsewhere.
+    /// The parts of ranks 1, 2, ... on rank 0; `None` on other ranks.
     fn collect(&mut self, lens: &[usize]) -> Result<Option<Vec<Vec<f32>>>, Lost> {
         let own = &self.part[..lens[self.star.rank()]];
         // Rank 0 sends nothing.

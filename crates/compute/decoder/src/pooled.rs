@@ -1,14 +1,14 @@
-//! What is pooled of a sequence so far.
+//! Pooling state of a sequence.
 
 use penstock_wire::Pooling;
 
-/// What a slot remembers of a pooled sequence.
+/// Pooling state of a slot.
 pub(crate) enum Pooled {
     Last,
     Mean(Mean),
 }
 
-/// The sum over the tokens so far, in ascending order whatever the chunks.
+/// Running sum over the tokens, in ascending order for any chunks.
 #[derive(Default)]
 pub(crate) struct Mean {
     sum: Vec<f64>,
@@ -16,7 +16,7 @@ pub(crate) struct Mean {
 }
 
 impl Pooled {
-    /// `None`: the sequence samples tokens.
+    /// `None` if the sequence samples tokens.
     pub(crate) fn new(pooling: Pooling) -> Option<Self> {
         match pooling {
             Pooling::None => None,
@@ -25,7 +25,8 @@ impl Pooled {
         }
     }
 
-    /// Why a plan that computes the tokens from `start` cannot follow; a mean needs all of them.
+    /// Checks that a plan from token `start` on can follow: a mean requires all tokens, and drafts
+    /// are refused.
     pub(crate) fn check(&self, start: usize, drafts: usize) -> Result<(), String> {
         match self {
             _ if drafts > 0 => Err(format!("{drafts} drafts of a pooled sequence")),
@@ -37,7 +38,7 @@ impl Pooled {
         }
     }
 
-    /// Notes that the `tokens` of a step were computed.
+    /// Records that a step has computed `tokens` tokens.
     pub(crate) fn advance(&mut self, tokens: usize) {
         if let Self::Mean(mean) = self {
             mean.tokens += tokens;
@@ -52,7 +53,7 @@ impl Mean {
         pairs.for_each(|(sum, x)| *sum += f64::from(*x));
     }
 
-    /// The mean over the tokens so far and `more`, whose rows were added.
+    /// The mean over all added rows: `more` is their number in this step.
     pub(crate) fn value(&self, more: usize) -> Vec<f32> {
         let count = (self.tokens + more) as f64;
         self.sum.iter().map(|sum| (sum / count) as f32).collect()

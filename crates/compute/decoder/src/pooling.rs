@@ -1,5 +1,5 @@
-//! Vectors of pooled sequences: their hidden states after the final norm, one or the mean of all,
-//! or what the classification head makes of it.
+//! Vectors of pooled sequences: hidden states after the final norm (of the last token, or the
+//! mean), or the classification head's logits of them.
 
 use penstock_kernels::Cpu;
 use penstock_wire::{StepPlan, VectorTable};
@@ -8,8 +8,8 @@ use crate::model::Model;
 use crate::pooled::Pooled;
 use crate::slots::Slots;
 
-/// Vectors of the sequences that the (applied) plan completes, from the residual stream `x`: empty
-/// ones where a number is not finite. Only the rank that draws has them.
+/// Vectors of the sequences that the (applied) plan completes, from the residual stream `x`. A
+/// vector with a non-finite number becomes empty. Only the sampling rank returns vectors.
 pub(crate) fn pool(
     cpu: &Cpu,
     model: &Model,

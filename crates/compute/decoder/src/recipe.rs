@@ -1,15 +1,16 @@
 //! Weight recipes: the location of each role's values in a checkpoint's tensors. Python's `model`
-//! package builds them from the checkpoint's tensor names; no name is constructed here.
+//! package builds them from the checkpoint's tensor names; this crate constructs no names.
 
 use serde::Deserialize;
 
 use crate::error::DecoderError;
 
-/// Source of a matrix `[outputs, inputs]` or of a vector. In JSON a whole tensor is just its name.
+/// Source of a matrix `[outputs, inputs]` or of a vector. In JSON a whole tensor is a plain string,
+/// its name.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(from = "Written")]
 pub struct Recipe {
-    /// Name in the checkpoint.
+    /// Tensor name in the checkpoint.
     pub tensor: String,
     /// Rows to take, after transposition; `None` = all.
     pub rows: Option<[usize; 2]>,
@@ -19,13 +20,14 @@ pub struct Recipe {
     pub expert: Option<usize>,
     /// The tensor is stored as `[inputs, outputs]`.
     pub transposed: bool,
-    /// Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs, or 8-bit
-    /// floats, whose blocks of 128 x 128 share one.
+    /// Tensor of scales, for a tensor of MXFP4 codes (16 bytes per 32 inputs) or of 8-bit floats
+    /// (one scale per 128 x 128 block).
     pub scales: Option<String>,
-    /// Size of the blocks (heads) whose two halves of rows are stored in turn, as for interleaved
-    /// rotation; `rows` count after they are put back, the first half before the second.
+    /// Size of the blocks (heads) whose two halves of rows are stored interleaved, as for
+    /// interleaved rotation. `rows` refers to the order after deinterleaving, with the first half
+    /// before the second.
     pub interleaved: Option<usize>,
-    /// Rows at the start of such a block that are not interleaved; `None` = 0.
+    /// Rows at the start of each block that are not interleaved; `None` = 0.
     pub unrotated: Option<usize>,
 }
 
@@ -89,7 +91,7 @@ pub struct WeightRecipes {
     pub score: Option<Recipe>,
     /// Divisors of the rotary frequencies.
     pub rope_factors: Option<Recipe>,
-    /// One entry for each layer of the model.
+    /// One entry per layer of the model.
     pub layers: Vec<LayerRecipes>,
 }
 
@@ -102,20 +104,20 @@ pub struct LayerRecipes {
     pub mixer_norm_bias: Option<Recipe>,
     /// Norm of the mixer's output.
     pub mixer_norm_after: Option<Recipe>,
-    /// Query projection; of latent attention over its rank if it has one.
+    /// Query projection; in latent attention from the low-rank query, if there is one.
     pub q: Recipe,
     pub k: Option<Recipe>,
     pub v: Option<Recipe>,
     pub o: Recipe,
-    /// Latent attention: the query's projection to its rank, with its norm.
+    /// Latent attention: the down projection of queries, and its norm.
     pub q_a: Option<Recipe>,
     pub q_a_norm: Option<Recipe>,
-    /// The latent and the rope key, `[kv_rank + rope_dim, hidden]`, and the latent's norm.
+    /// Latent and rope key, `[kv_rank + rope_dim, hidden]`, and the latent's norm.
     pub kv_a: Option<Recipe>,
     pub kv_a_norm: Option<Recipe>,
     /// Keys and values of all heads from the latent, `[heads * (plain_dim + value_dim), kv_rank]`.
     pub kv_b: Option<Recipe>,
-    /// In place of `kv_b`: stacks of `[kv_rank, plain_dim]` and `[value_dim, kv_rank]` by head.
+    /// Alternative to `kv_b`: stacks of `[kv_rank, plain_dim]` and `[value_dim, kv_rank]` by head.
     pub k_b: Option<Recipe>,
     pub v_b: Option<Recipe>,
     pub q_bias: Option<Recipe>,
@@ -124,7 +126,7 @@ pub struct LayerRecipes {
     pub o_bias: Option<Recipe>,
     pub q_norm: Option<Recipe>,
     pub k_norm: Option<Recipe>,
-    /// One score for each query head.
+    /// One score per query head.
     pub sinks: Option<Recipe>,
     pub feed_forward_norm: Recipe,
     pub feed_forward_norm_bias: Option<Recipe>,
@@ -140,7 +142,7 @@ pub struct LayerRecipes {
     /// Router `[experts, hidden]`.
     pub router: Option<Recipe>,
     pub router_bias: Option<Recipe>,
-    /// Bias added for the selection of experts only, `[experts]`.
+    /// Bias for the choice of experts only, `[experts]`.
     pub router_correction: Option<Recipe>,
     pub shared_gate: Option<Recipe>,
     pub shared_up: Option<Recipe>,
@@ -149,12 +151,12 @@ pub struct LayerRecipes {
     pub shared_factor: Option<Recipe>,
 }
 
-/// Where the name of a tensor has the number of an expert.
+/// Placeholder for an expert's number in a tensor name.
 const EXPERT: &str = "{e}";
 
 impl Recipe {
-    /// The recipe of one expert: its number stands in the tensor's name for `{e}`, or is the index
-    /// into a tensor that stacks experts.
+    /// The recipe of one expert: its number replaces `{e}` in the tensor's name, or is the index
+    /// into a tensor of stacked experts.
     pub(crate) fn of_expert(self, expert: usize) -> Self {
         if self.tensor.contains(EXPERT) {
             let named = |name: String| name.replace(EXPERT, &expert.to_string());
@@ -170,10 +172,10 @@ impl Recipe {
 }
 
 impl WeightRecipes {
-    /// Reads the recipes of a decoder with `layers` layers.
+    /// Parses the recipes of a decoder with `layers` layers.
     ///
     /// # Errors
-    /// Malformed JSON, or another number of layers.
+    /// Malformed JSON, or a different number of layers.
     pub fn parse(json: &str, layers: usize) -> Result<Self, DecoderError> {
         let weights: Self = serde_json::from_str(json)
             .map_err(|e| DecoderError::Spec(format!("weight recipes: {e}")))?;

@@ -8,7 +8,7 @@ use crate::head_rows::{Row, Task};
 /// Outcome of one row of logits.
 pub(crate) enum Found {
     Token(i32, Option<Logprob>),
-    /// The grammar's mask was late: no token was sampled.
+    /// The grammar mask was late: no token was sampled.
     Late,
     NotFinite,
     Score(Logprob),
@@ -31,7 +31,7 @@ impl Results {
         }
     }
 
-    /// Adds the outcome of `row`. Call in the order of the rows.
+    /// Adds the outcome of `row`. Must be called in row order.
     pub(crate) fn take(&mut self, row: &Row, found: Found) {
         let index = row.index;
         match found {

@@ -4,16 +4,16 @@ use std::f64::consts::PI;
 
 use crate::spec::{RopeScaling, RopeSpec};
 
-/// A rotation ready for use.
+/// A rotation with precomputed frequencies.
 pub(crate) struct Rope {
-    /// Frequency of every pair of numbers, f32 as the reference implementations hold them.
+    /// Frequency of each pair of numbers, in f32 as in the reference implementations.
     frequencies: Vec<f32>,
-    /// Factor of cosines and sines.
+    /// Scale of cosines and sines.
     factor: f32,
 }
 
 impl Rope {
-    /// The rotation of `dims` numbers. `stored` are the divisors of [`RopeScaling::Factors`].
+    /// Rotation of `dims` numbers. `stored` has the divisors of [`RopeScaling::Factors`].
     pub(crate) fn new(rope: &RopeSpec, dims: usize, stored: Option<&[f32]>) -> Self {
         let theta = rope.theta as f32;
         let base = (0..dims / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / dims as f32));
@@ -43,12 +43,12 @@ impl Rope {
         }
     }
 
-    /// Numbers of a head that are rotated.
+    /// Number of rotated numbers per head.
     pub(crate) fn dims(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Cosines, then sines, of every pair at `position`.
+    /// Cosines, then sines, of all pairs at `position`.
     pub(crate) fn angles(&self, position: usize, out: &mut [f32]) {
         let (cos, sin) = out.split_at_mut(self.frequencies.len());
         for ((f, c), s) in self.frequencies.iter().zip(cos).zip(sin) {
@@ -63,7 +63,7 @@ impl Rope {
     }
 }
 
-/// The frequency of pair `i` where its scaling does not depend on the others.
+/// The frequency of pair `i`, for scalings in which it does not depend on other pairs.
 fn scaled(frequency: f32, i: usize, scaling: &RopeScaling, stored: Option<&[f32]>) -> f32 {
     match scaling {
         RopeScaling::Linear { factor } => frequency / *factor as f32,
@@ -80,7 +80,7 @@ fn scaled(frequency: f32, i: usize, scaling: &RopeScaling, stored: Option<&[f32]
                 original_max_position / wavelength,
                 high_freq_factor - low_freq_factor,
             );
-            // Without a span (Llama 4 Scout) the ramp is a step.
+            // With an empty span (Llama 4 Scout) the ramp is a step.
             let ramp = match span == 0.0 {
                 true => f64::from(u8::from(ratio >= *high_freq_factor)),
                 false => ((ratio - low_freq_factor) / span).clamp(0.0, 1.0),
@@ -92,7 +92,7 @@ fn scaled(frequency: f32, i: usize, scaling: &RopeScaling, stored: Option<&[f32]
     }
 }
 
-/// YaRN's frequencies: a ramp over the pairs from those kept to those divided.
+/// YaRN's frequencies: a ramp over the pairs from unscaled to divided by `factor`.
 fn yarn(rope: &RopeSpec, dims: usize) -> Vec<f32> {
     let Some(RopeScaling::Yarn {
         factor,
@@ -211,7 +211,7 @@ mod tests {
         })
     }
 
-    /// The values of transformers: gpt-oss, DeepSeek-V3, Kimi-K2 and Qwen3.
+    /// Expected values from transformers: gpt-oss, DeepSeek-V3, Kimi-K2 and Qwen3.
     #[test]
     fn yarn_has_the_frequencies_of_transformers() {
         let gpt_oss = rope(150_000.0, 64, yarn(32.0, 4096.0, [32.0, 1.0], true));

@@ -5,7 +5,7 @@ use penstock_wire::StepPlan;
 
 use crate::rope::Rope;
 
-/// The sequences of a (checked) plan, whose rows follow one another.
+/// The sequences of a (checked) plan; their rows are consecutive.
 pub(crate) fn sequences(plan: &StepPlan) -> Vec<Sequence> {
     let mut row = 0;
     let columns = plan.starts.iter().zip(&plan.lengths);
@@ -19,13 +19,13 @@ pub(crate) fn sequences(plan: &StepPlan) -> Vec<Sequence> {
     columns.map(sequence).collect()
 }
 
-/// The position of each row.
+/// Position of each row.
 pub(crate) fn positions(sequences: &[Sequence]) -> Vec<usize> {
     let of = |s: &Sequence| s.start..s.start + s.rows.len();
     sequences.iter().flat_map(of).collect()
 }
 
-/// Cosines and sines of every row's position.
+/// Cosines and sines of each row's position.
 pub(crate) fn angles(positions: &[usize], rope: &Rope, cos_sin: &mut [f32]) {
     for (&position, angles) in positions.iter().zip(cos_sin.chunks_exact_mut(rope.dims())) {
         rope.angles(position, angles);

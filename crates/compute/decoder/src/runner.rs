@@ -1,5 +1,5 @@
-//! One step of the decoder: the plan is checked against the limits, applied to the slots, given its
-//! blocks, computed and sampled.
+//! One step of the decoder: checks the plan, applies it to the slots, leases its blocks, computes
+//! and samples.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub(crate) type Outcome = Result<StepResult, DecoderError>;
 pub(crate) struct Runner {
     cpu: Cpu,
     model: Model,
-    /// One pool for each KV group.
+    /// One pool per KV group.
     kv: Vec<KvPool>,
     limits: Limits,
     slots: Slots,
@@ -33,7 +33,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// A runner with one KV pool per group, of `blocks[group]` blocks.
+    /// Creates a runner with one KV pool per group, of `blocks[group]` blocks.
     pub(crate) fn new(loaded: Loaded, blocks: &[usize]) -> Self {
         let groups = loaded.model.kv_groups().iter().zip(blocks);
         let kv = groups
@@ -66,12 +66,12 @@ impl Runner {
         self.kv.iter().map(KvPool::handle).collect()
     }
 
-    /// Total experts whose weights were read, counted per layer and step.
+    /// Total number of experts whose weights were read, counted per layer and step.
     pub(crate) fn experts_read(&self) -> u64 {
         self.buffers.inner.experts_read()
     }
 
-    /// Ends the collectives: the other ranks' waits for this one fail with `reason`.
+    /// Ends the collectives: the other ranks' waits for this rank fail with `reason`.
     pub(crate) fn end(&mut self, reason: &str) {
         self.collectives.end(reason);
     }
@@ -79,7 +79,7 @@ impl Runner {
     /// Computes a plan.
     ///
     /// # Errors
-    /// A plan that breaks the contract, or a forward pass that failed.
+    /// The plan violates the contract, or the forward pass failed.
     pub(crate) fn step(&mut self, mut plan: StepPlan) -> Outcome {
         let began = Instant::now();
         let mut result = self.compute(&mut plan);
@@ -140,7 +140,7 @@ impl Runner {
         }
     }
 
-    /// Notes the last token of every sampled slot, on all ranks of the stage.
+    /// Records the last token of each sampled slot, on all ranks of the stage.
     fn note_sampled(&mut self, plan: &StepPlan, result: &StepResult) -> Result<(), DecoderError> {
         let sampled: Vec<usize> = (0..plan.slots.len())
             .filter(|&i| plan.sample[i] != 0 && self.slots.draws(plan.slots[i]))
@@ -151,8 +151,8 @@ impl Runner {
         let mut end = 0;
         let last = |&i: &usize| {
             end += result.counts[i] as usize;
-            // No token on ranks that do not sample, or for a row that is not finite or not sampled;
-            // the value is then never read.
+            // The default is never read: on ranks that do not sample, and for a row that is not
+            // finite or was not sampled.
             let token = result.tokens[..end].last().copied().unwrap_or(0);
             token.max(0) as u32
         };

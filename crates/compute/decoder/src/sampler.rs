@@ -7,21 +7,21 @@ use penstock_kernels::{Isa, Sampling, argmax, sample};
 use penstock_structured_output::Mask;
 use penstock_wire::SamplingParams;
 
-/// See the module's text. The order of the changes is that of [`SamplingParams`].
+/// Sampler of one sequence. Processors apply in the order of the fields of [`SamplingParams`].
 pub(crate) struct Sampler {
     sampling: Sampling,
     rules: SamplingParams,
     /// Distinct tokens of the prompt, if there is a repetition penalty.
     prompt: Vec<u32>,
-    /// Tokens of the output, if a rule needs them.
+    /// Tokens of the output, if a processor needs them.
     output: Vec<u32>,
     /// Occurrences of each output token.
     counts: HashMap<u32, u32>,
 }
 
 impl Sampler {
-    /// `history` has `prompt_len` tokens of the prompt and the output so far, where
-    /// [`SamplingParams::needs_history`].
+    /// If [`SamplingParams::needs_history`], `history` has `prompt_len` prompt tokens followed by
+    /// the output so far.
     pub(crate) fn new(rules: SamplingParams, history: &[i32], prompt_len: usize) -> Self {
         let (prompt, output) = history.split_at(prompt_len.min(history.len()));
         let mut prompt: Vec<u32> = prompt.iter().map(|&token| token as u32).collect();
@@ -56,8 +56,8 @@ impl Sampler {
     }
 
     /// Samples the token at `position` from a row of logits. `drafts`: tokens between the output so
-    /// far and the row. `mask`: tokens allowed by a grammar. If the rules ban all of the allowed
-    /// tokens, only the grammar applies.
+    /// far and the row. `mask`: the grammar's allowed tokens. If other rules ban all of them, only
+    /// the grammar applies.
     pub(crate) fn draw(
         &self,
         isa: Isa,
@@ -72,7 +72,7 @@ impl Sampler {
         }
         let token = self.draw_allowed(isa, &allowed, position, drafts);
         match mask {
-            // NaN logits can yield a forbidden token: take the first allowed one.
+            // NaN logits can yield a forbidden token: fall back to the first allowed one.
             Some(mask) if !mask.allows(token) => mask.first().unwrap_or(token),
             _ => token,
         }
@@ -89,7 +89,7 @@ impl Sampler {
         }
         self.penalize(&mut changed, drafts);
         if changed.iter().all(|&logit| logit == f32::NEG_INFINITY) {
-            // Rules that ban all tokens are ignored: a token has to be sampled.
+            // Rules that ban all tokens are ignored, because a token must be sampled.
             return self.choose(isa, logits, position);
         }
         self.choose(isa, &changed, position)
@@ -148,8 +148,8 @@ impl Sampler {
         drafts.zip(last).all(|(&a, &b)| a as u32 == b) && self.output.ends_with(before)
     }
 
-    /// Keskar et al. 2019 (arXiv 1909.05858) for the repetition penalty; the other two are
-    /// OpenAI's.
+    /// Repetition penalty: Keskar et al. 2019 (arXiv 1909.05858). Frequency and presence penalties:
+    /// OpenAI.
     fn penalize(&self, logits: &mut [f32], drafts: &[i32]) {
         let rules = &self.rules;
         if !rules.needs_history() {
@@ -173,7 +173,7 @@ impl Sampler {
             }
         }
         for (&token, &count) in counts.iter() {
-            // Zero where both are off.
+            // Zero if both are disabled.
             let penalty = rules.frequency_penalty * count as f32 + rules.presence_penalty;
             change(logits, token, |logit| logit - penalty);
         }

@@ -1,11 +1,11 @@
-//! The part of a decoder that one rank holds.
+//! A rank's shard of a decoder.
 //!
-//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): query heads with their KV heads, inner
-//! columns of the feed-forwards and rows of the vocabulary are cut between the ranks of a stage;
-//! what the attention and the feed-forward add to the residual stream is summed. Expert parallel:
-//! ranks have whole experts, not columns of all. Pipeline parallel: every stage has a range of
-//! layers; the first embeds, the last has the head. Cuts need not be even: a KV head whose query
-//! heads are on two ranks is on both.
+//! Tensor parallel (Shoeybi et al. 2019, Megatron-LM): the ranks of a stage partition the query
+//! heads with their KV heads, the inner columns of the feed-forwards, and the rows of the
+//! vocabulary. The outputs of attention and feed-forwards are summed over the ranks. Expert
+//! parallel: ranks have whole experts instead of columns of all experts. Pipeline parallel: every
+//! stage has a range of layers; the first stage embeds, the last has the output head. Partitions
+//! may be uneven. A KV head whose query heads are on two ranks is replicated on both.
 
 use std::ops::Range;
 
@@ -15,28 +15,28 @@ use serde::Deserialize;
 use crate::error::DecoderError;
 use crate::spec::DecoderSpec;
 
-/// One rank's shard. Cuts ascend from 0 to the whole; rank `r` has `cuts[r]..cuts[r + 1]`.
+/// One rank's shard. Cuts ascend from 0 to the total; rank `r` has `cuts[r]..cuts[r + 1]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
     /// Rank in the tensor-parallel group.
     pub rank: usize,
-    /// The pipeline stage, and how many there are.
+    /// Pipeline stage, and number of stages.
     pub stage: [usize; 2],
-    /// First layer of the stage, and the one after its last; a stage may have none.
+    /// First layer of the stage, and the one after its last; a stage may have no layers.
     pub layers: [usize; 2],
     /// Cuts of the query heads.
     pub heads: Vec<usize>,
-    /// Cuts of the feed-forwards' inner columns, one list for each width of the decoder.
+    /// Cuts of the feed-forwards' inner columns, one list per width of the decoder.
     pub mlp: Vec<Vec<usize>>,
-    /// Cuts of the experts, where each rank has whole ones; `None` = each has columns of all.
+    /// Cuts of the experts if ranks have whole ones; `None` = each rank has columns of all experts.
     pub experts: Option<Vec<usize>>,
     /// Cuts of the vocabulary.
     pub vocab: Vec<usize>,
 }
 
 impl Shard {
-    /// All of a decoder on one rank.
+    /// The whole decoder on one rank.
     pub fn whole(spec: &DecoderSpec) -> Self {
         Self {
             rank: 0,
@@ -49,7 +49,7 @@ impl Shard {
         }
     }
 
-    /// Reads a shard of `spec`.
+    /// Parses a shard of `spec`.
     ///
     /// # Errors
     /// Malformed JSON, or cuts that do not cover the decoder.
@@ -110,7 +110,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Ranks of the tensor-parallel group.
+    /// Number of ranks in the tensor-parallel group.
     pub fn ranks(&self) -> usize {
         self.heads.len() - 1
     }
@@ -153,7 +153,7 @@ impl Shard {
         cuts.map_or(0..width, |cuts| self.part(cuts))
     }
 
-    /// This rank's routed experts of `count`, and its inner columns of each.
+    /// This rank's routed experts out of `count`, and its inner columns of each.
     pub(crate) fn experts(&self, count: usize, width: usize) -> (Range<usize>, Range<usize>) {
         match &self.experts {
             Some(cuts) => (self.part(cuts), 0..width),
@@ -165,7 +165,7 @@ impl Shard {
         self.part(&self.vocab)
     }
 
-    /// True if this rank's stage begins with the embedding.
+    /// True if this rank's stage starts with the embedding.
     pub(crate) fn embeds(&self) -> bool {
         self.stage[0] == 0
     }
@@ -176,8 +176,9 @@ impl Shard {
     }
 }
 
-/// Inputs of a matrix that one rank has, widened to whole groups of 32, because the groups share a
-/// scale. The inputs before and after that belong to others are zero in this rank's activations.
+/// A rank's inputs of a matrix, extended to whole groups of 32, because each group shares a scale.
+/// The additional inputs at both ends belong to other ranks and are zero in this rank's
+/// activations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inputs {
     /// Columns of the matrix.
@@ -187,7 +188,7 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// `own` of `whole` inputs.
+    /// The inputs `own` out of `whole`.
     pub(crate) fn around(own: Range<usize>, whole: usize) -> Self {
         let start = own.start / GROUP * GROUP;
         Self {
@@ -196,7 +197,7 @@ impl Inputs {
         }
     }
 
-    /// Columns in all.
+    /// Number of columns.
     pub(crate) fn len(&self) -> usize {
         self.columns.len()
     }

@@ -1,4 +1,4 @@
-//! Slots: per-sequence state that the decoder keeps from step to step.
+//! Slots: per-sequence state between steps.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,26 +18,25 @@ use crate::step::{GroupLimits, Limits, check_distinct, drafts, refuse};
 /// A registered sequence.
 pub(crate) struct Slot {
     pub(crate) sampler: Sampler,
-    /// Its grammar.
     constraint: Option<Arc<Constraint>>,
     /// Alternatives to report for sampled tokens; `None` = no log-probabilities.
     pub(crate) logprobs: Option<usize>,
-    /// The same for prompt tokens.
+    /// Alternatives to report for prompt tokens; `None` = no log-probabilities.
     pub(crate) prompt_logprobs: Option<usize>,
-    /// Unless `None`, the sequence gets a vector and no token.
+    /// `Some` if the sequence produces a vector instead of tokens.
     pooled: Option<Pooled>,
     /// By KV group.
     tables: Vec<BlockTable>,
-    /// The token sampled last.
+    /// Last sampled token.
     last: Option<i32>,
-    /// True if the last row was not sampled, so that [`LAST_SAMPLED`] has no token. A row that uses
-    /// it is still computed, with an arbitrary token, but not sampled.
+    /// True if the last row was not sampled, so that [`LAST_SAMPLED`] has no token. A row that
+    /// refers to it is computed with an arbitrary token and not sampled.
     pub(crate) undrawn: bool,
 }
 
 enum State {
     Empty,
-    /// A plan that used the slot failed: its state is unknown.
+    /// A plan that used the slot failed; the slot's state is undefined.
     Failed,
     Ready(Box<Slot>),
 }
@@ -57,7 +56,7 @@ impl Slots {
         }
     }
 
-    /// The cost of masks since the last call.
+    /// The cost of masks since the previous call.
     pub(crate) fn take_mask_cost(&self) -> MaskCost {
         let cost = self.grammars.as_ref().map(Grammars::take_cost);
         cost.unwrap_or_default()
@@ -71,7 +70,7 @@ impl Slots {
         }
     }
 
-    /// True if a step of the scheduled sequence yields tokens (it is not pooled).
+    /// True if a step of the scheduled sequence produces tokens (it is not pooled).
     pub(crate) fn draws(&self, slot: i32) -> bool {
         self.get(slot).is_some_and(|slot| slot.pooled.is_none())
     }
@@ -84,8 +83,8 @@ impl Slots {
         }
     }
 
-    /// Applies the (checked) plan: registrations and changes of block tables. Replaces
-    /// [`LAST_SAMPLED`] by the tokens.
+    /// Applies the (checked) plan: registrations and updates of block tables. Replaces
+    /// [`LAST_SAMPLED`] by the sampled tokens.
     pub(crate) fn apply(
         &mut self,
         plan: &mut StepPlan,
@@ -146,7 +145,7 @@ impl Slots {
         })
     }
 
-    /// Makes the slots of a failed plan unusable until they are registered again.
+    /// Marks the slots of a failed plan as unusable until they are registered again.
     pub(crate) fn fail(&mut self, plan: &StepPlan) {
         let registered = plan.registrations.iter().map(|r| r.slot as usize);
         let scheduled = plan.slots.iter().filter_map(|&s| usize::try_from(s).ok());
@@ -157,7 +156,7 @@ impl Slots {
         }
     }
 
-    /// Notes the token that was sampled last for `slot`.
+    /// Records the last sampled token of `slot`.
     pub(crate) fn sampled(&mut self, slot: i32, token: i32) {
         if let Ok(slot) = get_mut(&mut self.states, slot) {
             slot.last = Some(token);
@@ -185,7 +184,7 @@ impl Slots {
         }
     }
 
-    /// Leases the blocks that the (applied) plan sees in one group.
+    /// Leases the blocks of one group that the (applied) plan accesses.
     pub(crate) fn lease<'a>(
         &self,
         plan: &StepPlan,
@@ -223,14 +222,14 @@ fn get_mut(states: &mut [State], slot: i32) -> Result<&mut Slot, DecoderError> {
     }
 }
 
-/// First position of sequence `i`, the one after its last, and the block size.
+/// First position of sequence `i`, the position after its last, and the block size.
 fn span(plan: &StepPlan, i: usize, limits: &Limits) -> (usize, usize, usize) {
     let start = plan.starts[i] as usize;
     (start, start + plan.lengths[i] as usize, limits.block_size)
 }
 
 impl Slot {
-    /// The grammar's token mask after `drafts` drafts. Waits for it at most `until`.
+    /// The grammar's token mask after `drafts` drafts. Waits for it until `until` at the latest.
     pub(crate) fn mask(&self, drafts: usize, until: Instant) -> RowMask {
         let constraint = self.constraint.as_ref();
         constraint.map_or(RowMask::Mask(None), |c| c.mask(drafts, until))
@@ -264,12 +263,12 @@ impl Slot {
     }
 }
 
-/// The blocks of a sequence in one KV group; -1 is none.
+/// Block table of a sequence in one KV group; -1 = no block.
 #[derive(Clone, Default)]
 struct BlockTable {
     /// Shared with the lease of a step.
     blocks: Arc<Vec<i32>>,
-    /// Entries from here on are blocks.
+    /// All entries from this index on are blocks.
     whole_from: usize,
 }
 
@@ -291,7 +290,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Checks that the table has all blocks that sequence `i` sees or writes.
+    /// Checks that the table has all blocks that sequence `i` reads or writes.
     fn check(
         &self,
         plan: &StepPlan,

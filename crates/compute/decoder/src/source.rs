@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint as rows to pack, read through a [`Recipe`]: the exact codes if the file
-//! has blocks of 32, else f32.
+//! Checkpoint tensors as rows to pack, read through a [`Recipe`]: exact codes if the file has
+//! blocks of 32, else f32.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use crate::error::{DecoderError, not_finite, shape};
 use crate::interleaved::{Interleaved, stored_row};
 use crate::recipe::Recipe;
 
-/// Some rows and columns of a matrix in a checkpoint.
+/// A range of rows and columns of a matrix in a checkpoint.
 pub(crate) struct TensorRows<'a> {
     view: TensorView<'a>,
     arrival: Arrival<'a>,
-    /// Scales of MXFP4 codes that are in `view` alone, whose shape counts numbers.
+    /// Scales of MXFP4 codes stored in a separate tensor; the shape of `view` then counts numbers.
     scales: Option<TensorView<'a>>,
     /// Scales of 8-bit floats.
     blocks: Option<BlockScales>,
@@ -29,11 +29,11 @@ pub(crate) struct TensorRows<'a> {
     transposed: bool,
     /// First row of the matrix in the stored tensor (after other experts).
     base: usize,
-    /// The first row to read, counted in the order of half-split rotation.
+    /// The first row to read, in half-split order.
     first: usize,
     /// Columns of the stored matrix to read.
     columns: Range<usize>,
-    /// The lowest row read with a value that is not finite; [`FINITE`] without one.
+    /// Lowest row read so far with a non-finite value; [`FINITE`] if there is none.
     not_finite: AtomicUsize,
 }
 
@@ -42,7 +42,7 @@ const FINITE: usize = usize::MAX;
 /// The vector of `n` numbers that `recipe` describes.
 ///
 /// # Errors
-/// The tensor is missing or of another shape.
+/// The tensor is missing or has the wrong shape.
 pub(crate) fn vector(
     tensors: &ReadAhead<'_>,
     recipe: &Recipe,
@@ -75,7 +75,7 @@ pub(crate) fn vector(
     Ok((0..n).map(item).collect())
 }
 
-/// The tensor of a matrix, and its scales where they are a tensor of their own.
+/// The tensor of a matrix, and its MXFP4 scales if they are a separate tensor.
 fn stored<'a>(
     tensors: &'a ReadAhead<'a>,
     recipe: &Recipe,
@@ -90,7 +90,7 @@ fn stored<'a>(
         let problem = format!("tensor {:?}, stored as {alone},", view.name);
         return Err(DecoderError::Unsupported(problem));
     };
-    // 8-bit floats have scales of another kind; what was not converted to them has none.
+    // Scales of 8-bit floats are read elsewhere; a tensor that was not converted to them has none.
     if view.dtype != DType::U8 {
         return Ok((view, None));
     }
@@ -118,10 +118,10 @@ fn stored<'a>(
 }
 
 impl<'a> TensorRows<'a> {
-    /// The matrix of `n` x `k` that `recipe` describes.
+    /// Opens the `n` x `k` matrix that `recipe` describes.
     ///
     /// # Errors
-    /// The tensor is missing, of another shape, or quantised and transposed.
+    /// The tensor is missing, has the wrong shape, or is both quantised and transposed.
     pub(crate) fn open(
         tensors: &'a ReadAhead<'a>,
         recipe: &Recipe,
@@ -143,7 +143,7 @@ impl<'a> TensorRows<'a> {
         let outermost = view.shape.first().copied().unwrap_or(0);
         let experts = recipe.expert.map(|e| (e + 1).max(outermost));
         expected.splice(0..0, experts);
-        // A slice may leave the rest of its tensor to other recipes.
+        // A slice may leave parts of its tensor to other recipes.
         let sliced = |at: usize| match (at == 0) != recipe.transposed {
             true => recipe.rows.is_some(),
             false => recipe.cols.is_some(),
@@ -184,7 +184,7 @@ impl<'a> TensorRows<'a> {
         })
     }
 
-    /// Stored type.
+    /// Element type in the file.
     pub(crate) fn dtype(&self) -> DType {
         self.view.dtype
     }
@@ -195,8 +195,8 @@ impl<'a> TensorRows<'a> {
         self
     }
 
-    /// Restricts to `columns` of these columns; they begin with a block of 32, and end with one or
-    /// with the row.
+    /// Restricts to `columns` of the current columns. The range starts at a block of 32 and ends at
+    /// one or at the end of the row.
     pub(crate) fn columns(mut self, columns: &Range<usize>) -> Self {
         let start = self.columns.start;
         self.columns = start + columns.start..start + columns.end;
@@ -206,12 +206,12 @@ impl<'a> TensorRows<'a> {
     /// Checks the rows read so far.
     ///
     /// # Errors
-    /// One of them could not be read, has a value, or a block's scale, that is not finite.
+    /// A row could not be read, or has a non-finite value or block scale.
     pub(crate) fn check(&self) -> Result<(), DecoderError> {
         self.arrival.check()?;
         match self.not_finite.load(Ordering::Relaxed) {
             FINITE => Ok(()),
-            // All codes of MXFP4 are numbers.
+            // All MXFP4 codes are finite.
             row => {
                 let view = self.scales.as_ref().unwrap_or(&self.view);
                 Err(not_finite(view, self.damaged(row)))
@@ -225,7 +225,8 @@ impl<'a> TensorRows<'a> {
         }
     }
 
-    /// Waits until a row is read. False if reading failed: the row must not be accessed.
+    /// Waits until a row has been read. Returns false if reading failed; the row must then not be
+    /// accessed.
     fn arrived(&self, row: usize) -> bool {
         let end = if self.transposed {
             usize::MAX
@@ -271,8 +272,8 @@ impl RowSource for TensorRows<'_> {
 }
 
 impl TensorRows<'_> {
-    /// The blocks of a row. Codes beside their scales are put together as GGUF has them: bytes
-    /// of neighbours become bytes of numbers that are 16 apart.
+    /// The blocks of a row. MXFP4 codes with separate scales are converted to GGUF blocks: a byte
+    /// of adjacent numbers becomes a byte of numbers 16 apart.
     fn row_bytes(&self, row: usize) -> Cow<'_, [u8]> {
         let row = self.stored(row);
         let Some(scales) = &self.scales else {
@@ -336,7 +337,7 @@ impl TensorRows<'_> {
         filled
     }
 
-    /// A whole row's codes, when the file has groups of 32 of this form.
+    /// Copies the codes of a whole row if the file has groups of 32 of this form.
     fn whole_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool {
         let bytes = self.row_bytes(row);
         match (form, self.view.dtype) {
@@ -450,8 +451,7 @@ fn q4_k(block: &[u8], s: usize, out: &mut GroupRow) {
 mod tests {
     use super::*;
 
-    /// Codes of 8 bits, and of 4 less 8, stand for the numbers that the block holds, without
-    /// another rounding.
+    /// 8-bit codes, and 4-bit codes less 8, represent the numbers of the block exactly.
     #[test]
     fn blocks_become_codes_of_the_same_numbers() {
         let unpack = [

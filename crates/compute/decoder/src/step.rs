@@ -1,4 +1,5 @@
-//! Checks of a plan against the decoder's limits: a wrong plan is an error and never a wrong read.
+//! Checks of a plan against the decoder's limits, so that an invalid plan is an error and never an
+//! invalid read.
 
 use penstock_kernels::Seen;
 use penstock_wire::{LAST_SAMPLED, Registration, StepPlan};
@@ -17,7 +18,7 @@ pub(crate) struct Limits {
     pub(crate) max_position: usize,
     pub(crate) block_size: usize,
     pub(crate) groups: Vec<GroupLimits>,
-    /// Whether this rank learns which tokens are sampled.
+    /// Whether this rank receives the sampled tokens.
     pub(crate) last_sampled: bool,
 }
 
@@ -25,12 +26,12 @@ pub(crate) struct Limits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupLimits {
     pub(crate) blocks: usize,
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub(crate) seen: Seen,
 }
 
 impl Limits {
-    /// Those of a decoder with so many `blocks` in each KV group.
+    /// Limits of a decoder with `blocks` blocks per KV group.
     pub(crate) fn new(model: &Model, options: &Options, blocks: &[usize]) -> Self {
         let groups = model.kv_groups().iter().zip(blocks);
         let limits = |(group, &blocks): (&KvGroup, &usize)| GroupLimits {
@@ -53,12 +54,12 @@ pub(crate) fn refuse<T>(message: impl Into<String>) -> Result<T, DecoderError> {
     Err(DecoderError::Plan(message.into()))
 }
 
-/// The drafts at the end of sequence `i`.
+/// Number of drafts at the end of sequence `i`.
 pub(crate) fn drafts(plan: &StepPlan, i: usize) -> usize {
     plan.drafts.get(i).map_or(0, |&d| d as usize)
 }
 
-/// Checks all of the plan that does not depend on what its slots hold.
+/// Checks everything in the plan that does not depend on the state of the slots.
 pub(crate) fn check(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     check_columns(plan, limits)?;
     check_tokens(plan, limits)?;
@@ -100,7 +101,7 @@ fn check_tokens(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     (0..plan.slots.len()).try_for_each(|i| check_sequence(plan, i, limits))?;
     let mut rest = plan.tokens.as_slice();
     for &length in &plan.lengths {
-        // Lengths are positive and their sum is the number of tokens.
+        // Lengths are positive, and their sum is the number of tokens.
         let (own, others) = rest.split_at(length as usize);
         let known = &own[usize::from(own[0] == LAST_SAMPLED)..];
         check_range("token id", known, limits.vocab)?;
@@ -149,7 +150,7 @@ fn check_registration(
     refuse(format!("registered slot {} {problem}", r.slot))
 }
 
-/// Checks the changes of the block tables on their own.
+/// Checks the updates of the block tables without the tables.
 fn check_added(plan: &StepPlan, limits: &Limits) -> Result<(), DecoderError> {
     let offsets = &plan.added_offsets;
     let ascending = offsets.is_sorted() && offsets.first() == Some(&0);

@@ -1,4 +1,4 @@
-//! The decoder's own thread: a queue of plans in, promises of results out.
+//! The decoder's thread: a queue of plans as input, futures of results as output.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,11 +36,11 @@ impl StepFuture {
         Self { promise }
     }
 
-    /// Waits for the step; `None` when `timeout` passed first (ask again) or the result was already
-    /// taken.
+    /// Waits for the step. Returns `None` if `timeout` passes first (call again) or the result was
+    /// already taken.
     ///
     /// # Errors
-    /// A plan that breaks the contract, or a forward pass that failed.
+    /// The plan violates the contract, or the forward pass failed.
     pub fn result(&self, timeout: Duration) -> Option<Outcome> {
         let (outcome, ready) = &*self.promise;
         let (mut outcome, _) = ready
@@ -50,21 +50,22 @@ impl StepFuture {
     }
 }
 
-/// The thread that computes, with its queue of plans. Dropped, it ends after those.
+/// The decoder's thread with its queue of plans. After a drop, the thread finishes the queue and
+/// exits.
 pub(crate) struct Running {
     /// By KV group.
     pub(crate) pools: Vec<PoolHandle>,
-    /// Experts whose weights were read by the steps whose results are there.
+    /// Number of experts whose weights were read by completed steps.
     pub(crate) experts_read: Arc<AtomicU64>,
     jobs: Option<mpsc::Sender<(StepPlan, Promise)>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Makes one KV pool of so many `blocks` for each group, and starts the thread.
+    /// Creates a KV pool of `blocks[group]` blocks per group and starts the thread.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// The thread cannot be started.
     pub(crate) fn start(loaded: Loaded, blocks: &[usize]) -> Result<Self, DecoderError> {
         let runner = Runner::new(loaded, blocks);
         let pools = runner.pools();
@@ -85,7 +86,7 @@ impl Running {
     pub(crate) fn submit(&self, plan: StepPlan) -> StepFuture {
         let promise = Promise::default();
         if let Some(jobs) = &self.jobs {
-            // The thread serves until the sender is dropped.
+            // The thread runs until the sender is dropped.
             let _ = jobs.send((plan, Arc::clone(&promise)));
         }
         StepFuture { promise }
@@ -96,14 +97,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was answered as an error of its step.
+            // A panic of the thread was already returned as an error of its step.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs the plans one after another. A step that fails for another reason than its plan ends the
-/// decoder; a panic makes it unusable.
+/// Runs the plans one by one. An invalid plan fails alone; any other failure ends the collectives,
+/// and a panic makes the decoder unusable.
 fn serve(
     mut runner: Runner,
     queue: &mpsc::Receiver<(StepPlan, Promise)>,

@@ -1,4 +1,4 @@
-//! How a rank is joined to the others: what the executor says, opened.
+//! Opens a rank's connections to other ranks, as configured by the executor.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ use crate::collectives::{After, Before, Joined};
 use crate::le_bytes::{copy_in, copy_out};
 use crate::peers::{Distant, Peers};
 
-/// Where a rank finds the others.
+/// Addresses of the other ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wiring {
-    /// The tensor-parallel group; null where the stage is one rank.
+    /// The tensor-parallel group; null if the stage has one rank.
     pub group: Option<GroupWiring>,
-    /// From the same rank of the stage before; null in the first stage.
+    /// From the same rank of the previous stage; null in the first stage.
     pub before: Option<Pipe>,
-    /// To the same rank of the stage after; null in the last stage.
+    /// To the same rank of the next stage; null in the last stage.
     pub after: Option<Pipe>,
-    /// Seconds that a wait for another rank may take.
+    /// Timeout of a wait for another rank, in seconds.
     pub patience_s: f64,
 }
 
-/// A group of ranks.
+/// A tensor-parallel group.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -38,23 +38,23 @@ pub enum GroupWiring {
         path: PathBuf,
         rank: usize,
         ranks: usize,
-        /// Numbers of a part at most.
+        /// Maximum numbers per part.
         capacity: usize,
     },
-    /// Streams, on several hosts; the other ranks call rank 0.
+    /// Streams between hosts; the other ranks connect to rank 0.
     Stream {
-        /// Where rank 0 listens.
+        /// Listening address of rank 0.
         address: SocketAddr,
         /// The shared key, 64 hexadecimal digits.
         key: String,
         rank: usize,
         ranks: usize,
-        /// Numbers of a part at most.
+        /// Maximum numbers per part.
         capacity: usize,
     },
 }
 
-/// A way between two stages.
+/// A connection between two stages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Pipe {
@@ -62,44 +62,43 @@ pub enum Pipe {
     Ring {
         /// The file.
         path: PathBuf,
-        /// Messages under way at most.
+        /// Maximum messages in flight.
         slots: usize,
-        /// Bytes of a message at most.
+        /// Maximum bytes per message.
         capacity: usize,
     },
-    /// A stream to another host; the stage after calls the stage before.
+    /// A stream between hosts; the next stage connects to the previous one.
     Stream {
-        /// Where the stage before listens.
+        /// Listening address of the previous stage.
         address: SocketAddr,
         /// The shared key, 64 hexadecimal digits.
         key: String,
-        /// Bytes of a message at most.
+        /// Maximum bytes per message.
         capacity: usize,
     },
-    /// The caller carries it: [`Carried`].
+    /// The caller transports the messages: [`Carried`].
     Carried,
 }
 
-/// The ends that a caller holds who carries the residual stream between stages: a step takes one
-/// message from `before` and leaves one in `after`.
+/// Channel ends for a caller that transports the residual stream between stages. A step consumes
+/// one message from `before` and produces one in `after`.
 #[derive(Default)]
 pub struct Carried {
-    /// For the stage's own `before`.
+    /// Input of the stage's own `before`.
     pub before: Option<Sender<Vec<f32>>>,
-    /// From the stage's own `after`.
+    /// Output of the stage's own `after`.
     pub after: Option<Receiver<Vec<f32>>>,
 }
 
-/// A rank's ends of everything, and those that its caller holds.
+/// Opens a rank's connections; also returns the channel ends for its caller.
 ///
 /// # Errors
-/// A file is missing or was made for another shape, a stream could not be opened, or its key is not
-/// one.
+/// A file is missing or has a different shape, a stream cannot be opened, or its key is invalid.
 pub fn join(wiring: &Wiring) -> Result<(Joined, Carried), CommError> {
     let patience = Duration::try_from_secs_f64(wiring.patience_s).unwrap_or(Duration::MAX);
     let group = |group: &GroupWiring| open_group(group, patience);
     let mut carried = Carried::default();
-    // The listening end first: the calling end waits for it.
+    // The listening end first, because the connecting end waits for it.
     let after = wiring
         .after
         .as_ref()
@@ -248,7 +247,7 @@ impl After for Writer {
     }
 }
 
-/// Calls when it first waits for something: by then the stage before has been told to compute.
+/// Connects at the first receive: by then the previous stage has its first plan.
 struct StreamBefore {
     address: SocketAddr,
     key: Key,
@@ -277,7 +276,7 @@ impl Before for StreamBefore {
     }
 }
 
-/// Accepts its caller when it first has something to send.
+/// Accepts the connection at the first send.
 struct StreamAfter {
     listener: StreamListener,
     stream: Option<Stream>,

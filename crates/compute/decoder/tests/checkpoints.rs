@@ -1,4 +1,4 @@
-//! Checkpoints that do not fit their spec, and rows stored in another order.
+//! Checkpoints that do not match their spec, and rows stored in a different order.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -59,7 +59,7 @@ fn every_wrong_shape_is_named_with_the_right_one() {
     let scratch = Scratch::new("shapes");
     for (i, good) in all.iter().enumerate() {
         let mut changed = all.clone();
-        // One row (or item) less, with bytes that fit: the file itself is sound.
+        // One row (or item) fewer, with matching bytes: the file itself is valid.
         changed[i].shape[0] -= 1;
         let bytes = changed[i].bytes.len() / good.shape[0] * changed[i].shape[0];
         changed[i].bytes.truncate(bytes);
@@ -84,7 +84,7 @@ fn a_tensor_with_values_that_are_not_finite_is_named() {
         let scratch = Scratch::new("not-finite");
         for i in 0..all.len() {
             let mut changed = all.clone();
-            // The last value; all ones is not a number in each of the types.
+            // The last value; all ones are NaN in every type.
             let size = all[i].bytes.len() / all[i].shape.iter().product::<usize>();
             let end = all[i].bytes.len();
             changed[i].bytes[end - size..].fill(0xff);
@@ -196,7 +196,7 @@ fn a_missing_shard_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A flipped byte in a header gives another model or an error, never a panic.
+    /// A flipped byte in a header gives a different model or an error, never a panic.
     #[test]
     fn damaged_headers_do_not_panic(
         at in 0usize..3000, value in any::<u8>(), gguf in any::<bool>(),
@@ -279,8 +279,8 @@ fn specs_that_cannot_be_are_named() {
     assert!(load_error(&plain, &weights, &path).contains("recipes of 2 layers for a decoder of 1"));
 }
 
-/// Layers that a spec can express and this decoder cannot compute, as Python's model room writes
-/// them (tests/model/test_spec.py): each is refused by its name.
+/// Layers that a spec can express and this decoder does not support, as Python's model package
+/// writes them (tests/model/test_spec.py). Each is refused by name.
 #[test]
 fn features_that_are_not_built_are_refused_by_name() {
     let (good, weights) = spec("llama");
@@ -297,8 +297,8 @@ fn features_that_are_not_built_are_refused_by_name() {
     }
 }
 
-/// Reorders the rows of each head so that the halves of a rotation pair become neighbours, as GGUF
-/// stores Llama's queries and keys.
+/// Reorders the rows of each head so that the items of a rotation pair become adjacent, as in GGUF
+/// files of Llama's queries and keys.
 fn interleave(tensor: &mut Stored, head_dim: usize) {
     let rows = tensor.shape[0];
     let size = tensor.bytes.len() / rows;
@@ -337,7 +337,7 @@ fn interleaved_rows_and_biases_give_the_same_model() {
     same_model("qwen2", &weights, scratch.path());
 }
 
-/// Changes every recipe of every layer, written as an object.
+/// Changes every recipe of every layer, expanded to an object.
 fn change(weights: &mut Value, mut to: impl FnMut(&str, &mut Value)) {
     for layer in weights["layers"].as_array_mut().unwrap() {
         for (role, recipe) in layer.as_object_mut().unwrap() {
@@ -349,7 +349,8 @@ fn change(weights: &mut Value, mut to: impl FnMut(&str, &mut Value)) {
     }
 }
 
-/// The tensors at `path`, read by `weights`, answer as the tiny checkpoint `name`, bit for bit.
+/// Asserts that the tensors at `path`, read by `weights`, give bit for bit the answers of the tiny
+/// checkpoint `name`.
 fn same_model(name: &str, weights: &Value, path: &Path) {
     let (spec, plain) = spec(name);
     let reference = reference(name);
@@ -393,7 +394,7 @@ fn transposed(tensor: &Stored) -> Stored {
     }
 }
 
-/// One tensor with the rows of all `parts`.
+/// One tensor with the rows of all `parts`, concatenated.
 fn stacked(parts: &[Stored]) -> Stored {
     let mut whole = parts[0].clone();
     whole.shape[0] *= parts.len();
@@ -401,8 +402,9 @@ fn stacked(parts: &[Stored]) -> Stored {
     whole
 }
 
-/// Every layout that a recipe can name gives the same model: both layers' tensors of a role in one,
-/// stacked like experts, or side by side as rows, as columns, or as columns that are rows.
+/// Every layout that a recipe can express gives the same model: the tensors of both layers
+/// concatenated, stacked like experts, or sliced as rows, as columns, or as columns of a transposed
+/// tensor.
 #[test]
 fn stacked_sliced_and_transposed_tensors_give_the_same_model() {
     let (_, plain) = spec("qwen3");

@@ -1,4 +1,4 @@
-//! Collectives of one rank, of ranks that share memory and of ranks that are joined by streams.
+//! Collectives of one rank, of ranks in shared memory, and of ranks over streams.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use penstock_collectives::Group;
 use penstock_decoder::{Alone, Collectives, GroupWiring, Joined, Wiring, join};
 use penstock_kernels::{Cpu, Isa, Mode};
 
-/// Bit patterns that are a NaN, an infinity or a denormal as f32 come through too.
+/// Tokens whose bits are a NaN, an infinity or a subnormal in f32 are transferred unchanged.
 const DRAWN: [u32; 6] = [7, 0, u32::MAX, 0x7f80_0001, 0x7f80_0000, 49_151];
 
 const RANKS: usize = 3;
@@ -56,7 +56,7 @@ fn on_groups<T: Send>(name: &str, work: impl Fn(usize, Joined) -> T + Sync) -> [
 #[test]
 fn tokens_of_the_first_rank_reach_its_whole_group() {
     on_groups("broadcast", |rank, mut ranks| {
-        // Longer than one exchange, none at all, and several in a row.
+        // Longer than one exchange, empty, and several in a row.
         for repeat in [1, 0, 3000, 2] {
             let want = DRAWN.repeat(repeat);
             let mut tokens = want.clone();
@@ -69,7 +69,7 @@ fn tokens_of_the_first_rank_reach_its_whole_group() {
     });
 }
 
-/// Numbers whose sum depends on the order of its terms.
+/// Numbers whose sum depends on the order of addition.
 fn term(rank: usize, i: usize) -> f32 {
     let large = [1e9, -1e9, 1.0 / 3.0, 3e8][(rank + i) % 4];
     large + (i % 11) as f32 * 0.37 + rank as f32

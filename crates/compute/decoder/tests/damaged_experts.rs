@@ -1,5 +1,5 @@
-//! Mixtures whose files are damaged: each error names file, tensor and byte, in both containers and
-//! in split files.
+//! Damaged mixtures of experts: each error names file, tensor and byte, in both containers and in
+//! split files.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 const STACK: &str = "blk.1.ffn_up_exps.weight";
 
-/// What loading says of the weights at `path`, with the spec and recipes of the fixture `name` for
-/// so many experts.
+/// The error of loading the weights at `path`, with the spec and recipes of the fixture `name` for
+/// `experts` experts.
 fn refusal(name: &str, experts: usize, path: &Path) -> String {
     let (mut spec, weights) = spec(name);
     spec["kinds"][0]["feed_forward"]["experts"] = json!(experts);
@@ -81,7 +81,7 @@ fn weights_that_are_no_numbers_are_found_to_the_byte() {
     }
 }
 
-/// What counts in the choice of experts, and in attention beside its keys.
+/// Non-finite router biases and attention sinks.
 #[test]
 fn biases_and_sinks_that_are_no_numbers_are_found_in_both_containers() {
     let scratch = Scratch::new("no-bias");
@@ -145,7 +145,7 @@ fn a_number_that_is_none_is_found_in_its_part() {
     names(&message, &part, STACK, damaged.start);
 }
 
-/// A file that ends within a stack: the row of the table that describes it is named.
+/// A file that ends within a stack: the error names the table row that describes the stack.
 #[test]
 fn a_stack_cut_short_is_named_in_both_containers_and_in_parts() {
     let (scratch, gguf) = (Scratch::new("cut-experts"), checkpoint("qwen3moe.gguf"));
@@ -187,13 +187,13 @@ fn a_stack_cut_short_is_named_in_both_containers_and_in_parts() {
     );
 }
 
-/// A table that gives a stack 2^31 experts, or none, with the bytes of eight.
+/// A table that declares 2^31 experts, or none, for a stack with the bytes of eight.
 #[test]
 fn stacks_of_absurd_counts_are_named() {
     let (scratch, gguf) = (Scratch::new("absurd-experts"), checkpoint("qwen3moe.gguf"));
     let good = std::fs::read(&gguf).unwrap();
     let entry = find(&good, &text(STACK));
-    // Length of the name, name, number of dimensions, and the outermost of three last.
+    // Length of the name, name, number of dimensions, then the outermost of three dimensions last.
     let count = entry + 8 + STACK.len() + 4 + 2 * 8;
     assert_eq!(good[count..count + 8], 8u64.to_le_bytes());
     for experts in [0u64, 1 << 31, u64::MAX] {

@@ -1,5 +1,5 @@
-//! Same prompt, same seed, same bits: whatever else is in the batch, however the prompt is cut,
-//! with any number of threads.
+//! The same prompt and seed give the same bits, for any batch, any chunks of the prompt, and any
+//! number of threads.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -50,7 +50,7 @@ fn requests(
     (0..count).map(&mut one).collect()
 }
 
-/// Floats compare by bits through their debug form only where they are not NaN; these never are.
+/// The debug form compares floats by bits if they are not NaN, and these never are.
 fn assert_same(got: &[Answer], want: &[Answer], what: &str) {
     for (i, (got, want)) in got.iter().zip(want).enumerate() {
         assert!(
@@ -62,8 +62,8 @@ fn assert_same(got: &[Answer], want: &[Answer], what: &str) {
     }
 }
 
-/// Requests whose prompts repeat one token, and one that does not: their rows go to a few experts,
-/// which one row of another request may share or not.
+/// Requests whose prompts repeat one token, and one that does not. Their rows concentrate on a few
+/// experts, which rows of other requests may or may not share.
 fn skewed_requests(rng: &mut Rng) -> Vec<Request> {
     let mut requests = requests(rng, 6, 256, 70, 12);
     for request in requests.iter_mut().skip(1) {
@@ -74,8 +74,8 @@ fn skewed_requests(rng: &mut Rng) -> Vec<Request> {
     requests
 }
 
-/// Each request gives bit for bit what it gives alone, with its prompt in one piece, in batches
-/// with prompts in chunks, for other numbers of threads and sizes of blocks.
+/// Each request gives bit for bit its answer when computed alone with an unchunked prompt: in
+/// batches, with chunked prompts, with other numbers of threads and other block sizes.
 fn answers_alike(family: &str, isa: Isa, (numerics, kv): (Numerics, KvType), requests: &[Request]) {
     let set = |threads, block_size| Options {
         numerics,
@@ -90,7 +90,7 @@ fn answers_alike(family: &str, isa: Isa, (numerics, kv): (Numerics, KvType), req
         .iter()
         .map(|r| run(&decoder, &single, std::slice::from_ref(r), || 1000).remove(0))
         .collect();
-    // Threads and blocks are the same code on every instruction set.
+    // Threads and blocks use the same code on every instruction set.
     let sizes: &[_] = match isa == Isa::detect() {
         true => &[(1, 16), (2, 48), (3, 16)],
         false => &[(2, 48)],
@@ -104,7 +104,7 @@ fn answers_alike(family: &str, isa: Isa, (numerics, kv): (Numerics, KvType), req
     }
 }
 
-/// Every family in every form on every instruction set.
+/// Every family in every numeric format on every instruction set.
 fn crossed(mut check: impl FnMut(&str, Isa, (Numerics, KvType))) {
     for isa in isas() {
         // The other container has the same weights.
@@ -166,7 +166,7 @@ fn another_seed_or_choice_gives_other_tokens() {
     assert_ne!(first, answer(1, 1));
 }
 
-/// Spec and weight recipes that the model room writes for SmolLM2-135M.
+/// Spec and weight recipes that the model package writes for SmolLM2-135M.
 fn smollm2() -> (Value, Value) {
     let norm = json!({"kind": "rms", "eps": 1e-5});
     let layer = json!({
@@ -203,8 +203,8 @@ fn load_smollm2(path: &Path, options: &Options) -> Decoder {
     allocated(decoder.unwrap(), BLOCKS)
 }
 
-/// 32 requests of up to 700 tokens side by side, prompts in chunks, against each alone with its
-/// prompt in one piece.
+/// 32 concurrent requests of up to 700 tokens with chunked prompts, compared with each request
+/// alone and unchunked.
 #[test]
 fn the_default_model_answers_32_requests_as_each_alone() {
     let Some(path) = default_model() else { return };
@@ -238,7 +238,8 @@ fn the_default_model_answers_32_requests_as_each_alone() {
         assert_same(&together, &alone, &format!("{best}, {threads} threads"));
     }
     if best == Isa::Avx512 {
-        // A short run on the twin: its bits differ in attention, its own promise is the same.
+        // A short run on the portable kernels: attention differs in the last bits, the guarantee is
+        // the same.
         let few = &requests[4..8];
         let set = set(Isa::Avx2, 2);
         let decoder = load_smollm2(&path, &set);

@@ -1,5 +1,5 @@
-//! Element types of GGUF files: experts stored as each type are the numbers that their blocks stand
-//! for, whole and cut between ranks.
+//! Element types of GGUF files: experts stored in each type equal the dequantised numbers of their
+//! blocks, whole and partitioned between ranks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -24,11 +24,11 @@ const HIDDEN: usize = 32;
 /// A whole block of the types with 256 numbers.
 const WIDTH: usize = 256;
 
-/// Where a block has 16-bit scales, and their size.
+/// Offsets of 16-bit scales in a block, with their magnitudes.
 type Scales = &'static [(usize, f32)];
 
-/// Types, where their blocks have 16-bit scales with a size that gives numbers under about 0.3, and
-/// the form in which a decoder keeps them.
+/// Types, the scales of their blocks with magnitudes that give numbers below about 0.3, and the
+/// decoder's format for them.
 const TYPES: [(DType, Scales, &str); 10] = [
     (DType::Q4_0, &[(0, 0.03)], "s4"),
     (DType::Q4_1, &[(0, 0.03), (2, -0.2)], "w4"),
@@ -36,7 +36,7 @@ const TYPES: [(DType, Scales, &str); 10] = [
     (DType::Q5_1, &[(0, 0.015), (2, -0.2)], "w8"),
     (DType::Q8_0, &[(0, 0.002)], "w8"),
     (DType::Iq4Nl, &[(0, 0.002)], "w8"),
-    // Its scale is a byte.
+    // The scale is a byte.
     (DType::Mxfp4, &[], "mx4"),
     (DType::Q4K, &[(0, 0.0006), (2, 0.004)], "w4"),
     (DType::Q5K, &[(0, 0.0003), (2, 0.004)], "w8"),
@@ -49,7 +49,7 @@ fn width_spec() -> (Value, Value) {
     (spec, weights)
 }
 
-/// Random blocks of a type, and the numbers that they stand for.
+/// Random blocks of a type, and their dequantised numbers.
 fn random(dtype: DType, scales: Scales, name: &str, shape: [usize; 3], seed: u64) -> [Stored; 2] {
     let (count, mut rng) = (shape.iter().product(), Rng(seed));
     let mut blocks = vec![0u8; dtype.bytes_for(count).unwrap()];
@@ -78,8 +78,8 @@ fn random(dtype: DType, scales: Scales, name: &str, shape: [usize; 3], seed: u64
     })
 }
 
-/// The fixture with experts of this type, as blocks and as numbers. Rows of the hidden size have no
-/// whole block of 256: of such types only the outputs of experts are.
+/// The fixture with experts of this type, as blocks and as numbers. Rows of the hidden size are
+/// shorter than a block of 256; for such types only the experts' output matrices change.
 fn written_twice(scratch: &Scratch, dtype: DType, scales: Scales) -> [PathBuf; 2] {
     let checkpoint = Checkpoint::open(&checkpoint(FAMILY)).unwrap();
     let names: Vec<&str> = checkpoint
@@ -131,7 +131,7 @@ fn load(path: &Path, set: &Options) -> Decoder {
     allocated(decoder.unwrap(), BLOCKS)
 }
 
-/// Mean difference of log-probabilities of the prompt.
+/// Mean difference of the prompt's log-probabilities.
 fn off(got: &Answer, truth: &Answer) -> f64 {
     let pairs = got.prompt.iter().zip(&truth.prompt);
     let off = pairs.map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
@@ -180,7 +180,7 @@ fn each_type_is_the_numbers_that_its_blocks_stand_for() {
     }
 }
 
-/// The scale of a row's last block is no number, or infinite.
+/// The scale of a row's last block is NaN or infinite.
 #[test]
 fn scales_that_are_no_numbers_are_found_to_the_row() {
     let (tensor, at) = ("blk.1.ffn_down_exps.weight", 5 * HIDDEN + 7);

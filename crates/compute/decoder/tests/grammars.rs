@@ -1,4 +1,4 @@
-//! Sequences with a grammar: every output matches it, and is the same however it is computed.
+//! Sequences with a grammar: every output matches it and does not depend on how it is computed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use penstock_wire::{
 use proptest::prelude::*;
 use regex_automata::meta::Regex;
 
-/// A byte that none of the patterns has.
+/// A byte that occurs in none of the patterns.
 const END: u32 = 2;
 const PATTERNS: &[&str] = &[
     "[0-9]{3}-[a-f]{2,9}",
@@ -23,7 +23,7 @@ const PATTERNS: &[&str] = &[
     "\\{\"a\": (null|[1-9][0-9]*)\\}",
 ];
 
-/// The tiny model with a vocabulary of bytes.
+/// The tiny model with a byte vocabulary.
 fn model() -> PathBuf {
     let directory = std::env::temp_dir().join(format!("penstock-grammars-{}", std::process::id()));
     if !directory.join("tokenizer.json").exists() {
@@ -77,20 +77,20 @@ fn run(decoder: &Decoder, plan: StepPlan) -> Vec<i32> {
     }
 }
 
-/// How an output is computed.
+/// Variation of the computation of an output.
 #[derive(Clone, Debug, Default)]
 struct Way {
-    /// Tokens of the prompt in the first plan; 0 is all.
+    /// Prompt tokens in the first plan; 0 = all.
     chunk: usize,
-    /// Plans name the token before as `LAST_SAMPLED`.
+    /// Plans refer to the previous token as `LAST_SAMPLED`.
     ahead: bool,
-    /// Registered again after every so many tokens, as after a preemption.
+    /// Register again after this number of tokens, as after a preemption.
     preempted: usize,
-    /// Drafts of each plan: those that follow in this output, or wrong ones.
+    /// Drafts of each plan (count, correct or wrong).
     drafts: Vec<(usize, bool)>,
 }
 
-/// The output after `prompt`, up to its end token, at most `most` tokens.
+/// The output after `prompt`, up to its end token and at most `most` tokens.
 fn generate(
     decoder: &Decoder,
     prompt: &[i32],
@@ -168,7 +168,7 @@ fn generate(
             (computed, blocks) = (0, 0);
         }
     }
-    // What right drafts add after the end is not sent.
+    // Tokens that correct drafts add after the end are not sent.
     let mut output = tokens.split_off(prompt.len());
     let end = output.iter().position(|&token| token == END as i32);
     output.truncate(end.map_or(most, |end| end + 1));
@@ -236,13 +236,13 @@ fn other_rules_yield_to_the_grammar() {
         suppressed: vec![END],
         ..SamplingParams::GREEDY
     };
-    // min_tokens forbids the end where nothing else can follow.
+    // min_tokens forbids the end token where the grammar allows nothing else.
     let waits = SamplingParams {
         suppressed_until: 30,
         ..rules.clone()
     };
     assert_eq!(output(waits, "ab"), b"ab\x02");
-    // No token is allowed by both.
+    // No token satisfies both rules.
     let allowed = SamplingParams {
         allowed: vec![u32::from(b'z')],
         ..rules.clone()
@@ -285,12 +285,12 @@ fn a_grammar_that_cannot_be_followed_ends_its_sequence_alone() {
             ..StepPlan::default()
         }
     };
-    // The front door would have refused the first.
+    // The front door would have refused the first grammar.
     assert_eq!(drawn(&decoder, &plan(0, "(a")), [NO_TOKEN]);
     assert_eq!(drawn(&decoder, &plan(1, "a")), [i32::from(b'a')]);
 }
 
-/// The tokens of a plan, submitted until the masks are there.
+/// The tokens of a plan, resubmitted until the masks are ready.
 fn drawn(decoder: &Decoder, plan: &StepPlan) -> Vec<i32> {
     let tokens = (0..).map(|_| run(decoder, plan.clone()));
     tokens
@@ -299,7 +299,7 @@ fn drawn(decoder: &Decoder, plan: &StepPlan) -> Vec<i32> {
         .unwrap()
 }
 
-/// A plan of two sequences, the second with a grammar, that compute a token each.
+/// A plan of two sequences, the second with a grammar, with one token each.
 fn pair(start: i32, tokens: [i32; 2]) -> StepPlan {
     StepPlan {
         step: 1,
@@ -316,7 +316,7 @@ fn pair(start: i32, tokens: [i32; 2]) -> StepPlan {
 
 #[test]
 fn rows_without_a_grammar_do_not_wait_for_one_that_compiles() {
-    // The ranks' tokenizer is a pipe, so no grammar compiles until it is written.
+    // The ranks' tokenizer is a FIFO, so no grammar compiles until the test writes to it.
     let directory = model().with_extension("slow");
     std::fs::create_dir_all(&directory).unwrap();
     let pipe = directory.join("tokenizer.json");
@@ -347,7 +347,7 @@ fn rows_without_a_grammar_do_not_wait_for_one_that_compiles() {
     for at in 0..9 {
         let tokens = match at {
             0 => run(&decoder, first()),
-            // Made ahead, or from tokens that are known.
+            // With plan-ahead, or with known tokens.
             1..5 => run(&decoder, pair(at, [LAST_SAMPLED; 2])),
             _ => {
                 let mut alone = pair(at, [plain[at as usize], 0]);

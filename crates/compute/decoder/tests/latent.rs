@@ -1,4 +1,4 @@
-//! Latent attention and matrices of 8-bit floats: what its recipes may be, and what is refused.
+//! Latent attention and matrices of 8-bit floats: valid recipes and refusals.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,7 +32,7 @@ fn answer(decoder: &impl Compute, options: &Options, prompt: &[i32]) -> Answer {
     run(decoder, options, &[request], || 40).remove(0)
 }
 
-/// What a byte of OCP's E4M3 stands for.
+/// Value of a byte of OCP's E4M3.
 fn e4m3(byte: u8) -> f32 {
     let (sign, exponent, mantissa) = (byte >> 7, i32::from(byte >> 3 & 15), byte & 7);
     let size = match exponent {
@@ -42,7 +42,7 @@ fn e4m3(byte: u8) -> f32 {
     if sign == 0 { size } else { -size }
 }
 
-/// A matrix of random codes under 0.25 with scales about 1, as codes with scales and as numbers.
+/// A matrix of random codes below 0.25 with scales of about 1, as codes with scales and as numbers.
 fn blocked(name: &str, shape: [usize; 2], seed: u64) -> [Stored; 3] {
     let ([rows, columns], mut rng) = (shape, Rng(seed));
     let per_row = columns.div_ceil(128);
@@ -75,8 +75,8 @@ fn blocked(name: &str, shape: [usize; 2], seed: u64) -> [Stored; 3] {
     ]
 }
 
-/// deepseek3 with dense layers of 200 columns, and the matrices that its family has as 8-bit
-/// floats: spec, recipes, tensors with codes and with numbers.
+/// deepseek3 with dense layers of 200 columns and its usual matrices in 8-bit floats: spec,
+/// recipes, tensors with codes and tensors with numbers.
 fn eight_bits() -> (Value, Value, [Vec<Stored>; 2]) {
     let (mut spec, mut weights) = spec("deepseek3");
     spec["kinds"][0]["feed_forward"]["intermediate"] = json!(200);
@@ -166,7 +166,7 @@ fn scales_that_do_not_fit_are_named() {
     assert!(message.to_string().contains("8-bit floats"), "{message}");
 }
 
-/// Keys and values of the latent by one matrix, and by a stack for each.
+/// Keys and values projected from the latent by one matrix, and by a stack for each.
 #[test]
 fn what_is_made_of_the_latent_may_be_split() {
     let (spec, mut weights) = spec("deepseek2");

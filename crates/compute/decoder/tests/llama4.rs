@@ -1,6 +1,6 @@
-//! Llama 4 with experts, chunks and a temperature that act within the prompt. The fixture has those
-//! of the published models, because GGUF has no keys for others: these change its spec, and the
-//! reference is what transformers computes for the same weights with the same change.
+//! Llama 4 with experts, chunks and a query temperature that take effect within the prompt. The
+//! fixture has the published values, because GGUF has no keys for others. These tests change its
+//! spec and compare with transformers on the same weights and the same change.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ fn acting_reference() -> Reference {
     reference("llama4moe/chunked")
 }
 
-/// Spec with what acts, and recipes.
+/// Recipes, and the spec in which chunks and temperature take effect.
 fn acting(container: &str) -> (Value, Value) {
     let (mut spec, weights) = spec(container);
     for kind in spec["kinds"].as_array_mut().unwrap() {
@@ -63,7 +63,7 @@ fn chunks_and_temperature_are_those_of_transformers() {
     }
 }
 
-/// Each of the two matters: without it the logits are others.
+/// Chunks and temperature each change the logits.
 #[test]
 fn chunks_and_temperature_act_within_the_prompt() {
     let (set, reference) = (options(Isa::detect()), acting_reference());
@@ -79,7 +79,7 @@ fn chunks_and_temperature_act_within_the_prompt() {
     }
 }
 
-/// Prompts of several chunks that begin anywhere, and some whose rows choose the same expert.
+/// Prompts of several chunks at any offset, some with rows that choose the same expert.
 fn requests() -> Vec<Request> {
     let mut rng = Rng(5);
     let mut request = |i: usize| {

@@ -1,5 +1,5 @@
-//! Mixtures of experts: the two containers, ranks with whole experts, and checkpoints that do not
-//! fit.
+//! Mixtures of experts: both containers, ranks with whole experts, and checkpoints that do not
+//! match.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -47,7 +47,7 @@ fn both_containers_hold_the_same_model_bit_for_bit() {
     }
 }
 
-/// Requests whose tokens repeat, so that their routing is skewed, and of mixed lengths.
+/// Requests of mixed lengths with repeated tokens, so that their routing is skewed.
 fn requests() -> Vec<Request> {
     let request = |i: usize| Request {
         prompt: (0..5 + 9 * i)
@@ -60,8 +60,8 @@ fn requests() -> Vec<Request> {
     (0..8).map(request).collect()
 }
 
-/// Experts whole on each rank give the logits of transformers, and in every form a batch is each
-/// request alone.
+/// Ranks with whole experts give the logits of transformers, and in every numeric format a batch
+/// equals its requests alone.
 #[test]
 fn ranks_may_have_whole_experts() {
     for family in MIXTURES {
@@ -78,7 +78,7 @@ fn ranks_may_have_whole_experts() {
                 let off = (got.logprob - whole.logprob).abs();
                 assert!(off < 1e-3, "{family} tp={tp} pp={pp}: off by {off}");
             }
-            // More cuts are the same code on every instruction set.
+            // Further partitions use the same code on every instruction set.
             for isa in isas()
                 .into_iter()
                 .filter(|&isa| pp == 1 || isa == exact.isa)
@@ -105,7 +105,7 @@ fn batches_are_each_alone(family: &str, set: &Options, cuts: &Cuts) {
     assert!(same, "{family} {numerics:?} on {isa} {cuts:?}");
 }
 
-/// Routing is skewed where tests repeat a token: its rows choose fewer experts than others do.
+/// Rows of a repeated token choose fewer experts than rows of distinct tokens.
 #[test]
 fn rows_of_one_token_choose_fewer_experts() {
     let set = options(Isa::detect());
@@ -128,7 +128,7 @@ fn rows_of_one_token_choose_fewer_experts() {
     }
 }
 
-/// Each row chooses 3 of the 8 experts of a layer; rows of one step read an expert once.
+/// Each row chooses 3 of a layer's 8 experts; rows of one step read a shared expert once.
 #[test]
 fn experts_that_rows_share_are_read_once() {
     let set = options(Isa::detect());
@@ -240,7 +240,7 @@ fn routers_and_experts_that_are_no_numbers_are_named() {
     }
 }
 
-/// A stack of fewer experts than the spec has, and one of shorter rows.
+/// A stack with fewer experts than the spec, and one with shorter rows.
 #[test]
 fn stacks_that_do_not_fit_are_named_with_their_shape() {
     let (mut spec, weights) = spec("qwen3moe.gguf");
@@ -250,8 +250,8 @@ fn stacks_that_do_not_fit_are_named_with_their_shape() {
     assert!(message.contains("[8, 40, 32]"), "{message}");
 }
 
-/// Experts of a safetensors checkpoint may be stacked too, whole or with gate and up in one tensor,
-/// as [inputs, outputs], their rows in turn.
+/// Experts of a safetensors checkpoint may also be stacked, separately or with gate and up in one
+/// tensor, as [inputs, outputs], with interleaved rows.
 #[test]
 fn stacked_fused_and_interleaved_experts_are_the_same_model() {
     let (spec, mut weights) = spec("qwen3moe");
@@ -316,8 +316,7 @@ fn stacked_fused_and_interleaved_experts_are_the_same_model() {
     assert!(answer(&fused, &set, &reference) == same);
 }
 
-/// Random codes of MXFP4 with scales about 1/16, as gpt-oss has them, and the numbers they stand
-/// for as f32.
+/// Random MXFP4 codes with scales of about 1/16, as in gpt-oss, and their values in f32.
 fn microscaled(name: &str, shape: [usize; 3], seed: u64) -> [Stored; 3] {
     const TWICE: [f32; 16] = [
         0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0,
@@ -355,7 +354,7 @@ fn microscaled(name: &str, shape: [usize; 3], seed: u64) -> [Stored; 3] {
     ]
 }
 
-/// qwen3moe with stacked experts of 64 columns: their recipes, and tensors for codes and numbers.
+/// qwen3moe with stacked experts of 64 columns: recipes, and tensors as codes and as numbers.
 fn microscaled_model() -> (Value, [Value; 2], Vec<Stored>) {
     let (mut spec, weights) = spec("qwen3moe");
     spec["kinds"][0]["feed_forward"]["expert"]["intermediate"] = json!(64);
@@ -403,7 +402,7 @@ fn codes_beside_their_scales_are_the_numbers_they_stand_for() {
     let exact = options(Isa::detect());
     let truth = load(&both[1], &exact);
     assert!(load(&both[0], &exact) == truth, "in f32");
-    // As they are stored: the codes are exact, activations have 8 bits.
+    // As stored: the codes are exact, activations have 8 bits.
     let floats = WeightFormat::F32;
     for isa in common::isas() {
         let set = Options {

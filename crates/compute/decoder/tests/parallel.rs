@@ -1,5 +1,5 @@
-//! A decoder cut between ranks, by tensors and by layers, evenly or not, computes what a whole one
-//! computes.
+//! A decoder partitioned over ranks, by tensors and by layers, evenly or not, computes the results
+//! of the whole decoder.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -31,8 +31,7 @@ fn answer(ranks: &impl Compute, set: &Options, reference: &Reference, chunk: usi
     run(ranks, set, &[request], || chunk).remove(0)
 }
 
-/// Largest difference of log-probabilities over all positions and tokens, to logits computed
-/// elsewhere.
+/// Largest difference of log-probabilities from reference logits, over all positions and tokens.
 fn distance(answer: &Answer, reference: &Reference) -> f64 {
     let mut worst = 0.0f64;
     assert_eq!(answer.prompt.len(), reference.logits.len());
@@ -126,8 +125,8 @@ fn requests(rng: &mut Rng, count: usize) -> Vec<Request> {
     (0..count).map(|_| request()).collect()
 }
 
-/// Quantised weights too: cuts through groups of 32 (the inner width of `llama` is one group) share
-/// their scale.
+/// Quantised weights too: partitions within groups of 32 (the inner width of `llama` is one group)
+/// share the group's scale.
 #[test]
 fn a_batch_on_a_grid_is_each_request_alone_bit_for_bit() {
     for (family, (numerics, kv)) in ["mistral", "qwen2", "llama3", "qwen3", "llama"]
@@ -162,8 +161,8 @@ fn drift(a: &[Answer], b: &[Answer]) -> f64 {
     off.iter().sum::<f64>() / off.len() as f64
 }
 
-/// A group of 32 that a cut goes through is on both sides, each with a scale of its own for its
-/// activations: other roundings, not worse ones.
+/// A group of 32 across a partition boundary is on both ranks, each with its own activation scale.
+/// The rounding differs but is not worse.
 #[test]
 fn cuts_through_quantised_groups_are_no_further_from_exact_weights() {
     let exact = options(Isa::detect());
@@ -191,7 +190,7 @@ fn cuts_through_quantised_groups_are_no_further_from_exact_weights() {
     }
 }
 
-/// Ascending cuts of `0..whole` into `parts`, none empty.
+/// Ascending cuts of `0..whole` into `parts` non-empty parts.
 fn cuts(whole: usize, parts: usize) -> impl Strategy<Value = Vec<usize>> {
     let inner = proptest::sample::subsequence((1..whole).collect::<Vec<_>>(), parts - 1);
     inner.prop_map(move |inner| [vec![0], inner, vec![whole]].concat())
@@ -258,8 +257,8 @@ fn plan(tokens: &[i32]) -> StepPlan {
     }
 }
 
-/// A plan that is wrong is an error on every rank and harms nothing; a rank that leaves ends the
-/// waits of the others.
+/// An invalid plan is an error on every rank and has no effect; a rank that exits ends the waits of
+/// the others.
 #[test]
 fn no_rank_waits_for_one_that_cannot_go_on() {
     let set = options(Isa::detect());
@@ -274,7 +273,7 @@ fn no_rank_waits_for_one_that_cannot_go_on() {
         answer(&ranks, &set, &reference, 50).tokens,
         reference.greedy
     );
-    // Rank 3 is gone: its watcher ends the waits of the others.
+    // Rank 3 is lost: its supervisor ends the waits of the others.
     drop(ranks.decoders.pop());
     let tickets: Vec<_> = ranks
         .decoders

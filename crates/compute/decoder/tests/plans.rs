@@ -1,4 +1,4 @@
-//! Plans that break the contract are refused by name, and the decoder lives on.
+//! Plans that violate the contract are refused by name, and the decoder remains usable.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -64,7 +64,7 @@ fn accepted(plan: StepPlan) -> StepResult {
     step(&DECODER, plan).unwrap()
 }
 
-/// Changes the plan and names what the refusal must say.
+/// A change to the plan, and the text that the refusal must contain.
 type Case = (&'static str, fn(&mut StepPlan));
 
 #[test]
@@ -167,8 +167,8 @@ fn a_slot_must_be_registered_before_it_is_used() {
     step(&decoder, unregistered).unwrap();
 }
 
-/// Slots of a failed plan, scheduled or registered, are unusable until registered again; others are
-/// not touched.
+/// Slots of a failed plan, scheduled or registered, are unusable until they are registered again;
+/// other slots are unaffected.
 #[test]
 fn a_failed_plan_poisons_its_slots() {
     let decoder = load();
@@ -205,7 +205,7 @@ fn a_failed_plan_poisons_its_slots() {
     }
 }
 
-/// Nothing is computed without blocks, and blocks are made once.
+/// Steps need blocks, and blocks can be allocated only once.
 #[test]
 fn steps_need_blocks() {
     let decoder = load_only("mistral", &limits());
@@ -225,7 +225,7 @@ fn steps_need_blocks() {
     assert_eq!((spec.block_size, pool.blocks()), (16, BLOCKS as usize));
 }
 
-/// Lengths of zero and below, with the token count made to fit.
+/// Lengths of zero and less, with a matching token count.
 #[test]
 fn lengths_are_at_least_one() {
     for (first, second) in [(0, 25), (-5, 30), (26, -1), (i32::MIN, i32::MAX)] {
@@ -239,7 +239,7 @@ fn lengths_are_at_least_one() {
 #[test]
 fn blocks_may_be_shared_by_readers() {
     accepted(plan());
-    // Both sequences go on after a common first block.
+    // Both sequences continue after a common first block.
     let shared = StepPlan {
         starts: vec![16, 16],
         lengths: vec![1, 1],
@@ -252,7 +252,8 @@ fn blocks_may_be_shared_by_readers() {
     assert_eq!(output.tokens[0], output.tokens[1]);
 }
 
-/// What a transfer has is refused by name, and only while it has it; what a step has is not lent.
+/// A block in a transfer is refused by name, only during the transfer; a block in a step cannot be
+/// lent.
 #[test]
 fn a_lent_block_is_in_no_plan() {
     let decoder = load();
@@ -273,8 +274,8 @@ fn a_lent_block_is_in_no_plan() {
     assert_eq!(step(&decoder, plan()).unwrap(), expected);
 }
 
-/// Readers of a block do not disturb steps that read it, nor do transfers of blocks after the
-/// step's tokens.
+/// Readers of a block do not interfere with steps that read it, nor do transfers of blocks after
+/// the step's tokens.
 #[test]
 fn a_step_shares_what_it_reads() {
     let decoder = load();
@@ -301,7 +302,7 @@ fn the_ends_of_the_ranges_are_accepted() {
         added_offsets: vec![0, 8, 9],
         ..plan()
     };
-    // Positions 108..128 write blocks 6 and 7 only.
+    // Positions 108..128 write only blocks 6 and 7.
     accepted(last);
     for (temperature, top_p, top_k) in [
         (f32::MAX, 0.5, 0),
@@ -342,7 +343,7 @@ fn the_ends_of_the_ranges_are_accepted() {
     assert!(rows.iter().all(|row| row.alternatives.len() == 256));
 }
 
-/// Numbers at and around every limit.
+/// Numbers at and near every limit.
 fn number() -> impl Strategy<Value = i32> {
     prop_oneof![
         -2i32..6,
@@ -358,7 +359,7 @@ fn column(length: impl Into<proptest::collection::SizeRange>) -> impl Strategy<V
     proptest::collection::vec(number(), length)
 }
 
-/// A good plan with some numbers replaced, so that most rules hold and one or two do not.
+/// A valid plan with some numbers replaced, so that it violates only one or two rules.
 fn nearly_good() -> impl Strategy<Value = StepPlan> {
     let edit = (0usize..9, any::<proptest::sample::Index>(), number());
     proptest::collection::vec(edit, 0..4).prop_map(|edits| {
@@ -424,8 +425,8 @@ fn nonsense() -> impl Strategy<Value = StepPlan> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Whatever a plan holds, the step ends in a result or a refusal; a panic of the forward pass
-    /// would be `Failed`.
+    /// For any plan, the step ends in a result or a refusal; a panic of the forward pass would be
+    /// `Failed`.
     #[test]
     fn no_plan_breaks_the_decoder(plan in prop_oneof![3 => nearly_good(), 1 => nonsense()]) {
         let sequences = plan.slots.len();

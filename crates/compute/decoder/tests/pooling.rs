@@ -1,5 +1,5 @@
-//! Vectors of pooled sequences: the hidden states of transformers, whose output head makes its
-//! logits of them, whatever computes beside them and however the prompt is cut.
+//! Vectors of pooled sequences: they are the hidden states of transformers (the output head maps
+//! them to its logits), for any batch and any chunks of the prompt.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -94,7 +94,7 @@ fn head(family: &str) -> Vec<f32> {
     numbers
 }
 
-/// Asserts that the head makes `logits` of the vector.
+/// Asserts that the head maps the vector to `logits`.
 fn check(what: &str, head: &[f32], vector: &[f32], logits: &[f64], largest: f64) {
     assert_eq!(head.len(), vector.len() * logits.len(), "{what}");
     for (row, want) in head.chunks_exact(vector.len()).zip(logits) {
@@ -107,7 +107,7 @@ fn check(what: &str, head: &[f32], vector: &[f32], logits: &[f64], largest: f64)
     }
 }
 
-/// The reference's logits as the head makes them: before they are capped.
+/// The reference's logits before the cap, as the head computes them.
 fn logits(reference: &Reference, cap: Option<f32>) -> Vec<Vec<f64>> {
     let uncapped = |&logit: &f32| match cap.map(f64::from) {
         Some(cap) => cap * (f64::from(logit) / cap).atanh(),
@@ -190,7 +190,7 @@ fn a_vector_has_the_same_bits_alone_and_beside_others_in_any_chunks() {
     }
 }
 
-/// The rows of the output head as a classification head: logits of those tokens.
+/// Rows of the output head used as a classification head give the logits of their tokens.
 #[test]
 fn a_classification_head_gives_a_number_for_each_label() {
     let (mut written, mut weights) = spec("qwen3");

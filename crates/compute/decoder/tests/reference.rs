@@ -1,4 +1,4 @@
-//! Tiny checkpoints of every family against the logits that transformers computes for them in f32.
+//! Tiny checkpoints of every family compared with the f32 logits of transformers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -35,7 +35,7 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
 fn targets_and_ranks_belong_to_the_prompt() {
     let (options, reference) = (options(Isa::detect()), reference("llama"));
     let got = answer(&load("llama", &options), &options, &reference, || 10);
-    // The last row is of the token after the prompt.
+    // The last row is for the token after the prompt.
     assert_eq!(got.prompt.len(), reference.tokens.len());
     let next = reference.tokens[1..].iter().chain(&[0]);
     for (i, (row, &token)) in got.prompt.iter().zip(next).enumerate() {
@@ -70,7 +70,7 @@ fn targets_and_ranks_belong_to_the_prompt() {
     );
 }
 
-/// The weights of the two containers are the same numbers, so all answers are the same bits.
+/// The weights of both containers are the same numbers, so all answers are bit for bit equal.
 #[test]
 fn the_other_container_has_the_same_bits() {
     for isa in isas() {
@@ -79,14 +79,14 @@ fn the_other_container_has_the_same_bits() {
             let reference = reference(file);
             let [one, other] = [file.trim_end_matches(".gguf"), file]
                 .map(|name| answer(&load(name, &options), &options, &reference, || 50));
-            // Rope factors of Llama 3 are rounded in GGUF.
+            // Llama 3's rope factors are rounded in GGUF.
             assert!(one == other || *file == "llama3.gguf", "{file} on {isa}");
         }
     }
 }
 
-/// Mean Kullback-Leibler divergence from the reference, and the share of positions where the most
-/// likely token is the same.
+/// Mean Kullback-Leibler divergence from the reference, and the fraction of positions with the same
+/// most likely token.
 fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
     let (mut divergence, mut same) = (0.0, 0);
     for (row, logits) in rows(answer).zip(&reference.logits) {
@@ -105,8 +105,8 @@ fn closeness(answer: &Answer, reference: &Reference) -> (f64, f64) {
     (divergence / positions, same as f64 / positions)
 }
 
-/// Random weights are far harder to round than trained ones; the bounds are some twice of what is
-/// measured.
+/// Random weights suffer more from rounding than trained ones; the bounds are about twice the
+/// measured values.
 #[test]
 fn rounded_weights_stay_near_the_reference() {
     for isa in isas() {
@@ -140,7 +140,7 @@ fn rounded_weights_stay_near_the_reference() {
     }
 }
 
-/// Mean divergence at most and top-1 agreement at least, in the order of `NUMERICS`.
+/// Maximum mean divergence and minimum top-1 agreement, in the order of `NUMERICS`.
 const BOUNDS: [(f64, f64); 5] = [
     (1.5e-7, 1.0),
     (5e-4, 0.95),
@@ -149,8 +149,8 @@ const BOUNDS: [(f64, f64); 5] = [
     (1.2, 0.3),
 ];
 
-/// A factor of the divergence, and how much less of the positions agree: 29% of tiny Phi-3 in 4
-/// bits. What is rounded of a latent is in the keys and values of all heads.
+/// Factor of the divergence bound, and reduction of the agreement bound: tiny Phi-3 agrees in 29%
+/// of positions with 4 bits. Rounding of a latent affects the keys and values of all heads.
 fn exception(family: &str, numerics: Numerics) -> (f64, f64) {
     match (family.trim_end_matches(".gguf"), numerics) {
         ("phi3", Numerics::Int4) => (1.0, 0.01),

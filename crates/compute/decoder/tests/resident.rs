@@ -1,5 +1,5 @@
-//! Memory while a checkpoint is loaded: its pages and the packed weights are never both resident.
-//! The only test of its process, because the peak is the process's.
+//! Peak memory of a load: the checkpoint's pages and the packed weights are never resident at the
+//! same time. The only test in its process, because the peak is per process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ const WIDTH: usize = 384;
 /// Bytes of the experts of a layer, as bf16.
 const LAYER: usize = 3 * EXPERTS * HIDDEN * WIDTH * 2;
 
-/// `qwen3moe` with wide experts in stacks, and as many tensors as that needs.
+/// `qwen3moe` with wide stacked experts, and the tensors that it needs.
 fn wide_model() -> (Value, Value, Vec<Stored>) {
     let (mut spec, recipes) = spec("qwen3moe");
     spec["hidden"] = json!(HIDDEN);
@@ -33,7 +33,7 @@ fn wide_model() -> (Value, Value, Vec<Stored>) {
     let mut stored = Vec::new();
     let mut tensor = |name: &str, shape: &[usize]| {
         let count: usize = shape.iter().product();
-        // Numbers under 0.01 of both signs.
+        // Numbers below 0.01, of both signs.
         let values = (0..count).map(|_| (0x3b00 | rng.below(0x20) | rng.below(2) << 15) as u16);
         stored.push(Stored {
             name: name.to_owned(),
@@ -68,7 +68,7 @@ fn wide_model() -> (Value, Value, Vec<Stored>) {
     (spec, weights, stored)
 }
 
-/// A number of kB of /proc/self/status, in bytes.
+/// A field of /proc/self/status in kB, converted to bytes.
 fn status(key: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find(|line| line.starts_with(key)).unwrap();
@@ -94,7 +94,7 @@ fn a_checkpoint_is_never_twice_in_memory() {
         kv: KvType::Bf16,
         ..options(Isa::detect())
     };
-    // The peak begins anew (proc(5)).
+    // Resets the peak (proc(5)).
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS:");
     let (spec, weights) = (spec.to_string(), weights.to_string());

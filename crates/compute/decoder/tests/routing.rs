@@ -1,4 +1,4 @@
-//! Choice of experts, index by index, as the routers of transformers choose them
+//! Choice of experts, index by index, compared with the routers of transformers
 //! (tests/fixtures/make_routing.py).
 #![allow(clippy::unwrap_used)]
 
@@ -88,7 +88,7 @@ fn equal_choices_go_to_the_lower_index() {
     assert_eq!(experts(&chosen), [1, 3, 0]);
 }
 
-/// Probabilities that are zero in f32 still order the experts.
+/// Probabilities that underflow to zero in f32 still order the experts.
 #[test]
 fn scores_too_small_for_a_softmax_are_ordered_by_their_logits() {
     let chosen = choose(&plain(4, 3), &[500.0, -3.0, -2.0, -1.0]);
@@ -107,12 +107,12 @@ fn groups_by_their_maximum_leave_out_the_others() {
         groups: Some(groups),
         ..plain(6, 2)
     };
-    // The second best expert is in a group that is not kept.
+    // The second-best expert is in a group that is not eligible.
     let chosen = choose(&routing, &[0.0, 5.0, 4.0, 3.0, 1.0, 2.0]);
     assert_eq!(experts(&chosen), [1, 0]);
 }
 
-/// A hidden state that overflowed chooses some experts, and its result is no number.
+/// An overflowed hidden state chooses some experts, and its result is NaN.
 #[test]
 fn logits_that_are_no_numbers_choose_experts_without_a_panic() {
     for score in [Score::Softmax, Score::Sigmoid, Score::Logit] {

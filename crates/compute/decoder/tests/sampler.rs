@@ -1,5 +1,5 @@
-//! Changes of the logits against a slow and plain model of them: the decoder's own unchanged
-//! log-probabilities of all tokens, changed here in f64, then the largest taken.
+//! Logit processors compared with a simple reference: the decoder's unmodified log-probabilities of
+//! all tokens, processed here in f64, then the largest taken.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +61,7 @@ fn continued(
     tokens.split_off(prompt.len())
 }
 
-/// Log-probabilities of every token after `tokens`, one plan for each token: a score needs no
+/// Log-probabilities of every token after `tokens`, one plan per token; scoring does not use the
 /// sampler.
 fn logprobs(decoder: &Decoder, tokens: &[i32]) -> Vec<f64> {
     let score = |target: i32| {
@@ -90,8 +90,8 @@ fn logprobs(decoder: &Decoder, tokens: &[i32]) -> Vec<f64> {
     (0..VOCAB as i32).map(score).collect()
 }
 
-/// The changes as docs/wire.md has them, over log-probabilities. The repetition penalty depends on
-/// the sign of the logits, which these do not have, so it is tested apart.
+/// The processors as specified in docs/wire.md, over log-probabilities. The repetition penalty
+/// depends on the sign of logits, which is lost in log-probabilities, so it has its own test.
 fn expected(scores: &[f64], rules: &SamplingParams, prompt: &[i32], output: &[i32]) -> i32 {
     let position = (prompt.len() + output.len()) as u32;
     let value = |token: usize| {

@@ -1,4 +1,4 @@
-//! GGUF files in parts: the decoder makes of them what it makes of the whole.
+//! Split GGUF files give the same model as the whole file.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Drafts, tokens that only the decoder knows, changes of block tables and blocks given back behind
-//! a window: none of them changes a bit of any answer.
+//! Drafts, tokens known only to the decoder, updates of block tables, and blocks freed behind a
+//! window do not change a bit of any answer.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -101,7 +101,7 @@ fn every_family_answers_as_in_plain_steps() {
     }
 }
 
-/// Traffic of many seeds on a model with two KV groups, one of which has a window.
+/// Traffic with many seeds on a model with two KV groups, one of which has a window.
 #[test]
 fn changes_of_tables_are_whole_tables() {
     let options = options(Isa::detect());

@@ -1,5 +1,5 @@
-//! Sliding windows and chunks: blocks that no later token sees are given back and used again, and
-//! answers keep their bits.
+//! Sliding windows and chunks: blocks that no later token attends to are freed and reused, and
+//! answers stay bit for bit equal.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,11 +17,11 @@ use penstock_wire::{StepPlan, StepResult};
 
 const CHUNK: usize = 40;
 
-/// A sequence whose windowed groups hold only the blocks that its next token sees.
+/// A sequence whose windowed groups hold only the blocks that its next token attends to.
 struct Windowed {
     tokens: Vec<i32>,
     computed: usize,
-    /// For each group what a token sees, and the block table; -1 is given back.
+    /// For each group, the attention mask and the block table; -1 = freed.
     groups: Vec<(Seen, Vec<i32>)>,
     sampled: Vec<i32>,
 }
@@ -37,7 +37,7 @@ impl Windowed {
         }
     }
 
-    /// Adds the next `length` tokens to the plan, with new blocks of each group's free ones.
+    /// Adds the next `length` tokens to the plan, with new blocks from each group's free list.
     fn add(&mut self, slot: usize, length: usize, free: &mut [VecDeque<i32>], plan: &mut StepPlan) {
         if self.computed == 0 {
             plan.registrations.push(registration(slot, GREEDY, None));
@@ -59,7 +59,7 @@ impl Windowed {
         self.computed = end;
     }
 
-    /// Gives back the blocks that no later token sees. Others get them at once.
+    /// Frees the blocks that no later token attends to; other sequences reuse them at once.
     fn trim(&mut self, free: &mut [VecDeque<i32>]) {
         for ((seen, table), free) in self.groups.iter_mut().zip(free) {
             let behind = seen.first(self.computed) / 16;
@@ -70,7 +70,7 @@ impl Windowed {
     }
 }
 
-/// Greedy answers of `prompts` together, and the most blocks of each group in use.
+/// Greedy answers of `prompts` computed together, and the peak of blocks in use in each group.
 fn answers(
     decoder: &impl Compute,
     groups: &[Seen],
@@ -109,8 +109,8 @@ fn answers(
     }
 }
 
-/// Blocks for `sequences` sequences of 256 tokens: with a window or chunk, those of it and a step,
-/// however long they are.
+/// Blocks for `sequences` sequences of 256 tokens: with a window or chunk, bounded by it and a
+/// step, for any length.
 fn bounded(groups: &[Seen], sequences: usize) -> Vec<usize> {
     let each = |seen: &Seen| match seen {
         Seen::Window(most) | Seen::Chunk(most) => (most + CHUNK).div_ceil(16) + 1,
@@ -119,7 +119,7 @@ fn bounded(groups: &[Seen], sequences: usize) -> Vec<usize> {
     groups.iter().map(|seen| sequences * each(seen)).collect()
 }
 
-/// Answers of the plain scheduler, which keeps every block.
+/// Answers of the simple scheduler, which keeps every block.
 fn whole(decoder: &impl Compute, options: &Options, prompts: &[(Vec<i32>, usize)]) -> Vec<Answer> {
     let requests: Vec<Request> = prompts
         .iter()
@@ -189,7 +189,7 @@ fn ranks_give_back(family: &str, longest: usize) {
     let spec = DecoderSpec::parse(&spec(family).0.to_string()).unwrap();
     let prompts = prompts(family, longest);
     let groups = load(family, &set).seen();
-    // Stages with layers of one group only: a rank may have no layers in a group.
+    // Some stages have layers of one group only, so a rank may have no layers in a group.
     for (tp, pp) in [(2, 1), (1, 4), (2, 4)] {
         let pp = pp.min(spec.depth());
         let ranks = load_ranks(family, &set, &Cuts::even(&spec, tp, pp));
@@ -205,7 +205,7 @@ fn ranks_give_back(family: &str, longest: usize) {
     }
 }
 
-/// The window of the fixture matters: without it the answer is another.
+/// The fixture's window matters: without it the answer differs.
 #[test]
 fn the_window_is_seen_in_the_answer() {
     let (set, reference) = (options(Isa::detect()), reference("alternating"));

@@ -1,4 +1,4 @@
-//! The weights of attention: this rank's heads, their norms, sinks and rotations.
+//! Loads attention weights: this rank's heads, their norms, sinks and rotations.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::shard::Inputs;
 use crate::source::vector;
 use crate::spec::{AttentionSpec, DecoderSpec, Mixer, RopeScaling, RopeSpec};
 
-/// The KV groups of `spec` with those of their layers that are in `own`.
+/// KV groups of `spec`, each with its layers in `own`.
 pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     let mut groups: Vec<KvGroup> = Vec::new();
     for layer in 0..spec.depth() {
@@ -33,7 +33,7 @@ pub(crate) fn kv_groups(spec: &DecoderSpec, own: Range<usize>) -> Vec<KvGroup> {
     groups
 }
 
-/// The different rotations of `spec`.
+/// The distinct rotations of `spec`.
 pub(super) fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
     let mut ropes: Vec<RopeSpec> = Vec::new();
     for rope in spec.kinds.iter().filter_map(|k| k.mixer.rope()) {
@@ -44,7 +44,7 @@ pub(super) fn ropes(spec: &DecoderSpec) -> Vec<RopeSpec> {
     ropes
 }
 
-/// Items of heads.
+/// Range of numbers of a range of heads.
 pub(super) fn times(heads: Range<usize>, head_dim: usize) -> Range<usize> {
     heads.start * head_dim..heads.end * head_dim
 }

@@ -1,4 +1,4 @@
-//! Feed-forwards: dense ones, and mixtures with their routers.
+//! Loads feed-forwards: dense ones, and mixtures of experts with their routers.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::shard::Inputs;
 use crate::source::{TensorRows, vector};
 use crate::spec::{self, ExpertsSpec, MlpSpec};
 
-/// The roles of a dense feed-forward, or of one expert.
+/// Recipes of a dense feed-forward or of one expert, by role.
 struct Roles {
     gate: Option<Recipe>,
     up: Option<Recipe>,
@@ -61,7 +61,7 @@ impl Roles {
     }
 }
 
-/// A vector as the only row of a matrix.
+/// A vector as a matrix of one row.
 struct OneRow(Vec<f32>);
 
 impl RowSource for OneRow {
@@ -93,7 +93,7 @@ impl Loader<'_> {
         }
     }
 
-    /// The columns `own` of a feed-forward, with the output's bias if `adds_bias`.
+    /// Columns `own` of a feed-forward, with the output's bias if `adds_bias`.
     fn mlp<'r>(
         &self,
         kind: &spec::FeedForward,
@@ -181,7 +181,8 @@ impl Loader<'_> {
         })
     }
 
-    /// The router of all experts, which every rank has, so that all choose alike.
+    /// The router over all experts, replicated on every rank so that all ranks choose the same
+    /// experts.
     fn router(&self, moe: &ExpertsSpec, weights: &LayerRecipes) -> Result<Linear, DecoderError> {
         let router = weights.router.as_ref().ok_or_else(|| missing("router"))?;
         let mut parts = vec![self.floats(router, moe.experts)?];
@@ -198,7 +199,7 @@ impl Loader<'_> {
         Ok(Linear { parts, bias })
     }
 
-    /// A matrix over the hidden size in f32.
+    /// A matrix of `n` x hidden size in f32.
     fn floats(&self, recipe: &Recipe, n: usize) -> Result<Packed, DecoderError> {
         let k = self.spec.hidden;
         let rows = TensorRows::open(self.tensors, recipe, n, k)?;

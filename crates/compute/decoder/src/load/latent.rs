@@ -1,5 +1,5 @@
-//! The weights of latent attention: projections to ranks and latents, and the matrices of this
-//! rank's heads that take queries to the space of the latent and its sums back ("absorbed").
+//! Loads latent attention weights: the down projections, and for each of this rank's heads the
+//! matrices from queries into the latent space and back to values ("absorbed").
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::recipe::{LayerRecipes, Recipe};
 use crate::source::TensorRows;
 use crate::spec::LatentSpec;
 
-/// The transpose of a matrix.
+/// A transposed matrix.
 struct Transposed {
-    /// Row after row as it is stored.
+    /// Row-major values before the transposition.
     values: Vec<f32>,
     columns: usize,
 }
@@ -106,7 +106,7 @@ impl Loader<'_> {
         })
     }
 
-    /// From a head's query to the space of the latent: the transpose of what makes its keys.
+    /// Matrix from a head's query into the latent space: the transpose of the head's key matrix.
     fn key_matrix(
         &self,
         a: &LatentSpec,
@@ -122,7 +122,7 @@ impl Loader<'_> {
         let first = head * (k + a.value_dim);
         let keys = some_rows(role("kv_b", &weights.kv_b)?, first..first + k);
         let rows = TensorRows::open(self.tensors, &keys, k, n)?;
-        // Codes of a file go along the other side: they are made anew, with more bits.
+        // Stored codes are grouped along the other dimension: requantise them, with more bits.
         let form = match self.numerics {
             Numerics::AsStored { .. } if !is_float(rows.dtype()) => WeightFormat::W8,
             numerics => numerics.form(rows.dtype()),
@@ -131,7 +131,7 @@ impl Loader<'_> {
         Ok(Packed::pack(self.cpu.threads(), form, n, k, &turned))
     }
 
-    /// From the space of the latent to a head's value.
+    /// Matrix from the latent space to a head's value.
     fn value_matrix(
         &self,
         a: &LatentSpec,

@@ -1,4 +1,4 @@
-//! The order in which the loader takes tensors, for those who read them ahead.
+//! The loader's order of tensors, for read-ahead.
 
 use penstock_checkpoint::ReadAhead;
 
@@ -6,7 +6,7 @@ use crate::recipe::{LayerRecipes, Recipe, WeightRecipes};
 use crate::shard::Shard;
 use crate::spec::{DecoderSpec, FeedForward};
 
-/// Adds the tensors of this rank in about the order of their use.
+/// Adds this rank's tensors approximately in the order of use.
 pub(crate) fn add_in_order(
     tensors: &mut ReadAhead<'_>,
     spec: &DecoderSpec,
@@ -54,7 +54,7 @@ fn add_layer(
     weights: &LayerRecipes,
     experts: Option<std::ops::Range<usize>>,
 ) {
-    // By name, so that a new role cannot be forgotten.
+    // Exhaustive destructuring, so that a new role cannot be forgotten.
     let LayerRecipes {
         mixer_norm,
         mixer_norm_bias,

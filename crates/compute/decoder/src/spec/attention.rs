@@ -1,4 +1,4 @@
-//! What mixes positions: attention and its rotary positions.
+//! Token mixers: attention and its rotary positions.
 
 use penstock_kernels::Seen;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{LARGEST, NormKind, NormSpec, check_positive, check_sizes, first};
 use crate::error::DecoderError;
 
-/// What mixes positions.
+/// Token mixer: the sublayer that combines positions.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Mixer {
@@ -24,26 +24,26 @@ pub struct AttentionSpec {
     pub heads: usize,
     /// KV heads; divides `heads`.
     pub kv_heads: usize,
-    /// Numbers of a query or key head.
+    /// Numbers per query or key head.
     pub head_dim: usize,
-    /// Numbers of a value head; `None` = `head_dim`.
+    /// Numbers per value head; `None` = `head_dim`.
     pub value_dim: Option<usize>,
-    /// Tokens that a token sees, itself included; `None` = all.
+    /// Sliding window in tokens, itself included; `None` = unlimited.
     pub window: Option<usize>,
-    /// A token sees only the tokens of its own chunk of this size.
+    /// Chunk size: a token attends only to the tokens of its own chunk.
     pub chunk: Option<usize>,
-    /// A learned logit for each query head takes part in the softmax.
+    /// Attention sinks: a learned logit per query head takes part in the softmax.
     #[serde(default)]
     pub sinks: bool,
-    /// Norm over each query and key head, before rotation.
+    /// Norm of each query and key head, before rotation.
     pub qk_norm: Option<NormSpec>,
-    /// Epsilon of an RMS norm without a weight over each query and key head, after rotation.
+    /// Epsilon of an RMS norm without weights of each query and key head, after rotation.
     pub qk_norm_after: Option<f32>,
-    /// Factor of the products of queries and keys; `None` = `head_dim ^ -0.5`.
+    /// Scale of the products of queries and keys; `None` = `head_dim ^ -0.5`.
     pub scale: Option<f32>,
     /// `c` of `c * tanh(score / c)`, which replaces the scaled score.
     pub softcap: Option<f32>,
-    /// Queries grow with their positions.
+    /// Scale of queries by position.
     pub temperature: Option<Temperature>,
     /// Query, key and value projections have biases.
     #[serde(default)]
@@ -72,43 +72,43 @@ impl Temperature {
     }
 }
 
-/// Multi-head latent attention. What is kept of a token is its latent and a rope key that all heads
-/// share.
+/// Multi-head latent attention. The KV cache holds each token's latent and a rope key that all
+/// heads share.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct LatentSpec {
     pub heads: usize,
-    /// Rank of the query projection; `None` = full.
+    /// Rank of the query projection; `None` = full rank.
     pub query_rank: Option<usize>,
-    /// Numbers of the latent that keys and values are made of.
+    /// Size of the latent from which keys and values are projected.
     pub kv_rank: usize,
-    /// Numbers of a query and key head without and with rotation, and of a value head.
+    /// Numbers per query and key head without rotation, with rotation, and per value head.
     pub plain_dim: usize,
     pub rope_dim: usize,
     pub value_dim: usize,
-    /// Norm of the latent, and of what the query projection's rank is.
+    /// Norm of the latent and of the low-rank query.
     pub norm: NormSpec,
-    /// Factor of the products of queries and keys; `None` = `(plain_dim + rope_dim) ^ -0.5`.
+    /// Scale of the products of queries and keys; `None` = `(plain_dim + rope_dim) ^ -0.5`.
     pub scale: Option<f32>,
     /// Rotation of the rope parts.
     pub rope: Option<RopeSpec>,
 }
 
-/// The heads of a mixer, which all layers share.
+/// Heads of a mixer, equal in all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Query heads.
     pub heads: usize,
     /// KV heads; divides `heads`.
     pub kv_heads: usize,
-    /// Numbers of a key as it is kept, and of a query that meets it.
+    /// Numbers per cached key, and per query at the product with it.
     pub key_dim: usize,
-    /// Numbers that a head gives to the output projection.
+    /// Numbers per head in the input of the output projection.
     pub value_dim: usize,
-    /// How many of a key's numbers are the value, where it is kept once for both.
+    /// Latent attention: the value is this number of first numbers of the cached key.
     pub latent: Option<usize>,
-    /// The part of a head that may be rotated.
+    /// Maximum numbers of a head that may be rotated.
     pub rope_dim: usize,
 }
 
@@ -118,66 +118,66 @@ pub struct Heads {
 pub struct RopeSpec {
     /// Base.
     pub theta: f64,
-    /// Numbers from a head's start that are rotated; `None` = all.
+    /// Numbers at the start of a head that are rotated; `None` = all.
     pub dims: Option<usize>,
-    /// Stretching of long positions.
+    /// Scaling for long contexts.
     pub scaling: Option<RopeScaling>,
 }
 
-/// How frequencies are changed for longer contexts.
+/// Scaling of frequencies for longer contexts.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum RopeScaling {
-    /// All frequencies divided by `factor`.
+    /// Divides all frequencies by `factor`.
     Linear {
         /// Divisor.
         factor: f64,
     },
-    /// Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1).
+    /// Divides low frequencies by `factor` and keeps high ones, with a ramp in between (Llama 3.1).
     Llama3 {
         /// Divisor of low frequencies.
         factor: f64,
-        /// Wavelengths over original / this are low frequencies.
+        /// Wavelengths above original / this are low frequencies.
         low_freq_factor: f64,
-        /// Wavelengths under original / this are high frequencies.
+        /// Wavelengths below original / this are high frequencies.
         high_freq_factor: f64,
-        /// Context the model was trained for before scaling.
+        /// Training context before scaling.
         original_max_position: f64,
     },
-    /// Each frequency divided by an entry of the vector `rope_factors` of the weights.
+    /// Divides each frequency by an entry of the weights' vector `rope_factors`.
     Factors {
         /// As for [`RopeScaling::Yarn`].
         attention_factor: Option<f32>,
     },
-    /// Each frequency divided by its entry here (LongRoPE, Ding et al. 2024).
+    /// Divides each frequency by its entry in `divisors` (LongRoPE, Ding et al. 2024).
     Longrope {
-        /// One for each pair.
+        /// One per pair.
         divisors: Vec<f32>,
         /// As for [`RopeScaling::Yarn`].
         attention_factor: f32,
     },
-    /// Pairs that turn less often than `slow` times within the original context are divided by
-    /// `factor`, those that turn more often than `fast` times kept, a ramp over the pairs between
+    /// Divides pairs that turn less than `beta_slow` times within the original context by `factor`,
+    /// and keeps pairs that turn more than `beta_fast` times, with a ramp over the pairs in between
     /// (YaRN, Peng et al. 2023).
     Yarn {
         /// Divisor.
         factor: f64,
-        /// Context the model was trained for before scaling.
+        /// Training context before scaling.
         original_max_position: f64,
-        /// Turns.
+        /// Turns above which a pair is kept.
         beta_fast: f64,
-        /// Turns.
+        /// Turns below which a pair is divided.
         beta_slow: f64,
-        /// The ramp's ends are not rounded to whole pairs (gpt-oss).
+        /// The ends of the ramp are not rounded to whole pairs (gpt-oss).
         #[serde(default)]
         fractional: bool,
-        /// Factor of cosines and sines.
+        /// Scale of cosines and sines.
         attention_factor: f32,
     },
 }
 
 impl RopeSpec {
-    /// Numbers of a head that are rotated.
+    /// Number of rotated numbers in a head of `head_dim`.
     pub(crate) fn rotated(&self, head_dim: usize) -> usize {
         self.dims.unwrap_or(head_dim)
     }
@@ -233,7 +233,7 @@ impl Mixer {
         }
     }
 
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub(crate) fn seen(&self) -> Seen {
         match self {
             Self::Gqa(attention) => attention.seen(),
@@ -272,7 +272,7 @@ impl LatentSpec {
         rope.map_or(Ok(()), |rope| rope.check(self.rope_dim))
     }
 
-    /// Factor of the products of queries and keys.
+    /// Scale of the products of queries and keys.
     pub(crate) fn scale(&self) -> f32 {
         let dim = (self.plain_dim + self.rope_dim) as f32;
         self.scale.unwrap_or(1.0 / dim.sqrt())
@@ -309,7 +309,7 @@ impl AttentionSpec {
         rope.map_or(Ok(()), |rope| rope.check(self.head_dim))
     }
 
-    /// Which tokens a token sees.
+    /// The attention mask.
     pub(crate) fn seen(&self) -> Seen {
         match (self.window, self.chunk) {
             (Some(window), _) => Seen::Window(window),
@@ -318,7 +318,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Factor of the products of queries and keys.
+    /// Scale of the products of queries and keys.
     pub(crate) fn scale(&self) -> f32 {
         self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
     }

@@ -1,4 +1,4 @@
-//! What works on one position: feed-forwards, dense or of experts.
+//! Position-wise sublayers: feed-forwards, dense or mixtures of experts.
 
 use penstock_kernels::{ActivationFn, Clamp, Groups, Score};
 use serde::Deserialize;
@@ -6,10 +6,10 @@ use serde::Deserialize;
 use super::{check_sizes, first};
 use crate::error::DecoderError;
 
-/// Most experts of a layer; published models have up to 512.
+/// Maximum experts per layer; published models have up to 512.
 const MOST_EXPERTS: usize = 1 << 12;
 
-/// What works on one position.
+/// Position-wise sublayer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum FeedForward {
@@ -27,17 +27,16 @@ pub enum FeedForward {
 pub struct MlpSpec {
     /// Inner width.
     pub intermediate: usize,
-    /// Activation.
     pub activation: Activation,
     /// All matrices have biases.
     #[serde(default)]
     pub bias: bool,
-    /// In place of the plain activation of a gated one with SiLU.
+    /// Clamped SwiGLU, which replaces SiLU in a gated feed-forward.
     pub clamp: Option<ClampSpec>,
 }
 
-/// `(up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up within
-/// `limit` of zero (gpt-oss).
+/// `(up + offset) * gate * sigmoid(alpha * gate)`, with `gate` clamped to at most `limit` and `up`
+/// to [-limit, limit] (gpt-oss).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -47,51 +46,51 @@ pub struct ClampSpec {
     pub offset: f32,
 }
 
-/// A mixture of experts: each token goes through the experts with the highest router scores.
+/// A mixture of experts: each token passes through the experts with the highest router scores.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct ExpertsSpec {
-    /// Routed experts.
+    /// Number of routed experts.
     pub experts: usize,
-    /// Experts that compute one token.
     pub experts_per_token: usize,
-    /// Each expert.
+    /// The feed-forward of each expert.
     pub expert: Box<FeedForward>,
-    /// How the experts of a token are chosen and weighted.
+    /// Choice and weights of a token's experts.
     pub router: RouterSpec,
-    /// Always-on expert.
+    /// Shared expert, which computes every token.
     pub shared: Option<Box<FeedForward>>,
-    /// The always-on expert's output is multiplied by the sigmoid of a product with a vector.
+    /// The shared expert's output is multiplied by the sigmoid of a learned logit.
     #[serde(default)]
     pub shared_gate: bool,
 }
 
-/// How experts are chosen and weighted: scores of the logits, `choice = score + correction`,
-/// groups, the experts of the highest choice, their scores as weights, normalisation, scale.
+/// Rule for the choice and weights of experts: scores of the logits, `choice = score + correction`,
+/// groups, the experts with the highest choice values, their scores as weights, normalisation,
+/// scale.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSpec {
     /// Function from logits to scores.
     pub score: ScoreSpec,
-    /// The logits are the choice; scores are computed among the chosen experts.
+    /// Choose by logit; scores are computed over the chosen experts only.
     #[serde(default)]
     pub after_choice: bool,
-    /// The logits have a bias.
+    /// The router's logits have a bias.
     #[serde(default)]
     pub bias: bool,
-    /// A bias for each expert counts in the choice only.
+    /// Each expert has a bias for the choice only.
     #[serde(default)]
     pub correction: bool,
-    /// Experts are chosen from the best groups.
+    /// Groups of experts; only the best groups are eligible.
     pub groups: Option<GroupsSpec>,
-    /// Weights are divided by their sum.
+    /// Divide weights by their sum.
     #[serde(default)]
     pub normalise: bool,
     /// Added to the sum; `None` = 0.
     pub epsilon: Option<f32>,
-    /// Factor of the weights; `None` = 1.
+    /// Scale of the weights; `None` = 1.
     pub scale: Option<f32>,
-    /// The weight multiplies the expert's input, not its output.
+    /// The weight multiplies the expert's input instead of its output.
     #[serde(default)]
     pub weight_on_input: bool,
 }
@@ -100,11 +99,10 @@ pub struct RouterSpec {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ScoreSpec {
-    /// Exponentials that sum to 1.
     Softmax,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
-    /// The logits.
+    /// The logit itself.
     None,
 }
 
@@ -112,21 +110,21 @@ pub enum ScoreSpec {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct GroupsSpec {
-    /// Groups; divides the experts.
+    /// Number of groups; divides the number of experts.
     pub count: usize,
-    /// Groups that are kept.
+    /// Number of eligible groups.
     pub keep: usize,
     /// A group's score.
     pub by: GroupScore,
 }
 
-/// What the score of a group of experts is.
+/// Score of a group of experts.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupScore {
-    /// Its highest choice.
+    /// Its highest choice value.
     Max,
-    /// The sum of its two highest choices.
+    /// The sum of its two highest choice values.
     Top2Sum,
 }
 
@@ -136,9 +134,9 @@ pub enum GroupScore {
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
-    /// GELU by its tanh approximation (Hendrycks and Gimpel 2016); `gelu_new` of transformers.
+    /// GELU, tanh approximation (Hendrycks and Gimpel 2016); `gelu_new` in transformers.
     GeluTanh,
-    /// GELU by the error function.
+    /// GELU with the error function.
     Gelu,
 }
 
@@ -151,7 +149,7 @@ impl FeedForward {
         }
     }
 
-    /// Its inner widths: of all its dense parts.
+    /// Inner widths of all its dense parts.
     pub(crate) fn widths(&self) -> Vec<usize> {
         match self {
             Self::Gated(mlp) | Self::Plain(mlp) => vec![mlp.intermediate],
@@ -159,7 +157,7 @@ impl FeedForward {
         }
     }
 
-    /// How the kernels compute the inner numbers, where they can.
+    /// The kernels' activation function; `None` if they do not support it.
     pub(crate) fn activation(&self) -> Option<ActivationFn> {
         if let Some(clamp) = self.mlp()?.clamp {
             return clamp.activation().filter(|_| self.is_swiglu());
@@ -208,7 +206,7 @@ impl FeedForward {
 }
 
 impl ClampSpec {
-    /// As the kernels take it, if its bound is one.
+    /// Conversion for the kernels; `None` if the clamp is not valid.
     fn activation(self) -> Option<ActivationFn> {
         let Self {
             limit,
@@ -276,7 +274,7 @@ impl GroupsSpec {
         )))
     }
 
-    /// As the kernels take it.
+    /// Conversion for the kernels.
     pub(crate) fn groups(self) -> Groups {
         Groups {
             count: self.count,
@@ -290,7 +288,7 @@ impl GroupsSpec {
 }
 
 impl ScoreSpec {
-    /// As the kernels take it.
+    /// Conversion for the kernels.
     pub(crate) fn score(self) -> Score {
         match self {
             Self::Softmax => Score::Softmax,

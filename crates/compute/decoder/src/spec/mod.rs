@@ -1,7 +1,7 @@
-//! DecoderSpec: the declarative description of a decoder, made by Python's `model` room from a
-//! checkpoint's metadata and read here from JSON.
+//! DecoderSpec: the declarative description of a decoder. Python's `model` package builds it from a
+//! checkpoint's metadata; this crate reads it from JSON.
 //!
-//! A field that has its default is left out, so that a new field changes neither the JSON nor the
+//! Fields with default values are omitted, so that a new field changes neither the JSON nor the
 //! cache identity of models that do not use it. Unknown fields are errors.
 
 mod attention;
@@ -19,36 +19,36 @@ pub use feed_forward::{
 
 use crate::error::DecoderError;
 
-/// Largest number that a size may be.
+/// Upper bound on sizes.
 const LARGEST: usize = 1 << 28;
 
 /// Description of a decoder-only transformer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct DecoderSpec {
-    /// Name of the family, for messages.
+    /// Name of the model family, for messages.
     pub family: String,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Tokens of the vocabulary.
+    /// Vocabulary size in tokens.
     pub vocab: usize,
-    /// Longest sequence the positions allow.
+    /// Maximum sequence length that the positions allow.
     pub max_position: usize,
-    /// Factor of the embeddings; `None` = 1.
+    /// Scale of the embeddings; `None` = 1.
     pub embed_scale: Option<f32>,
-    /// A row of a second table is added to each embedding, by absolute position.
+    /// Learned absolute positions: a row of a second table is added to each embedding.
     #[serde(default)]
     pub learned_positions: bool,
-    /// The head is the embedding matrix.
+    /// The output head shares the embedding matrix.
     #[serde(default)]
     pub tied_embeddings: bool,
-    /// Rows of the classification head; `None` = the model has none.
+    /// Rows of the classification head; `None` = no such head.
     pub labels: Option<usize>,
-    /// Norm before the head.
+    /// Norm before the output head.
     pub final_norm: NormSpec,
     /// `c` of `c * tanh(logit / c)`, which replaces each logit.
     pub final_softcap: Option<f32>,
-    /// The different layers of the model.
+    /// The distinct layers of the model.
     pub kinds: Vec<LayerSpec>,
     /// Index into `kinds` for each layer.
     pub layers: Vec<usize>,
@@ -58,13 +58,11 @@ pub struct DecoderSpec {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
-    /// Norms of the mixer.
     pub mixer_norms: Norms,
-    /// What mixes positions.
+    /// Token mixer.
     pub mixer: Mixer,
-    /// Norms of the feed-forward.
     pub feed_forward_norms: Norms,
-    /// What works on one position.
+    /// Position-wise sublayer.
     pub feed_forward: FeedForward,
 }
 
@@ -81,33 +79,31 @@ pub struct Norms {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct NormSpec {
-    /// What is normalised.
     pub kind: NormKind,
     /// Added to the mean square or variance.
     pub eps: f32,
     /// A bias is added after the weight.
     #[serde(default)]
     pub bias: bool,
-    /// The weight is what is stored and 1 (Gemma's own files).
+    /// The weight is the stored value plus 1 (Gemma's own files).
     #[serde(default)]
     pub unit_offset: bool,
 }
 
-/// Kind of norm.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum NormKind {
-    /// Divided by the root mean square (Zhang and Sennrich 2019).
+    /// Root mean square (Zhang and Sennrich 2019).
     Rms,
-    /// Mean subtracted, divided by the standard deviation (Ba et al. 2016).
+    /// Mean and standard deviation (Ba et al. 2016).
     Layer,
 }
 
 impl DecoderSpec {
-    /// Reads and checks a spec.
+    /// Parses and checks a spec.
     ///
     /// # Errors
-    /// Malformed JSON, unknown fields, sizes that cannot be, or a feature that is not built.
+    /// Malformed JSON, unknown fields, impossible sizes, or an unsupported feature.
     pub fn parse(json: &str) -> Result<Self, DecoderError> {
         let spec: Self =
             serde_json::from_str(json).map_err(|e| DecoderError::Spec(e.to_string()))?;
@@ -118,7 +114,7 @@ impl DecoderSpec {
         }
     }
 
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub fn depth(&self) -> usize {
         self.layers.len()
     }
@@ -128,12 +124,12 @@ impl DecoderSpec {
         &self.kinds[self.layers[i]]
     }
 
-    /// Heads and their sizes, which all layers share.
+    /// Heads and their sizes, equal in all layers.
     pub fn heads(&self) -> Heads {
         self.kinds[0].mixer.heads()
     }
 
-    /// The different inner widths of the feed-forwards, experts included, ascending.
+    /// The distinct inner widths of the feed-forwards, experts included, ascending.
     pub fn widths(&self) -> Vec<usize> {
         let of_kind = |kind: &LayerSpec| kind.feed_forward.widths();
         let mut widths: Vec<usize> = self.kinds.iter().flat_map(of_kind).collect();
@@ -142,12 +138,12 @@ impl DecoderSpec {
         widths
     }
 
-    /// Routed experts of the layers that have some; `None` = no layer has.
+    /// Number of routed experts per layer; `None` = no layer has any.
     pub fn experts(&self) -> Option<usize> {
         self.kinds.iter().find_map(LayerSpec::experts)
     }
 
-    /// Which tokens a token sees in layer `i`.
+    /// Attention mask of layer `i`.
     pub fn seen(&self, i: usize) -> Seen {
         self.layer(i).mixer.seen()
     }
@@ -173,7 +169,7 @@ impl DecoderSpec {
         self.kinds.iter().try_for_each(LayerSpec::check)
     }
 
-    /// The first feature that the spec can express and this decoder cannot compute.
+    /// The first feature of the spec that this decoder does not support.
     fn unsupported(&self) -> Option<String> {
         let name = |feature: &str| feature.to_owned();
         for kind in &self.kinds {
@@ -196,7 +192,7 @@ impl DecoderSpec {
 }
 
 impl LayerSpec {
-    /// Routed experts of the layer.
+    /// Number of routed experts in the layer.
     fn experts(&self) -> Option<usize> {
         match &self.feed_forward {
             FeedForward::Moe(moe) => Some(moe.experts),
@@ -235,7 +231,7 @@ impl LayerSpec {
     }
 }
 
-/// The first feature of `refusals` that was found.
+/// The first feature in `refusals` that is present.
 fn first(refusals: &[(bool, &'static str)]) -> Option<&'static str> {
     let found = refusals.iter().find(|(found, _)| *found);
     found.map(|(_, feature)| *feature)

@@ -1,4 +1,4 @@
-//! Bytes of checkpoint files: to damage some, and to split a file.
+//! Bytes of checkpoint files, to damage them and to split a file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ pub(crate) fn written(scratch: &Scratch, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Bytes of row `row` of a tensor in a file.
+/// Byte range of row `row` of a tensor in a file.
 pub(crate) fn row(file: &Path, tensor: &str, row: usize) -> Range<usize> {
     let checkpoint = Checkpoint::open(file).unwrap();
     let view = checkpoint.tensor(tensor).unwrap();
     view.row_offset(row)..view.row_offset(row + 1)
 }
 
-/// A GGUF file as parts of a split one, without metadata that the decoder does not read.
+/// A GGUF file as parts of a split file, without metadata that the decoder does not read.
 pub(crate) fn parts(whole: &Path, count: u16) -> Vec<Vec<u8>> {
     let checkpoint = Checkpoint::open(whole).unwrap();
     let mut names: Vec<&str> = checkpoint.names().collect();
@@ -33,7 +33,7 @@ pub(crate) fn parts(whole: &Path, count: u16) -> Vec<Vec<u8>> {
     names.chunks(each).enumerate().map(part).collect()
 }
 
-/// Tensors of a checkpoint, their types as GGUF spells them.
+/// Tensors of a checkpoint, with types in GGUF spelling.
 pub(crate) fn stored(checkpoint: &Checkpoint, names: &[&str]) -> Vec<Stored> {
     let read = |name: &&str| {
         let view = checkpoint.tensor(name).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn stored(checkpoint: &Checkpoint, names: &[&str]) -> Vec<Stored> {
     names.iter().map(read).collect()
 }
 
-/// A GGUF file of these tensors, with numbers of 16 bits as its metadata.
+/// A GGUF file of these tensors, with 16-bit numbers as its metadata.
 pub(crate) fn gguf(tensors: &[Stored], keys: &[(&str, u16)]) -> Vec<u8> {
     let mut file = b"GGUF".to_vec();
     file.extend(3u32.to_le_bytes());
@@ -71,7 +71,7 @@ pub(crate) fn gguf(tensors: &[Stored], keys: &[(&str, u16)]) -> Vec<u8> {
     [file, data].concat()
 }
 
-/// GGUF's number of an element type.
+/// GGUF's code of an element type.
 fn number_of(dtype: &str) -> u32 {
     match dtype {
         "F32" => 0,
@@ -91,7 +91,7 @@ fn number_of(dtype: &str) -> u32 {
     }
 }
 
-/// The parts as files; the path of the one that has `tensor`, after that of the first.
+/// Writes the parts as files. Returns the path of the first one and of the one with `tensor`.
 pub(crate) fn split(scratch: &Scratch, parts: &[Vec<u8>], tensor: &str) -> [PathBuf; 2] {
     let name = |number| format!("m-{:05}-of-{:05}.gguf", number + 1, parts.len());
     let write = |(number, bytes): (usize, &Vec<u8>)| written(scratch, &name(number), bytes);
@@ -105,7 +105,7 @@ pub(crate) fn split(scratch: &Scratch, parts: &[Vec<u8>], tensor: &str) -> [Path
     [paths[0].clone(), paths[at].clone()]
 }
 
-/// A string as GGUF has it: its length before it.
+/// A string in GGUF encoding: length prefix, then bytes.
 pub(crate) fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }

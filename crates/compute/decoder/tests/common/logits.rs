@@ -1,4 +1,4 @@
-//! Log-probabilities of a decoder against the logits of a reference.
+//! Log-probabilities of a decoder compared with reference logits.
 
 use penstock_decoder::Options;
 use penstock_wire::LogprobRow;
@@ -7,7 +7,7 @@ use super::{Answer, Compute, GREEDY, Reference, Request, run};
 
 pub(crate) const VOCAB: usize = 256;
 
-/// Log-probabilities of all tokens at every position of the reference's prompt and at its end, and
+/// Log-probabilities of all tokens at every position of the reference's prompt and at its end, with
 /// the greedy continuation.
 pub(crate) fn answer(
     decoder: &impl Compute,
@@ -25,7 +25,7 @@ pub(crate) fn answer(
     run(decoder, options, &[request], chunk).remove(0)
 }
 
-/// Rows at the positions of the prompt, with all alternatives.
+/// Rows at the prompt's positions, with all alternatives.
 pub(crate) fn rows(answer: &Answer) -> impl Iterator<Item = &LogprobRow> {
     answer.prompt.iter()
 }
@@ -35,7 +35,7 @@ pub(crate) fn log_softmax(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|&v| f64::from(v) - norm).collect()
 }
 
-/// Largest difference to the reference's log-probabilities, over all positions and tokens.
+/// Largest difference from the reference's log-probabilities, over all positions and tokens.
 pub(crate) fn distance(answer: &Answer, reference: &Reference) -> f64 {
     let mut worst = 0.0f64;
     assert_eq!(rows(answer).count(), reference.logits.len());

@@ -1,4 +1,4 @@
-//! What the decoder tests share: fixtures, a plain scheduler, and files to break.
+//! Shared by the decoder tests: fixtures, a simple scheduler, and files to damage.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod files;
@@ -58,7 +58,7 @@ pub(crate) const FAMILIES: [&str; 38] = [
     "yarn.gguf",
 ];
 
-/// The forms a tiny checkpoint can take.
+/// Numeric formats that the tests use.
 pub(crate) const NUMERICS: [(Numerics, KvType); 5] = [
     (Numerics::Exact, KvType::F32),
     (
@@ -98,11 +98,11 @@ pub(crate) fn experts(name: &str) -> Option<usize> {
     spec.experts()
 }
 
-/// What transformers computed.
+/// Results computed by transformers.
 pub(crate) struct Reference {
     pub(crate) tokens: Vec<i32>,
     pub(crate) greedy: Vec<i32>,
-    /// One row of logits for each token.
+    /// One row of logits per token.
     pub(crate) logits: Vec<Vec<f32>>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn reference(name: &str) -> Reference {
     }
 }
 
-/// Blocks of each KV group.
+/// Blocks per KV group.
 pub(crate) const BLOCKS: usize = 1024;
 
 /// Exact numerics, 16-token blocks, one thread.
@@ -158,14 +158,14 @@ pub(crate) fn load_only(name: &str, options: &Options) -> Decoder {
     Decoder::load(&spec.to_string(), &weights.to_string(), &path, options).unwrap()
 }
 
-/// The decoder with so many blocks in each KV group.
+/// The decoder with `blocks` blocks per KV group.
 pub(crate) fn allocated(decoder: Decoder, blocks: usize) -> Decoder {
     let groups = decoder.kv_spec().groups.len();
     decoder.allocate(&vec![blocks; groups]).unwrap();
     decoder
 }
 
-/// The instruction sets this CPU has; the others are named in the output.
+/// Instruction sets of this CPU; prints the ones that are skipped.
 pub(crate) fn isas() -> Vec<Isa> {
     let (have, lack): (Vec<_>, Vec<_>) = Isa::all().into_iter().partition(|isa| isa.available());
     for isa in lack {
@@ -176,8 +176,8 @@ pub(crate) fn isas() -> Vec<Isa> {
 
 pub(crate) const GREEDY: SamplingParams = SamplingParams::GREEDY;
 
-/// Registers a sequence; `alternatives` for every token, of the prompt and (up to the most that
-/// parameters may ask for) after.
+/// Registers a sequence, with `alternatives` for every prompt token and, up to the limit of the
+/// parameters, for every sampled token.
 pub(crate) fn registration(
     slot: usize,
     sampling: SamplingParams,
@@ -200,7 +200,7 @@ pub(crate) fn registration(
     }
 }
 
-/// Something that computes steps: a decoder, or the ranks of one.
+/// Anything that computes steps: a decoder, or the ranks of one.
 pub(crate) trait Compute {
     fn decoders(&self) -> Vec<&Decoder>;
 
@@ -209,14 +209,14 @@ pub(crate) trait Compute {
         decoders.map(|d| d.submit(plan.clone())).collect()
     }
 
-    /// The result of the rank that draws.
+    /// The result of the sampling rank.
     fn finish(&self, futures: Vec<StepFuture>) -> Result<StepResult, DecoderError>;
 
     fn compute(&self, plan: StepPlan) -> Result<StepResult, DecoderError> {
         self.finish(self.submit(plan))
     }
 
-    /// What a token sees in each KV group.
+    /// Attention mask of each KV group.
     fn seen(&self) -> Vec<Seen> {
         let groups = &self.decoders()[0].kv_spec().groups;
         groups.iter().map(|group| group.seen).collect()
@@ -233,7 +233,7 @@ impl Compute for Decoder {
     }
 }
 
-/// Waits for a step; its time is left out of the result.
+/// Waits for a step; removes its timing from the result.
 pub(crate) fn finish(future: &StepFuture) -> Result<StepResult, DecoderError> {
     let result = future.result(Duration::from_secs(120));
     let result = result.expect("the step ended in time")?;
@@ -244,24 +244,24 @@ pub(crate) fn finish(future: &StepFuture) -> Result<StepResult, DecoderError> {
     })
 }
 
-/// Runs one step to its end.
+/// Runs one step to completion.
 pub(crate) fn step(decoder: &Decoder, plan: StepPlan) -> Result<StepResult, DecoderError> {
     finish(&decoder.submit(plan))
 }
 
-/// A request of the plain scheduler.
+/// A request of the simple scheduler.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) prompt: Vec<i32>,
     pub(crate) new_tokens: usize,
     pub(crate) sampling: SamplingParams,
-    /// Alternatives of every token, of the prompt and after.
+    /// Alternatives for every token, of the prompt and after.
     pub(crate) logprobs: usize,
 }
 
-/// What it got: sampled tokens, their log-probabilities, and those of the prompt from its second
-/// token on. More alternatives than sampled tokens may have are given of one token after the prompt
-/// too: of token 0, whatever was sampled.
+/// Answer to a request: sampled tokens, their log-probabilities, and the prompt's from its second
+/// token on. If more alternatives are requested than sampled tokens may have, `prompt` has one more
+/// row, for the position after the prompt; it scores token 0, regardless of the sampled token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) tokens: Vec<i32>,
@@ -276,8 +276,8 @@ struct Running {
     answer: Answer,
 }
 
-/// Runs all requests together, admitting one more each step; `chunk` says how many tokens of a
-/// prompt a step may take.
+/// Runs all requests together and admits one more in each step. `chunk` returns the maximum prompt
+/// tokens per step.
 pub(crate) fn run(
     decoder: &impl Compute,
     options: &Options,
@@ -350,7 +350,7 @@ fn add(plan: &mut StepPlan, i: usize, request: &Request, r: &Running, chunk: usi
     plan.sample.push(i8::from(end == r.tokens.len()));
 }
 
-/// The same whole table in each KV group.
+/// Adds the same full table for each KV group.
 pub(crate) fn whole_tables(plan: &mut StepPlan, groups: usize, table: &[i32]) {
     for _ in 0..groups {
         plan.kept.push(0);
@@ -391,7 +391,7 @@ impl Rng {
     }
 }
 
-/// A tensor to write: name, type as safetensors spells it, shape, bytes.
+/// A tensor to write: name, type in safetensors spelling, shape, bytes.
 #[derive(Clone)]
 pub(crate) struct Stored {
     pub(crate) name: String,
@@ -416,7 +416,7 @@ pub(crate) fn tensors(name: &str) -> Vec<Stored> {
     checkpoint.names().map(read).collect()
 }
 
-/// A directory of one test, removed when the test ends.
+/// A test's temporary directory, removed at the end of the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -462,7 +462,7 @@ fn safetensors(tensors: &[Stored]) -> Vec<u8> {
     .concat()
 }
 
-/// The default model, or a line that says why the test is skipped.
+/// The default model; prints why the test is skipped if it is missing.
 pub(crate) fn default_model() -> Option<PathBuf> {
     let home = std::env::var_os("HOME")
         .map(PathBuf::from)

@@ -1,4 +1,4 @@
-//! The ranks of one decoder as threads of the test, over real shared memory.
+//! The ranks of one decoder as threads of the test process, over real shared memory.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use super::{BLOCKS, Compute, Scratch, allocated, checkpoint, finish, spec};
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: usize = 4;
 
-/// How a decoder is cut.
+/// Partition of a decoder.
 #[derive(Clone, Debug)]
 pub(crate) struct Cuts {
     pub(crate) layers: Vec<usize>,
     pub(crate) heads: Vec<usize>,
-    /// One list for each inner width.
+    /// One list per inner width.
     pub(crate) mlp: Vec<Vec<usize>>,
     pub(crate) experts: Option<Vec<usize>>,
     pub(crate) vocab: Vec<usize>,
 }
 
 impl Cuts {
-    /// As even as it goes.
+    /// A partition as even as possible.
     pub(crate) fn even(spec: &DecoderSpec, tp: usize, pp: usize) -> Self {
         let cut = |whole: usize, parts: usize| (0..=parts).map(|i| i * whole / parts).collect();
         Self {
@@ -42,7 +42,7 @@ impl Cuts {
         }
     }
 
-    /// The same with whole experts on each rank.
+    /// The same partition with whole experts on each rank.
     pub(crate) fn by_experts(self, spec: &DecoderSpec) -> Self {
         let (experts, tp) = (spec.experts().unwrap(), self.tp());
         let cuts = (0..=tp).map(|i| i * experts / tp).collect();
@@ -61,7 +61,7 @@ impl Cuts {
     }
 }
 
-/// All ranks, stage after stage.
+/// All ranks, stage by stage.
 pub(crate) struct Ranks {
     pub(crate) decoders: Vec<Decoder>,
     tp: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// Ends all waits, as the one who watches the ranks does when one is lost.
+    /// Ends all waits, as the supervisor does when a rank is lost.
     pub(crate) fn end(&self, reason: &str) {
         for file in std::fs::read_dir(self.files.path()).unwrap() {
             Fence::open(&file.unwrap().path()).unwrap().end(reason);
@@ -94,7 +94,8 @@ impl Compute for Ranks {
     }
 }
 
-/// What ranks are joined by: `Stream` joins those of a stage too, all others share memory there.
+/// Connections between stages. `Stream` is also used within a stage; the others use shared memory
+/// there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     Ring,
@@ -102,7 +103,7 @@ pub(crate) enum Way {
     Carried,
 }
 
-/// Moves what stages leave for their callers to the stages after.
+/// Forwards messages from each stage's caller to the next stage.
 fn carry(ends: Vec<Carried>, tp: usize) {
     let (mut befores, afters): (Vec<_>, Vec<_>) =
         ends.into_iter().map(|c| (c.before, c.after)).unzip();
@@ -119,7 +120,7 @@ pub(crate) fn load_ranks(name: &str, options: &Options, cuts: &Cuts) -> Ranks {
     load_ranks_by(Way::Ring, name, options, cuts)
 }
 
-/// The same with other ways between the stages.
+/// As [`load_ranks`], with the given connections between stages.
 pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts) -> Ranks {
     let (spec_json, names) = spec(name);
     let parse = || DecoderSpec::parse(&spec_json.to_string()).unwrap();
@@ -133,7 +134,7 @@ pub(crate) fn load_ranks_by(way: Way, name: &str, options: &Options, cuts: &Cuts
     )
 }
 
-/// A free address of loopback.
+/// A free loopback address.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()

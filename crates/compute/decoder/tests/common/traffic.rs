@@ -1,5 +1,5 @@
-//! Random traffic on one decoder: slots and blocks are used again, block tables go as changes,
-//! tokens are drafted or known to the decoder only, plans overlap.
+//! Random traffic on one decoder: reuse of slots and blocks, incremental block tables, drafts,
+//! tokens known only to the decoder, overlapping plans.
 
 use std::collections::VecDeque;
 
@@ -8,42 +8,45 @@ use penstock_wire::{LAST_SAMPLED, StepPlan, StepResult};
 
 use super::{Answer, BLOCKS, Compute, Request, Rng, registration};
 
-/// What the traffic does beside computing.
+/// Variations of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
-    /// Drafts, right and wrong at random.
+    /// Drafts, correct or wrong at random.
     pub(crate) drafts: bool,
     /// Plans in flight; with more than one, sampled tokens are not known in time.
     pub(crate) depth: usize,
-    /// Whether block tables go as changes; whole otherwise.
+    /// Send block tables as updates instead of whole.
     pub(crate) deltas: bool,
-    /// Most tokens of a prompt in a step.
+    /// Maximum prompt tokens per step.
     pub(crate) chunk: usize,
 }
 
 const SLOTS: usize = 5;
-/// NaN as f32 and as bf16, and the largest numbers.
+/// NaN in f32 and in bf16.
 const NAN: u8 = 0xff;
+/// Large finite numbers in f32 and in bf16.
 const LARGE: u8 = 0x7f;
 
-/// A sequence that has a slot.
+/// A sequence with a slot.
 struct Live {
     request: usize,
     slot: usize,
     registered: bool,
     tokens: Vec<i32>,
-    /// Positions in plans, and positions whose plans have ended.
+    /// Positions in plans.
     scheduled: usize,
+    /// Positions whose plans have ended.
     computed: usize,
-    /// A sampled token, and drafts, that are in flight.
+    /// A sampled token is in flight.
     sampling: bool,
+    /// Drafts are in flight.
     drafting: bool,
-    /// Block tables by KV group; the decoder has `sent` entries of each.
+    /// Block tables by KV group; the decoder has received `sent` entries of each.
     tables: Vec<Vec<i32>>,
     sent: usize,
 }
 
-/// What a plan computes of a sequence.
+/// A plan's work for one sequence.
 struct Part {
     request: usize,
     end: usize,
@@ -55,7 +58,7 @@ struct Flight {
     futures: Vec<StepFuture>,
 }
 
-/// The traffic of some requests; `right` are their answers, from which drafts are made.
+/// The traffic of some requests. `right` are their expected answers, the source of drafts.
 pub(crate) struct Traffic<'a, C: Compute> {
     pub(crate) decoder: &'a C,
     pub(crate) options: &'a Options,
@@ -114,7 +117,7 @@ impl<C: Compute> Traffic<'_, C> {
         }
     }
 
-    /// A sequence that begins, or begins again with what it has sampled.
+    /// A new sequence, or a preempted one that restarts with its sampled tokens.
     fn admit(&self, request: usize, slot: usize, answer: &Answer, groups: usize) -> Live {
         let prompt = &self.requests[request].prompt;
         Live {
@@ -219,7 +222,7 @@ impl<C: Compute> Traffic<'_, C> {
     }
 
     fn add_blocks(&mut self, plan: &mut StepPlan, l: &mut Live, end: usize, free: &mut [Vec<i32>]) {
-        // Entries that the decoder has may come again.
+        // Entries that the decoder already has may be sent again.
         let kept = if self.style.deltas {
             l.sent.min(end) - self.rng.below(3).min(l.sent.min(end))
         } else {
@@ -236,7 +239,7 @@ impl<C: Compute> Traffic<'_, C> {
         l.sent = end;
     }
 
-    /// Takes back the blocks that no later token sees.
+    /// Frees the blocks that no later token attends to.
     fn give_back(&mut self, live: &mut [Live], free: &mut [Vec<i32>]) {
         for (group, seen) in self.decoder.seen().into_iter().enumerate() {
             for l in live.iter_mut() {
@@ -262,11 +265,11 @@ impl<C: Compute> Traffic<'_, C> {
         }
     }
 
-    /// Fills a block that no step sees.
+    /// Overwrites a block that no step accesses.
     fn ruin(&self, group: usize, block: i32) {
         for decoder in self.decoder.decoders() {
             let pool = &decoder.pools()[group];
-            // Numbers that pad a head are zero or finite, whatever wrote the block.
+            // Padding numbers of a head are zero or finite, after any writer of the block.
             let padded = !pool.layout().head_dim.is_multiple_of(16);
             let mut block = pool.write(block as usize);
             let block = block.as_mut().expect("no step sees the block");
@@ -275,7 +278,7 @@ impl<C: Compute> Traffic<'_, C> {
     }
 }
 
-/// Takes the result of a plan in.
+/// Applies the result of a plan.
 fn take(parts: &[Part], result: StepResult, live: &mut [Live], answers: &mut [Answer]) {
     let mut tokens = result.tokens.into_iter();
     for (part, &count) in parts.iter().zip(&result.counts) {
@@ -290,7 +293,7 @@ fn take(parts: &[Part], result: StepResult, live: &mut [Live], answers: &mut [An
                 l.scheduled = l.computed;
                 l.drafting = false;
             }
-            // A later plan may be sampling already.
+            // A later plan may already sample.
             l.sampling = l.scheduled > l.computed;
         }
         l.tokens.extend(&sampled);
