@@ -1,8 +1,8 @@
-//! Speed of the kernels best of several runs: GOP/s of matrix multiplication and attention by form
-//! and rows.
+//! Kernel benchmark: best of several runs, in GOP/s, of matrix multiplication and attention by
+//! weight format and number of rows.
 //!
-//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`;
-//! `attention` as the form is attention alone.
+//! `cargo run --release -p penstock-kernels --example kernel_speed [isa [threads [form]]]`. The
+//! form `attention` runs attention only.
 
 mod noise;
 
@@ -26,8 +26,8 @@ fn best(mut run: impl FnMut()) -> f64 {
     best
 }
 
-/// Multiplies by one matrix again and again (warm), or by many in turn, so that each comes from
-/// memory as in a decode step (cold).
+/// Multiplies by the same matrix in each iteration (warm), or cycles through many matrices, so that
+/// each one comes from memory as in a decode step (cold).
 fn matmul(cpu: &Cpu, form: WeightFormat, m: usize, k: usize, n: usize, cold: bool) {
     let pack = || Linear {
         parts: vec![Packed::pack(cpu.threads(), form, n, k, &Noise)],

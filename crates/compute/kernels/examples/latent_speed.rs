@@ -1,5 +1,5 @@
-//! Time of one layer's attention for a decode, latent and absorbed beside the same heads with keys
-//! and values of their own, as JSON lines: `benchmarks/latent.py` runs it.
+//! Latency of one layer's decode attention: absorbed latent attention beside the same heads with
+//! separate keys and values. Prints JSON lines; `benchmarks/latent.py` runs it.
 //!
 //! `latent_speed HEADS CONTEXT ROWS [threads [isa]]`
 
@@ -14,13 +14,13 @@ use penstock_kernels::{
     RowSource, Scoring, Seen, Sequence, SequenceBlocks, StepLease, WeightFormat,
 };
 
-/// Numbers of DeepSeek's heads: without and with rotation, of a value, and of the latent.
+/// DeepSeek's head sizes: without and with rotation, of a value, and of the latent.
 const PLAIN: usize = 128;
 const ROPE: usize = 64;
 const VALUE: usize = 128;
 const RANK: usize = 512;
 const KEY: usize = RANK + ROPE;
-/// Layers in turn, so that keys come from memory and not from a cache.
+/// Layers to cycle through, so that keys come from memory and not from a cache.
 const LAYERS: usize = 8;
 const BLOCK: usize = 64;
 const TIMED_S: f64 = 2.0;
@@ -31,7 +31,7 @@ fn noise(len: usize) -> Vec<f32> {
     out
 }
 
-/// Decodes of some sequences, each with a context of its own.
+/// Decodes of several sequences, each with its own context.
 struct Batch {
     cpu: Cpu,
     heads: usize,
@@ -86,7 +86,7 @@ impl Batch {
         AttentionPlan::new(sequences, shape, self.cpu.threads().count())
     }
 
-    /// Seconds of a layer, in the mean over the layers, the best of several rounds.
+    /// Mean seconds per layer, best of several rounds.
     fn best(&self, mut layer: impl FnMut(usize)) -> f64 {
         let (mut best, began) = (f64::MAX, Instant::now());
         while began.elapsed().as_secs_f64() < TIMED_S {
@@ -97,7 +97,7 @@ impl Batch {
         best
     }
 
-    /// Keys and values of each head in the pool.
+    /// Attention with separate keys and values for each head.
     fn unabsorbed(&self) -> f64 {
         let (head, width) = (PLAIN + ROPE, 3 * self.heads * (PLAIN + ROPE));
         let mut pool = self.pool(self.heads, head, None);
@@ -129,7 +129,8 @@ impl Batch {
         })
     }
 
-    /// One latent and rope key of each token; what takes queries to it and sums back is timed too.
+    /// Attention over one latent and rope key per token. The time includes the projections of
+    /// queries into the latent space and of sums back.
     fn absorbed(&self, form: WeightFormat) -> f64 {
         let (cpu, heads, rows) = (&self.cpu, self.heads, self.rows);
         let shape = Latent {

@@ -1,11 +1,11 @@
-//! Activations in the form a weight form needs.
+//! Activations in the format that the weight format requires.
 
 use half::bf16;
 
 use crate::buffer::{Aligned, Shared};
 use crate::packed::{GROUP, WeightFormat};
 
-/// A batch of activation rows, `m` x `k`, converted for a matrix multiplication.
+/// A batch of activation rows, `m` x `k`, converted for matrix multiplication.
 ///
 /// The buffers are reused from call to call and only grow.
 pub struct Activations {
@@ -14,12 +14,12 @@ pub struct Activations {
     pub(crate) k_padded: usize,
     /// Int8: codes, `m` x `k_padded`.
     pub(crate) codes: Aligned<i8>,
-    /// Int8: one scale for 32 inputs.
+    /// Int8: one scale per 32 inputs.
     pub(crate) scales: Aligned<f32>,
-    /// Int8: scale times the sum of the group's codes (meets the weights' minimum).
+    /// Int8: scale times the sum of the group's codes; multiplied by the weights' minimum.
     pub(crate) scaled_sums: Aligned<f32>,
-    /// Int8: -128 times the sum of the group's codes (takes the offset of `W8` codes back, and a
-    /// part of it that of `S4`).
+    /// Int8: -128 times the sum of the group's codes. It cancels the offset of `W8` codes; a
+    /// fraction of it cancels the offset of `S4` codes.
     pub(crate) offsets: Aligned<i32>,
     /// Bf16: values.
     pub(crate) halves: Aligned<u16>,
@@ -27,19 +27,16 @@ pub struct Activations {
     pub(crate) floats: Aligned<f32>,
 }
 
-/// How activations are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivationFormat {
-    /// Signed 8-bit codes with an f32 scale for 32 inputs.
+    /// Signed 8-bit codes with one f32 scale per 32 inputs.
     Int8,
-    /// bf16.
     Bf16,
-    /// f32.
     F32,
 }
 
 impl ActivationFormat {
-    /// The form that weights of `form` are multiplied with.
+    /// The activation format for weights of `form`.
     pub fn of(form: WeightFormat) -> Self {
         match form {
             WeightFormat::W4 | WeightFormat::S4 | WeightFormat::Mx4 | WeightFormat::W8 => {
@@ -68,12 +65,12 @@ impl Default for Activations {
 }
 
 impl Activations {
-    /// Rows of the batch.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.m
     }
 
-    /// Makes room for `m` rows of `k` inputs.
+    /// Resizes the buffers for `m` rows of `k` inputs.
     pub(crate) fn reset(&mut self, kind: ActivationFormat, m: usize, k: usize) {
         let k_padded = k.next_multiple_of(GROUP);
         (self.kind, self.m, self.k_padded) = (kind, m, k_padded);
@@ -91,7 +88,7 @@ impl Activations {
     }
 }
 
-/// [`Activations`] that the tasks of one job write, each its own rows.
+/// [`Activations`] written by the tasks of one job, each task its own rows.
 pub(crate) struct SharedActivations<'a> {
     k_padded: usize,
     codes: Shared<'a, i8>,
@@ -117,10 +114,10 @@ impl Activations {
 }
 
 impl SharedActivations<'_> {
-    /// Copies row `from` of activations of the same form and inputs to row `to`.
+    /// Copies row `from` of `acts`, which has the same format and number of inputs, to row `to`.
     ///
     /// # Safety
-    /// No other task touches row `to`.
+    /// No other task accesses row `to`.
     pub(crate) unsafe fn copy_row(&self, to: usize, acts: &Activations, from: usize) {
         let (k, groups) = (self.k_padded, self.k_padded / GROUP);
         // SAFETY: the caller's promise.
@@ -140,10 +137,10 @@ impl SharedActivations<'_> {
 }
 
 impl SharedActivations<'_> {
-    /// Multiplies a row by `factor`: its scales where it has codes, so that those stay.
+    /// Multiplies a row by `factor`. Quantised rows keep their codes; only the scales change.
     ///
     /// # Safety
-    /// No other task touches the row.
+    /// No other task accesses the row.
     pub(crate) unsafe fn scale_row(&self, row: usize, kind: ActivationFormat, factor: f32) {
         let (k, groups) = (self.k_padded, self.k_padded / GROUP);
         let scale = |numbers: &mut [f32]| numbers.iter_mut().for_each(|v| *v *= factor);
@@ -165,10 +162,10 @@ impl SharedActivations<'_> {
     }
 }
 
-/// Copies row `from` of rows of `n` items to row `to`.
+/// Copies row `from` of `rows`, which have `n` items each, to row `to` of `out`.
 ///
 /// # Safety
-/// No other task touches row `to`.
+/// No other task accesses row `to`.
 unsafe fn copy<T: Copy>(out: &Shared<'_, T>, to: usize, rows: &[T], from: usize, n: usize) {
     // SAFETY: the caller's promise.
     let out = unsafe { out.slice(to * n, n) };
@@ -177,7 +174,7 @@ unsafe fn copy<T: Copy>(out: &Shared<'_, T>, to: usize, rows: &[T], from: usize,
 
 /// Quantises one row: scale = absolute maximum / 127 for each group, codes rounded to nearest even.
 ///
-/// `k` may be less than `32 * scales.len()`; the rest is zero.
+/// If `k` is less than `32 * scales.len()`, the rest is zero-padded.
 #[inline(always)]
 pub(crate) fn quantize_row(
     x: &[f32],
@@ -199,8 +196,8 @@ pub(crate) fn quantize_row(
         let inverse = if max > 1e-30 { 127.0 / max } else { 0.0 };
         let mut rounded = [0i32; GROUP];
         for i in 0..GROUP {
-            // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits; |value|
-            // <= 127.
+            // Adding 1.5 * 2^23 leaves the nearest-even integer in the low mantissa bits, because
+            // |value| <= 127.
             rounded[i] =
                 ((group[i] * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4B40_0000);
         }
@@ -216,7 +213,7 @@ pub(crate) fn quantize_row(
     }
 }
 
-/// Rounds one row to bf16, zero padded.
+/// Rounds one row to bf16, zero-padded.
 #[inline(always)]
 pub(crate) fn bf16_row(x: &[f32], out: &mut [u16]) {
     for (o, &v) in out.iter_mut().zip(x) {
@@ -226,7 +223,7 @@ pub(crate) fn bf16_row(x: &[f32], out: &mut [u16]) {
     out[pad..].fill(0);
 }
 
-/// Round to nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn bf16_bits(v: f32) -> u16 {
     let bits = v.to_bits();
@@ -236,7 +233,7 @@ pub(crate) fn bf16_bits(v: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// Widens bf16 bits.
+/// Converts bf16 bits to f32.
 #[inline(always)]
 pub(crate) fn bf16_value(bits: u16) -> f32 {
     bf16::from_bits(bits).to_f32()

@@ -1,20 +1,21 @@
-//! The arena of weights and KV pools: parts of regions on huge pages, because most matrices are
-//! smaller than such a page.
+//! Bump allocator for weights and KV pools on huge pages. Matrices share regions, because most are
+//! smaller than a huge page.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use penstock_memory::Region;
 
-/// Size of a region that is shared, and of what gets a region of its own.
+/// Size of a shared region.
 const SHARED: usize = 32 << 20;
+/// Minimum size of an allocation with its own region.
 const OWN: usize = 8 << 20;
 
-/// The region that small requests are allocated from, and how much of it is taken.
+/// The shared region in use, and its allocated bytes.
 static CURRENT: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
 
-/// `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held; `None` when the
-/// system has none.
+/// Allocates `bytes` of zeroed memory, aligned to 64 bytes, valid while the region is held. `None`
+/// if the system is out of memory.
 pub(crate) fn allocate(bytes: usize) -> Option<(Arc<Region>, NonNull<u8>)> {
     let bytes = bytes.checked_next_multiple_of(64)?;
     if bytes >= OWN {

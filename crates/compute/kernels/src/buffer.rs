@@ -1,5 +1,4 @@
-//! Memory the kernels work on: cache-line aligned vectors and the shared-mutable view that parallel
-//! tasks write through.
+//! Memory of the kernels: cache-line aligned vectors, and a shared mutable view for parallel tasks.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -14,7 +13,7 @@ use crate::arena;
 #[cfg(test)]
 mod guarded;
 
-/// Types for which all-zero bytes are a value and any bytes may be read.
+/// Types for which all-zero bytes are a valid value and any bytes may be read.
 ///
 /// # Safety
 /// Implementors are plain numbers.
@@ -31,7 +30,7 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for f32 {}
 
 const LINE: usize = 64;
-/// Bytes from which memory that stays goes to a region.
+/// Minimum bytes of a long-lived allocation on huge pages.
 const LARGE: usize = 64 << 10;
 
 /// A zero-initialised slice of `T`, aligned to 64 bytes.
@@ -42,9 +41,9 @@ pub struct Aligned<T: Plain> {
 }
 
 enum Memory {
-    /// From the allocator, with the address it gave.
+    /// From the allocator, with the unaligned address.
     Heap(NonNull<u8>),
-    /// Part of a region on huge pages, which is kept mapped.
+    /// Part of a region on huge pages, kept mapped by this reference.
     Region { _kept: Arc<Region> },
     #[cfg(test)]
     Guarded { _kept: guarded::Pages },
@@ -56,7 +55,7 @@ unsafe impl<T: Plain> Send for Aligned<T> {}
 unsafe impl<T: Plain> Sync for Aligned<T> {}
 
 impl<T: Plain> Aligned<T> {
-    /// `len` zeroes, for working memory. Unit tests fault where they read past it.
+    /// `len` zeros for a scratch buffer. In unit tests, a read past the end faults.
     pub fn zeroed(len: usize) -> Self {
         #[cfg(test)]
         return Self::guarded(len);
@@ -92,8 +91,8 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// `len` zeroes, for memory that stays: on huge pages where it is large and the system has
-    /// them, untouched until used.
+    /// `len` zeros for long-lived memory: on huge pages if it is large and the system supports
+    /// them; untouched until first use.
     pub fn lasting(len: usize) -> Self {
         let bytes = Self::layout(len).size();
         if bytes < LARGE {
@@ -109,12 +108,13 @@ impl<T: Plain> Aligned<T> {
         }
     }
 
-    /// Pointer to the first item, without a reference to all of them: for owners that lend parts.
+    /// Pointer to the first item without a reference to the whole slice, for owners that lend
+    /// parts.
     pub(crate) fn base(&self) -> *mut T {
         self.ptr.as_ptr()
     }
 
-    /// Grows to at least `len` items; contents are then unspecified numbers.
+    /// Grows to at least `len` items. The contents are then unspecified.
     pub fn ensure(&mut self, len: usize) {
         if self.len < len {
             *self = Self::zeroed(len);
@@ -122,8 +122,8 @@ impl<T: Plain> Aligned<T> {
     }
 
     fn layout(len: usize) -> Layout {
-        // One spare line to align by hand: asking the allocator for alignment would make it touch
-        // (zero) every page.
+        // One spare line to align manually: an aligned request would make the allocator zero, and
+        // so touch, every page.
         let bytes = len.saturating_mul(size_of::<T>()).saturating_add(LINE);
         match Layout::from_size_align(bytes, 16) {
             Ok(layout) => layout,
@@ -162,14 +162,14 @@ impl<T: Plain> DerefMut for Aligned<T> {
     }
 }
 
-/// A mutable slice that several tasks of one job write, each its own part.
+/// A mutable slice written by the tasks of one job, each task its own part.
 pub(crate) struct Shared<'a, T> {
     ptr: *mut T,
     len: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: access goes through `slice`, whose callers promise disjoint ranges.
+// SAFETY: access is through `slice`, whose callers promise disjoint ranges.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
@@ -197,7 +197,7 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), len) }
     }
 
-    /// Pointer to item `start`, with at least `len` items behind it.
+    /// Pointer to item `start`, followed by at least `len` items.
     pub(crate) fn at(&self, start: usize, len: usize) -> *mut T {
         assert!(
             start <= self.len && len <= self.len - start,
@@ -208,18 +208,17 @@ impl<'a, T> Shared<'a, T> {
     }
 }
 
-/// Neighbouring columns of some rows, to be written.
+/// Output: adjacent columns of some rows.
 pub struct Columns<'a> {
-    /// The rows.
     pub rows: &'a mut [f32],
-    /// Distance of rows.
+    /// Row stride.
     pub ld: usize,
     /// The first column.
     pub first: usize,
 }
 
 impl<'a> Columns<'a> {
-    /// Zeroes the other columns of so many rows, where `own` are to be written.
+    /// Zeroes the columns outside the `own` ones to be written, in the first `rows` rows.
     pub(crate) fn clear_beside(&mut self, rows: usize, own: usize) {
         if own < self.ld {
             for row in self.rows.chunks_exact_mut(self.ld).take(rows) {
@@ -236,14 +235,15 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Rows of heads, to be written.
+/// Output: rows of heads.
 pub struct HeadColumns<'a> {
-    /// What holds the rows.
+    /// Storage of the rows.
     pub rows: &'a mut [f32],
-    /// Distance of the rows of a head, and of heads.
+    /// Stride of the rows of a head.
     pub row: usize,
+    /// Stride of heads.
     pub head: usize,
-    /// Where the first row of the first head is.
+    /// Index of the first row of the first head.
     pub first: usize,
 }
 
@@ -258,7 +258,7 @@ impl<'a> HeadColumns<'a> {
     }
 }
 
-/// [`HeadColumns`] that the tasks of one job write, each its own part.
+/// [`HeadColumns`] written by the tasks of one job, each task its own part.
 pub(crate) struct SharedHeads<'a> {
     pub(crate) rows: Shared<'a, f32>,
     pub(crate) row: usize,
@@ -282,7 +282,7 @@ impl SharedHeads<'_> {
     }
 }
 
-/// [`Columns`] that the tasks of one job write, each its own part.
+/// [`Columns`] written by the tasks of one job, each task its own part.
 pub(crate) struct SharedColumns<'a> {
     pub(crate) rows: Shared<'a, f32>,
     pub(crate) ld: usize,

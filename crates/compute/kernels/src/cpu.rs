@@ -1,4 +1,4 @@
-//! The parallel operations a decoder is made of.
+//! The parallel operations of a decoder.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -12,57 +12,57 @@ use crate::packed::{GROUP, PANEL, Packed};
 use crate::tasks::{self, Block, Task};
 use crate::threads::ThreadPool;
 
-/// Work (in numbers) under which a row-wise operation is not worth a fork.
+/// Minimum work, in numbers, for which a row-wise operation is forked.
 const INLINE: usize = 16 * 1024;
 
 thread_local! {
-    /// A task's tiles before activation.
+    /// A task's tiles before the activation.
     static INNER: RefCell<Aligned<f32>> = RefCell::new(Aligned::zeroed(0));
 }
 
-/// An instruction set and the threads to run it on.
+/// An instruction set and a thread pool.
 pub struct Cpu {
     isa: Isa,
     threads: ThreadPool,
 }
 
-/// A linear layer: matrices over the same inputs, whose outputs stand side by side.
+/// A linear layer: matrices with the same inputs and adjacent outputs.
 pub struct Linear {
     /// The matrices.
     pub parts: Vec<Packed>,
-    /// One bias for each output feature of all parts, or none.
+    /// Bias of each output feature of all parts.
     pub bias: Option<Vec<f32>>,
 }
 
 impl Linear {
-    /// Output features of all parts.
+    /// Number of output features of all parts.
     pub fn n(&self) -> usize {
         self.parts.iter().map(Packed::n).sum()
     }
 
-    /// The activation form all parts take.
+    /// Activation format of all parts.
     pub fn activation_format(&self) -> ActivationFormat {
         ActivationFormat::of(self.parts[0].form())
     }
 }
 
-/// What follows a feed-forward's first matrices.
+/// Activation after a feed-forward's first matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActivationFn {
     /// `silu(part 0) * part 1` (SwiGLU, Shazeer 2020).
     SiluGated,
     /// `gelu(part 0)` by the tanh approximation (Hendrycks and Gimpel 2016).
     GeluTanh,
-    /// `gelu(part 0) * part 1`, by the same approximation (GEGLU, Shazeer 2020).
+    /// `gelu(part 0) * part 1`, with the same approximation (GEGLU, Shazeer 2020).
     GeluTanhGated,
-    /// `(part 1 + offset) * part 0 * sigmoid(alpha * part 0)`, bounded first (gpt-oss).
+    /// `(part 1 + offset) * part 0 * sigmoid(alpha * part 0)`, clamped first (gpt-oss).
     Clamped(Clamp),
 }
 
 /// Bounds and constants of a clamped SwiGLU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clamp {
-    /// The gate is at most this, the other part within this of zero.
+    /// Upper bound of the gate, and bound of the other part's magnitude.
     pub limit: f32,
     /// Factor of the gate in its sigmoid.
     pub alpha: f32,
@@ -71,7 +71,7 @@ pub struct Clamp {
 }
 
 impl ActivationFn {
-    /// Matrices that it takes.
+    /// Number of input matrices.
     fn parts(self) -> usize {
         match self {
             Self::SiluGated | Self::GeluTanhGated | Self::Clamped(_) => 2,
@@ -80,7 +80,7 @@ impl ActivationFn {
     }
 }
 
-/// A norm over rows: `normalised(x) * weight + bias`.
+/// A norm of rows: `normalised(x) * weight + bias`.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Norm {
@@ -91,12 +91,11 @@ pub struct Norm {
     pub eps: f32,
 }
 
-/// Kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
-    /// Divided by the root mean square (Zhang and Sennrich 2019).
+    /// Root mean square (Zhang and Sennrich 2019).
     Rms,
-    /// Mean subtracted, divided by the standard deviation (Ba et al. 2016).
+    /// Mean and standard deviation (Ba et al. 2016).
     Layer,
 }
 
@@ -113,7 +112,7 @@ impl Norm {
 }
 
 impl Cpu {
-    /// `threads` threads, the calling one included.
+    /// Creates a pool of `threads` threads, the calling thread included.
     ///
     /// # Errors
     /// The operating system refused a thread.
@@ -128,17 +127,15 @@ impl Cpu {
         })
     }
 
-    /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// The threads.
     pub fn threads(&self) -> &ThreadPool {
         &self.threads
     }
 
-    /// Runs `body` for chunks of rows: on this thread when the work is small.
+    /// Runs `body` for chunks of rows: on the calling thread if the work is small.
     pub(crate) fn rows(&self, rows: usize, width: usize, body: &(dyn Fn(usize) + Sync)) {
         if rows * width <= INLINE {
             (0..rows).for_each(body);
@@ -150,7 +147,7 @@ impl Cpu {
         });
     }
 
-    /// `out` = the norm of one row.
+    /// Writes the norm of one row to `out`.
     ///
     /// # Panics
     /// The row, the norm and `out` differ in length.
@@ -162,7 +159,7 @@ impl Cpu {
         norm.apply(self.isa, x, out);
     }
 
-    /// Converts `m` rows of `k` numbers for multiplication, after their `norm` if there is one.
+    /// Converts `m` rows of `k` numbers for multiplication, after the `norm` if there is one.
     pub fn norm_quantize(
         &self,
         x: &[f32],
@@ -175,7 +172,7 @@ impl Cpu {
         self.norm_quantize_rows((x, k), m, k, norm, form, acts);
     }
 
-    /// The same of rows that are `ld` apart.
+    /// As [`Self::norm_quantize`], for rows with a stride of `ld`.
     pub fn norm_quantize_rows(
         &self,
         (x, ld): (&[f32], usize),
@@ -210,7 +207,7 @@ impl Cpu {
                 norm.apply(self.isa, x, &mut normed);
                 x = &normed;
             }
-            // SAFETY: every task converts rows of its own.
+            // SAFETY: every task converts its own rows.
             unsafe {
                 match form {
                     ActivationFormat::Int8 => ops::quantize(
@@ -234,7 +231,7 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = linear(acts[row])`, or added to `out`; rows are `linear.n()` apart.
+    /// `out[row] = linear(acts[row])`, or added to `out`; the row stride is `linear.n()`.
     pub fn matmul(&self, linear: &Linear, acts: &Activations, out: &mut [f32], mode: Mode) {
         let ld = linear.n();
         assert!(out.len() >= acts.m * ld, "output too short");
@@ -253,8 +250,8 @@ impl Cpu {
         });
     }
 
-    /// Computes one tile of `part`'s product with `acts`, into the rows of `out` that begin at
-    /// column `first` and are `ld` apart.
+    /// Computes one tile of the product of `part` and `acts`, into the columns of `out` from
+    /// `first` on, with a row stride of `ld`.
     pub(crate) fn product_tile(
         &self,
         (part, bias): (&Packed, Option<&[f32]>),
@@ -284,8 +281,8 @@ impl Cpu {
         unsafe { gemm::compute(self.isa, &tile) }
     }
 
-    /// `out[row] = activation(linear(acts[row]))`; the linear's parts have the same width. Other
-    /// columns of `out` become zero.
+    /// `out[row] = activation(linear(acts[row]))`; all parts have the same width. Other columns of
+    /// `out` become zero.
     pub fn activate(
         &self,
         linear: &Linear,
@@ -355,7 +352,7 @@ impl Cpu {
         });
     }
 
-    /// `x[i] += ` the numbers i of all `parts`, in their order.
+    /// `x[i] +=` number i of each of `parts`, in their order.
     pub fn add(&self, parts: &[&[f32]], x: &mut [f32]) {
         let chunk = x.len().div_ceil(self.threads.count()).max(INLINE);
         let (len, x) = (x.len(), Shared::new(x));
@@ -380,7 +377,7 @@ impl Cpu {
             INNER.with_borrow_mut(|normed| {
                 normed.ensure(k);
                 norm.apply(self.isa, &y[row * k..(row + 1) * k], &mut normed[..k]);
-                // SAFETY: every task has rows of its own.
+                // SAFETY: every task has its own rows.
                 let x = unsafe { x.slice(row * k, k) };
                 ops::add(self.isa, x, &normed[..k]);
             });
@@ -403,8 +400,8 @@ impl Cpu {
     }
 }
 
-/// The products of `rows` rows with matrices that stand side by side: all matrices with the first
-/// rows, then with the next.
+/// Blocks of the products of `rows` rows with the parts of a linear layer. All matrices come with
+/// the first chunk of rows, then with the next.
 fn chunked(parts: &[Packed], rows: usize) -> Vec<Block> {
     let parts = || parts.iter().map(Packed::panels).enumerate();
     let chunk = |rows: Range<usize>| {

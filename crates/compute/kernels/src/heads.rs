@@ -1,5 +1,5 @@
-//! One small matrix for each head: the products that take queries to the space of the latent and
-//! its weighted sums back to values.
+//! Products with one small matrix per head: queries into the latent space, and weighted latent sums
+//! back to values.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::packed::{PANEL, Packed};
 use crate::tasks::{self, Block, Task};
 
 impl Cpu {
-    /// Row r of head h of `out` = the matrix of h times row `h * rows + r` of `acts`, whose rows
-    /// are as many for each of the `heads`.
+    /// Row r of head h of `out` = the matrix of head h times row `h * rows + r` of `acts`. All
+    /// `heads` have the same number of rows.
     ///
     /// # Panics
-    /// The rows are not as many for each head, or shapes differ.
+    /// The number of rows is not a multiple of the heads, or shapes differ.
     pub fn head_products(&self, heads: &[Packed], acts: &Activations, out: HeadColumns<'_>) {
         assert!(
             !heads.is_empty() && acts.rows().is_multiple_of(heads.len()),

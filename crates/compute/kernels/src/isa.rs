@@ -1,11 +1,11 @@
-//! Which instruction set the kernels use: found once at run time, lowered by request.
+//! The instruction set of the kernels: detected once at run time, lowered by request.
 
 use std::fmt;
 use std::str::FromStr;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// Starts to bring the cache line at an address into the second cache; any address is harmless.
+/// Prefetches the cache line at an address into the L2 cache; any address is safe.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -17,7 +17,7 @@ pub(crate) fn prefetch(line: *const u8) {
     let _ = line;
 }
 
-/// An instruction set that every kernel exists for.
+/// An instruction set for which every kernel exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust, any CPU.
@@ -26,7 +26,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F/BW/VL/DQ with VNNI and BF16.
     Avx512,
-    /// The same with AMX's tiles of 8-bit integers and bf16.
+    /// `Avx512` with AMX tiles of 8-bit integers and bf16.
     Amx,
 }
 
@@ -45,7 +45,7 @@ impl Isa {
         [Self::Portable, Self::Avx2, Self::Avx512, Self::Amx]
     }
 
-    /// The set of what works on vectors: AMX has tiles for products and attention only.
+    /// The set for vector code: AMX has tiles for products and attention only.
     pub(crate) fn vectors(self) -> Self {
         if self == Self::Amx {
             Self::Avx512
@@ -54,8 +54,8 @@ impl Isa {
         }
     }
 
-    /// Whether this CPU can run kernels of this set. In this crate's unit tests a tile unit that
-    /// the CPU lacks is emulated.
+    /// Whether this CPU can run the kernels of this set. The crate's unit tests emulate the tile
+    /// unit on a CPU without one.
     pub fn available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -90,8 +90,8 @@ impl Isa {
     }
 }
 
-/// Whether the CPU has tiles of 8-bit integers and bf16 and the kernel lets this process use them.
-/// Asked once; the permission is that of all threads (Linux, `Documentation/arch/x86/xstate.rst`).
+/// Whether the CPU has tiles of 8-bit integers and bf16 and Linux permits this process to use them.
+/// Requested once for all threads (Linux, `Documentation/arch/x86/xstate.rst`).
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn tiles_permitted() -> bool {
     static PERMITTED: OnceLock<bool> = OnceLock::new();
@@ -129,7 +129,7 @@ impl fmt::Display for Isa {
     }
 }
 
-/// An instruction set that does not exist or that this CPU lacks.
+/// Error: an instruction set that does not exist or that this CPU lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IsaError(pub String);
 

@@ -1,13 +1,12 @@
 //! CPU kernels with run-time choice of the instruction set: packed weights and their matrix
-//! multiplication, paged attention, norms, rotary positions, sampling, and the thread pool they run
-//! on.
+//! multiplication, paged attention, norms, rotary positions, sampling, and their thread pool.
 //!
-//! Every kernel has a portable form. Matrix tiles and attention are written by hand for AVX-512 and
-//! AVX2; what is left is the portable source, compiled for each set. The room knows nothing of
-//! models: shapes and numbers only. It is the one place of the forward pass with `unsafe`.
+//! Every kernel has a portable version. Matrix tiles and attention are hand-written for AVX-512 and
+//! AVX2; other kernels are portable source compiled for each set. The crate works on shapes and
+//! numbers and does not depend on models. It contains all `unsafe` code of the forward pass.
 
-// Loops over lanes, rows and vectors of a register tile name their index: several arrays are
-// indexed by it at once.
+// Loops over lanes, rows and vectors of a register tile need the index, because it indexes several
+// arrays at once.
 #![allow(clippy::needless_range_loop)]
 
 #[cfg(test)]

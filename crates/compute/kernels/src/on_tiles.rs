@@ -1,6 +1,5 @@
-//! The tests of products, experts and attention once more: in this build tiles that the CPU lacks
-//! are emulated.
-#![allow(clippy::duplicate_mod)] // Each of the files has the common one.
+//! Repeats the tests of products, experts and attention with emulated tiles if the CPU has none.
+#![allow(clippy::duplicate_mod)] // Each file includes the common one.
 
 #[path = "../tests/attention/main.rs"]
 mod attention;

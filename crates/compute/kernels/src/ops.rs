@@ -1,10 +1,10 @@
-//! Row-wise operations: norm, conversion, activation, rotary positions. One source, compiled for
+//! Row-wise operations: norms, conversions, activations, rotary positions. One source, compiled for
 //! each instruction set.
 
 use crate::activations::{bf16_row, quantize_row};
 use crate::isa::Isa;
 
-/// Defines `name(isa, ...)` that runs `body(...)` compiled for the instruction set.
+/// Defines `name(isa, ...)`, which runs `body(...)` compiled for the instruction set.
 macro_rules! for_each_isa {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $body:path;) => {
         $(#[$doc])*
@@ -19,7 +19,7 @@ macro_rules! for_each_isa {
             #[allow(clippy::too_many_arguments)]
             fn avx512($($arg: $ty),*) { $body($($arg),*) }
             match isa.vectors() {
-                // SAFETY: an `Isa` in use was found available (`Cpu::new` asserts it).
+                // SAFETY: every `Isa` in use was checked as available (`Cpu::new` asserts it).
                 #[cfg(target_arch = "x86_64")]
                 $crate::isa::Isa::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
@@ -63,7 +63,7 @@ for_each_isa! {
     pub(crate) fn gelu_tanh(x: &mut [f32]) = gelu_tanh_row;
 }
 for_each_isa! {
-    /// `gate = gelu(gate) * up`, by [`gelu_tanh`].
+    /// `gate = gelu(gate) * up`, with [`gelu_tanh`].
     pub(crate) fn gelu_mul(gate: &mut [f32], up: &[f32]) = gelu_mul_row;
 }
 for_each_isa! {
@@ -75,8 +75,8 @@ for_each_isa! {
     pub(crate) fn scale(x: &mut [f32], factor: f32) = scale_row;
 }
 for_each_isa! {
-    /// `gate = (up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up
-    /// within `limit` of zero.
+    /// `gate = (up + offset) * gate * sigmoid(alpha * gate)`, with `gate` clamped to at most
+    /// `limit` and `up` to [-limit, limit].
     pub(crate) fn clamped_mul(
         gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32,
     ) = clamped_mul_row;
@@ -90,8 +90,8 @@ for_each_isa! {
     pub(crate) fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) = add_scaled_row;
 }
 for_each_isa! {
-    /// Rotates heads of `dim` numbers, side by side, by one row's angles: item i of a head with
-    /// item i + half (`cos_sin`: half cosines, then half sines); what follows in the head stays.
+    /// Rotates adjacent heads of `dim` numbers by one row's angles: item i of a head with item i +
+    /// half (`cos_sin`: half cosines, then half sines). The rest of the head is unchanged.
     pub(crate) fn rotate(heads: &mut [f32], dim: usize, cos_sin: &[f32]) = rotate_heads;
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn quantize(
     }
 }
 
-/// Rounds a row to bf16, zero padded.
+/// Rounds a row to bf16, zero-padded.
 pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
     match isa.vectors() {
         // SAFETY: the instruction set is available.
@@ -122,7 +122,7 @@ pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
     }
 }
 
-/// Sum over `x` in 16 lanes of `term(lane so far, item)`.
+/// Folds `x` with `term(lane, item)` in 16 lanes and sums the lanes.
 #[inline(always)]
 fn lane_sum(x: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; 16];
@@ -212,7 +212,7 @@ fn scale_row(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// What is not a number stays so: bounds are comparisons, not minima.
+/// Propagates NaN: bounds are comparisons, not minima.
 #[inline(always)]
 fn clamped_mul_row(gate: &mut [f32], up: &[f32], limit: f32, alpha: f32, offset: f32) {
     for (g, u) in gate.iter_mut().zip(up) {
@@ -247,12 +247,11 @@ fn rotate_heads(heads: &mut [f32], dim: usize, cos_sin: &[f32]) {
 }
 
 /// e^x to about 2 ulp on [-87, 88], clamped outside: Cody-Waite reduction (ln 2 in two parts) and
-/// the Taylor polynomial of degree 6 on
-/// |r| <= ln(2) / 2.
+/// the Taylor polynomial of degree 6 on |r| <= ln(2) / 2.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.0, 88.0);
-    // 1.5 * 2^23: the sum's low mantissa bits are the nearest integer.
+    // 1.5 * 2^23: the low mantissa bits of the sum are the nearest integer.
     let shifted = x.mul_add(std::f32::consts::LOG2_E, 12_582_912.0);
     let n = shifted - 12_582_912.0;
     let r = n.mul_add(2.121_944_4e-4, n.mul_add(-0.693_359_4, x));
@@ -280,8 +279,8 @@ pub(crate) const EXP2: [f32; 6] = [
     std::f32::consts::LN_2,
 ];
 
-/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: the rest after the nearest integer by
-/// polynomial.
+/// 2^x for x <= 0, to about 2 ulp, at least 2^-126: a polynomial of the remainder after the nearest
+/// integer.
 #[inline(always)]
 pub(crate) fn exp2(x: f32) -> f32 {
     let x = x.max(-126.0);
@@ -294,7 +293,7 @@ pub(crate) fn exp2(x: f32) -> f32 {
     p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 
-/// Whether `isa` may be used here; kernels rely on it.
+/// Asserts that the CPU has `isa`; the kernels' safety relies on it.
 pub(crate) fn assert_available(isa: Isa) {
     assert!(isa.available(), "this CPU lacks {isa}");
 }

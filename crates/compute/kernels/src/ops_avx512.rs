@@ -1,4 +1,4 @@
-//! Row-wise operations written by hand for AVX-512, bit for bit their twins in `ops` and
+//! Hand-written row-wise operations for AVX-512, bit for bit equal to those in `ops` and
 //! `activations`.
 
 use std::arch::x86_64::*;
@@ -48,8 +48,8 @@ pub(crate) unsafe fn quantize(
     }
 }
 
-/// As `activations::bf16_row`, except that numbers under the smallest normal become zero, as the
-/// dot-product instruction would take them.
+/// As `activations::bf16_row`, except that subnormal numbers become zero, as in the dot-product
+/// instruction.
 ///
 /// # Safety
 /// The CPU has AVX-512 with BF16.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn to_bf16(x: &[f32], out: &mut [u16]) {
     let mut at = 0;
     while at < len {
         let keep = ((1u32 << (len - at).min(16)) - 1) as __mmask16;
-        // SAFETY: masked lanes lie in both slices; the transmute reinterprets 32 bytes.
+        // SAFETY: the masked lanes are in both slices; the transmute reinterprets 32 bytes.
         unsafe {
             let rounded = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(keep, x.as_ptr().add(at)));
             let rounded: __m256i = std::mem::transmute(rounded);

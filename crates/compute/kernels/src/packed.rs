@@ -1,8 +1,8 @@
-//! Weight matrices in the form the kernels read.
+//! Packed weight matrices in the layout of the kernels.
 //!
-//! A matrix of `n` output features and `k` input features is cut into panels of 16 output features;
-//! `k` is padded to a multiple of 32 with weights that are zero. One panel holds, per group of 32
-//! inputs (`W4`, `W8`) or for all of them (`Bf16`, `F32`):
+//! A matrix of `n` output features and `k` input features is cut into panels of 16 output features.
+//! `k` is padded to a multiple of 32 with zero weights. One panel holds, per group of 32 inputs
+//! (`W4`, `S4`, `Mx4`, `W8`) or for all inputs (`Bf16`, `F32`):
 //!
 //! ```text
 //! W8    codes   [group][k/4 = 8][feature 16][4] u8, weight + 128
@@ -11,41 +11,38 @@
 //!       scales  [group][16 scale, 16 min] f16
 //! S4    codes   as W4
 //!       scales  [group][16] f16
-//! Mx4   codes   as W4, where a code stands for its entry in `E2M1`
+//! Mx4   codes   as W4, with codes as indices into `E2M1`
 //!       scales  [group][16] u8, the exponent bits of an f32
 //! Bf16  [k/2][feature 16][2] bf16
 //! F32   [k][feature 16] f32
 //! ```
 //!
-//! so that one vector load brings 16 features times the 4 (8-bit) or 2 (bf16) inputs that one
-//! dot-product instruction takes, and the activations are broadcast. A `W4` weight is `scale * code
-//! + min`, an `S4` weight `scale * (code - 8)`, a `W8` weight `scale * (code - 128)`, an `Mx4`
-//! weight `scale * (entry - 12)`.
+//! One vector load thus has 16 features times the 4 (8-bit) or 2 (bf16) inputs of one dot-product
+//! instruction; the activations are broadcast. The weights are `scale * code + min` (`W4`),
+//! `scale * (code - 8)` (`S4`), `scale * (code - 128)` (`W8`) and `scale * (entry - 12)` (`Mx4`).
 
 use half::{bf16, f16};
 
 use crate::buffer::{Aligned, Shared};
 use crate::threads::ThreadPool;
 
-/// Output features of one panel.
+/// Output features per panel.
 pub const PANEL: usize = 16;
-/// Inputs that share a scale.
+/// Inputs per scale.
 pub const GROUP: usize = 32;
 
-/// How weights are held in memory.
+/// Number format of weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
-    /// 4-bit codes with an f16 scale and minimum for 32 inputs.
+    /// 4-bit codes with an f16 scale and minimum per 32 inputs.
     W4,
-    /// 4-bit codes around 8 with an f16 scale for 32 inputs.
+    /// 4-bit codes around 8 with an f16 scale per 32 inputs.
     S4,
-    /// 4-bit floating point (OCP Microscaling's E2M1) with a power of two for 32 inputs.
+    /// 4-bit floating point (OCP Microscaling's E2M1) with a power-of-two scale per 32 inputs.
     Mx4,
-    /// 8-bit codes with an f16 scale for 32 inputs.
+    /// 8-bit codes with an f16 scale per 32 inputs.
     W8,
-    /// bf16.
     Bf16,
-    /// f32.
     F32,
 }
 
@@ -67,7 +64,7 @@ impl WeightFormat {
         PANEL * k * self.bits() / 8
     }
 
-    /// 16-bit words of the scales (and minima) of one panel's group.
+    /// 16-bit words of the scales (and minima) of one group in one panel.
     pub(crate) fn scales_per_group(self) -> usize {
         match self {
             Self::W4 => 2 * PANEL,
@@ -87,19 +84,19 @@ impl WeightFormat {
     }
 }
 
-/// One output feature's weights as codes: what a file already quantised in groups of 32 gives
-/// without rounding again.
+/// Codes of one output feature's weights. A file that is already quantised in groups of 32 fills it
+/// without a second rounding.
 pub struct GroupRow {
     /// `k` codes: 0..=15 for the 4-bit forms, weight + 128 for `W8`.
     pub codes: Vec<u8>,
-    /// One scale for 32 inputs.
+    /// One scale per 32 inputs.
     pub scales: Vec<f32>,
-    /// One minimum for 32 inputs (`W4`).
+    /// One minimum per 32 inputs (`W4`).
     pub mins: Vec<f32>,
 }
 
 impl GroupRow {
-    /// Room for `k` inputs (a multiple of 32).
+    /// Zeros for `k` inputs (a multiple of 32).
     pub fn new(k: usize) -> Self {
         Self {
             codes: vec![0; k],
@@ -108,10 +105,9 @@ impl GroupRow {
         }
     }
 
-    /// Rounds weights to the codes of `form`: absolute maximum / 127 for `W8`, what is farthest
-    /// from zero / -8 for `S4`, minimum and maximum in 15 steps for `W4`, a power of two for `Mx4`,
-    /// with the scales rounded to f16 first, so that the codes answer to the scales that are
-    /// stored.
+    /// Quantises weights to `form`. `W8`: scale = absolute maximum / 127. `S4`: scale = the number
+    /// of the largest magnitude / -8. `W4`: 15 steps from minimum to maximum. `Mx4`: a power of
+    /// two. Scales are rounded to f16 first, so that the codes match the stored scales.
     pub fn quantize(&mut self, form: WeightFormat, weights: &[f32]) {
         for (g, group) in weights.chunks(GROUP).enumerate() {
             let codes = &mut self.codes[g * GROUP..g * GROUP + group.len()];
@@ -164,12 +160,12 @@ fn affine(group: &[f32], codes: &mut [u8]) -> (f32, f32) {
     (scale, min)
 }
 
-/// What the codes of `Mx4` stand for: 12 plus twice 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+/// Values of the `Mx4` codes: 12 plus twice 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
 pub(crate) const E2M1: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// Scale of an `Mx4` group whose largest number is 6 times `2^exponent`: half of that power,
-/// because the entries of [`E2M1`] are doubled. What is under the smallest normal f32 is 0; 128,
-/// which stands for no number in a file, is infinite.
+/// because the entries of [`E2M1`] are doubled. A scale below the smallest normal f32 is 0.
+/// Exponent 128, which is NaN in files, gives infinity.
 pub fn microscale(exponent: i32) -> f32 {
     let bits = if exponent > 127 {
         255
@@ -179,7 +175,7 @@ pub fn microscale(exponent: i32) -> f32 {
     f32::from_bits((bits as u32) << EXPONENT)
 }
 
-/// Where the exponent of an f32 begins.
+/// Bit position of an f32's exponent.
 const EXPONENT: u32 = 23;
 
 /// The scale of one feature of an `Mx4` group.
@@ -208,13 +204,13 @@ fn microscaled(group: &[f32], codes: &mut [u8]) -> f32 {
     scale
 }
 
-/// Where a matrix to pack comes from.
+/// Source of a matrix to pack.
 pub trait RowSource: Sync {
     /// Writes output feature `row` as `k` f32 weights.
     fn fill_f32(&self, row: usize, out: &mut [f32]);
 
-    /// Writes `row` as codes of `form` when the source holds exactly such codes; `false` when it
-    /// does not.
+    /// Writes `row` as codes of `form` if the source holds exactly such codes; returns `false`
+    /// otherwise.
     fn fill_groups(&self, form: WeightFormat, row: usize, out: &mut GroupRow) -> bool;
 }
 
@@ -270,37 +266,36 @@ impl Packed {
         }
     }
 
-    /// The form.
     pub fn form(&self) -> WeightFormat {
         self.form
     }
 
-    /// Output features.
+    /// Number of output features.
     pub fn n(&self) -> usize {
         self.n
     }
 
-    /// Inputs.
+    /// Number of inputs.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// Inputs with padding.
+    /// Number of inputs with padding.
     pub(crate) fn k_padded(&self) -> usize {
         self.k_padded
     }
 
-    /// Panels of 16 output features.
+    /// Number of panels of 16 output features.
     pub(crate) fn panels(&self) -> usize {
         self.n.div_ceil(PANEL)
     }
 
-    /// Groups of 32 inputs.
+    /// Number of groups of 32 inputs.
     pub(crate) fn groups(&self) -> usize {
         self.k_padded / GROUP
     }
 
-    /// Bytes held.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.codes.len() + 2 * self.scales.len()
     }
@@ -317,7 +312,7 @@ impl Packed {
         &self.scales[panel * count..(panel + 1) * count]
     }
 
-    /// Output feature `row` as `k` f32 weights, exactly as the kernels see it.
+    /// Output feature `row` as `k` f32 weights, exactly as the kernels use them.
     pub fn row_f32(&self, row: usize, out: &mut [f32]) {
         let (codes, scales, lane) = (
             self.panel(row / PANEL),

@@ -1,22 +1,22 @@
-//! From a row of logits to a token: greedy, temperature, top-k, top-p, and log-probabilities.
+//! Token sampling from logits: greedy, temperature, top-k, top-p, min-p, and log-probabilities.
 
 use crate::isa::Isa;
 use crate::ops::{exp, for_each_isa};
 
-/// How a sequence's tokens are drawn.
+/// Sampling parameters of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 = greedy.
     pub temperature: f32,
-    /// Keep the k most likely tokens; 0 = all.
+    /// Keeps the k most likely tokens; 0 = all.
     pub top_k: usize,
-    /// Keep the most likely tokens up to this probability; 1 = all.
+    /// Keeps the most likely tokens up to this cumulative probability; 1 = all.
     pub top_p: f32,
-    /// Keep the tokens with at least this share of the largest probability; 0 = all.
+    /// Keeps the tokens with at least this fraction of the largest probability; 0 = all.
     pub min_p: f32,
-    /// Key of the generator.
+    /// Key of the random number generator.
     pub seed: u64,
-    /// Which of a request's choices this is: part of the generator's counter.
+    /// Index of the choice within its request; part of the generator's counter.
     pub choice: u32,
 }
 
@@ -25,7 +25,7 @@ pub struct Sampling {
 pub struct Logprob {
     /// Natural logarithm of the token's probability under the unmodified logits.
     pub logprob: f32,
-    /// Tokens at least as likely, itself included.
+    /// Number of tokens at least as likely, itself included.
     pub rank: u32,
     /// (token, logprob), most likely first.
     pub top: Vec<(u32, f32)>,
@@ -91,7 +91,7 @@ fn max_of(isa: Isa, logits: &[f32]) -> f32 {
     max
 }
 
-/// The most likely token; of equals the lowest id.
+/// The most likely token; in a tie, the lowest id.
 pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
     let max = max_of(isa, logits);
     let hit = |chunk: &[f32]| chunk.iter().fold(false, |hit, &v| hit | (v == max));
@@ -103,14 +103,14 @@ pub fn argmax(isa: Isa, logits: &[f32]) -> u32 {
     (chunk * LANES + lane) as u32
 }
 
-/// Draws the token at absolute position `position` of its sequence.
+/// Samples the token at absolute position `position` of its sequence.
 ///
-/// The uniform number comes from Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter
-/// (position, choice): it depends on nothing else, so the same request draws the same tokens in any
-/// batch. Tokens whose logit is negative infinity are not drawn, unless all are.
+/// The uniform number comes from Philox4x32-10 (Salmon et al. 2011), keyed by the seed, at counter
+/// (position, choice). It depends on nothing else, so a request samples the same tokens in any
+/// batch. Tokens with a logit of negative infinity are not sampled, unless all logits are.
 pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u32 {
     let scale = 1.0 / sampling.temperature;
-    // A temperature so small that its inverse overflows is greedy too.
+    // A temperature whose inverse overflows is greedy too.
     if sampling.temperature <= 0.0 || sampling.top_k == 1 || scale == f32::INFINITY {
         return argmax(isa, logits);
     }
@@ -136,14 +136,15 @@ pub fn sample(isa: Isa, logits: &[f32], sampling: &Sampling, position: u64) -> u
 
 /// The input of top-p.
 struct Candidates {
-    /// (token, weight), sorted by descending weight. Tokens outside any nucleus may be missing.
+    /// (token, weight), sorted by descending weight. Tokens that top-p excludes in any case may be
+    /// missing.
     kept: Vec<(u32, f32)>,
     /// Sum of the weights after top-k and min-p, missing tokens included.
     total: f32,
 }
 
 impl Sampling {
-    /// Whether it can leave out any of so many tokens.
+    /// Whether top-k, top-p or min-p can exclude tokens of a vocabulary of this size.
     fn cuts(&self, vocab: usize) -> bool {
         (self.top_k > 0 && self.top_k < vocab) || self.top_p < 1.0 || self.min_p > 0.0
     }
@@ -156,8 +157,8 @@ fn candidates(isa: Isa, logits: &[f32], max: f32, scale: f32, sampling: &Samplin
     if k == 0 {
         let mut total = 0.0;
         exp_sum(isa, logits, max, scale, least, &mut total);
-        // Tokens below (1 - p) / vocabulary of the total have less than 1 - p of it together, so
-        // the nucleus never reaches them.
+        // All tokens below (1 - p) / vocabulary of the total sum to less than 1 - p of it, so the
+        // nucleus never reaches them.
         let floor = max + (total * (1.0 - sampling.top_p) / logits.len() as f32).ln() / scale;
         let kept = sorted(logits, floor.max(least).min(max));
         let kept = weights(kept, max, scale);
@@ -200,7 +201,7 @@ fn weights(mut tokens: Vec<(u32, f32)>, max: f32, scale: f32) -> Vec<(u32, f32)>
     tokens
 }
 
-/// How many of the candidates top-p keeps: the fewest that reach p of the total.
+/// Number of candidates that top-p keeps: the fewest that reach p of the total.
 fn nucleus(candidates: &Candidates, top_p: f32) -> usize {
     if top_p >= 1.0 {
         return candidates.kept.len();
@@ -213,7 +214,7 @@ fn nucleus(candidates: &Candidates, top_p: f32) -> usize {
     enough.map_or(candidates.kept.len(), |last| last + 1)
 }
 
-/// Inverts the cumulative weights at `u` in [0, 1).
+/// Inverse transform sampling: the token at which the cumulative weight passes `u` in [0, 1).
 fn draw(weights: impl Iterator<Item = (u32, f32)> + Clone, u: f64) -> u32 {
     let total: f64 = weights.clone().map(|(_, w)| f64::from(w)).sum();
     let (mut reached, mut last) = (0.0, 0);
@@ -302,8 +303,8 @@ mod tests {
         );
     }
 
-    /// Softmax with top-k, min-p and top-p over a full sort: slow and plain. `edges` move the end
-    /// of min-p and of the nucleus by those shares.
+    /// Reference: softmax with top-k, min-p and top-p over a full sort. `edges` shift the
+    /// thresholds of min-p and top-p by these fractions.
     fn distribution(logits: &[f32], s: &Sampling, edges: [f64; 2]) -> Vec<f64> {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
@@ -356,7 +357,7 @@ mod tests {
                         (f64::from(*count) - expected).abs() <= spread
                     })
                 };
-                // By rounding, a token at an edge may fall on either side.
+                // Rounding may put a token at a threshold on either side.
                 let edges = [[1e-5, 1e-5], [1e-5, -1e-5], [-1e-5, 1e-5], [-1e-5, -1e-5]];
                 prop_assert!(edges.into_iter().any(fits), "{isa}: {counts:?}");
             }
@@ -447,7 +448,7 @@ mod tests {
                     drawn == 300 || temperature == f32::INFINITY,
                     "{isa} {s:?}: {drawn}"
                 );
-                // A broken model's logits must not break the sampler.
+                // A broken model's logits must not panic the sampler.
                 assert!(sample(isa, &[f32::NAN; 40], &s, 3) < 40);
             }
         }

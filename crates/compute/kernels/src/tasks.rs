@@ -1,28 +1,30 @@
 //! Division of a matrix multiplication into tasks: panels x chunks of rows.
 //!
 //! Each thread gets a contiguous segment, so that its weights are one stream of memory. A thread
-//! that ends early (the cores are shared) steals small pieces of another's segment.
+//! that finishes early (cores are shared) steals small pieces from other segments.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::threads::ThreadPool;
 
-/// Rows of one task: enough to make good use of a block of weights brought to the first cache.
+/// Rows per task: enough to reuse a block of weights in the L1 cache.
 pub(crate) const ROWS: usize = 128;
-/// Panels of a task of one's own segment, and of another's.
+/// Panels per task of the thread's own segment.
 const OWN: usize = 4;
+/// Panels per stolen task.
 const STOLEN: usize = 2;
-/// The same with few rows, where a panel is little work.
+/// Panels per task of the thread's own segment if rows are few, so that a panel is little work.
 const OWN_FEW_ROWS: usize = 12;
+/// Maximum rows that count as few.
 const FEW_ROWS: usize = 4;
 
-/// Rows that a panel costs at least: with fewer it takes as long to read.
+/// Minimum cost of a panel in rows: reading its weights takes as long as multiplying this many.
 const READING: usize = 6;
 
-/// The product of some rows with all panels of one matrix.
+/// Product of some rows with all panels of one matrix.
 pub(crate) struct Block {
-    /// The matrix, as the tasks' body counts them.
+    /// Index of the matrix.
     pub(crate) part: usize,
     pub(crate) panels: usize,
     pub(crate) rows: Range<usize>,
@@ -40,7 +42,7 @@ struct Segment {
     end: usize,
 }
 
-/// Cuts rows into as many as make a good task.
+/// Splits rows into chunks of at most [`ROWS`].
 pub(crate) fn chunks(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
     let chunk = move |first| first..end.min(first + ROWS);
@@ -48,7 +50,7 @@ pub(crate) fn chunks(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Block {
-    /// Panels of a task: of a thread's own segment, or of another's.
+    /// Panels per task: of the thread's own segment, or stolen.
     fn claimed(&self, own: bool) -> usize {
         match own {
             true if self.rows.len() <= FEW_ROWS => OWN_FEW_ROWS,
@@ -62,10 +64,10 @@ impl Block {
     }
 }
 
-/// Blocks that one job runs.
+/// The blocks of one job.
 struct Job<'a> {
     blocks: &'a [Block],
-    /// The first panel of each block, counted over all of them, and the end.
+    /// Index of the first panel of each block over the whole job, and the end.
     starts: Vec<usize>,
 }
 
@@ -97,7 +99,7 @@ pub(crate) fn run(pool: &ThreadPool, blocks: &[Block], body: &(dyn Fn(Task) + Sy
 }
 
 impl Job<'_> {
-    /// Where the segments of `threads` threads begin, and the end: at equal costs.
+    /// Boundaries of the segments of `threads` threads, at equal cost.
     fn cuts(&self, threads: usize) -> Vec<usize> {
         let total: usize = self.blocks.iter().map(|b| b.cost() * b.panels).sum();
         let (mut block, mut before) = (0, 0);
@@ -115,7 +117,7 @@ impl Job<'_> {
         (0..=threads).map(&mut cut).collect()
     }
 
-    /// Takes panels of one block from the front of a segment.
+    /// Claims panels of one block from the front of a segment.
     fn claim(&self, segment: &Segment, own: bool) -> Option<Task> {
         let mut at = segment.next.load(Ordering::Relaxed);
         loop {

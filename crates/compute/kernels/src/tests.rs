@@ -1,4 +1,4 @@
-//! Conversion of activation rows, seen from inside: codes, scales and sums.
+//! White-box tests of the conversion of activation rows: codes, scales and sums.
 #![allow(clippy::unwrap_used)]
 
 use half::bf16;
@@ -24,7 +24,7 @@ fn norm_quantize(
     acts
 }
 
-/// Numbers of many magnitudes, with zeroes and denormals.
+/// Numbers of many magnitudes, with zeros and subnormals.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => -3.0f32..3.0, 1 => Just(0.0), 1 => -1e30f32..1e30, 1 => -1e-38f32..1e-38,
@@ -32,7 +32,7 @@ fn number() -> impl Strategy<Value = f32> {
     ]
 }
 
-/// Rows of equal length, not a multiple of anything.
+/// Rows of equal length, of any remainder.
 fn rows() -> impl Strategy<Value = (usize, Vec<f32>)> {
     (1usize..130, 1usize..6)
         .prop_flat_map(|(k, m)| (Just(k), proptest::collection::vec(number(), k * m)))
@@ -59,8 +59,7 @@ proptest! {
                     prop_assert_eq!(acts.scaled_sums[at], scale * sum as f32);
                     for (j, &code) in codes.iter().enumerate() {
                         let v = group.get(j).copied().unwrap_or(0.0);
-                        // -128 would overflow where a sign is taken from a weight and given to an
-                        // activation.
+                        // -128 would overflow when the sign of a weight moves to the activation.
                         prop_assert!(code >= -127);
                         let off = (f64::from(v) - f64::from(code) * f64::from(scale)).abs();
                         prop_assert!(off <= 0.5001 * f64::from(scale) + 1.01e-30, "{isa}: {v} \
@@ -93,7 +92,7 @@ proptest! {
             for (i, &got) in acts.halves[..acts.k_padded].iter().enumerate() {
                 let v = x.get(i).copied().unwrap_or(0.0);
                 let want = bf16::from_f32(v);
-                // The AVX-512 conversion takes denormals as zero, as its dot product does.
+                // The AVX-512 conversion flushes subnormals to zero, as its dot product does.
                 let flushed = v.is_subnormal() && got & 0x7fff == 0;
                 let nan = v.is_nan() && bf16::from_bits(got).is_nan();
                 prop_assert!(got == want.to_bits() || flushed || nan, "{isa}: {v:e} became \
@@ -141,7 +140,7 @@ proptest! {
     }
 }
 
-/// Every finite f32 that the tail bits decide: halfway cases go to even, near ones to their side.
+/// Every finite f32 for which the low bits decide: ties go to even, others to the nearer side.
 #[test]
 fn bf16_ties_go_to_even() {
     let x: Vec<f32> = [

@@ -1,10 +1,10 @@
-//! The persistent thread pool: fork-join over numbered tasks, made for jobs of microseconds.
+//! A persistent thread pool: fork-join over numbered tasks, for jobs of microseconds.
 //!
-//! A job is published by bumping an epoch. Threads claim tasks one at a time from one atomic word
-//! that also carries the epoch, so a thread that wakes late can neither run a stale task nor hold
-//! up the caller: the caller waits for claimed tasks only, and claims the rest itself. Waiting
-//! spins for a bounded time and then sleeps on a futex-backed park, because the cores are shared
-//! with the front door and the scheduler.
+//! A job is published by incrementing an epoch. Threads claim tasks one by one from an atomic word
+//! that also contains the epoch. A thread that wakes up late thus cannot run a stale task or delay
+//! the caller, which claims tasks itself and waits only for claimed ones. Waiting threads spin for
+//! a bounded time and then park, because the cores are shared with the front door and the
+//! scheduler.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
-/// Pause instructions before a waiting thread sleeps: some 20 to 40 us.
+/// Pause instructions before a waiting thread parks: about 20 to 40 us.
 const SPINS: u32 = 1500;
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
@@ -34,9 +34,9 @@ struct Shared {
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the caller only while no task of the current epoch is unclaimed or
-// unfinished, and read by workers only between a successful claim and the matching `done`
-// increment, which the caller waits for. `panic` and `caller` are behind mutexes.
+// SAFETY: the caller writes `job` only while no task of the current epoch is unclaimed or
+// unfinished; workers read it only between a successful claim and the matching `done` increment,
+// for which the caller waits. `panic` and `caller` are behind mutexes.
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer in `job` is dereferenced only while the caller of `run` keeps its
 // referent alive.
@@ -50,7 +50,7 @@ pub struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// Starts `threads - 1` threads; the thread that calls [`ThreadPool::run`] is the last one.
+    /// Starts `threads - 1` threads; the caller of [`ThreadPool::run`] is the last one.
     ///
     /// # Errors
     /// The operating system refused a thread.
@@ -85,17 +85,17 @@ impl ThreadPool {
         })
     }
 
-    /// Threads that take part in a job.
+    /// Number of threads that run a job.
     pub fn count(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `task(0)` to `task(count - 1)`, in any order, on all threads, and returns when all have
+    /// Runs `task(0)` to `task(count - 1)`, in any order, on all threads. Returns after all have
     /// ended.
     ///
     /// # Panics
-    /// Re-raises the first panic of a task, after the others have ended. Panics when a job is
-    /// already running (the pool does not nest).
+    /// Re-raises the first panic of a task, after the others have ended. Panics if a job is already
+    /// running (jobs do not nest).
     pub fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() || count <= 1 {
             (0..count).for_each(task);
@@ -136,9 +136,9 @@ impl Drop for ThreadPool {
 
 impl Shared {
     fn publish(&self, task: &Task<'_>, count: u32, workers: &[JoinHandle<()>]) {
-        // SAFETY: the previous job is finished (`wait_done` returned), so no worker reads `job`.
-        // The lifetime is erased; `run` keeps the closure alive until every claimed task is done,
-        // and later claims fail because the epoch has moved on.
+        // SAFETY: the previous job has finished (`wait_done` returned), so no worker reads `job`.
+        // The lifetime is erased; `run` keeps the closure alive until every claimed task has ended,
+        // and later claims fail because the epoch has changed.
         unsafe {
             *self.job.get() = Job {
                 task: std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task),
@@ -154,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// Claims and runs tasks until none is left unclaimed.
+    /// Claims and runs tasks until all are claimed.
     fn claim_all(&self) {
         let mut state = self.state.load(Ordering::Acquire);
         while state & 0xffff_ffff != 0 {
@@ -175,7 +175,7 @@ impl Shared {
 
     fn run_claimed(&self, left: u32) {
         // SAFETY: a claim of the current epoch succeeded and its `done` increment is still to come,
-        // so the job is alive and unchanging.
+        // so the job is alive and constant.
         let (task, count) = unsafe { ((*self.job.get()).task, (*self.job.get()).count) };
         // SAFETY: as above; the closure outlives the job.
         let task = unsafe { &*task };

@@ -1,5 +1,5 @@
-//! Mixtures of experts, plain and clamped, against f64, and the promise that a row's bits depend on
-//! the row alone.
+//! Mixtures of experts, plain and clamped, against f64, and the guarantee that a row's bits depend
+//! only on the row.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,12 +11,12 @@ use penstock_kernels::{
 };
 use proptest::prelude::*;
 
-/// Experts of random weights, which the reference has too.
+/// Experts with random weights, shared with the reference.
 struct Mixture {
     clamp: Option<Clamp>,
     hidden: usize,
     width: usize,
-    /// For each expert gate, up and down, `[outputs, inputs]`, and the output's bias.
+    /// For each expert: gate, up and down, `[outputs, inputs]`, and the output's bias.
     weights: Vec<([Vec<f32>; 3], Vec<f32>)>,
 }
 
@@ -39,7 +39,7 @@ impl Mixture {
         }
     }
 
-    /// The experts `own` of a rank.
+    /// A rank's experts `own`.
     fn packed(&self, form: WeightFormat, own: std::ops::Range<usize>) -> Experts {
         let pool = ThreadPool::new(1).unwrap();
         let pack = |n, k, weights: &Vec<f32>| {
@@ -70,12 +70,12 @@ impl Mixture {
         }
     }
 
-    /// Whether a weight multiplies the expert's input: in some mixtures.
+    /// Whether a weight multiplies the expert's input; true for some mixtures.
     fn weighted_inputs(&self) -> bool {
         self.width.is_multiple_of(3)
     }
 
-    /// What a choice adds to its row, in f64.
+    /// Contribution of a choice to its row, in f64.
     fn weighted(&self, choice: Choice, x: &[f32]) -> Vec<f64> {
         let weight = f64::from(choice.weight);
         let (input, output) = match self.weighted_inputs() {
@@ -87,13 +87,13 @@ impl Mixture {
         outputs.into_iter().map(|y| output * y).collect()
     }
 
-    /// A bound of what an expert gives, for the error's.
+    /// Bound on an expert's output, for the error bound.
     fn magnitude(&self, expert: usize, x: &[f32]) -> f64 {
         let x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
         self.output(expert, &x).iter().map(|y| y.abs()).sum()
     }
 
-    /// What an expert gives for a row, in f64.
+    /// An expert's output for a row, in f64.
     fn output(&self, expert: usize, x: &[f64]) -> Vec<f64> {
         let ([gate, up, down], bias) = &self.weights[expert];
         let dot =
@@ -116,7 +116,7 @@ impl Mixture {
     }
 }
 
-/// Choices of different experts for each row, skewed to the first ones.
+/// Distinct experts for each row, skewed to low indices.
 fn choices(rng: &mut Rng, rows: usize, each: usize, experts: usize) -> Vec<Choice> {
     let row = |_| {
         let mut order: Vec<usize> = (0..experts).collect();
@@ -197,7 +197,7 @@ proptest! {
         }
     }
 
-    /// Whatever the other rows choose, the threads, and whether there is one row or hundreds.
+    /// For any choices of other rows, any number of threads, one row or hundreds.
     #[test]
     fn a_row_depends_on_its_own_choices_only(
         form in proptest::sample::select(
@@ -232,7 +232,7 @@ proptest! {
         }
     }
 
-    /// Ranks that have some experts each give parts that sum to the whole.
+    /// The partial results of ranks with some experts each sum to the whole.
     #[test]
     fn parts_of_the_experts_sum_to_the_whole(seed in any::<u64>(), rows in 1usize..20) {
         let (mut rng, hidden, width, experts) = (Rng(seed), 33, 20, 5);

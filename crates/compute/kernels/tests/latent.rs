@@ -1,4 +1,4 @@
-//! Latent attention against f64, and the promise that a row's bits depend on its sequence alone.
+//! Latent attention against f64, and the guarantee that a row's bits depend only on its sequence.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -49,13 +49,13 @@ impl Case {
         1.0 / (self.key() as f32).sqrt()
     }
 
-    /// Rows of `x`, `width` numbers each.
+    /// Rows `from..to` of `x`, `width` numbers each.
     fn rows<'a>(&self, x: &'a [f32], width: usize, from: usize, to: usize) -> &'a [f32] {
         &x[from * width..to * width]
     }
 }
 
-/// What a run gives: queries without rotation (heads x rows), and attended latents (rows x heads).
+/// Queries without rotation (heads x rows) and attended latents (rows x heads).
 fn attend(case: &Case, isa: Isa, threads: usize, dtype: KvType, chunk: usize) -> [Vec<f32>; 2] {
     let (s, key, cpu) = (&case.shape, case.key(), Cpu::new(isa, threads).unwrap());
     let layout = KvLayout {
@@ -93,7 +93,7 @@ fn attend(case: &Case, isa: Isa, threads: usize, dtype: KvType, chunk: usize) ->
             .collect();
         let width = s.heads * (s.plain + s.rope);
         let mut plain = vec![f32::NAN; s.heads * rows * s.plain];
-        // What stands for absorbed queries: some numbers of the queries.
+        // Stand-in for absorbed queries: numbers from the queries.
         let mut absorbed: Vec<f32> = (0..rows * s.heads * key)
             .map(|i| case.queries[(from * s.heads * key + i) % case.queries.len()])
             .collect();
@@ -146,7 +146,7 @@ fn attend(case: &Case, isa: Isa, threads: usize, dtype: KvType, chunk: usize) ->
     [plains, all]
 }
 
-/// The same in f64, with keys and queries rounded as they are stored.
+/// Reference in f64, with keys and queries rounded as stored.
 fn naive(case: &Case, dtype: KvType) -> Vec<f64> {
     let (s, key) = (&case.shape, case.key());
     let stored = |v: f32| match dtype {
@@ -233,7 +233,7 @@ fn latents_are_attended_as_in_f64_whatever_the_chunk_and_threads() {
         let case = Case::random(&mut rng, shape, tokens, block_size);
         for dtype in [KvType::F32, KvType::Bf16] {
             let want = naive(&case, dtype);
-            // Of bf16 the last bit of a rounded key may differ from that of the reference.
+            // A rounded bf16 key may differ from the reference's in the last bit.
             let slack = if dtype == KvType::F32 { 2e-5 } else { 3e-2 };
             for isa in isas() {
                 let [plain, got] = attend(&case, isa, 1, dtype, tokens);
@@ -279,7 +279,7 @@ fn each_head_has_its_own_product() {
             let mut acts = Activations::default();
             let form = ActivationFormat::F32;
             cpu.norm_quantize(&x, heads * rows, k, None, form, &mut acts);
-            // Rows with room before and behind each head.
+            // Rows with padding before and after each head.
             let (head, lead) = (n + 3, 2);
             let ld = heads * head + lead;
             let mut out = vec![7.0; rows * ld];

@@ -1,4 +1,4 @@
-//! Leases and loans of blocks: the rules, the layout of a lent block, and many threads at once.
+//! Leases and loans of blocks: rules, layout of a lent block, and concurrency.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -45,7 +45,7 @@ fn a_block_has_readers_or_one_writer() {
     assert!(pool.read(6).is_none() && pool.write(usize::MAX).is_none());
 }
 
-/// Blocks lend themselves while the pool is gone, like any other `Arc`.
+/// A block guard keeps the memory alive after the pool is dropped.
 #[test]
 fn a_guard_outlives_the_pool() {
     let pool = small();
@@ -93,7 +93,7 @@ fn a_lease_that_is_refused_leaves_nothing_behind() {
     assert!((0..6).all(|block| handle.write(block).is_some()));
 }
 
-/// A panic in a step, or a lease that is never dropped, leaves a pool that can be leased.
+/// After a panic in a step, or a leaked lease, the pool can be leased again.
 #[test]
 fn a_lease_ends_with_a_panic() {
     let mut pool = small();
@@ -109,7 +109,7 @@ fn a_lease_ends_with_a_panic() {
     assert!(handle.write(1).is_some() && handle.write(2).is_some());
 }
 
-/// Kernels write what the step leased for writing, and nothing else.
+/// Kernels write only the blocks leased for writing.
 #[test]
 fn a_block_without_a_lease_is_not_written() {
     let mut pool = small();
@@ -127,7 +127,7 @@ fn a_block_without_a_lease_is_not_written() {
     assert!(std::panic::catch_unwind(store).is_err());
 }
 
-/// The bytes of a lent block, item by item, as `kv/layout.rs` draws them: head, layer, K or V.
+/// The bytes of a lent block, item by item, in the layout of `kv/layout.rs`: head, layer, K or V.
 #[test]
 fn a_block_is_head_by_head_and_layer_by_layer() {
     let shape = layout(3, 2, KvType::F32);
@@ -164,8 +164,7 @@ fn a_block_is_head_by_head_and_layer_by_layer() {
     }
 }
 
-/// One thread's part of the stress below: borrows at random, and looks whether anybody else was
-/// there.
+/// One thread of the stress test below: borrows at random and checks for exclusive access.
 fn borrow(pool: &PoolHandle, mut rng: Rng, stop: &AtomicBool, granted: &AtomicUsize) {
     while !stop.load(Ordering::Relaxed) {
         let block = rng.below(pool.blocks());

@@ -1,4 +1,4 @@
-//! Matrix multiplication against f64, and the promise that a row's bits depend on the row alone.
+//! Matrix multiplication against f64, and the guarantee that a row's bits depend only on the row.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +18,7 @@ const FORMS: [WeightFormat; 6] = [
     WeightFormat::F32,
 ];
 
-/// A linear layer of random parts, with or without a bias.
+/// A linear layer of random parts, with or without bias.
 fn random_linear(
     rng: &mut Rng,
     form: WeightFormat,
@@ -40,7 +40,7 @@ fn random_linear(
     Linear { parts, bias }
 }
 
-/// The product in f64 and, for each element, how far f32 sums of its terms may be off.
+/// The product in f64 and the error bound of an f32 sum, per element.
 fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
     let k = linear.parts[0].k();
     let weights: Vec<f32> = linear.parts.iter().flat_map(unpacked).collect();
@@ -57,8 +57,8 @@ fn naive(linear: &Linear, x: &[f32], m: usize) -> (Vec<f64>, Vec<f64>) {
     (product, slack)
 }
 
-/// Every f32 operation is off by at most 2^-24 of a partial sum, which the sum of magnitudes
-/// bounds.
+/// Every f32 operation has an error of at most 2^-24 of a partial sum, which is bounded by the sum
+/// of magnitudes.
 fn rounding(form: WeightFormat, w: &[f32], acts: &[f64]) -> f64 {
     let magnitude: f64 = match form {
         // A 4-bit weight is split into code and minimum, together up to six times the largest
@@ -101,8 +101,8 @@ fn assert_near(got: &[f32], linear: &Linear, x: &[f32], m: usize, what: &str) {
     }
 }
 
-/// Largest shapes: the portable path emulates fused multiply-adds where the compiler may not assume
-/// them.
+/// Limits the shapes: the portable kernels emulate fused multiply-adds if the compiler may not
+/// assume them.
 fn fits(isa: Isa, m: usize, k: usize, n: usize) -> bool {
     isa != Isa::Portable || m * k * n < 400_000
 }
@@ -198,8 +198,8 @@ fn nothing_is_written_past_the_last_feature() {
     }
 }
 
-/// All products at the ends of their ranges: pairs that saturate 16 bits would show. With scales of
-/// 1 every sum is an exact f32.
+/// All products at the ends of their ranges, to detect 16-bit saturation. With scales of 1 every
+/// sum is an exact f32.
 #[test]
 fn extreme_codes_do_not_saturate() {
     let (k, n, pool) = (96, 37, ThreadPool::new(1).unwrap());
@@ -258,7 +258,7 @@ fn extreme_activations_stay_near_f64() {
     for form in FORMS {
         let linear = random_linear(&mut rng, form, k, &[n], false);
         for scale in [0.0, 1e-44, 1e-38, 1e-30, 2e-30, 1e-20, 1e20, 1e30] {
-            // Zero groups beside others, and one large number among small ones.
+            // Groups of zeros beside others, and one large number among small ones.
             let mut x = rng.vec(3 * k, scale);
             x[..32].fill(0.0);
             x[k + 5] *= 1000.0;
@@ -266,8 +266,8 @@ fn extreme_activations_stay_near_f64() {
                 let got = multiply(isa, 1, &linear, &x, 3);
                 let (want, slack) = naive(&linear, &x, 3);
                 for ((&got, want), slack) in got.iter().zip(want).zip(slack) {
-                    // Instructions may take numbers under the smallest normal (1.2e-38) as zero, k
-                    // of them in a sum.
+                    // Instructions may flush subnormal numbers (below 1.2e-38) to zero, k of them
+                    // in a sum.
                     let flushed = k as f64 * 1.2e-38;
                     assert!(
                         (f64::from(got) - want).abs() <= slack + flushed,

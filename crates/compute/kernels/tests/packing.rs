@@ -1,4 +1,4 @@
-//! Packed weights: how far rounding may go, and that given codes are kept.
+//! Packed weights: bounds on the rounding error, and exact round trips of given codes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -38,7 +38,7 @@ proptest! {
     }
 }
 
-/// Half a quantisation step, and what rounding scale and minimum to f16 adds at the far end of the
+/// Half a quantisation step, plus the error of an f16 scale and minimum at the far end of the
 /// codes.
 fn step(form: WeightFormat, group: &[f32]) -> f64 {
     let (low, high) = group.iter().fold((f64::MAX, f64::MIN), |(l, h), &w| {
@@ -50,18 +50,18 @@ fn step(form: WeightFormat, group: &[f32]) -> f64 {
         WeightFormat::W8 => {
             low.abs().max(high.abs()) / 254.0 + 127.0 * f16_off(low.abs().max(high.abs()) / 127.0)
         }
-        // What is as far from zero on the other side is clamped by a whole step.
+        // A weight of the same magnitude and the opposite sign is clamped by a whole step.
         WeightFormat::S4 => {
             let far = low.abs().max(high.abs());
             far / 8.0 * 1.001 + 8.0 * f16_off(far / 8.0)
         }
-        // From 4 to 6 of the largest is the widest step, and a power may be too large by half.
+        // The widest step is from 4 to 6 of the largest entry; a power may be too large by half.
         WeightFormat::Mx4 => (low.abs().max(high.abs()) / 3.0).max(2f64.powi(-22)),
         WeightFormat::Bf16 | WeightFormat::F32 => 0.0,
     }
 }
 
-/// How far f16 may be off: 11 bits, and under 2^-14 steps of 2^-24.
+/// Error bound of f16: 11 bits, or steps of 2^-24 below 2^-14.
 fn f16_off(value: f64) -> f64 {
     (value.abs() * 2f64.powi(-11)).max(2f64.powi(-25)) * 1.001
 }
@@ -139,7 +139,8 @@ fn given_codes_are_kept() {
     }
 }
 
-/// Numbers of OCP Microscaling's E2M1, from its definition: one bit of mantissa, subnormals at 0.
+/// Values of OCP Microscaling's E2M1, from its definition: one mantissa bit, subnormals at exponent
+/// 0.
 fn e2m1(code: u8) -> f64 {
     let (exponent, mantissa) = (i32::from(code >> 1 & 3), f64::from(code & 1));
     let magnitude = match exponent {

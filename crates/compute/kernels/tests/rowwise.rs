@@ -1,4 +1,4 @@
-//! Row-wise operations against f64 through the calls a decoder makes.
+//! Row-wise operations against f64, through the decoder's calls.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -84,7 +84,7 @@ proptest! {
                 let u = if gated { dot(1) } else { 1.0 };
                 let want =
                     u * if activation == ActivationFn::SiluGated { silu(g) } else { gelu(g) };
-                // Sums of k products up to `reach` each in f32; the slopes are under 1.13.
+                // f32 sums of k products of up to `reach` each; the slopes are below 1.13.
                 let off = (k + 3) as f64 * 2f64.powi(-23) * (f64::from(reach) * k as f64 + 1.0);
                 let slack =
                     off * (u.abs() + 1.13 * g.abs() + 1.13 + off) + 2e-6 * want.abs() + 1e-30;
@@ -227,7 +227,7 @@ fn normed(head: Vec<f64>, weight: &[f32], norm: bool) -> Vec<f64> {
     scaled.collect()
 }
 
-/// Item i turns with item i + half, as a complex number would.
+/// Rotates items i and i + half as a complex number.
 fn rotated(head: &[f64], angles: &[f64]) -> Vec<f64> {
     let (re, im) = head.split_at(angles.len());
     let turn = |f: &dyn Fn(f64, f64, f64) -> f64| -> Vec<f64> {
@@ -255,7 +255,8 @@ fn activations_at_the_ends_of_the_range_are_finite() {
             -1e18f32, -1e4, -1000.0, -88.5, -87.0, -20.0, -0.0, 1e-40, 20.0, 87.5, 100.0, 1e18,
         ] {
             let wide = f64::from(x);
-            // Far below, e^-x is held at e^88: the value is then not zero but under 1e-38 times x.
+            // For very negative x, e^-x is clamped to e^88: the result is then below 1e-38 times x
+            // instead of zero.
             for (linear, activation, want, floor) in [
                 (
                     &gated,

@@ -1,4 +1,4 @@
-//! The thread pool under many short jobs, panics and sleeps.
+//! Thread pool tests: many short jobs, panics and sleeps.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,8 +11,8 @@ mod common;
 
 use common::Rng;
 
-/// Short jobs of changing size, some with panics, some after a pause long enough for the threads to
-/// sleep: every task of every job runs exactly once, and exactly the jobs with a panic panic.
+/// Short jobs of varying size, some with panics, some after a pause in which the threads park.
+/// Every task of every job runs exactly once, and exactly the jobs with a panic re-raise one.
 #[test]
 fn thousands_of_jobs_with_panics_lose_nothing() {
     for threads in [1, 2, 3, 5] {
@@ -38,7 +38,7 @@ fn thousands_of_jobs_with_panics_lose_nothing() {
                 });
             }));
             assert_eq!(outcome.is_err(), broken.is_some(), "job {job}");
-            // A lone thread stops at the panic; several end what is left.
+            // A single thread stops at the panic; several threads finish the remaining tasks.
             let whole = if threads == 1 || hits.len() <= 1 {
                 broken.map_or(hits.len(), |b| b + 1)
             } else {
@@ -60,7 +60,7 @@ fn thousands_of_jobs_with_panics_lose_nothing() {
     }
 }
 
-/// A task that outlasts the others by far keeps the job open until it has ended.
+/// A task much longer than the others keeps the job open until it ends.
 #[test]
 fn a_job_ends_after_its_last_task() {
     let pool = ThreadPool::new(3).unwrap();
@@ -78,7 +78,7 @@ fn a_job_ends_after_its_last_task() {
     }
 }
 
-/// Writes of the tasks are seen by the caller without further synchronisation, job after job.
+/// The caller sees the tasks' writes without further synchronisation, job after job.
 #[test]
 fn results_are_visible_after_the_job() {
     let pool = ThreadPool::new(4).unwrap();

@@ -1,8 +1,8 @@
-//! Weights that the examples multiply by.
+//! Random weights for the examples.
 
 use penstock_kernels::{GroupRow, RowSource, WeightFormat};
 
-/// Numbers from -0.5 to 0.5 that look random.
+/// Pseudo-random numbers from -0.5 to 0.5.
 pub(crate) struct Noise;
 
 impl RowSource for Noise {

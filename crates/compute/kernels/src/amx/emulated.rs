@@ -1,4 +1,5 @@
-//! The tile unit in plain Rust, by the pseudo-code of Intel's instruction set reference.
+//! Emulation of the tile unit in plain Rust, after the pseudo-code of Intel's instruction set
+//! reference.
 
 use super::halves::HalfUnit;
 use super::integers::IntegerUnit;
@@ -7,7 +8,7 @@ use crate::activations::bf16_value;
 use crate::isa::tiles_permitted;
 use crate::packed::{GROUP, PANEL};
 
-/// The unit's integers if the CPU has them, else emulated ones.
+/// Integer tiles of the CPU if it has them, else emulated ones.
 pub(crate) enum Integers {}
 
 impl IntegerTiles for Integers {
@@ -16,7 +17,7 @@ impl IntegerTiles for Integers {
     unsafe fn configure(rows: usize) {
         assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
         if tiles_permitted() {
-            // SAFETY: the unit is there.
+            // SAFETY: the CPU has the unit.
             unsafe { IntegerUnit::configure(rows) }
         }
     }
@@ -41,7 +42,7 @@ impl IntegerTiles for Integers {
 
     unsafe fn release() {
         if tiles_permitted() {
-            // SAFETY: the unit is there.
+            // SAFETY: the CPU has the unit.
             unsafe { IntegerUnit::release() }
         }
     }
@@ -71,7 +72,7 @@ unsafe fn dots<const G: usize>(
     }
 }
 
-/// The unit's bf16 if the CPU has them, else emulated ones.
+/// bf16 tiles of the CPU if it has them, else emulated ones.
 pub(crate) enum Halves {
     Unit(HalfUnit),
     Emulated(Box<Emulated>),
@@ -90,7 +91,7 @@ impl Default for Halves {
 impl HalfTiles for Halves {
     unsafe fn configure(&mut self, rows: usize, halves: bool) {
         assert!((1..=HEIGHT).contains(&rows), "{rows} rows in a tile");
-        // SAFETY: the unit is there, or nothing is needed.
+        // SAFETY: the CPU has the unit, or the emulation needs nothing.
         unsafe {
             match self {
                 Self::Unit(unit) => unit.configure(rows, halves),
@@ -161,9 +162,9 @@ impl HalfTiles for Halves {
 
 type Row = [f32; PANEL];
 
-/// Sums in memory. Before they are set they are no numbers: nothing uses those of earlier work.
+/// Sums in memory. They start as NaN, so that a use of stale sums shows.
 pub(crate) struct Emulated {
-    /// None before the unit is configured, and after it was released.
+    /// 0 before `configure` and after `release`.
     rows: usize,
     halves: bool,
     sums: [[Row; HEIGHT]; WIDTH],
@@ -213,8 +214,8 @@ impl HalfTiles for Emulated {
         let pairs = if HALF { DEPTH / 4 } else { DEPTH / 2 };
         for (sums, right) in self.sums.iter_mut().zip(right) {
             for (row, sums) in sums[..self.rows].iter_mut().enumerate() {
-                // SAFETY: the caller's promise; the CPU has AVX-512, without which there are no
-                // tiles, emulated or not.
+                // SAFETY: the caller's promise; the CPU has AVX-512, which tiles require, emulated
+                // or not.
                 unsafe { add_row(pairs, left.byte_add(row * ld), *right, stride, sums) }
             }
         }
@@ -238,7 +239,7 @@ impl HalfTiles for Emulated {
     }
 }
 
-/// Zero in place of a number under the smallest normal one.
+/// Flushes subnormal numbers to zero.
 #[inline(always)]
 fn flushed(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE {
@@ -248,11 +249,11 @@ fn flushed(x: f32) -> f32 {
     }
 }
 
-/// One row of TDPBF16PS: the even inputs and the odd ones, each by fused multiply-adds, are added
-/// to one another and then to the sums.
+/// One row of TDPBF16PS. Two chains of fused multiply-adds sum the even and the odd inputs; their
+/// sum is added to `sums`.
 ///
 /// # Safety
-/// The CPU has FMA; `left` has `pairs` pairs of inputs and `right` as many lines.
+/// The CPU has FMA; `left` has `pairs` pairs of inputs and `right` has `pairs` lines.
 #[target_feature(enable = "avx512f,fma")]
 unsafe fn add_row(pairs: usize, left: *const u16, right: *const u8, stride: usize, sums: &mut Row) {
     let mut parts = [[0.0f32; PANEL]; 2];
@@ -277,7 +278,7 @@ unsafe fn add_row(pairs: usize, left: *const u16, right: *const u8, stride: usiz
     }
 }
 
-/// What the CPU computes beside what the reference says: on a CPU that has the unit.
+/// Compares the CPU's unit with the emulation. Skipped on a CPU without the unit.
 mod tests {
     use super::*;
 
@@ -301,7 +302,7 @@ mod tests {
         integers::<3>();
     }
 
-    /// All rows and panels, some bytes between the rows.
+    /// Integer tiles with all row and panel counts and padded row strides.
     fn integers<const G: usize>() {
         let signed = |len, seed| -> Vec<i8> { noise(len, seed).iter().map(|&x| x as i8).collect() };
         let stride = G * GROUP + 16;
@@ -310,8 +311,8 @@ mod tests {
             let mut want = vec![0i32; WIDTH * G * HEIGHT * PANEL];
             let mut got = want.clone();
             let (acts, weights) = ((acts.as_ptr(), stride), weights.as_ptr());
-            // SAFETY: the unit is there; rows have 32 G codes, and there are 4 G groups of weights
-            // and of dots.
+            // SAFETY: the CPU has the unit; rows have 32 G codes, and there are 4 G groups of
+            // weights and of dots.
             unsafe {
                 dots::<G>(rows, acts, weights, want.as_mut_ptr(), panels);
                 IntegerUnit::configure(rows);
@@ -322,14 +323,15 @@ mod tests {
         }
     }
 
-    /// Sums of products with some rows, whole and half ones, through load and store.
+    /// Sums of whole products, and of half ones if `halves`, through load and store.
     fn sums<U: HalfTiles>(rows: usize, halves: bool) -> Vec<f32> {
         let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
         let mut out = vec![0.0f32; WIDTH * HEIGHT * PANEL];
         let rights: Vec<*const u8> = right.chunks(512).map(|r| r.as_ptr().cast()).collect();
         let outs: Vec<*mut f32> = out.chunks_mut(256).map(|o| o.as_mut_ptr()).collect();
         let first: Vec<*const f32> = outs.iter().map(|o| o.cast_const()).collect();
-        // SAFETY: tiles have 16 rows of 64 bytes, left ones 80 bytes apart; the unit is there.
+        // SAFETY: tiles have 16 rows of 64 bytes, left ones at a stride of 80 bytes; the CPU has
+        // the unit.
         unsafe {
             let mut unit = U::default();
             unit.configure(rows, halves);
@@ -368,13 +370,13 @@ mod tests {
         }
     }
 
-    /// Two products that follow one another in f64.
+    /// Compares two consecutive products with f64.
     #[test]
     fn emulated_halves_are_near_f64() {
         let (left, right) = (noise(HEIGHT * 40, 3), noise(WIDTH * 16 * 32, 4));
         let value = |bits: u16| f64::from(bf16_value(bits));
         for (rows, halves) in [(1, false), (5, true), (16, false), (16, true)] {
-            // SAFETY (of the calls within): the emulation needs AVX-512 only.
+            // SAFETY: (for the calls below) the emulation requires AVX-512 only.
             if !crate::Isa::Avx512.available() {
                 println!("skipped: this CPU lacks AVX-512");
                 return;

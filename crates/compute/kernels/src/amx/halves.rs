@@ -1,16 +1,17 @@
-//! Products of bf16 on AMX.
+//! bf16 matrix products on AMX.
 
 use std::arch::asm;
 
 use super::{Configuration, DEPTH, HalfTiles, LINE, ZEROS, load, release, store};
 
-/// AMX on bf16. Tiles 0 to 3 are the sums and 4 is the left side. 5 to 7 are right sides, so that
-/// one is read while another is used; with half products 5 is, and 6 and 7 are their two sides.
+/// The CPU's bf16 tiles. Tiles 0 to 3 are the sums, 4 is the left operand. Tiles 5 to 7 are right
+/// operands, so that loads overlap with products. If half products are configured, only 5 is, and 6
+/// and 7 are the operands of half products.
 ///
-/// Sums stay in the tiles from call to call: compiled code touches none.
+/// Sums stay in the tiles from call to call, because compiled code uses no tiles.
 #[derive(Default)]
 pub(crate) struct HalfUnit {
-    /// Rows and whether products are half ones, if the unit is configured.
+    /// Number of rows and whether half products are enabled; `None` if the unit is not configured.
     shape: Option<(usize, bool)>,
 }
 
@@ -21,7 +22,7 @@ const HALF_LEFT: usize = 6;
 const HALF_RIGHT: usize = 7;
 
 /// # Safety
-/// The tiles are configured with shapes that fit each other; `right` can be read.
+/// The tiles are configured with compatible shapes; `right` is readable.
 #[inline(always)]
 unsafe fn product<const SUM: usize, const LEFT: usize, const RIGHT: usize>(
     right: *const u8,
@@ -100,7 +101,7 @@ impl HalfTiles for HalfUnit {
             } else {
                 load::<LEFT>(left.cast(), ld);
             }
-            // Without a loop, since the names of tiles are constants.
+            // No loop, because tile numbers are constants.
             if let (&[a, b, c, d], false) = (right, HALF || halves) {
                 product::<SUMS, LEFT, RIGHT>(a, stride);
                 product::<{ SUMS + 1 }, LEFT, { RIGHT + 1 }>(b, stride);
@@ -144,7 +145,7 @@ impl HalfTiles for HalfUnit {
     #[inline]
     fn keep_awake(&mut self) {
         if self.shape.is_some() {
-            // SAFETY: the unit is configured with shapes that fit each other.
+            // SAFETY: the unit is configured with compatible shapes.
             unsafe {
                 asm!(
                     "tdpbf16ps tmm0, tmm4, tmm5",
@@ -156,14 +157,14 @@ impl HalfTiles for HalfUnit {
 
     fn release(&mut self) {
         if self.shape.take().is_some() {
-            // SAFETY: the CPU has the unit, because it was configured.
+            // SAFETY: the CPU has the unit, because it is configured.
             unsafe { release() }
         }
     }
 }
 
 /// # Safety
-/// As [`product`], in any configuration, with half products if `HALF`.
+/// As [`product`], for any configuration; a half product if `HALF`.
 #[inline(always)]
 unsafe fn one<const SUM: usize, const HALF: bool>(right: *const u8, stride: usize) {
     // SAFETY: the caller's promise.

@@ -1,23 +1,23 @@
-//! Products of 8-bit integers on AMX.
+//! 8-bit integer matrix products on AMX.
 
 use std::arch::asm;
 
 use super::{Configuration, HEIGHT, IntegerTiles, LINE, ZEROS, load, release, store};
 use crate::packed::{GROUP, PANEL};
 
-/// AMX on integers: tiles 0 to 3 hold dots, 4 and 5 activations, 6 and 7 weights.
+/// The CPU's integer tiles: tiles 0 to 3 hold dot products, 4 and 5 activations, 6 and 7 weights.
 ///
-/// While a product is under way, the inputs of the next are loaded and the dots of the one before
-/// are stored.
+/// Software pipeline: during a product, the next product's operands are loaded and the previous
+/// product's results are stored.
 pub(crate) enum IntegerUnit {}
 
 const ACTS: usize = 4;
 const WEIGHTS: usize = 6;
 
-/// Loads the weights of product `i`, and zeros for its dots.
+/// Loads the weights of product `i` and zeroes its dot products.
 ///
 /// # Safety
-/// The unit is configured for integers; a group of weights can be read.
+/// The unit is configured for integers; one group of weights is readable.
 #[inline(always)]
 unsafe fn begin(i: usize, weights: *const i8) {
     let zeros = ZEROS.0.as_ptr().cast();
@@ -36,10 +36,10 @@ unsafe fn begin(i: usize, weights: *const i8) {
     }
 }
 
-/// Product `i`, with the activations of group `g`.
+/// Computes product `i` with the activations of group `g`.
 ///
 /// # Safety
-/// Its inputs were loaded.
+/// The operands of the product are loaded.
 #[inline(always)]
 unsafe fn multiply(i: usize, g: usize) {
     // SAFETY: the caller's promise.
@@ -58,7 +58,7 @@ unsafe fn multiply(i: usize, g: usize) {
 }
 
 /// # Safety
-/// The tiles are configured with shapes that fit each other.
+/// The tiles are configured with compatible shapes.
 #[inline(always)]
 unsafe fn signed<const DOTS: usize, const LEFT: usize, const RIGHT: usize>() {
     // SAFETY: the caller's promise.
@@ -73,10 +73,10 @@ unsafe fn signed<const DOTS: usize, const LEFT: usize, const RIGHT: usize>() {
     }
 }
 
-/// Stores the dots of product `i`.
+/// Stores the dot products of product `i`.
 ///
 /// # Safety
-/// It was computed; `out` has room for 256 numbers.
+/// Product `i` has been computed; `out` has space for 256 numbers.
 #[inline(always)]
 unsafe fn end(i: usize, out: *mut i32) {
     // SAFETY: the caller's promise.
@@ -91,11 +91,11 @@ unsafe fn end(i: usize, out: *mut i32) {
 }
 
 impl IntegerUnit {
-    /// [`IntegerTiles::dots`] of `P` panels: group by group, so that all panels share one load of
-    /// activations.
+    /// [`IntegerTiles::dots`] for `P` panels. The group is the outer loop, so that all panels share
+    /// one load of activations.
     ///
     /// # Safety
-    /// As there.
+    /// As [`IntegerTiles::dots`].
     #[inline(always)]
     unsafe fn products<const G: usize, const P: usize>(
         (acts, stride): (*const i8, usize),
@@ -119,14 +119,14 @@ impl IntegerUnit {
         // SAFETY: as above.
         let end = |i: usize| unsafe { end(i, out.add(tile(i) * HEIGHT * PANEL)) };
         begin(0);
-        // Unrolled, since the names of tiles are constants.
+        // Unrolled, because tile numbers are constants.
         macro_rules! products {
             ($($i:literal)*) => {$(
                 if $i < G * P {
                     if $i + 1 < G * P {
                         begin($i + 1);
                     }
-                    // SAFETY: its inputs were loaded.
+                    // SAFETY: the operands are loaded.
                     unsafe { multiply($i, $i / P) };
                     if $i != 0 {
                         end($i - 1);

@@ -1,17 +1,17 @@
-//! The tile unit of AMX (Intel's instruction set reference, "TDPBSUD" and "TDPBF16PS").
+//! The AMX tile unit (Intel's instruction set reference, "TDPBSUD" and "TDPBF16PS").
 //!
-//! A tile has up to 16 rows of 64 bytes. One instruction multiplies 16 rows of activations with a
-//! tile of weights, which is what `packed.rs` and `kv/layout.rs` lay out as it stands:
+//! A tile has up to 16 rows of 64 bytes. One instruction multiplies 16 rows of activations by a
+//! tile of weights. `packed.rs` and `kv/layout.rs` store operands in exactly the tile layout:
 //!
 //! ```text
 //!   integers  16 rows x 32 codes  *   8 x (16 features x 4)  ->  16 rows x 16 i32
 //!   halves    16 rows x 32 bf16   *  16 x (16 features x 2)  ->  16 rows x 16 f32
 //! ```
 //!
-//! Integer dots are exact. A product of halves adds to each sum the even inputs, in ascending
-//! order, plus the odd ones; so it differs in the last bits from `vdpbf16ps`, which takes pair by
-//! pair. The rows of a product do not affect each other. `emulated.rs` computes both in plain Rust;
-//! in the unit tests it stands for a unit that the CPU lacks.
+//! Integer dot products are exact. A bf16 product adds the even inputs, in ascending order, and
+//! then the odd ones to each sum. `vdpbf16ps` adds pair by pair, so its results differ in the last
+//! bits. The rows of a product do not affect each other. `emulated.rs` computes both in plain Rust;
+//! the unit tests use it on a CPU without the unit.
 
 use std::arch::asm;
 
@@ -24,22 +24,22 @@ mod integers;
 
 #[cfg(test)]
 pub(crate) use emulated::{Halves, Integers};
-/// The unit that `Isa::Amx` stands for.
+/// The unit that `Isa::Amx` selects.
 #[cfg(not(test))]
 pub(crate) use {halves::HalfUnit as Halves, integers::IntegerUnit as Integers};
 
 /// Activation rows of one product.
 pub(crate) const HEIGHT: usize = 16;
-/// Sums (of bf16) or dots (of integers) that are under way at once.
+/// Sums (bf16) or dot products (integers) in flight at once.
 pub(crate) const WIDTH: usize = 4;
-/// Inputs of a whole bf16 product; a half one has the half.
+/// Inputs of a whole bf16 product; a half product has 16.
 pub(crate) const DEPTH: usize = 32;
-/// Bytes of a row of a tile.
+/// Bytes per tile row.
 pub(crate) const LINE: usize = 64;
 
 /// A unit that multiplies tiles of 8-bit integers.
 pub(crate) trait IntegerTiles {
-    /// Fewest rows for which tiles pay.
+    /// Minimum number of rows for which tiles are faster than vectors.
     const FEWEST: usize;
 
     /// Prepares products of `rows` activation rows, up to 16.
@@ -48,13 +48,13 @@ pub(crate) trait IntegerTiles {
     /// The CPU and the operating system have the unit.
     unsafe fn configure(rows: usize);
 
-    /// For `G` groups of 32 inputs and `panels` panels, up to 4:
-    /// `out[panel][group][row][feature] = sum of acts[row][group][i] *
-    /// weights[panel][group][i / 4][feature][i % 4]` over the inputs of the group.
+    /// For `G` groups of 32 inputs and `panels` panels, up to 4, computes
+    /// `out[panel][group][row][feature] = sum of acts[row][group][i] * weights[panel][group][i /
+    /// 4][feature][i % 4]` over the inputs of the group.
     ///
     /// # Safety
-    /// The unit is configured for `rows`; each row has 32 `G` codes and is `stride` bytes after the
-    /// one before; each group of weights has 512 bytes and of `out` 256 numbers.
+    /// The unit is configured for `rows`. Each row has 32 `G` codes; rows are `stride` bytes apart.
+    /// Each group has 512 bytes of weights and 256 numbers of `out`.
     unsafe fn dots<const G: usize>(
         rows: usize,
         acts: (*const i8, usize),
@@ -63,14 +63,14 @@ pub(crate) trait IntegerTiles {
         panels: usize,
     );
 
-    /// Gives the unit's state back, so that no context switch saves it.
+    /// Releases the tile state, so that context switches need not save it.
     ///
     /// # Safety
     /// The CPU has the unit.
     unsafe fn release();
 }
 
-/// No tiles: all rows go through vectors.
+/// No tile unit: all rows use vectors.
 pub(crate) enum Absent {}
 
 impl IntegerTiles for Absent {
@@ -88,12 +88,12 @@ impl IntegerTiles for Absent {
     unsafe fn release() {}
 }
 
-/// A unit that multiplies tiles of bf16 and keeps [`WIDTH`] sums of rows x 16 f32.
+/// A unit that multiplies bf16 tiles and keeps [`WIDTH`] sums of rows x 16 f32.
 ///
-/// `stride` is the bytes between the rows of a tile.
+/// `stride` is the distance of tile rows in bytes.
 pub(crate) trait HalfTiles: Default {
-    /// Prepares products of `rows` activation rows, 1 to 16; some of them half ones if `halves`.
-    /// Sums are lost, unless that is how the unit is configured already.
+    /// Prepares products of `rows` activation rows, 1 to 16, and half products if `halves`. Sums
+    /// are lost unless the unit already has this configuration.
     ///
     /// # Safety
     /// The CPU and the operating system have the unit; no other unit of this thread is configured.
@@ -105,17 +105,17 @@ pub(crate) trait HalfTiles: Default {
     /// The unit is configured.
     unsafe fn clear(&mut self);
 
-    /// Sets the first sums to the tiles at `from`.
+    /// Loads the first `from.len()` sums from the tiles at `from`.
     ///
     /// # Safety
-    /// The unit is configured; each tile has as many rows of 16 f32.
+    /// The unit is configured; each tile has the configured number of rows of 16 f32.
     unsafe fn load(&mut self, from: &[*const f32], stride: usize);
 
-    /// Adds to sum `i` the product of `left` (rows x 32 inputs, 16 if `HALF`) with `right[i]`
-    /// (16 pairs of inputs x 16 x 2, 8 if `HALF`), for all of `right`.
+    /// Adds to sum `i` the product of `left` (rows x 32 inputs, 16 if `HALF`) and `right[i]` (16
+    /// pairs of inputs x 16 x 2, 8 pairs if `HALF`), for all of `right`.
     ///
     /// # Safety
-    /// The unit is configured, with halves if `HALF`; the tiles can be read.
+    /// The unit is configured, with halves if `HALF`; the tiles are readable.
     unsafe fn add<const HALF: bool>(
         &mut self,
         left: (*const u16, usize),
@@ -123,21 +123,22 @@ pub(crate) trait HalfTiles: Default {
         stride: usize,
     );
 
-    /// Writes the first sums to the tiles at `out`.
+    /// Stores the first `out.len()` sums to the tiles at `out`.
     ///
     /// # Safety
-    /// The unit is configured; each tile has room for as many rows of 16 f32.
+    /// The unit is configured; each tile has space for the configured number of rows of 16 f32.
     unsafe fn store(&mut self, out: &[*mut f32], stride: usize);
 
-    /// Multiplies once for nothing: a unit that rests for half a microsecond is slow for as long.
-    /// Sums are lost.
+    /// Executes one product and discards its result. After an idle time of half a microsecond, the
+    /// unit is slow for as long. Sums are lost.
     fn keep_awake(&mut self);
 
-    /// Gives the unit's state back, if it is configured, so that no context switch saves it.
+    /// Releases the tile state if the unit is configured, so that context switches need not save
+    /// it.
     fn release(&mut self);
 }
 
-/// What `ldtilecfg` reads: the palette, bytes of a row and rows of each tile.
+/// Operand of `ldtilecfg`: the palette, and the row bytes and rows of each tile.
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -148,7 +149,7 @@ struct Configuration {
 }
 
 impl Configuration {
-    /// Tiles of the given rows and bytes of a row.
+    /// Configuration from (rows, bytes per row) of each tile.
     fn new(tiles: [(usize, usize); 8]) -> Self {
         let mut wanted = Self {
             palette: 1,
@@ -166,8 +167,8 @@ impl Configuration {
     /// # Safety
     /// The CPU and the operating system have the unit.
     unsafe fn load(&self) {
-        // SAFETY: the configuration is one of palette 1, which every AMX has; the compiler keeps
-        // nothing in tiles.
+        // SAFETY: the configuration uses palette 1, which every AMX has; the compiler keeps nothing
+        // in tiles.
         unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) }
     }
 }
@@ -179,14 +180,14 @@ unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
-/// What sums and dots begin with: after `tilezero` a product takes three times as long (measured on
-/// family 6, model 167).
+/// Zeros that sums and dot products are loaded from. After `tilezero` a product takes three times
+/// as long (measured on family 6, model 167).
 #[repr(align(64))]
 struct Zeros([i32; HEIGHT * PANEL]);
 static ZEROS: Zeros = Zeros([0; HEIGHT * PANEL]);
 
 /// # Safety
-/// The tile is configured and can be read.
+/// The tile is configured; `from` is readable.
 #[inline(always)]
 unsafe fn load<const TILE: usize>(from: *const u8, stride: usize) {
     // SAFETY: the caller's promise.
@@ -202,7 +203,7 @@ unsafe fn load<const TILE: usize>(from: *const u8, stride: usize) {
 }
 
 /// # Safety
-/// The tile is configured and can be written.
+/// The tile is configured; `out` is writable.
 #[inline(always)]
 unsafe fn store<const TILE: usize>(out: *mut f32, stride: usize) {
     // SAFETY: the caller's promise.

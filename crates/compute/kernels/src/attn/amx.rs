@@ -1,9 +1,9 @@
-//! Attention over bf16 keys and values on AMX: 16 rows and up to 4 tiles of sums at a time.
+//! Attention over bf16 keys and values on AMX: 16 rows and up to 4 sum tiles at a time.
 //!
-//! A run of 16 keys is a right side of 32 dims as it lies in the pool. Of values a right side is
-//! two runs, an even one and the odd one after it, counted from the sequence's start, so that a
-//! row's sums do not depend on where a chunk or a window begins. A pair with one run alone is half
-//! a product: the bits are those of the whole one with weights of zero for the other run.
+//! A run of 16 keys in the pool is already a right operand of 32 dims. A right operand of values is
+//! a pair of runs, an even run and the odd run after it. Runs are counted from the start of the
+//! sequence, so that a row's sums do not depend on the start of a chunk or window. An incomplete
+//! pair is a half product: bit for bit the whole product with zero weights for the missing run.
 
 use super::{MOST_ROWS, Queries, Runs, SPLIT};
 use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
@@ -12,7 +12,7 @@ use crate::kv::RUN;
 
 const _: () = assert!(MOST_ROWS == HEIGHT);
 
-/// As `generic::scores`, of bf16 keys.
+/// As `generic::scores`, for bf16 keys.
 ///
 /// # Safety
 /// The CPU has the unit, which the caller releases; every run has its full length.
@@ -53,15 +53,15 @@ pub(super) unsafe fn scores<U: HalfTiles>(
     }
 }
 
-/// Right sides of values: the first run of each, counted in the stretch, and its runs.
+/// Right operands of values as (first run within the stretch, number of runs).
 fn sides(odd: bool, runs: usize) -> impl Iterator<Item = (usize, usize)> {
     let lone = usize::from(odd).min(runs);
     let pairs = (lone..runs).step_by(2).map(move |r| (r, 2.min(runs - r)));
     (0..lone).map(|r| (r, 1)).chain(pairs)
 }
 
-/// Copies the values of a stretch together if the two runs of some pair are apart; `odd` = the
-/// first run is the second of its pair.
+/// Copies the values of a stretch to contiguous memory unless the runs of every pair are adjacent.
+/// `odd`: the first run is the second of its pair.
 pub(super) fn join<'r>(odd: bool, runs: &mut [(&'r [u8], &'r [u8])], values: &'r mut Aligned<u8>) {
     let apart = |(r, count): (usize, usize)| count == 2 && !adjacent(runs[r].1, runs[r + 1].1);
     if !sides(odd, runs.len()).any(apart) {
@@ -79,7 +79,7 @@ fn adjacent(a: &[u8], b: &[u8]) -> bool {
     std::ptr::eq(a.as_ptr_range().end, b.as_ptr())
 }
 
-/// As `generic::weigh`, of bf16 values that were joined.
+/// As `generic::weigh`, for bf16 values after [`join`].
 ///
 /// # Safety
 /// The CPU has the unit, which the caller releases.

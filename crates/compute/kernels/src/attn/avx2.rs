@@ -1,8 +1,8 @@
-//! Attention kernels on AVX2 with FMA: the loops of `generic`, bit for bit, with 6 to 12 vectors of
+//! Attention kernels on AVX2 with FMA: bit for bit the loops of `generic`, with 6 to 12 vectors of
 //! sums in registers.
 //!
-//! There is no bf16 arithmetic here: a vector of pairs becomes its first numbers (shifted up) and
-//! then its second ones (masked), and the rows' numbers are widened before, so that each is one
+//! AVX2 has no bf16 arithmetic. A vector of pairs is split into its first numbers (shifted up) and
+//! its second ones (masked). The rows' numbers are widened in advance, so that each is one
 //! broadcast from memory.
 
 use std::arch::x86_64::*;
@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use super::{Queries, Runs, SPLIT};
 use crate::kv::{KvType, RUN};
 
-/// Numbers of one vector.
+/// f32 numbers per vector.
 const LANES: usize = 8;
 
 /// Sums of one register tile: rows x vectors.
@@ -49,7 +49,7 @@ unsafe fn score_rows<const HALF: bool>(q: &Queries<'_>, runs: &Runs<'_>, out: *m
     }
 }
 
-/// Scores of M rows with every run, R runs (N = 2 R vectors) at once; returns M.
+/// Scores of M rows for every run, R runs (N = 2 R vectors) at a time. Returns M.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn dots<const HALF: bool, const M: usize, const R: usize, const N: usize>(
@@ -64,8 +64,8 @@ unsafe fn dots<const HALF: bool, const M: usize, const R: usize, const N: usize>
         count: if HALF { dim / 2 } else { dim },
     };
     for (first, runs) in runs.chunks(R).enumerate() {
-        // The last run stands in for missing ones: `out` has room, because a split is a multiple of
-        // R runs.
+        // The last run is repeated for missing ones. `out` has space for them, because a split is a
+        // multiple of R runs.
         let keys = |run: usize| runs[run.min(runs.len() - 1)].0.as_ptr();
         let vectors = std::array::from_fn(|n| keys(n / 2).wrapping_add(n % 2 * 32));
         let mut sums = [[_mm256_setzero_ps(); N]; M];
@@ -118,7 +118,7 @@ unsafe fn weigh_rows<const HALF: bool>(
         };
         let mut d0 = 0;
         while d0 < dim {
-            // SAFETY: a tile's rows are among those of `p`, its dims among the `dim`.
+            // SAFETY: the tile's rows are among those of `p`, its dims within `dim`.
             unsafe {
                 let items = p.f32.as_ptr().add(row * p.dim);
                 let out = out.add(row * dim + d0);
@@ -134,8 +134,8 @@ unsafe fn weigh_rows<const HALF: bool>(
     }
 }
 
-/// Weighted values of M rows for the dims from `d0` on that N vectors hold; returns how many these
-/// are.
+/// Weighted values of M rows for the N vectors of dims that start at `d0`. Returns the number of
+/// dims.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
@@ -165,15 +165,15 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
     N * LANES
 }
 
-/// How a kernel walks: bytes from one step's vectors to the next, items from one row to the next,
-/// steps.
+/// Strides of a kernel's loop: bytes between the vectors of two steps, items between two rows, and
+/// the number of steps.
 struct Step {
     vectors: usize,
     rows: usize,
     count: usize,
 }
 
-/// `sums[row][n] += vectors[n] * items[row]`, step by step: a pair of bf16 (the first before the
+/// `sums[row][n] += vectors[n] * items[row]` for each step: a pair of bf16 (first item, then
 /// second) or one f32.
 #[inline(always)]
 unsafe fn accumulate<const HALF: bool, const M: usize, const N: usize>(
@@ -218,7 +218,7 @@ unsafe fn fma<const M: usize, const N: usize>(
 ) {
     // SAFETY: as in `accumulate`.
     unsafe {
-        // The smaller side of the tile is held, the other passes by.
+        // Keeps the smaller side of the tile in registers and streams the other one.
         if M < N {
             let a: [__m256; M] =
                 std::array::from_fn(|m| _mm256_broadcast_ss(&*items.add(m * row_len)));
@@ -240,10 +240,10 @@ unsafe fn fma<const M: usize, const N: usize>(
     }
 }
 
-/// Stores a tile's sums, its rows `row_len` apart.
+/// Stores a tile's sums with a row stride of `row_len`.
 #[inline(always)]
 unsafe fn store<const M: usize, const N: usize>(sums: &Sums<M, N>, out: *mut f32, row_len: usize) {
-    // A copy, because it is indexed at run time: the sums themselves then stay in registers.
+    // A copy, because run-time indexing would force the sums themselves out of registers.
     let finished = *sums;
     for (m, row) in finished.iter().enumerate() {
         for (n, sum) in row.iter().enumerate() {

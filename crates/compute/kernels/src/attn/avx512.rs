@@ -11,8 +11,8 @@ use crate::ops::EXP2;
 const WIDTH: usize = 4;
 
 /// # Safety
-/// The CPU has AVX-512 with BF16; `q` and `out` have the shapes of `generic::scores`, every run its
-/// full length.
+/// The CPU has AVX-512 with BF16; `q` and `out` have the shapes of `generic::scores`, and every run
+/// has its full length.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 pub(super) unsafe fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
     let half = dtype == KvType::Bf16;
@@ -75,7 +75,7 @@ unsafe fn dots<const HALF: bool, const M: usize>(
                 accumulate::<HALF>(&mut sums[m], &k, q, m * q.dim, step);
             }
         }
-        // A copy, because it is indexed at run time: the sums themselves then stay in registers.
+        // A copy, because run-time indexing would force the sums themselves out of registers.
         let finished = sums;
         for (m, sums) in finished.iter().enumerate() {
             for (i, sum) in sums.iter().enumerate() {
@@ -85,7 +85,7 @@ unsafe fn dots<const HALF: bool, const M: usize>(
     }
 }
 
-/// `sums += vectors * item(s) of the row at base`: one pair of bf16 or one f32, broadcast.
+/// `sums += vectors * item`, where the broadcast item at `base` is a pair of bf16 or one f32.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")]
 unsafe fn accumulate<const HALF: bool>(
@@ -203,7 +203,7 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
                 }
             }
         }
-        // As in `dots`.
+        // A copy as in `dots`.
         let finished = acc;
         for (m, acc) in finished.iter().enumerate() {
             for (n, sum) in acc.iter().enumerate() {
@@ -216,9 +216,9 @@ unsafe fn sums<const HALF: bool, const M: usize, const N: usize>(
 /// Rows whose maxima and sums are reduced at once.
 const REDUCED: usize = 4;
 
-/// As `generic::softmax` for all rows of `spans`, which are [`SPLIT`] apart; the probabilities are
-/// rounded to bf16 into `rounded` unless it is empty. All maxima are found first, so that rows do
-/// not wait for one another's.
+/// As `generic::softmax` for all rows of `spans`, at a stride of [`SPLIT`]. Rounds the
+/// probabilities to bf16 into `rounded` unless it is empty. Computes all maxima first, so that the
+/// rows' dependency chains overlap.
 ///
 /// # Safety
 /// The CPU has AVX-512 with BF16.
@@ -275,7 +275,8 @@ pub(super) unsafe fn softmax(
     }
 }
 
-/// Lanes `4 q + j` of four rows as lanes `4 q` to `4 q + 3` of vector `j`.
+/// Transposes 4 x 4 blocks: lanes `4 q + j` of four rows become lanes `4 q` to `4 q + 3` of vector
+/// `j`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn transposed(rows: [__m512; REDUCED]) -> [__m512d; 4] {
@@ -292,7 +293,7 @@ fn transposed(rows: [__m512; REDUCED]) -> [__m512d; 4] {
     ]
 }
 
-/// The largest lane of each row.
+/// Maximum of each row's lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn reduce_max(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
@@ -300,11 +301,11 @@ fn reduce_max(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
     let max = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
     let max = _mm512_max_ps(max, _mm512_shuffle_f32x4::<0b01_00_11_10>(max, max));
     let max = _mm512_max_ps(max, _mm512_shuffle_f32x4::<0b10_11_00_01>(max, max));
-    // SAFETY: both are four numbers.
+    // SAFETY: both types are four f32.
     unsafe { transmute::<__m128, [f32; REDUCED]>(_mm512_castps512_ps128(max)) }
 }
 
-/// The sum of each row's lanes, added in ascending order.
+/// Sum of each row's lanes, in ascending order.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn add_lanes(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
@@ -322,7 +323,7 @@ fn add_lanes(rows: [__m512; REDUCED]) -> [f32; REDUCED] {
     for lanes in lanes {
         sums = _mm_add_ps(sums, _mm512_extractf32x4_ps::<3>(lanes));
     }
-    // SAFETY: both are four numbers.
+    // SAFETY: both types are four f32.
     unsafe { transmute::<__m128, [f32; REDUCED]>(sums) }
 }
 
@@ -331,7 +332,7 @@ fn full((low, high): Span, keys: usize) -> bool {
     low == 0 && high >= keys
 }
 
-/// The largest of a row's scores in each lane, of all or of those in the span.
+/// Maximum per lane of a row's scores: of all if `ALL`, else of those in the span.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
 fn maxima<const ALL: bool>(scores: &[f32], (low, high): Span) -> __m512 {
@@ -351,8 +352,7 @@ fn maxima<const ALL: bool>(scores: &[f32], (low, high): Span) -> __m512 {
     _mm512_max_ps(max[0], max[1])
 }
 
-/// Writes a row's probabilities, times a factor that is its largest one's inverse, and returns
-/// the sum of each lane.
+/// Writes a row's exponentials relative to its maximum, and returns their sum per lane.
 ///
 /// # Safety
 /// The CPU has AVX-512 with BF16; `rounded` is as long as `scores` if `HALF`.
@@ -385,7 +385,7 @@ unsafe fn exponentials<const ALL: bool, const HALF: bool>(
     sums
 }
 
-/// Lanes of a run starting at `first` that lie in `low..high`.
+/// Mask of the lanes of the run at `first` that lie in `low..high`.
 #[inline]
 fn lanes(first: usize, low: usize, high: usize) -> __mmask16 {
     let below = |limit: usize| ((1u32 << limit.saturating_sub(first).min(RUN)) - 1) as __mmask16;

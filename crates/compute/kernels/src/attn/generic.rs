@@ -1,4 +1,4 @@
-//! The portable attention kernels; the softmax is compiled for AVX2 too.
+//! The portable attention kernels. The softmax is also compiled for AVX2.
 
 use super::{Queries, Runs, SPLIT};
 use crate::activations::bf16_value;
@@ -6,8 +6,8 @@ use crate::kv::{KvType, RUN};
 use crate::ops::{exp2, for_each_isa};
 
 for_each_isa! {
-    /// Scores to probabilities for the tokens `low..high` of a split of `runs` runs, zero
-    /// elsewhere; returns (maximum, sum).
+    /// Converts the scores of tokens `low..high` of a split to probabilities; other tokens become
+    /// zero. Returns (maximum, sum).
     pub(super) fn softmax(
         scores: &mut [f32], scale: f32, low: usize, high: usize, result: &mut (f32, f32),
     ) = softmax_body;
@@ -22,7 +22,7 @@ fn f32_at(bytes: &[u8], at: usize) -> f32 {
     f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// `scores[row][token] = q . k` for every run; rows are [`SPLIT`] apart.
+/// `scores[row][token] = q . k` for every run, with a row stride of [`SPLIT`].
 pub(super) fn scores(dtype: KvType, q: &Queries<'_>, runs: &Runs<'_>, out: &mut [f32]) {
     for row in 0..q.rows {
         for (r, (keys, _)) in runs.iter().enumerate() {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
 
-    /// Numbers in (-2, 2) that bf16 holds exactly, of such different sizes that sums round.
+    /// Numbers in (-2, 2) that are exact in bf16, of such different magnitudes that sums round.
     fn noise(len: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
         let mut next = || {
@@ -163,7 +163,7 @@ mod tests {
                 let [want, got, want_sums, got_sums] = &mut outs;
                 scores(dtype, &q, &runs, want);
                 weigh(dtype, &p, &runs, dim, want_sums);
-                // SAFETY: found available above.
+                // SAFETY: availability was checked above.
                 unsafe {
                     avx2::scores(dtype, &q, &runs, got);
                     avx2::weigh(dtype, &p, &runs, dim, got_sums);

@@ -1,9 +1,9 @@
-//! Latent attention: what a token's latent and its rope key become, and values read from keys.
+//! Latent attention: projected latents and rope keys to stored keys, and values read from keys.
 //!
-//! The key of a token is its latent and then its rope key, and all query heads share it; the value
-//! is the latent. Queries were taken to the space of the latent ("absorbed", DeepSeek-V2), so that
-//! nothing is made of the latent when it is read. Only the order differs: a run of keys is put in
-//! the order of values once for all rows of a task.
+//! The key of a token is its latent followed by its rope key, shared by all query heads; the value
+//! is the latent. Queries are projected into the latent space ("absorbed", DeepSeek-V2), so that
+//! the latent is never expanded. Only the layout differs: a run of keys is converted to the layout
+//! of values once for all rows of a task.
 
 use super::{Angles, Place, SPLIT};
 use crate::Cpu;
@@ -18,15 +18,15 @@ use crate::ops;
 #[allow(missing_docs)]
 pub struct Latent {
     pub heads: usize,
-    /// Numbers of a query head without and with rotation.
+    /// Size of a query head's part without rotation, then with rotation.
     pub plain: usize,
     pub rope: usize,
-    /// Numbers of the latent.
+    /// Size of the latent.
     pub rank: usize,
 }
 
-/// Projected rows: `heads * (plain + rope)` numbers of queries, and `rank + rope` of the latent and
-/// the rope key, each with the distance of its rows.
+/// Projected rows: `heads * (plain + rope)` numbers of queries, and `rank + rope` of latent and
+/// rope key, each with its row stride.
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
 pub struct LatentRows<'a> {
@@ -35,13 +35,13 @@ pub struct LatentRows<'a> {
 }
 
 impl Cpu {
-    /// Normalises the latents, rotates rope keys and the rope parts of queries, stores the keys at
-    /// `places`, and parts the queries: `plain` gets the numbers without rotation head by head
-    /// (heads x rows x plain), `queries` the others behind the room for a latent
-    /// (rows x heads x (rank + rope)).
+    /// Normalises the latents, rotates the rope keys and the rope parts of queries, and stores the
+    /// keys at `places`. Splits the queries: the parts without rotation go to `plain` (heads x rows
+    /// x plain); the rope parts go to `queries`, after space for a latent (rows x heads x (rank +
+    /// rope)).
     ///
     /// # Panics
-    /// Rows are too short, or the pool is of another shape.
+    /// The rows are too short, or the pool has a different shape.
     #[allow(clippy::too_many_arguments)]
     pub fn part_latent(
         &self,
@@ -76,7 +76,7 @@ impl Cpu {
             .filter(|p| p.offset == 0)
             .map(|p| p.block)
             .collect();
-        // SAFETY: sequences own the blocks they write, so the fresh ones differ.
+        // SAFETY: sequences own the blocks that they write, so the fresh ones are distinct.
         self.rows(fresh.len(), layout.block_size * key, &|i| unsafe {
             writer.clear(fresh[i], layer)
         });
@@ -97,7 +97,7 @@ impl Cpu {
             self.norm(&latent[..s.rank], norm, &mut stored[..s.rank]);
             stored[s.rank..].copy_from_slice(&latent[s.rank..]);
             rotate(row, &mut stored[s.rank..]);
-            // SAFETY: every row has a place of its own, and blocks were cleared before.
+            // SAFETY: every row has its own place, and the blocks were cleared before.
             unsafe {
                 let place = (places[row].block, places[row].offset);
                 writer.store(place, layer, 0, &stored, &[]);
@@ -105,7 +105,7 @@ impl Cpu {
             let (from, ld) = from.queries;
             let from = from[row * ld..row * ld + s.heads * head].chunks_exact(head);
             for (h, from) in from.enumerate() {
-                // SAFETY: every task has rows of its own.
+                // SAFETY: every task has its own rows.
                 let (plain, rope) = unsafe {
                     (
                         plain.slice((h * rows + row) * s.plain, s.plain),
@@ -120,7 +120,7 @@ impl Cpu {
     }
 }
 
-/// Puts the values that are the first numbers of the keys of each run in the order of V.
+/// Converts the values, which are the first numbers of each key, to the V layout, run by run.
 pub(super) fn spread<'r>(
     isa: Isa,
     layout: &KvLayout,
@@ -137,12 +137,13 @@ pub(super) fn spread<'r>(
     }
 }
 
-/// The first `dim` numbers, a multiple of 16, of a run of keys as a run of values.
+/// Converts the first `dim` numbers (a multiple of 16) of a run of keys to a run of values.
 fn values_of(isa: Isa, dtype: KvType, keys: &[u8], dim: usize, out: &mut [u8]) {
     assert!(dim.is_multiple_of(16) && out.len() == RUN * dim * dtype.size());
     assert!(keys.len() >= out.len());
     match isa {
-        // SAFETY: the instruction set is available (AVX-512 has AVX2); shapes are asserted above.
+        // SAFETY: the instruction set is available (AVX-512 implies AVX2); shapes are asserted
+        // above.
         #[cfg(target_arch = "x86_64")]
         Isa::Amx | Isa::Avx512 | Isa::Avx2 => unsafe { simd::values_of(dtype, keys, dim, out) },
         _ => portable(dtype, keys, dim, out),
@@ -175,20 +176,20 @@ mod simd {
     /// See [`super::values_of`].
     ///
     /// # Safety
-    /// The CPU has AVX2; `keys` has at least the bytes of `out`, RUN x `dim` numbers, and `dim` is
-    /// a multiple of 16.
+    /// The CPU has AVX2; `keys` has at least as many bytes as `out`, RUN x `dim` numbers, and `dim`
+    /// is a multiple of 16.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn values_of(dtype: KvType, keys: &[u8], dim: usize, out: &mut [u8]) {
         let (keys, out) = (keys.as_ptr().cast::<i32>(), out.as_mut_ptr().cast::<i32>());
-        // Squares of 8 items: from rows of RUN tokens to rows of `dim` items.
+        // Transposes squares of 8 items: rows of RUN tokens become rows of `dim` items.
         let items = match dtype {
             KvType::Bf16 => dim / 2,
             KvType::F32 => dim,
         };
         for first in (0..items).step_by(8) {
             for token in [0, 8] {
-                // SAFETY: 8 rows of the `items` rows of RUN; what is written are 8 tokens of 8
-                // (f32) or 4 pairs of tokens of 16 (bf16) of the `dim` numbers.
+                // SAFETY: reads 8 of the `items` rows of RUN; writes 8 tokens of 8 numbers (f32),
+                // or 4 pairs of tokens of 16 numbers (bf16), within the `dim` numbers.
                 unsafe {
                     let rows = std::array::from_fn(|i| {
                         _mm256_loadu_si256(keys.add((first + i) * RUN + token).cast())
@@ -238,7 +239,7 @@ mod simd {
         ]
     }
 
-    /// The 16-bit items of two tokens in turn.
+    /// Interleaves the 16-bit items of two tokens.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn paired(a: __m256i, b: __m256i) -> [__m256i; 2] {

@@ -1,4 +1,4 @@
-//! Cutting a batch's attention into tasks, once for all layers of a step.
+//! Division of a batch's attention into tasks, shared by all layers of a step.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -9,29 +9,30 @@ use crate::Cpu;
 use crate::buffer::{HeadColumns, Shared, SharedHeads};
 use crate::kv::StepLease;
 
-/// Query rows of a task: rows x heads of the group, enough to reuse keys from the first cache, few
-/// enough to balance.
+/// Query rows per task (rows x heads of the group): enough to reuse keys from the L1 cache, few
+/// enough for load balance.
 const TASK_ROWS: usize = 48;
-/// Chunks of tasks for each thread: within a chunk the next task's keys are fetched ahead.
+/// Chunks of tasks per thread. Within a chunk, the next task's keys are prefetched.
 const CHUNKS: usize = 8;
 
-/// Heads of an attention layer, or of the part of it that one rank has.
+/// Heads of an attention layer, or of one rank's part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadShape {
     /// Query heads.
     pub heads: usize,
-    /// Query heads that share a KV head, wherever they are.
+    /// Query heads per KV head, over all ranks.
     pub group: usize,
-    /// Heads of the first KV head's group that another rank has: a cut may go through a group.
+    /// Query heads of the first KV head's group that are on another rank: a partition may split a
+    /// group.
     pub skipped: usize,
-    /// Numbers of a query and key head.
+    /// Numbers per query and key head.
     pub head_dim: usize,
-    /// Numbers of a value head.
+    /// Numbers per value head.
     pub value_dim: usize,
 }
 
 impl HeadShape {
-    /// All `heads` query heads, a multiple of `kv_heads`.
+    /// Shape with all `heads` query heads, a multiple of `kv_heads`.
     pub fn whole(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self {
             heads,
@@ -42,12 +43,12 @@ impl HeadShape {
         }
     }
 
-    /// KV heads that the query heads read.
+    /// KV heads that these query heads read.
     pub fn kv_heads(&self) -> usize {
         (self.skipped + self.heads).div_ceil(self.group)
     }
 
-    /// The query heads that read KV head `kv`.
+    /// Query heads that read KV head `kv`.
     pub fn queries(&self, kv: usize) -> Range<usize> {
         let from = (kv * self.group).saturating_sub(self.skipped);
         from..((kv + 1) * self.group - self.skipped).min(self.heads)
@@ -59,7 +60,7 @@ impl HeadShape {
 pub struct Sequence {
     /// Absolute position of its first row.
     pub start: usize,
-    /// Its rows in the batch.
+    /// Its row range in the batch.
     pub rows: Range<usize>,
 }
 
@@ -67,12 +68,12 @@ struct Task {
     sequence: usize,
     head: usize,
     rows: Range<usize>,
-    /// The split this task does alone, and where its result goes; otherwise all splits.
+    /// For a task with a single split: the split and the index of its result. `None` = all splits.
     lone: Option<(usize, usize)>,
 }
 
 impl Task {
-    /// The splits this task visits, in order.
+    /// Splits of this task, in order.
     fn splits(&self, sequence: &Sequence, seen: Seen) -> Range<usize> {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let first = seen.first(position(self.rows.start)) / SPLIT;
@@ -82,8 +83,8 @@ impl Task {
         }
     }
 
-    /// One split's keys and values, as far as the task's rows see them: the blocks before are not
-    /// leased.
+    /// Keys and values of one split, from the first block that the task's rows attend to: earlier
+    /// blocks are not leased.
     fn stretch(&self, call: &Call<'_>, sequence: &Sequence, split: usize) -> Stretch {
         let position = |row: usize| sequence.start + row - sequence.rows.start;
         let size = call.kv.layout().block_size;
@@ -110,8 +111,8 @@ thread_local! {
 }
 
 impl AttentionPlan {
-    /// Plans the batch. When decodes alone leave threads idle, their splits become tasks of their
-    /// own.
+    /// Plans the batch. If a few decodes would leave threads idle, each of their splits becomes a
+    /// task.
     pub fn new(sequences: Vec<Sequence>, shape: HeadShape, threads: usize) -> Self {
         let scarce = sequences.len() * shape.kv_heads() < 4 * threads
             && sequences.iter().all(|s| s.rows.len() == 1);
@@ -139,7 +140,7 @@ impl AttentionPlan {
                 }));
             }
         }
-        // Long tasks first: the tail of the job is then short.
+        // Longest tasks first, so that the job has a short tail.
         tasks.sort_by_key(|t| {
             std::cmp::Reverse(
                 sequences[t.sequence].start + t.rows.end - sequences[t.sequence].rows.start,
@@ -155,9 +156,9 @@ impl AttentionPlan {
         }
     }
 
-    /// Attends row i of `q` (heads x head_dim numbers, rows `q_ld` apart, after rotation) to the
+    /// Attends row i of `q` (heads x head_dim numbers, row stride `q_ld`, after rotation) to the
     /// leased keys up to its own, which are already stored, and writes row i of each head of `out`.
-    /// The lease has the plan's sequences in their order; `scoring` has a sink for each query head,
+    /// The lease has the plan's sequences in the same order; `scoring` has a sink per query head,
     /// if any.
     #[allow(clippy::too_many_arguments)]
     pub fn run(
@@ -213,14 +214,13 @@ impl AttentionPlan {
                             }
                             None => None,
                         };
-                        // Prefill reads its keys again and again from the cache; only decodes wait
-                        // for memory.
+                        // Only decodes wait for memory; prefill reuses its keys from the cache.
                         let ahead = ahead.filter(|_| task.rows.len() == 1);
                         scratch.attend(&call, &positions, &stretch, ahead.as_ref());
                     }
                     match task.lone {
                         None => write(&scratch.state, shape, task, dim, scoring, &out),
-                        // SAFETY: every lone task has a slot of its own.
+                        // SAFETY: every single-split task has its own slot.
                         Some((_, slot)) => std::mem::swap(
                             unsafe { &mut partials.slice(slot, 1)[0] },
                             &mut scratch.state,
@@ -232,8 +232,8 @@ impl AttentionPlan {
         self.merge_lone(cpu, dim, scoring, &out);
     }
 
-    /// Merges the splits that ran alone, in ascending order: the arithmetic of a task that did them
-    /// all.
+    /// Merges the results of single-split tasks in ascending order: the same arithmetic as in one
+    /// task.
     fn merge_lone(&self, cpu: &Cpu, dim: usize, scoring: Scoring<'_>, out: &SharedHeads<'_>) {
         let mut state = State::default();
         for task in self.tasks.iter().filter(|t| matches!(t.lone, Some((0, _)))) {
@@ -260,8 +260,7 @@ impl AttentionPlan {
     }
 }
 
-/// Copies the task's queries (row by row, the group's heads together) and returns the position of
-/// each.
+/// Copies the task's queries (row by row, all heads of the group) and returns the position of each.
 fn load(
     scratch: &mut Scratch,
     shape: &HeadShape,

@@ -1,4 +1,4 @@
-//! One KV head's attention for a few query rows over some splits.
+//! Attention of one KV head for some query rows over some splits.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::isa::Isa;
 use crate::kv::{KvType, RUN, StepLease};
 use crate::ops::{exp, for_each_isa, softcap, to_bf16};
 
-/// No tile unit.
+/// No tile unit on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 type Halves = ();
 
-/// What every task of one attention call shares.
+/// Parameters of one attention call, shared by all its tasks.
 pub(super) struct Call<'a> {
     pub(super) isa: Isa,
     pub(super) kv: &'a StepLease<'a>,
@@ -30,7 +30,7 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// Starts to bring the keys (`part` 0) or values (1) into the second cache.
+    /// Prefetches the keys (`part` 0) or values (1) into the L2 cache.
     fn fetch(&self, call: &Call<'_>, part: usize) {
         let size = call.kv.layout().block_size;
         let mut from = self.tokens.start;
@@ -43,8 +43,8 @@ impl Stretch {
     }
 }
 
-/// The running state of some query rows: maximum, sum and weighted values of the splits merged so
-/// far.
+/// Running softmax state of some query rows: maximum, sum and weighted values of the splits merged
+/// so far.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) max: Vec<f32>,
@@ -85,8 +85,8 @@ impl State {
     }
 }
 
-/// What the weighted values of a row are to be multiplied by at the end: with a sink, which is a
-/// score without a value, as if its split were the last to be merged.
+/// Final factor of a row's weighted values. A sink is a score without a value, merged as if it were
+/// the last split.
 pub(super) fn finish(max: f32, sum: f32, sink: Option<f32>) -> f32 {
     let Some(sink) = sink else { return 1.0 / sum };
     let new = max.max(sink);
@@ -136,7 +136,7 @@ pub(super) struct Scratch {
     scores: Aligned<f32>,
     p_bf16: Aligned<u16>,
     weighted: Aligned<f32>,
-    /// Values of one split where they are parts of keys, in the order of V.
+    /// Values of one split in the V layout, for layouts whose values are part of the keys.
     values: Aligned<u8>,
     /// Released between stretches.
     tiles: Halves,
@@ -144,7 +144,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes room for `rows` query rows of `dim` numbers, zeroed, and values of `value_dim`.
+    /// Resizes for `rows` zeroed query rows of `dim` numbers, and values of `value_dim`.
     pub(super) fn reset(&mut self, rows: usize, dim: usize, value_dim: usize) {
         self.queries.clear();
         self.queries.resize(rows * dim, 0.0);
@@ -155,7 +155,7 @@ impl Scratch {
         self.state.reset(rows, value_dim);
     }
 
-    /// Rounds the queries as the keys were.
+    /// Rounds the queries to the format of the keys.
     pub(super) fn round_queries(&mut self, isa: Isa, dtype: KvType) {
         if dtype == KvType::Bf16 {
             let rounded = &mut self.queries_bf16[..self.queries.len()];
@@ -166,8 +166,8 @@ impl Scratch {
         }
     }
 
-    /// Attends the rows, whose absolute positions are `positions`, to a stretch of keys; meanwhile
-    /// fetches those of `ahead` from memory.
+    /// Attends the rows at absolute positions `positions` to a stretch of keys, and prefetches the
+    /// stretch `ahead`.
     pub(super) fn attend(
         &mut self,
         call: &Call<'_>,
@@ -289,8 +289,8 @@ impl Scratch {
     }
 }
 
-/// Whether products of queries, weights, keys and values run on AMX: all of them then, however few
-/// the rows, because their bits are not those of vectors.
+/// Whether attention products run on AMX. If so, all of them do, for any number of rows, because
+/// results of tiles and vectors differ in the last bits.
 fn on_tiles(isa: Isa, dtype: KvType) -> bool {
     isa == Isa::Amx && dtype == KvType::Bf16
 }
@@ -303,7 +303,7 @@ fn rows_at_once(isa: Isa, dtype: KvType) -> usize {
     }
 }
 
-/// Whether the run at `start` is the second of a pair, counted from the sequence's start.
+/// Whether the run at `start` is the second of a pair, counted from the start of the sequence.
 fn odd(start: usize) -> bool {
     !(start / RUN).is_multiple_of(2)
 }
@@ -317,7 +317,7 @@ fn scores(
     out: &mut [f32],
 ) {
     match isa.vectors() {
-        // SAFETY: the instruction set is available; shapes are asserted there.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         _ if on_tiles(isa, dtype) => unsafe { super::amx::scores(tiles, q, runs, out) },
         // SAFETY: as above.
@@ -330,7 +330,7 @@ fn scores(
     }
 }
 
-/// Scores of `keys` keys to probabilities and (maximum, sum), for all rows of `spans`.
+/// Converts the scores of `keys` keys to probabilities and (maximum, sum), for all rows of `spans`.
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 fn softmax(
     (isa, dtype): (Isa, KvType),
@@ -341,7 +341,7 @@ fn softmax(
 ) {
     #[cfg(target_arch = "x86_64")]
     if isa.vectors() == Isa::Avx512 {
-        // A few rows at a time, between which the tile unit is kept awake for the values.
+        // A few rows at a time; `keep_awake` in between keeps the tile unit fast for the values.
         let size = if on_tiles(isa, dtype) { 4 } else { ROWS };
         for (i, spans) in spans.chunks(size).enumerate() {
             if i > 0 {
@@ -377,7 +377,7 @@ fn weigh(
     out: &mut [f32],
 ) {
     match isa.vectors() {
-        // SAFETY: the instruction set is available; shapes are asserted there.
+        // SAFETY: the instruction set is available; the callee asserts the shapes.
         #[cfg(target_arch = "x86_64")]
         _ if on_tiles(isa, dtype) => unsafe {
             super::amx::weigh(tiles, p, odd(start), runs, dim, out)

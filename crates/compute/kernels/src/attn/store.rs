@@ -1,5 +1,5 @@
-//! From projected rows to stored keys: the norms and the rotation of query and key heads, and where
-//! keys and values go.
+//! From projected rows to stored keys and values: norms and rotation of query and key heads, and
+//! the store to the pool.
 
 use crate::Cpu;
 use crate::buffer::Shared;
@@ -7,23 +7,23 @@ use crate::isa::Isa;
 use crate::kv::StepLease;
 use crate::ops;
 
-/// Where a row's key and value go.
+/// Destination of a row's key and value.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Block of the pool.
     pub block: usize,
-    /// Token in the block.
+    /// Token offset in the block.
     pub offset: usize,
 }
 
-/// What happens to query and key heads before they are used.
+/// Norms and rotation of query and key heads before use.
 #[derive(Clone, Copy, Default)]
 pub struct Rotation<'a> {
     /// RMS norm of each head.
     pub norms: Option<HeadNorms<'a>>,
     /// `None` = no rotation.
     pub angles: Option<Angles<'a>>,
-    /// A factor of each row's queries.
+    /// Factor of each row's queries.
     pub query_factors: Option<&'a [f32]>,
 }
 
@@ -35,21 +35,22 @@ pub struct HeadNorms<'a> {
     pub key: &'a [f32],
     /// Added to the mean square.
     pub eps: f32,
-    /// The norm follows the rotation (Llama 4) instead of going before it (Qwen3).
+    /// The norm follows the rotation (Llama 4) instead of preceding it (Qwen3).
     pub after: bool,
 }
 
 /// Rotary positions of the rows.
 #[derive(Clone, Copy)]
 pub struct Angles<'a> {
-    /// For each row `dims / 2` cosines and as many sines.
+    /// For each row, `dims / 2` cosines, then `dims / 2` sines.
     pub cos_sin: &'a [f32],
-    /// Numbers from a head's start that are rotated.
+    /// Numbers at the start of a head that are rotated.
     pub dims: usize,
 }
 
 impl Rotation<'_> {
-    /// Changes one row's `heads` query heads and the key heads after them, of `d` numbers each.
+    /// Normalises and rotates one row's `heads` query heads and the key heads after them, of `d`
+    /// numbers each.
     fn apply(&self, isa: Isa, rotated: &mut [f32], row: usize, heads: usize, d: usize) {
         let norm = |rotated: &mut [f32], norms: HeadNorms<'_>| {
             for (i, head) in rotated.chunks_exact_mut(d).enumerate() {
@@ -104,20 +105,20 @@ impl Cpu {
             .filter(|p| p.offset == 0)
             .map(|p| p.block)
             .collect();
-        // SAFETY: sequences own the blocks they write, so the fresh ones differ.
+        // SAFETY: sequences own the blocks that they write, so the fresh ones are distinct.
         self.rows(
             fresh.len(),
             layout.block_size * layout.kv_heads * d,
             &|i| unsafe { writer.clear(fresh[i], layer) },
         );
         self.rows(rows, width, &|row| {
-            // SAFETY: every task has rows of its own, and rows have places of their own.
+            // SAFETY: every task has its own rows, and every row has its own place.
             let qkv = unsafe { qkv.slice(row * width, width) };
             let (rotated, v) = qkv.split_at_mut((heads + layout.kv_heads) * d);
             rotation.apply(self.isa(), rotated, row, heads, d);
             let k = &rotated[heads * d..];
             for (head, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
-                // SAFETY: every row has a place of its own, and blocks were cleared before.
+                // SAFETY: every row has its own place, and the blocks were cleared before.
                 unsafe { writer.store((places[row].block, places[row].offset), layer, head, k, v) };
             }
         });

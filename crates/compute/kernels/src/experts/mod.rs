@@ -1,10 +1,9 @@
-//! Mixtures of experts: rows that go through the same expert are computed together.
+//! Mixture of experts: rows that share an expert are computed together.
 //!
-//! A (row, choice) pair is a row of its own from the gathering of the activations to the sum: pairs
-//! stand in the order of experts, and of rows within an expert. One set of tasks computes the inner
-//! numbers of all experts touched, a second one their outputs; each weight is read once, by one
-//! thread. A row's result is the sum over its own choices in their order, so that it does not
-//! depend on the rows beside it.
+//! Each (row, choice) pair is a separate row from the gather of the activations to the sum. Pairs
+//! are sorted by expert, then by row. One job computes the inner activations of all chosen experts,
+//! a second one their outputs; each weight is read once, by one thread. A row's result is the sum
+//! over its choices in their order, so it does not depend on the other rows.
 
 mod route;
 
@@ -20,13 +19,13 @@ use crate::tasks::{self, Block};
 
 pub use route::{Choice, Groups, Routing, Score};
 
-/// Pairs that are computed at once: what a step holds for them stays small, and an expert still has
-/// enough rows to make good use of its weights.
+/// Maximum pairs computed at once: bounds the buffers, and leaves enough rows per expert to reuse
+/// its weights.
 const PAIRS: usize = 8192;
-/// Work (in numbers) of choosing one row's experts, for each expert.
+/// Work, in numbers, of choosing one row's experts, per expert.
 const CHOOSING: usize = 16;
 
-/// A gated or plain feed-forward of a mixture.
+/// Feed-forward of one expert, gated or not.
 pub struct Expert {
     /// Matrices before the activation.
     pub inner: Linear,
@@ -34,30 +33,29 @@ pub struct Expert {
     pub down: Linear,
 }
 
-/// The experts of a layer that this rank has; all have the same shapes.
+/// A layer's experts on this rank; all have the same shapes.
 pub struct Experts {
-    /// The experts.
     pub experts: Vec<Expert>,
-    /// Index of the first one among the experts of the layer.
+    /// Index of the first one among the layer's experts.
     pub first: usize,
-    /// What follows the inner matrices.
+    /// Activation after the inner matrices.
     pub activation: ActivationFn,
-    /// Inputs of the output projections, and the first that the inner matrices give; the others are
-    /// zero.
+    /// Number of inputs of the output projections.
     pub inputs: usize,
+    /// First input that the inner matrices produce; inputs outside their width are zero.
     pub lead: usize,
-    /// A choice's weight multiplies the expert's input, not its output.
+    /// A choice's weight multiplies the expert's input instead of its output.
     pub weighted_inputs: bool,
 }
 
 impl Experts {
-    /// The activation form of the experts' inputs; any where this rank has no experts.
+    /// Activation format of the experts' inputs; arbitrary if this rank has no experts.
     pub fn form(&self) -> ActivationFormat {
         let first = self.experts.first();
         first.map_or(ActivationFormat::F32, |e| e.inner.activation_format())
     }
 
-    /// Whether the experts take the same activation forms, as [`Cpu::mix`] needs.
+    /// Whether all experts have the same activation formats, as [`Cpu::mix`] requires.
     pub fn alike(&self) -> bool {
         let forms = |e: &Expert| (e.inner.activation_format(), e.down.activation_format());
         let first = self.experts.first().map(forms);
@@ -65,15 +63,15 @@ impl Experts {
     }
 }
 
-/// What is added beside the experts: a row for each token, with a factor if there are any.
+/// Addend to the experts' sum: one row per token, with an optional factor.
 pub struct Beside<'a> {
-    /// Rows like the output's.
+    /// Rows in the shape of the output.
     pub rows: &'a [f32],
-    /// The logit of each row's factor, a sigmoid, and their distance.
+    /// Logits of the rows' factors, which are their sigmoids, and the stride of the logits.
     pub gates: Option<(&'a [f32], usize)>,
 }
 
-/// Buffers of a mixture's product; they grow to the largest step seen.
+/// Buffers of a mixture's product; they grow to the largest step.
 pub struct ExpertBuffers {
     gathered: Activations,
     inner: Aligned<f32>,
@@ -84,7 +82,7 @@ pub struct ExpertBuffers {
 }
 
 impl ExpertBuffers {
-    /// Experts whose weights products with these buffers have read, one for each time.
+    /// Number of times that an expert's weights were read by products with these buffers.
     pub fn read(&self) -> u64 {
         self.read
     }
@@ -106,18 +104,18 @@ impl Default for ExpertBuffers {
 /// The pairs of some rows, sorted by expert.
 #[derive(Default)]
 struct Dispatch {
-    /// The row of each pair, and the factor of its input.
+    /// Row and input factor of each pair.
     rows: Vec<(usize, f32)>,
-    /// The pair of each choice of each row; [`ELSEWHERE`] where another rank has the expert.
+    /// Pair of each row's each choice; [`ELSEWHERE`] if the expert is on another rank.
     pairs: Vec<usize>,
-    /// The experts touched, with their pairs.
+    /// Chosen experts and their pairs.
     spans: Vec<(usize, Range<usize>)>,
 }
 
 const ELSEWHERE: usize = usize::MAX;
 
 impl Dispatch {
-    /// Sorts the choices of rows by expert (a counting sort).
+    /// Sorts the rows' choices by expert (counting sort).
     fn sort(&mut self, choices: &[Choice], each: usize, own: Range<usize>) {
         let mut ends = vec![0; own.len() + 1];
         let local = |choice: &Choice| {
@@ -146,7 +144,7 @@ impl Dispatch {
         }
     }
 
-    /// The product of each touched expert's pairs with matrices of so many panels.
+    /// Blocks of each chosen expert's pairs with matrices of `panels` panels.
     fn blocks(&self, panels: usize) -> Vec<Block> {
         let block = |(part, pairs): &(usize, Range<usize>)| {
             let part = *part;
@@ -157,11 +155,11 @@ impl Dispatch {
 }
 
 impl Cpu {
-    /// Chooses the experts of each row; logits of rows are `stride` apart, choices
-    /// `routing.chosen`. The logits become scores.
+    /// Chooses the experts of each row: `routing.chosen` choices per row. The logits, with a row
+    /// stride of `stride`, become scores.
     ///
     /// # Panics
-    /// A row is shorter than the routing's experts.
+    /// A row is shorter than the routing's number of experts.
     pub fn choose(
         &self,
         routing: &Routing,
@@ -172,7 +170,7 @@ impl Cpu {
         let (rows, chosen) = (choices.len() / routing.chosen, routing.chosen);
         let (logits, choices) = (Shared::new(logits), Shared::new(choices));
         self.rows(rows, CHOOSING * routing.experts, &|row| {
-            // SAFETY: every task has rows of its own.
+            // SAFETY: every task has its own rows.
             let (logits, choices) = unsafe {
                 (
                     logits.slice(row * stride, routing.experts),
@@ -183,12 +181,12 @@ impl Cpu {
         });
     }
 
-    /// `out[row] = sum of weight * expert(acts[row])`, or of `expert(weight * acts[row])`, over
-    /// this rank's part of the row's choices, then `beside`; or added to `out`. Rows of `out` are
-    /// `width` apart.
+    /// `out[row] = sum of weight * expert(acts[row])`, or of `expert(weight * acts[row])`, over the
+    /// row's choices that are on this rank, then `beside`. Or adds to `out`. The row stride of
+    /// `out` is `width`.
     ///
     /// # Panics
-    /// Choices are not as many for each row, or shapes differ.
+    /// The rows have different numbers of choices, or shapes differ.
     #[allow(clippy::too_many_arguments)]
     pub fn mix(
         &self,
@@ -226,7 +224,7 @@ impl Cpu {
         }
     }
 
-    /// The output of each pair, whose rows count from `first`.
+    /// Computes the output of each pair; row indices are relative to `first`.
     fn expert_outputs(
         &self,
         experts: &Experts,
@@ -273,8 +271,8 @@ impl Cpu {
         });
     }
 
-    /// Copies rows of activations, counted from `first`, one for each pair, times its factor if
-    /// `weighted`.
+    /// Copies a row of activations for each pair, times the pair's factor if `weighted`. Row
+    /// indices are relative to `first`.
     fn gather(
         &self,
         acts: &Activations,
@@ -287,7 +285,7 @@ impl Cpu {
         let shared = out.share();
         self.rows(rows.len(), acts.k_padded / 4, &|pair| {
             let (row, factor) = rows[pair];
-            // SAFETY: every task writes pairs of its own.
+            // SAFETY: every task writes its own pairs.
             unsafe {
                 shared.copy_row(pair, acts, first + row);
                 if weighted {
@@ -308,7 +306,7 @@ impl Cpu {
         let each = sums.each;
         let (rows, out) = (out.len() / width, Shared::new(out));
         self.rows(rows, each * width, &|row| {
-            // SAFETY: every task writes rows of its own.
+            // SAFETY: every task writes its own rows.
             let out = unsafe { out.slice(row * width, width) };
             if mode == Mode::Store {
                 out.fill(0.0);
@@ -332,13 +330,13 @@ impl Cpu {
     }
 }
 
-/// What [`Cpu::mix`] sums for some rows.
+/// Operands of the final sum of [`Cpu::mix`] for some rows.
 struct Sums<'a> {
     choices: &'a [Choice],
     each: usize,
     /// Outputs are multiplied by the choices' weights.
     weighted: bool,
-    /// The first row, counted over the step.
+    /// The first row's index in the step.
     first: usize,
     beside: Option<&'a Beside<'a>>,
 }

@@ -1,26 +1,26 @@
-//! Choice of a token's experts from the router's logits.
+//! Routing: choice of a token's experts from the router's logits.
 
 use crate::ops::exp;
 
-/// How a token's experts are chosen and weighted.
+/// Rule for the choice and weights of a token's experts.
 ///
-/// Order: scores of all experts, `choice = score + correction`, groups, the `chosen` experts of the
-/// highest choice, their weights, normalisation, scale. Equal choices go to the lower index.
+/// Order: scores of all experts, `choice = score + correction`, groups, the `chosen` experts with
+/// the highest choice values, their weights, normalisation, scale. Ties go to the lower index.
 #[derive(Clone, Debug)]
 pub struct Routing {
-    /// Routed experts.
+    /// Number of routed experts.
     pub experts: usize,
-    /// Experts of one token.
+    /// Experts per token.
     pub chosen: usize,
     /// Function from logits to scores.
     pub score: Score,
-    /// The logits are the choice, and the weights are the scores among the chosen ones.
+    /// Choose by logit; the weights are scores over the chosen experts only.
     pub after: bool,
-    /// For each expert, a number that counts in the choice and not in the weight.
+    /// Bias per expert, added for the choice and not for the weight.
     pub correction: Option<Vec<f32>>,
-    /// Groups of experts, of which only some may be chosen from.
+    /// Groups of experts; only the best groups are eligible.
     pub groups: Option<Groups>,
-    /// Weights are divided by their sum plus this.
+    /// Divide weights by their sum plus this.
     pub normalise: Option<f32>,
     /// Factor of the weights.
     pub scale: f32,
@@ -29,26 +29,26 @@ pub struct Routing {
 /// Function from a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
-    /// Exponentials that sum to 1.
+    /// Softmax over the experts.
     Softmax,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
-    /// The logits.
+    /// The logit itself.
     Logit,
 }
 
 /// Equal, contiguous groups of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Groups; divides the experts.
+    /// Number of groups; divides the number of experts.
     pub count: usize,
-    /// Groups whose experts may be chosen.
+    /// Number of eligible groups.
     pub keep: usize,
-    /// Experts of a group whose highest choices make up the group's score, as their sum.
+    /// Number of highest choice values in a group whose sum is the group's score.
     pub best: usize,
 }
 
-/// An expert of a token, with the weight of its output.
+/// A chosen expert with the weight of its output.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Index of the expert.
@@ -58,10 +58,10 @@ pub struct Choice {
 }
 
 impl Routing {
-    /// Chooses the experts of one token, highest first; `logits` become scores.
+    /// Chooses the experts of one token, highest first. `logits` become scores.
     ///
     /// # Panics
-    /// `logits` has not one number for each expert, or `out` not room for the chosen ones.
+    /// `logits` does not have one number per expert, or `out` is too small for the chosen experts.
     pub fn choose(&self, logits: &mut [f32], out: &mut [Choice]) {
         assert!(
             logits.len() == self.experts && out.len() == self.chosen,
@@ -96,19 +96,19 @@ impl Routing {
         }
     }
 
-    /// Whether the logits themselves order the experts as their scores do: those of a softmax may
-    /// be too small to differ.
+    /// Whether the choice sorts by logit instead of score. The order is the same, but softmax
+    /// scores may be too small to differ.
     fn orders_logits(&self) -> bool {
         let single = self.groups.is_none_or(|groups| groups.best == 1);
         self.score == Score::Softmax && self.correction.is_none() && single
     }
 }
 
-/// What has been taken already: below every other number.
+/// Value of taken entries: below all others.
 const TAKEN: f32 = f32::NEG_INFINITY;
 
-/// Index of the largest number, the first among equals, which is then taken. What is not a number
-/// is never larger; where nothing is, the first index left is taken.
+/// Returns the index of the largest number, the first in a tie, and marks it taken. NaN is never
+/// largest; if all are NaN or taken, the first index left is returned.
 fn take_largest(numbers: &mut [f32]) -> usize {
     let (mut best, mut largest) = (usize::MAX, TAKEN);
     for (i, &number) in numbers.iter().enumerate() {
@@ -145,7 +145,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 }
 
 impl Groups {
-    /// Takes all choices of the groups that are not kept.
+    /// Marks all experts of ineligible groups as taken.
     fn mask(self, choice: &mut [f32]) {
         let size = choice.len() / self.count;
         let score = |group: &[f32]| {

@@ -1,10 +1,10 @@
-//! Integer tiles on AMX.
+//! Integer GEMM tiles on AMX.
 //!
 //! A group of 32 inputs of one panel is a weight tile (`crate::amx`) once its codes are signed
-//! bytes; they are spread into such for a block of panels and used for all rows of a task, so that
-//! tiles and vectors share one copy of the weights. Each group has scales of its own, so its dots
-//! go through memory (the first cache) to vectors, which do with them what the AVX-512 tiles do, in
-//! the same order: the same bits.
+//! bytes. Codes are unpacked for a block of panels and used for all rows of a task, so that tiles
+//! and vectors share one packed copy of the weights. Each group has its own scales, so its dot
+//! products go through the L1 cache to vectors. The vectors apply the operations of the AVX-512
+//! tiles in the same order, with the same bits.
 //!
 //! ```text
 //!   for 3 groups:  codes of 4 panels -> 12 weight tiles
@@ -12,8 +12,8 @@
 //!                  dots -> sums           vectors
 //! ```
 //!
-//! Products and vectors take turns: beside tile instructions the CPU issues half as many floating
-//! point ones, and what the 12 products write fits the first cache beside their inputs.
+//! Products and vector code alternate: next to tile instructions the CPU issues floating-point ones
+//! at half rate. The results of 12 products and their operands fit the L1 cache.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -27,26 +27,26 @@ use crate::amx::{HEIGHT, IntegerTiles};
 use crate::packed::{GROUP, PANEL};
 use crate::tasks;
 
-/// Groups taken at a time.
+/// Groups per iteration.
 const GROUPS: usize = 3;
-/// Activation rows of one pass over a block; a task has no more.
+/// Activation rows per pass over a block; also the maximum of a task.
 const ROWS: usize = tasks::ROWS;
-/// Rows whose sums are under way at once: enough for the latency of their additions.
+/// Rows summed at once: enough to hide the latency of the additions.
 const TOGETHER: usize = 4;
 
-/// What a thread works on: in the first and second cache.
+/// A thread's scratch buffers, in the L1 and L2 caches.
 #[repr(align(64))]
 struct Work {
-    /// Weight tiles, `panel * G + group`.
+    /// Weight tiles, indexed by `panel * G + group`.
     codes: [MaybeUninit<[i8; GROUP * PANEL]>; GROUPS * PANELS],
-    /// Dot products of 16 rows, in the same order.
+    /// Dot products of 16 rows, with the same index.
     dots: [MaybeUninit<[i32; HEIGHT * PANEL]>; GROUPS * PANELS],
-    /// Sums, `row * PANELS + panel`.
+    /// Sums, indexed by `row * PANELS + panel`.
     sums: [MaybeUninit<[f32; PANEL]>; ROWS * PANELS],
 }
 
-/// Computes the tile's rows with a block of panels, and returns the first row that is left: fewer
-/// than [`IntegerTiles::FEWEST`] are.
+/// Computes the tile's rows with a block of panels. Returns the first row not computed: fewer than
+/// [`IntegerTiles::FEWEST`] remain.
 ///
 /// # Safety
 /// As `gemm::compute`; the CPU has AVX-512 and `U`.
@@ -84,7 +84,7 @@ pub(super) unsafe fn rows<const SOURCE: u8, U: IntegerTiles>(
     row
 }
 
-/// Rows that tiles compute: a last product of few rows costs as much as one of many.
+/// Rows to compute on tiles: a last product of few rows costs as much as a full one.
 fn whole(rows: usize, fewest: usize) -> usize {
     let rest = rows % HEIGHT;
     rows - if rest < fewest { rest } else { 0 }
@@ -95,7 +95,7 @@ struct Part<'a> {
     tile: &'a Tile<'a>,
     block: &'a Block,
     rows: Range<usize>,
-    /// Rows of one product; the tile has as many, the part maybe not.
+    /// Rows per product; the tile has at least this many, a part may have fewer.
     height: usize,
 }
 
@@ -122,7 +122,7 @@ impl Part<'_> {
         }
     }
 
-    /// Adds `G` groups from `first` on to all sums, or sets them if it is 0.
+    /// Adds groups `first` to `first + G` to all sums; sets them if `first` is 0.
     ///
     /// # Safety
     /// The groups exist; the sums were set if `first` is not 0.
@@ -138,9 +138,8 @@ impl Part<'_> {
             let ahead = Ahead::whole(self.tile, self.block);
             (first..first + G).for_each(|g| ahead.fetch(panels, g));
         }
-        // SAFETY: a block has these groups of codes in each panel; each row of activations has 32
-        // codes for each group; `top` and the rows after it are rows of the
-        // tile.
+        // SAFETY: each panel of the block has these groups of codes; each row of activations has 32
+        // codes per group; `top` and the rows after it are rows of the tile.
         unsafe {
             for panel in 0..panels {
                 self.spread::<SOURCE, G>(panel, first, work);
@@ -163,7 +162,7 @@ impl Part<'_> {
         }
     }
 
-    /// Writes the weight tiles of `G` groups of a panel.
+    /// Unpacks the codes of `G` groups of a panel to weight tiles.
     ///
     /// # Safety
     /// The groups exist.
@@ -180,7 +179,7 @@ impl Part<'_> {
         let tile = GROUP * PANEL;
         for (g, out) in work.codes[panel * G..][..G].iter_mut().enumerate() {
             let out = out.as_mut_ptr().cast::<i8>();
-            // SAFETY: a group has 512 bytes of codes, or 256 of nibbles.
+            // SAFETY: a group has 512 bytes of codes, or 256 bytes of nibbles.
             unsafe {
                 if SOURCE == BYTES {
                     let codes = codes.add((first + g) * tile);
@@ -202,11 +201,11 @@ impl Part<'_> {
         }
     }
 
-    /// Adds the dots of `G` groups from `first` on to the sums of some rows and one panel. `top` is
-    /// the row of the first dots.
+    /// Adds the dot products of groups `first` to `first + G` to the sums of some rows and one
+    /// panel. `top` is the row of the first dot products.
     ///
     /// # Safety
-    /// The dots were computed; the sums were set if `first` is not 0.
+    /// The dot products are computed; the sums are set if `first` is not 0.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn add_dots<const SOURCE: u8, const G: usize>(
@@ -234,7 +233,7 @@ impl Part<'_> {
         }
     }
 
-    /// What `avx512::registers` does with the dots of each group.
+    /// Scales and adds each group's dot products, as `avx512::registers` does.
     ///
     /// # Safety
     /// As [`Part::add_dots`].
@@ -283,7 +282,7 @@ impl Part<'_> {
     }
 }
 
-/// The code that stands for zero: with minima none does.
+/// The code of weight zero; formats with minima have none.
 const fn zero_code(source: u8) -> i8 {
     match source {
         BYTES => -128,
@@ -344,7 +343,7 @@ mod tests {
         }
     }
 
-    /// One tile's product.
+    /// Product of one tile.
     fn product(isa: Isa, tile: &Tile<'_>, out: &mut [f32]) {
         let tile = Tile {
             out: out.as_mut_ptr(),
@@ -352,7 +351,7 @@ mod tests {
             panels: tile.panels.clone(),
             ..*tile
         };
-        // SAFETY: `out` has the tile's rows and columns; the test asked for the set.
+        // SAFETY: `out` has the tile's rows and columns; the test checks that the set is available.
         unsafe { gemm::compute(isa, &tile) }
     }
 

@@ -1,9 +1,9 @@
-//! bf16 products on AMX.
+//! bf16 GEMM tiles on AMX.
 //!
-//! All of them, however few their rows: a product's bits are not those of `vdpbf16ps`, and a row's
-//! must not depend on the rows beside it. Some groups of inputs of a block of panels are taken with
-//! all rows at a time, because those weights fit the first cache; the sums, exact f32, wait in the
-//! second one.
+//! All products use AMX, for any number of rows: results of `vdpbf16ps` differ in the last bits,
+//! and a row's bits must not depend on the other rows. A few groups of inputs of a block of panels,
+//! whose weights fit the L1 cache, are multiplied with all rows before the next groups. The f32
+//! sums wait in the L2 cache.
 
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -14,17 +14,17 @@ use crate::amx::{DEPTH, HEIGHT, HalfTiles, LINE, WIDTH};
 use crate::packed::PANEL;
 use crate::tasks;
 
-/// Stripes of [`HEIGHT`] rows taken at a time: those of a task.
+/// Stripes of [`HEIGHT`] rows per pass: the maximum of a task.
 const STRIPES: usize = tasks::ROWS / HEIGHT;
-/// Groups of inputs taken at a time.
+/// Groups of inputs per iteration.
 const GROUPS: usize = 8;
 
-/// Numbers of a tile of sums.
+/// Numbers per sum tile.
 const TILE: usize = HEIGHT * PANEL;
 
 const _: () = assert!(PANELS == WIDTH && DEPTH == crate::packed::GROUP);
 
-/// Sums of the stripes and the panels of a block.
+/// Sums by stripe and panel of the block.
 #[repr(align(64))]
 struct Sums(MaybeUninit<[f32; STRIPES * PANELS * TILE]>);
 
@@ -61,7 +61,7 @@ pub(super) unsafe fn bf16<U: HalfTiles>(tile: &Tile<'_>) {
 /// Some rows of a tile and a block of panels.
 struct Part<'a> {
     tile: &'a Tile<'a>,
-    /// Rows of one product; the tile has as many, the part maybe not.
+    /// Rows per product; the tile has at least this many, a part may have fewer.
     height: usize,
     rows: std::ops::Range<usize>,
     panel: usize,
@@ -69,8 +69,8 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// The first row of each stripe, and the first row of its products: the last ones end with the
-    /// tile.
+    /// The first row of each stripe and the first row of its product: the last product overlaps the
+    /// one before, so that it ends with the tile.
     fn stripes(&self) -> impl Iterator<Item = (usize, usize)> {
         let last = self.tile.rows.end - self.height;
         let starts = self.rows.clone().step_by(HEIGHT);
@@ -84,7 +84,7 @@ impl Part<'_> {
     unsafe fn multiply<U: HalfTiles>(&self, unit: &mut U, sums: &mut Sums) {
         let (acts, k) = (self.tile.acts.halves.as_ptr(), self.tile.acts.k_padded);
         let groups = self.tile.w.groups();
-        // One stripe needs no cache for its weights.
+        // A single stripe does not reuse its weights.
         let taken = if self.rows.len() <= HEIGHT {
             groups
         } else {
@@ -94,8 +94,8 @@ impl Part<'_> {
             for (stripe, (_, top)) in self.stripes().enumerate() {
                 let sums: [*mut f32; PANELS] = std::array::from_fn(|n| sums.at(stripe, n));
                 let sums = &sums[..self.panels];
-                // SAFETY: each row of activations has `k` numbers and each panel `k / 2` lines;
-                // the sums of all groups before were stored.
+                // SAFETY: each row of activations has `k` numbers and each panel `k / 2` lines; the
+                // sums of all earlier groups are stored.
                 unsafe {
                     if first == 0 {
                         unit.clear();
@@ -115,7 +115,7 @@ impl Part<'_> {
         }
     }
 
-    /// Group `g` of the panels.
+    /// Group `g` of each panel.
     #[inline(always)]
     fn weights(&self, g: usize) -> [*const u8; PANELS] {
         let w = self.tile.w;
@@ -123,10 +123,10 @@ impl Part<'_> {
         std::array::from_fn(|n| codes.wrapping_add(n * bytes + g * DEPTH / 2 * LINE))
     }
 
-    /// Writes the rows' sums.
+    /// Writes the rows' sums to the output.
     ///
     /// # Safety
-    /// They were computed; as `gemm::compute`.
+    /// The sums are computed; as `gemm::compute`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c,fma")]
     unsafe fn write(&self, sums: &Sums) {
         for (stripe, (start, top)) in self.stripes().enumerate() {

@@ -1,23 +1,23 @@
-//! Tiles on AVX2 with FMA: one panel (two vectors of 8 features) times up to 4 rows in registers,
-//! bit for bit the portable twin.
+//! GEMM tiles on AVX2 with FMA: one panel (two vectors of 8 features) times up to 4 rows in
+//! registers, bit for bit equal to the portable kernel.
 //!
-//! `vpmaddubsw` sums two products of unsigned and signed bytes into 16 bits and saturates there.
-//! Nothing here reaches the limit of 32,767: a lane sees half the products of a `W4` group, at most
-//! 16 * 15 * 127 = 30,480, or four of an `Mx4` group, 4 * 24 * 127 = 12,192, and a `W8` weight is
-//! taken as magnitude and sign, so that a pair is at most 2 * 128 * 127 = 32,512.
+//! `vpmaddubsw` multiplies unsigned by signed bytes and adds pairs into 16 bits with saturation. No
+//! sum here reaches the limit of 32,767. A lane sums half the products of a `W4` group, at most
+//! `16 * 15 * 127 = 30,480`, or four of an `Mx4` group, `4 * 24 * 127 = 12,192`. A `W8` weight is
+//! split into magnitude and sign, so that a pair is at most `2 * 128 * 127 = 32,512`.
 
 use std::arch::x86_64::*;
 
 use super::{Tile, generic};
 use crate::packed::{E2M1, GROUP, PANEL, WeightFormat};
 
-/// Rows of one register tile.
+/// Rows per register tile.
 const ROWS: usize = 4;
-/// Bytes between a stream of weights and what is fetched for it: measured best from memory.
+/// Prefetch distance in bytes along a stream of weights; the fastest in measurements from memory.
 const AHEAD: usize = 8192;
 
-/// Where the weights of an integer form are: in nibbles with minima, in nibbles by a table around
-/// 12, in bytes, in nibbles around 8.
+/// Encodings of integer weights: nibbles with minima, nibbles through a table around 12, bytes,
+/// nibbles around 8.
 const NIBBLES: u8 = 0;
 const TABLED: u8 = 1;
 const BYTES: u8 = 2;
@@ -33,7 +33,7 @@ type Dots<const M: usize> = [[__m256i; 2]; M];
 pub(super) unsafe fn compute(tile: &Tile<'_>) {
     for panel in tile.panels.clone() {
         for row in tile.rows.clone().step_by(ROWS) {
-            // SAFETY: rows and panel lie in the tile.
+            // SAFETY: the rows and the panel are in the tile.
             unsafe {
                 match tile.rows.end - row {
                     1 => rows::<1>(tile, panel, row),
@@ -68,7 +68,7 @@ unsafe fn rows<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) {
     }
 }
 
-/// The integer forms: `W4` (with minima), `S4`, `Mx4` and `W8`.
+/// Integer formats: `W4` (with minima), `S4`, `Mx4` and `W8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn codes<const SOURCE: u8, const M: usize>(
@@ -85,8 +85,8 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
     let (group_bytes, group_scales) = (form.panel_bytes(GROUP), form.scales_per_group());
     let mut sums = [[_mm256_setzero_ps(); 2]; M];
     for g in 0..groups {
-        // SAFETY: a panel has `groups` groups of codes and scales, a row of activations `groups`
-        // groups of codes, scales and sums.
+        // SAFETY: a panel has `groups` groups of codes and scales; a row of activations has
+        // `groups` groups of codes, scales and sums.
         unsafe {
             let (w, a) = (
                 weights.add(g * group_bytes),
@@ -99,7 +99,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
             };
             if SOURCE == CENTRED || SOURCE == TABLED {
                 for (m, dots) in dots.iter_mut().enumerate() {
-                    // From 128 times the sum to 8 times, or to 8 + 4 times.
+                    // The offset is 128 times the sum; `S4` needs 8 times, `Mx4` 8 + 4 times.
                     let offset = *acts.offsets.as_ptr().add((row + m) * groups + g);
                     let fourth = if SOURCE == TABLED { offset >> 5 } else { 0 };
                     let offset = (offset >> 4) + fourth;
@@ -140,7 +140,7 @@ unsafe fn codes<const SOURCE: u8, const M: usize>(
     sums
 }
 
-/// Dot products of one group of nibbles with M rows of activations, `stride` apart.
+/// Dot products of one group of nibbles with M rows of activations at a stride of `stride`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
@@ -172,7 +172,7 @@ unsafe fn dots_w4<const M: usize>(weights: *const u8, acts: *const i8, stride: u
     sums
 }
 
-/// [`dots_w4`] of the entries in [`E2M1`]; four products are all that 16 bits hold.
+/// As [`dots_w4`], with nibbles looked up in [`E2M1`]. 16 bits hold at most four products.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots_mx4<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
@@ -205,7 +205,7 @@ unsafe fn dots_mx4<const M: usize>(weights: *const u8, acts: *const i8, stride: 
     sums
 }
 
-/// Dot products of one group of bytes with M rows of activations, `stride` apart.
+/// Dot products of one group of bytes with M rows of activations at a stride of `stride`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn dots_w8<const M: usize>(weights: *const u8, acts: *const i8, stride: usize) -> Dots<M> {
@@ -304,7 +304,7 @@ unsafe fn f32<const M: usize>(tile: &Tile<'_>, panel: usize, row: usize) -> Sums
 }
 
 /// # Safety
-/// 32 readable bytes.
+/// `bytes` points to 32 readable bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn load(bytes: *const u8) -> __m256i {
@@ -313,7 +313,7 @@ unsafe fn load(bytes: *const u8) -> __m256i {
 }
 
 /// # Safety
-/// 4 readable bytes.
+/// `bytes` points to 4 readable bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn broadcast(bytes: *const i8) -> __m256i {
@@ -322,7 +322,7 @@ unsafe fn broadcast(bytes: *const i8) -> __m256i {
 }
 
 /// # Safety
-/// 8 readable exponents.
+/// `exponents` points to 8 readable exponents.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn powers(exponents: *const u8) -> __m256 {
@@ -332,7 +332,7 @@ unsafe fn powers(exponents: *const u8) -> __m256 {
 }
 
 /// # Safety
-/// 8 readable f16 numbers.
+/// `numbers` points to 8 readable f16 numbers.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn halves(numbers: *const u16) -> __m256 {

@@ -1,10 +1,10 @@
-//! Integer tiles on AVX-512 VNNI.
+//! Integer GEMM tiles on AVX-512 VNNI.
 //!
-//! `vpdpbusd` multiplies unsigned with signed bytes: weights are the unsigned side, activations are
-//! broadcast as the signed one. A tile keeps up to 3 rows x 4 panels of integer and of f32 sums in
-//! registers. The nibbles of `W4` are spread into bytes on the way, whatever the rows: the units
-//! that do it are not those of the products, and nibbles spread beforehand would come from the
-//! second cache twice as wide. While weights are used, the next ones are fetched from memory.
+//! `vpdpbusd` multiplies unsigned by signed bytes: weights are the unsigned operand, broadcast
+//! activations the signed one. A tile keeps up to 3 rows x 4 panels of integer and f32 sums in
+//! registers. `W4` nibbles are unpacked to bytes in the inner loop for any number of rows:
+//! unpacking runs on other execution ports than the products, and unpacked weights would double the
+//! traffic from the L2 cache. Upcoming weights are prefetched from memory.
 
 use std::arch::x86_64::*;
 
@@ -17,10 +17,10 @@ use super::panels::{
 use crate::amx::IntegerTiles;
 use crate::packed::GROUP;
 
-/// Rows of one register tile, which has up to [`PANELS`] panels.
+/// Rows per register tile, which has up to [`PANELS`] panels.
 const ROWS: usize = 3;
 
-/// Bytes between a stream of weights and what is fetched for it: measured best from memory.
+/// Prefetch distance in bytes along a stream of weights; the fastest in measurements from memory.
 const STREAM_AHEAD: usize = 8192;
 
 /// # Safety
@@ -70,16 +70,16 @@ unsafe fn panels<const SOURCE: u8, U: IntegerTiles>(tile: &Tile<'_>) {
     }
 }
 
-/// Panels of a block. Few rows only stream the weights from memory, and one stream is fetched
+/// Panels per block. Few rows are bound by the weights' memory stream, and one stream is prefetched
 /// better than four.
 fn width(tile: &Tile<'_>) -> usize {
     if tile.rows.len() <= ROWS { 1 } else { PANELS }
 }
 
-/// The block as it lies in the matrix.
+/// The block as stored in the matrix.
 fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
     let (codes, scales) = (tile.w.panel(panel), tile.w.panel_scales(panel));
-    // With few rows a fixed distance down the stream; else the whole next block.
+    // Prefetch at a fixed distance with few rows, else the whole next block.
     let distance = if tile.rows.len() <= ROWS {
         STREAM_AHEAD
     } else {
@@ -102,7 +102,7 @@ fn packed(tile: &Tile<'_>, panel: usize, count: usize) -> Block {
     }
 }
 
-/// Cuts a range into (start, count <= size).
+/// Splits a range into (start, count), with counts of at most `size`.
 fn blocks(range: std::ops::Range<usize>, size: usize) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
     range
@@ -110,12 +110,12 @@ fn blocks(range: std::ops::Range<usize>, size: usize) -> impl Iterator<Item = (u
         .map(move |start| (start, size.min(end - start)))
 }
 
-/// The rows of a tile from `first` on.
+/// Computes the rows of a tile from `first` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")]
 unsafe fn rows<const SOURCE: u8>(tile: &Tile<'_>, block: &Block, first: usize) {
     for (row, height) in blocks(first..tile.rows.end, ROWS) {
-        // SAFETY: rows and panels lie in the tile.
+        // SAFETY: the rows and panels are in the tile.
         unsafe {
             match (height, block.count) {
                 (3, 4) => registers::<SOURCE, 3, 4>(tile, block, row),
@@ -146,8 +146,8 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
     let phase = (row - tile.rows.start) / ROWS;
     let ahead = Ahead::part(tile, block, (phase, tile.rows.len().div_ceil(ROWS)));
     let mut sums = [[_mm512_setzero_ps(); N]; M];
-    // SAFETY: all offsets stay inside the panels, the activations' rows and their groups, whose
-    // shapes `Tile::check` compared.
+    // SAFETY: all offsets are inside the panels, the activation rows and their groups, whose shapes
+    // `Tile::check` compared.
     unsafe {
         let act_codes = acts.codes.as_ptr().add(row * acts.k_padded);
         for g in 0..groups {
@@ -216,7 +216,8 @@ unsafe fn registers<const SOURCE: u8, const M: usize, const N: usize>(
                 }
             }
         }
-        // A copy, because `store` indexes at run time: the sums themselves then stay in registers.
+        // A copy, because `store` indexes at run time, which would force the sums themselves out of
+        // registers.
         let finished = sums;
         store(tile, block.panel, row, &finished);
     }

@@ -1,4 +1,4 @@
-//! bf16 (`vdpbf16ps`) and f32 tiles on AVX-512: up to 6 rows x 4 panels of sums in registers,
+//! bf16 (`vdpbf16ps`) and f32 GEMM tiles on AVX-512: up to 6 rows x 4 panels of sums in registers,
 //! inputs in ascending order.
 
 use std::arch::x86_64::*;
@@ -35,7 +35,7 @@ unsafe fn tiles<const HALF: bool>(tile: &Tile<'_>) {
         let mut row = tile.rows.start;
         while row < tile.rows.end {
             let height = ROWS.min(tile.rows.end - row);
-            // SAFETY: rows and panels lie in the tile.
+            // SAFETY: the rows and panels are in the tile.
             unsafe {
                 match (height, count) {
                     (6, 4) => registers::<HALF, 6, 4>(tile, panel, row),
@@ -81,7 +81,7 @@ unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(
     let stride = tile.w.panel(panel).len();
     let steps = if HALF { k / 2 } else { k };
     let mut sums = [[_mm512_setzero_ps(); N]; M];
-    // SAFETY: `steps` vectors of 64 bytes make a panel, panels are `stride` apart, and each
+    // SAFETY: a panel has `steps` vectors of 64 bytes, panels have a stride of `stride`, and each
     // activation row has `k` items.
     unsafe {
         for step in 0..steps {
@@ -110,7 +110,8 @@ unsafe fn registers<const HALF: bool, const M: usize, const N: usize>(
                 }
             }
         }
-        // A copy, because `store` indexes at run time: the sums themselves then stay in registers.
+        // A copy, because `store` indexes at run time, which would force the sums themselves out of
+        // registers.
         let finished = sums;
         store(tile, panel, row, &finished);
     }

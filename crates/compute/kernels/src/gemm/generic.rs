@@ -1,4 +1,4 @@
-//! The portable tiles.
+//! The portable GEMM tiles.
 
 use half::f16;
 
@@ -6,7 +6,7 @@ use super::{Mode, Tile};
 use crate::activations::bf16_value;
 use crate::packed::{E2M1, GROUP, PANEL, WeightFormat, power_at};
 
-/// Any CPU.
+/// Runs on any CPU.
 ///
 /// # Safety
 /// As `gemm::compute`.
@@ -21,7 +21,7 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
                 WeightFormat::Bf16 => bf16(tile, panel, row),
                 WeightFormat::F32 => f32(tile, panel, row),
             };
-            // SAFETY: row and panel lie in the tile.
+            // SAFETY: the row and the panel are in the tile.
             unsafe { store(tile, panel, row, &product) }
         }
     }
@@ -30,13 +30,13 @@ pub(super) unsafe fn compute(tile: &Tile<'_>) {
 /// Writes one row of a panel, with bias and mode.
 ///
 /// # Safety
-/// As `gemm::compute`; row and panel lie in the tile.
+/// As `gemm::compute`; the row and the panel are in the tile.
 #[inline(always)]
 pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &[f32; PANEL]) {
     let offset = (row - tile.rows.start) * tile.ld + (panel - tile.panels.start) * PANEL;
     for lane in 0..tile.features(panel) {
         let bias = tile.bias.map_or(0.0, |b| b[panel * PANEL + lane]);
-        // SAFETY: the element belongs to the tile, which the caller lent for writing.
+        // SAFETY: the element is in the tile, which this call may write.
         unsafe {
             let out = tile.out.add(offset + lane);
             let value = product[lane] + bias;
@@ -51,8 +51,8 @@ pub(super) unsafe fn store(tile: &Tile<'_>, panel: usize, row: usize, product: &
 
 #[inline(always)]
 fn dot4(acc: &mut [i32; PANEL], weights: &[u8], acts: &[i8]) {
-    // Products of u8 and i8 fit i16 only singly (255 * 127 * 2 does not), so pairs are summed as
-    // i32: nothing saturates.
+    // A sum of two u8 x i8 products overflows i16 (255 * 127 * 2), so pairs are summed in i32
+    // without saturation.
     for lane in 0..PANEL {
         for b in 0..4 {
             acc[lane] += i32::from(weights[lane * 4 + b]) * i32::from(acts[b]);
@@ -105,7 +105,7 @@ fn s4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // From 128 times the sum to 8 times.
+        // The offset is 128 times the sum; this format needs 8 times.
         let mut dot = [tile.acts.offsets[row * groups + g] >> 4; PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| code);
         let act_scale = tile.acts.scales[row * groups + g];
@@ -124,7 +124,7 @@ fn mx4(tile: &Tile<'_>, panel: usize, row: usize) -> [f32; PANEL] {
     let mut product = [0.0f32; PANEL];
     for g in 0..groups {
         let acts = &tile.acts.codes[row * tile.acts.k_padded + g * GROUP..][..GROUP];
-        // From 128 times the sum to 12 times.
+        // The offset is 128 times the sum; this format needs 12 times.
         let offset = tile.acts.offsets[row * groups + g];
         let mut dot = [(offset >> 4) + (offset >> 5); PANEL];
         dot_nibbles(&mut dot, &codes[g * 256..][..256], acts, |code| {

@@ -1,10 +1,11 @@
-//! Matrix multiplication tiles: some rows of activations times some panels of one packed matrix.
+//! Matrix multiplication (GEMM) tiles: some rows of activations times some panels of one packed
+//! matrix.
 //!
-//! Whatever the tile's shape, one output element is the same sequence of operations: groups of
-//! inputs in ascending order, the integer dot product of a group exactly, then
-//! `f += dot * (scale_w * scale_a)` and, for `W4` and `Mx4`, `f += min_w * scaled_sum_a`, each a
-//! fused multiply-add. So a row's result does not depend on the rows beside it or on the number of
-//! threads, and the integer forms agree bit for bit between instruction sets.
+//! An output element is the same sequence of operations for every tile shape: groups of inputs in
+//! ascending order, the exact integer dot product of a group, then `f += dot * (scale_w * scale_a)`
+//! and, for `W4` and `Mx4`, `f += min_w * scaled_sum_a`, each a fused multiply-add. A row's result
+//! therefore does not depend on the other rows or on the number of threads, and the integer formats
+//! are bit-identical on all instruction sets.
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ mod generic;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 
-/// What happens to the product.
+/// Whether the product replaces the output or is added to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// `out = product`.
@@ -37,15 +38,15 @@ pub enum Mode {
     Add,
 }
 
-/// One tile's work.
+/// Operands and output of one tile.
 pub(crate) struct Tile<'a> {
     pub(crate) w: &'a Packed,
     pub(crate) acts: &'a Activations,
     pub(crate) rows: Range<usize>,
     pub(crate) panels: Range<usize>,
-    /// Element (rows.start, panels.start * 16) of the output.
+    /// Pointer to element (rows.start, panels.start * 16) of the output.
     pub(crate) out: *mut f32,
-    /// Distance between output rows, in elements.
+    /// Row stride of the output, in elements.
     pub(crate) ld: usize,
     pub(crate) mode: Mode,
     /// Added to the product; indexed by output feature of the whole matrix.
@@ -53,7 +54,7 @@ pub(crate) struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Features of `panel` that exist (the last panel may be partial).
+    /// Number of features of `panel`; the last panel may be partial.
     fn features(&self, panel: usize) -> usize {
         PANEL.min(self.w.n() - panel * PANEL)
     }
@@ -82,11 +83,11 @@ impl Tile<'_> {
 /// Computes a tile.
 ///
 /// # Safety
-/// `tile.out` is valid for writes of the tile's elements (rows x existing features, distance `ld`),
-/// no other thread touches them meanwhile, and the CPU has `isa`.
+/// `tile.out` is valid for writes of the tile's elements (rows x existing features, row stride
+/// `ld`), no other thread accesses them during the call, and the CPU has `isa`.
 pub(crate) unsafe fn compute(isa: Isa, tile: &Tile<'_>) {
     tile.check();
-    // SAFETY: the caller's promises; shapes were checked.
+    // SAFETY: the caller's promises; the shapes are checked.
     unsafe {
         match (isa, tile.w.form()) {
             #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! A block of panels as the AVX-512 and AMX tiles read it, and how they write their sums.
+//! Blocks of panels for the AVX-512 and AMX tiles: weight decoding, prefetch and output.
 
 use std::arch::x86_64::*;
 
@@ -6,15 +6,15 @@ use super::{Mode, Tile};
 use crate::isa::prefetch;
 use crate::packed::{E2M1, GROUP, PANEL};
 
-/// Panels of a block.
+/// Maximum panels per block.
 pub(super) const PANELS: usize = 4;
 
-/// Where a register tile finds its weights.
+/// Encoding of a register tile's weights: bytes.
 pub(super) const BYTES: u8 = 0;
 pub(super) const NIBBLES: u8 = 1;
-/// Nibbles that are looked up in a table, entries less 12, with powers of two as scales.
+/// Nibbles looked up in a table of entries around 12, with powers of two as scales.
 pub(super) const TABLED: u8 = 2;
-/// Nibbles less 8, without minima.
+/// Nibbles around 8, without minima.
 pub(super) const CENTRED: u8 = 3;
 
 /// Whether groups have minima.
@@ -22,20 +22,21 @@ pub(super) const fn has_minima(source: u8) -> bool {
     source == NIBBLES
 }
 
-/// A block of up to [`PANELS`] panels as a register tile reads them.
+/// A block of up to [`PANELS`] panels as a register tile reads it.
 pub(super) struct Block {
     pub(super) panel: usize,
     pub(super) count: usize,
-    /// Codes of the first panel, and bytes to the next.
+    /// Codes of the first panel.
     pub(super) codes: *const u8,
+    /// Byte distance of panels.
     pub(super) stride: usize,
     /// Scales of the first panel.
     pub(super) scales: *const u8,
-    /// Packed codes and scales that are wanted in a while: fetched ahead, never dereferenced.
+    /// Addresses of packed codes and scales to prefetch; never dereferenced.
     pub(super) ahead: (*const u8, *const u8),
 }
 
-/// What two nibbles of a byte stand for.
+/// Decoder of the two nibbles of a byte.
 #[derive(Clone, Copy)]
 pub(super) struct Lookup {
     mask: __m512i,
@@ -54,7 +55,7 @@ impl Lookup {
         }
     }
 
-    /// The low nibbles and the high ones.
+    /// The low and the high nibbles, decoded.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn nibbles<const SOURCE: u8>(self, packed: __m512i) -> (__m512i, __m512i) {
@@ -70,16 +71,16 @@ impl Lookup {
     }
 }
 
-/// What a group's dots begin with: it takes back by how much the codes are too large. `offset` is
-/// that of its activations.
+/// Initial value of a group's dot products, which cancels the offset of the codes. `offset` is the
+/// offset of the group's activations.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
     match SOURCE {
         BYTES => _mm512_set1_epi32(offset),
-        // From 128 times the sum to 8 times.
+        // 128 times the sum to 8 times.
         CENTRED => _mm512_srai_epi32::<4>(_mm512_set1_epi32(offset)),
-        // To 8 + 4 times.
+        // 128 times the sum to 8 + 4 times.
         TABLED => {
             let offset = _mm512_set1_epi32(offset);
             _mm512_add_epi32(
@@ -91,7 +92,7 @@ pub(super) fn first_dots<const SOURCE: u8>(offset: i32) -> __m512i {
     }
 }
 
-/// Scales and minima of group `at`, counted from the block's first panel.
+/// Scales and minima of group `at`, relative to the block's first panel.
 #[inline]
 #[target_feature(enable = "avx512f,f16c")]
 pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -> (__m512, __m512) {
@@ -115,20 +116,21 @@ pub(super) unsafe fn scale_and_min<const SOURCE: u8>(block: &Block, at: usize) -
     }
 }
 
-/// Fetches weights that are wanted in a while into the second cache, all of them or a part with
-/// each row of register tiles.
+/// Prefetches upcoming weights into the L2 cache: all of them, or a part with each row of register
+/// tiles.
 pub(super) struct Ahead {
     codes: *const u8,
     scales: *const u8,
-    /// Groups of a panel, and the packed bytes of one group's codes and scales.
+    /// Groups per panel.
     groups: usize,
+    /// Packed bytes of one group's codes and scales.
     bytes: (usize, usize),
     phase: usize,
     phases: usize,
 }
 
 impl Ahead {
-    /// One of so many parts of the weights.
+    /// Part `phase` of `phases` of the weights.
     pub(super) fn part(tile: &Tile<'_>, block: &Block, (phase, phases): (usize, usize)) -> Self {
         Self {
             phase,
@@ -151,7 +153,7 @@ impl Ahead {
         }
     }
 
-    /// Fetches what corresponds to group `g` of `panels` panels, if it is this phase's turn.
+    /// Prefetches the data at the place of group `g` of `panels` panels, if `g` is in this phase.
     #[inline(always)]
     pub(super) fn fetch(&self, panels: usize, g: usize) {
         if self.phases > 1 && g % self.phases != self.phase {

@@ -1,35 +1,33 @@
 //! The layout of KV blocks: block -> KV head -> layer -> (K part, V part).
 //!
-//! A block of `block_size` tokens is one contiguous stretch of memory, and within it each head's
-//! tiles of all layers are: what a rank with other heads, or a file, takes of a block is one
-//! extent. A tile is the keys and values of one (head, layer), both cut into runs of 16 tokens:
+//! A block of `block_size` tokens is contiguous, and within it each head's tiles of all layers are.
+//! A file, or a rank with other heads, thus copies one extent of a block. A tile holds the keys and
+//! values of one (head, layer), both cut into runs of 16 tokens:
 //!
 //! ```text
 //! bf16   K [run][dim / 2][token 16][2]        V [run][token / 2][dim][2]
 //! f32    K [run][dim][token 16]               V [run][token][dim]
 //! ```
 //!
-//! The value of latent attention is the first numbers of the key, so a tile is its K part alone;
-//! attention puts the values of a run in the order of V when it reads them (`attn/latent.rs`).
+//! In latent attention the value is the first numbers of the key, so a tile has a K part only.
+//! Attention converts the values of a run to the V layout when it reads them (`attn/latent.rs`).
 //!
-//! A vector load of K brings 16 tokens times the inputs of one dot-product step, one of V brings 16
-//! dims times the tokens of one step, so neither scores nor outputs need sums across lanes. `dim`
+//! A vector load of K has 16 tokens times the inputs of one dot-product step; one of V has 16 dims
+//! times the tokens of one step. Neither scores nor outputs therefore need sums across lanes. `dim`
 //! is padded to a multiple of 16.
 
-/// Tokens of one run.
+/// Tokens per run.
 pub const RUN: usize = 16;
 
-/// How keys and values are held.
+/// Number format of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvType {
-    /// bf16.
     Bf16,
-    /// f32.
     F32,
 }
 
 impl KvType {
-    /// Bytes of one number.
+    /// Bytes per number.
     pub fn size(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -41,16 +39,16 @@ impl KvType {
 /// The shape of a KV pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// KV heads of a layer.
+    /// KV heads per layer.
     pub kv_heads: usize,
-    /// Numbers of one head's key.
+    /// Numbers per key head.
     pub head_dim: usize,
-    /// How many of the key's first numbers are the value (latent attention); `None` = the value is
-    /// stored beside the key and has as many numbers.
+    /// Latent attention: the value is this number of first numbers of the key. `None` = the value
+    /// is stored next to the key and has the same size.
     pub latent: Option<usize>,
-    /// Tokens of a block, a multiple of 16.
+    /// Tokens per block, a multiple of 16.
     pub block_size: usize,
     /// Number format.
     pub dtype: KvType,
@@ -61,7 +59,7 @@ impl KvLayout {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Numbers of a value, padded as keys are.
+    /// Numbers per value, padded like keys.
     pub(crate) fn value_dim(&self) -> usize {
         self.latent.unwrap_or(self.head_dim).next_multiple_of(16)
     }
@@ -85,7 +83,7 @@ impl KvLayout {
         block * self.block_bytes() + (head * self.layers + layer) * self.tile_bytes()
     }
 
-    /// Byte offset in a tile of the part that values are read from.
+    /// Byte offset, in a tile, of the part that holds the values.
     pub(super) fn values_at(&self) -> usize {
         match self.latent {
             Some(_) => 0,
@@ -98,7 +96,7 @@ impl KvLayout {
         self.values_at() + self.part_bytes()
     }
 
-    /// Bytes of a block: what one block of the pool takes.
+    /// Bytes per block of the pool.
     pub fn block_bytes(&self) -> usize {
         self.layers * self.kv_heads * self.tile_bytes()
     }

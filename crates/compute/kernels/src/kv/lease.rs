@@ -1,4 +1,4 @@
-//! The lease of a step: the blocks that its kernels may read and write.
+//! A step's lease: the blocks that its kernels may read and write.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use super::layout::{KvLayout, KvType, RUN};
 use super::memory::{BlockBusy, BlockMemory, PoolHandle, STEP_WRITES};
 use crate::activations::bf16_bits;
 
-/// `blocks` blocks of keys and values. Memory is zero and untouched until written.
+/// A pool of blocks of keys and values. Memory is zero and untouched until written.
 ///
-/// Kernels work on the blocks of a [`StepLease`]; a [`PoolHandle`] lends all others.
+/// Kernels access blocks through a [`StepLease`]; all other access is through a [`PoolHandle`].
 pub struct KvPool {
     memory: Arc<BlockMemory>,
-    /// Blocks that the lease in use writes, or one that was forgotten.
+    /// Blocks marked as written by the current lease, or by a leaked one.
     written: Vec<usize>,
 }
 
 /// The blocks of one sequence in a step.
 #[derive(Clone, Debug)]
 pub struct SequenceBlocks {
-    /// Block of each `block_size` tokens from position 0 on.
+    /// Block table: the block of each `block_size` tokens, from position 0 on.
     pub table: Arc<Vec<i32>>,
-    /// Entries of the table that the step touches; the others may hold anything.
+    /// Table entries that the step accesses; other entries may have any value.
     pub seen: Range<usize>,
-    /// The first of them that the step writes; the ones before are only read.
+    /// First entry that the step writes; earlier ones are read-only.
     pub writes_from: usize,
 }
 
@@ -35,7 +35,7 @@ impl SequenceBlocks {
 }
 
 impl KvPool {
-    /// Reserves the pool.
+    /// Reserves the pool's memory.
     ///
     /// # Panics
     /// `block_size` is not a positive multiple of 16, or a latent is longer than its key.
@@ -54,36 +54,36 @@ impl KvPool {
         }
     }
 
-    /// The shape.
     pub fn layout(&self) -> &KvLayout {
         self.memory.layout()
     }
 
-    /// Blocks in the pool.
+    /// Number of blocks in the pool.
     pub fn blocks(&self) -> usize {
         self.memory.blocks()
     }
 
-    /// The pool for transfers of single blocks.
+    /// A handle for transfers of single blocks.
     pub fn handle(&self) -> PoolHandle {
         PoolHandle::new(Arc::clone(&self.memory))
     }
 
-    /// Leases the blocks of a step: alone what it writes, together with other readers what it only
-    /// reads. The cost does not grow with the blocks read while no transfer writes to the pool.
+    /// Leases the blocks of a step: exclusively if it writes them, shared with other readers if it
+    /// only reads them. The cost does not depend on the number of blocks read unless a transfer is
+    /// writing to the pool.
     ///
     /// # Errors
-    /// A block of the step is in a transfer; nothing is then leased.
+    /// A block of the step is in a transfer. Nothing is leased.
     ///
     /// # Panics
-    /// A range outside its table, or a block to be written outside the pool.
+    /// A range is outside its table, or a block to write is outside the pool.
     pub fn lease(&mut self, sequences: Vec<SequenceBlocks>) -> Result<StepLease<'_>, BlockBusy> {
         let lease = StepLease {
             memory: &self.memory,
             written: &mut self.written,
             sequences,
         };
-        // Of a lease that was forgotten.
+        // Marks of a leaked lease.
         lease.memory.end_step(lease.written.drain(..));
         for sequence in &lease.sequences {
             let ordered = sequence.seen.start <= sequence.writes_from;
@@ -102,7 +102,7 @@ impl KvPool {
     }
 }
 
-/// The blocks of one step, until it is dropped. See [`KvPool::lease`].
+/// The blocks of one step, leased until dropped. See [`KvPool::lease`].
 pub struct StepLease<'a> {
     memory: &'a BlockMemory,
     written: &'a mut Vec<usize>,
@@ -115,10 +115,10 @@ impl StepLease<'_> {
         self.memory.layout()
     }
 
-    /// Block of table entry `entry` of a sequence.
+    /// Block at table entry `entry` of a sequence.
     ///
     /// # Panics
-    /// The step does not see that entry, or it is no block.
+    /// The entry is not leased, or is not a block of the pool.
     pub fn block(&self, sequence: usize, entry: usize) -> usize {
         let blocks = &self.sequences[sequence];
         assert!(
@@ -130,8 +130,8 @@ impl StepLease<'_> {
         block
     }
 
-    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`; `tokens` begin
-    /// with a run. Both are the K bytes where values are parts of keys.
+    /// Writes the K and V bytes of each run of 16 tokens of a sequence to `out`. `tokens` starts at
+    /// a run. In latent attention both are the K bytes.
     pub(crate) fn runs<'r>(
         &'r self,
         sequence: usize,
@@ -149,9 +149,9 @@ impl StepLease<'_> {
             from = tokens.end.min((entry + 1) * size);
             let end = (from - entry * size).div_ceil(RUN);
             for (run, out) in (first..end).zip(&mut out) {
-                // SAFETY: the runs lie in a tile of a block of the pool (`tile` and `block`; a tile
-                // has `size` tokens). The lease keeps other writers out of the block, and its own
-                // writes need it mutably.
+                // SAFETY: the runs are in a tile of a block of the pool (`tile` and `block`; a tile
+                // has `size` tokens). The lease excludes other writers from the block, and its own
+                // writes borrow it mutably.
                 *out = unsafe {
                     let k = self.memory.base().add(k + run * bytes);
                     (
@@ -163,8 +163,8 @@ impl StepLease<'_> {
         }
     }
 
-    /// Starts to bring the keys (`part` 0) or values (1) of some tokens of a sequence, all in one
-    /// block, into the second cache.
+    /// Prefetches the keys (`part` 0) or values (1) of some tokens of a sequence, all in one block,
+    /// into the L2 cache.
     pub(crate) fn fetch(
         &self,
         sequence: usize,
@@ -186,7 +186,7 @@ impl StepLease<'_> {
         }
     }
 
-    /// A view through which several tasks store rows of different (block, offset) places.
+    /// A view through which several tasks store rows at distinct (block, offset) places.
     pub(crate) fn writer(&mut self) -> KvWriter<'_> {
         KvWriter {
             layout: *self.layout(),
@@ -196,7 +196,7 @@ impl StepLease<'_> {
 
     fn assert_written(&self, block: usize) {
         let state = self.memory.state(block);
-        // Relaxed: the mark is this lease's own, set before it was built.
+        // Relaxed: this lease set the mark itself, before it was built.
         assert!(
             state.is_some_and(|s| s.load(Ordering::Relaxed) & STEP_WRITES != 0),
             "block {block} is not leased for writing"
@@ -217,26 +217,27 @@ pub(crate) struct KvWriter<'a> {
 }
 
 impl KvWriter<'_> {
-    /// Clears the part of a block's tiles of one layer that values are read from, which must happen
-    /// before its first token is stored: masked tokens meet their probability of exactly zero with
-    /// a finite value, whatever an earlier owner of the block left there.
+    /// Clears the values of one layer in a block, before its first token is stored. Masked tokens
+    /// have a probability of exactly zero, so their values must be finite; a previous owner may
+    /// have left infinity or NaN.
     ///
     /// # Safety
-    /// No other task touches the block's tiles of this layer at once.
+    /// No other task accesses the block's tiles of this layer during the call.
     pub(crate) unsafe fn clear(&self, block: usize, layer: usize) {
         let l = &self.layout;
         for head in 0..l.kv_heads {
             let v = self.tile(block, layer, head, l.values_at());
-            // SAFETY: `v` begins a part of the tile, which is this task's alone by the caller's
-            // promise.
+            // SAFETY: `v` is the start of a part of the tile, which only this task accesses by the
+            // caller's promise.
             unsafe { std::slice::from_raw_parts_mut(v, l.part_bytes()) }.fill(0);
         }
     }
 
-    /// Stores the key and value of one token and head; no value where it is a part of the key.
+    /// Stores the key and value of one token and head; in latent attention, the key only.
     ///
     /// # Safety
-    /// No other task stores to the same (block, offset, layer, head), or clears the block, at once.
+    /// During the call, no other task stores to the same (block, offset, layer, head) or clears the
+    /// block.
     pub(crate) unsafe fn store(
         &self,
         place: (usize, usize),
@@ -259,8 +260,8 @@ impl KvWriter<'_> {
             self.tile(block, layer, head, run + l.values_at()),
         );
         let (token, dim) = (offset % RUN, l.dim());
-        // SAFETY: the offsets lie in the run (token < 16, d < dim) and are this token's alone; runs
-        // are 64-byte aligned.
+        // SAFETY: the offsets are in the run (token < 16, d < dim) and belong to this token only;
+        // runs are 64-byte aligned.
         unsafe {
             match l.dtype {
                 KvType::Bf16 => {
@@ -291,7 +292,7 @@ impl KvWriter<'_> {
         }
     }
 
-    /// Address of byte `offset` of a tile in a block that the lease writes.
+    /// Address of byte `offset` of a tile in a block that the lease may write.
     fn tile(&self, block: usize, layer: usize, head: usize, offset: usize) -> *mut u8 {
         assert!(offset < self.layout.tile_bytes(), "outside the tile");
         self.lease.assert_written(block);

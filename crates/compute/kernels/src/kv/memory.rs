@@ -1,8 +1,8 @@
-//! The memory of KV blocks, with access checked at run time, block by block.
+//! The memory of KV blocks, with run-time borrow checks per block.
 //!
 //! A step leases the blocks of its plan; transfers to and from other memory borrow single blocks
-//! meanwhile. A block is free, or has readers, or has one writer. What comes second and does not
-//! fit is refused at once, without a wait.
+//! meanwhile. A block is free, or has readers, or has one writer. A conflicting request fails at
+//! once instead of waiting.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -13,35 +13,35 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::layout::KvLayout;
 use crate::buffer::Aligned;
 
-/// The block has a [`BlockWrite`].
+/// State bit: a [`BlockWrite`] exists.
 const LENT: u32 = 1 << 31;
-/// The step's lease writes it.
+/// State bit: the step's lease writes the block.
 pub(super) const STEP_WRITES: u32 = 1 << 30;
-/// Number of [`BlockRead`]s.
+/// State bits: number of [`BlockRead`]s.
 const READERS: u32 = STEP_WRITES - 1;
 
-/// Some entries of a block table.
+/// A range of entries of a block table.
 pub(super) type Entries = (Arc<Vec<i32>>, Range<usize>);
 
 /// The memory of a pool and the state of each of its blocks.
 pub(super) struct BlockMemory {
     layout: KvLayout,
-    /// Reached through [`BlockMemory::base`] only: while parts are lent, no reference to all of it
+    /// Accessed through [`BlockMemory::base`] only: while parts are lent, no reference to the whole
     /// may exist.
     data: Aligned<u8>,
     states: Box<[AtomicU32]>,
     gate: Mutex<Gate>,
 }
 
-/// Keeps transfers from writing to blocks that the step in flight only reads. Such blocks have no
-/// mark of their own: a step reads as many as its contexts are long.
+/// Excludes transfers from writing to blocks that the step in flight only reads. Such blocks have
+/// no marks of their own, because their number grows with the contexts.
 #[derive(Default)]
 struct Gate {
-    /// What the step reads.
+    /// Blocks that the step reads.
     reads: Vec<Entries>,
-    /// A bit for each block of `reads`, made when a transfer first asks during the step.
+    /// Bitmap of `reads`, built on a transfer's first write request during the step.
     read_bits: Vec<u64>,
-    /// [`BlockWrite`]s that live.
+    /// Number of live [`BlockWrite`]s.
     writers: usize,
 }
 
@@ -93,12 +93,12 @@ impl BlockMemory {
         self.states.get(block)
     }
 
-    /// A block's memory, all of it initialised. A reference to it needs a state of the block that
-    /// allows one.
+    /// A block's memory, all of it initialised. Creating a reference requires a block state that
+    /// allows it.
     fn bytes(&self, block: usize) -> *mut [u8] {
         assert!(block < self.blocks(), "block outside the KV pool");
         let len = self.layout.block_bytes();
-        // SAFETY: the memory holds all blocks.
+        // SAFETY: the memory contains all blocks.
         let start = unsafe { self.data.base().add(block * len) };
         ptr::slice_from_raw_parts_mut(start, len)
     }
@@ -107,7 +107,7 @@ impl BlockMemory {
         self.gate.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Marks a block as written by the step; `false` when it was already.
+    /// Marks a block as written by the step. Returns `false` if it was already marked.
     pub(super) fn begin_write(&self, block: usize) -> Result<bool, BlockBusy> {
         let blocks = self.blocks();
         assert!(
@@ -124,13 +124,13 @@ impl BlockMemory {
         }
     }
 
-    /// Keeps transfers from writing to what the step reads.
+    /// Excludes transfers from writing to the blocks that the step reads.
     pub(super) fn begin_reads(&self, reads: Vec<Entries>) -> Result<(), BlockBusy> {
         let mut gate = self.gate();
         if gate.writers > 0 {
             let lent = |&block: &usize| {
                 let state = self.states.get(block);
-                // Relaxed: set and cleared with the gate closed.
+                // Relaxed: set and cleared with the gate locked.
                 state.is_some_and(|s| s.load(Ordering::Relaxed) & LENT != 0)
             };
             if let Some(block) = read_blocks(&reads).find(lent) {
@@ -154,7 +154,7 @@ impl BlockMemory {
     }
 }
 
-/// Lends the blocks of a pool one by one, on any thread.
+/// Lends single blocks of a pool, on any thread.
 #[derive(Clone)]
 pub struct PoolHandle {
     pool: Arc<BlockMemory>,
@@ -165,19 +165,18 @@ impl PoolHandle {
         Self { pool }
     }
 
-    /// The shape.
     pub fn layout(&self) -> &KvLayout {
         self.pool.layout()
     }
 
-    /// Blocks in the pool.
+    /// Number of blocks in the pool.
     pub fn blocks(&self) -> usize {
         self.pool.blocks()
     }
 
-    /// Touches all memory of the pool, on a thread of the lowest priority: a load to an untouched
-    /// block would wait for the kernel. Contents stay as they are. Ends early when this is the last
-    /// handle.
+    /// Prefaults all memory of the pool on a thread of the lowest priority, so that loads to
+    /// untouched blocks do not wait for page faults. Contents are unchanged. Ends early if this is
+    /// the last handle.
     pub fn populate(&self) {
         let pool = Arc::clone(&self.pool);
         let name = "penstock-kv-touch".to_owned();
@@ -185,18 +184,18 @@ impl PoolHandle {
             penstock_memory::give_way();
             for block in 0..pool.blocks() {
                 let bytes = pool.bytes(block);
-                // SAFETY: the block's memory is the pool's, which is held here.
+                // SAFETY: the block's memory belongs to the pool, which is held here.
                 let done = unsafe { penstock_memory::populate(bytes.cast(), bytes.len()) };
                 if !done || Arc::strong_count(&pool) == 1 {
                     return;
                 }
             }
         });
-        // Without that thread, blocks get their memory as they are used.
+        // Without the thread, blocks are backed on first use.
         drop(started);
     }
 
-    /// Borrows a block to read it; `None` when it is being written, or the pool has no such block.
+    /// Borrows a block for reading; `None` if it is being written or is not in the pool.
     pub fn read(&self, block: usize) -> Option<BlockRead> {
         let state = self.pool.states.get(block)?;
         let more = |state: u32| {
@@ -210,7 +209,7 @@ impl PoolHandle {
         Some(BlockRead { pool, block })
     }
 
-    /// Borrows a block to write it; `None` when it is in use, or the pool has no such block.
+    /// Borrows a block for writing; `None` if it is in use or not in the pool.
     pub fn write(&self, block: usize) -> Option<BlockWrite> {
         let state = self.pool.states.get(block)?;
         let mut gate = self.pool.gate();
@@ -226,8 +225,7 @@ impl PoolHandle {
     }
 }
 
-/// The bytes of a block that is lent for reading: the tiles of all layers of one KV head after
-/// another, in the order of the heads.
+/// The bytes of a block borrowed for reading: KV head by KV head, the tiles of all layers of each.
 pub struct BlockRead {
     pool: Arc<BlockMemory>,
     block: usize,
@@ -237,7 +235,7 @@ impl Deref for BlockRead {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whole and initialised (`bytes`); this reader's count keeps writers out while the
+        // SAFETY: whole and initialised (`bytes`); this reader's count excludes writers while the
         // guard lives.
         unsafe { &*self.pool.bytes(self.block) }
     }
@@ -249,7 +247,7 @@ impl Drop for BlockRead {
     }
 }
 
-/// The bytes of a block that is lent for writing, in the order of [`BlockRead`].
+/// The bytes of a block borrowed for writing, in the order of [`BlockRead`].
 pub struct BlockWrite {
     pool: Arc<BlockMemory>,
     block: usize,
@@ -259,7 +257,7 @@ impl Deref for BlockWrite {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: whole and initialised (`bytes`); `LENT` keeps all others out while the guard
+        // SAFETY: whole and initialised (`bytes`); `LENT` excludes all other access while the guard
         // lives.
         unsafe { &*self.pool.bytes(self.block) }
     }
@@ -280,12 +278,11 @@ impl Drop for BlockWrite {
     }
 }
 
-/// A block of a step is in a transfer.
+/// Error: a block of a step is in a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockBusy {
-    /// The block.
     pub block: usize,
-    /// Whether the transfer writes it; otherwise it reads, and the step would write.
+    /// Whether the transfer writes the block. If not, it reads, and the step would write.
     pub writing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A machine that attends to texts step by step, as a decoder would, and nothing else.
+//! A minimal decoder of attention only, which processes texts step by step.
 #![allow(clippy::unwrap_used)]
 
 use penstock_kernels::{
@@ -8,8 +8,7 @@ use penstock_kernels::{
 
 use super::common::{Rng, bits, uses};
 
-/// Everything about a sequence: projected rows (queries, keys, values side by side) of all its
-/// positions.
+/// A sequence: projected rows (queries, keys, values side by side) of all its positions.
 pub(crate) struct Text {
     pub(crate) shape: HeadShape,
     pub(crate) rows: Vec<f32>,
@@ -30,7 +29,7 @@ impl Text {
         &self.rows[range.start * width..range.end * width]
     }
 
-    /// The query, key (`part` = 1) or value (2) of a head at a position.
+    /// The query (`part` = 0), key (1) or value (2) of a head at a position.
     pub(crate) fn head(&self, position: usize, part: usize, head: usize) -> &[f32] {
         let s = &self.shape;
         let before = [0, s.heads, s.heads + s.kv_heads()][part];
@@ -43,7 +42,7 @@ pub(crate) fn width(s: &HeadShape) -> usize {
     (s.heads + 2 * s.kv_heads()) * s.head_dim
 }
 
-/// A pool with block tables handed out in random order.
+/// A pool whose block tables are allocated in random order.
 pub(crate) struct Machine {
     pub(crate) cpu: Cpu,
     pub(crate) kv: KvPool,
@@ -52,7 +51,7 @@ pub(crate) struct Machine {
     pub(crate) free: Vec<i32>,
 }
 
-/// What one step computes of a text: positions `start..end`, with the blocks that hold them.
+/// One step's part of a text: positions `start..end`, with their blocks.
 pub(crate) struct Chunk<'a> {
     pub(crate) text: &'a Text,
     pub(crate) start: usize,
@@ -76,7 +75,7 @@ impl Setting {
         1.0 / (shape.head_dim as f32).sqrt()
     }
 
-    /// The sink of a query head: under, among and over the scores.
+    /// The sink of a query head: below, within and above the range of the scores.
     pub(crate) fn sink(&self, head: usize) -> Option<f32> {
         self.sinks.then_some([0.5, -3.0, 4.0][head % 3])
     }
@@ -110,7 +109,7 @@ impl Machine {
         self.free.split_off(self.free.len() - blocks)
     }
 
-    /// What a step sees of a chunk's table; entries before what it sees are no blocks.
+    /// Blocks of a chunk that the step accesses; earlier table entries are invalid.
     fn seen(&self, chunk: &Chunk<'_>) -> SequenceBlocks {
         let size = self.kv.layout().block_size;
         let first = self.set.seen.first(chunk.start) / size;
@@ -123,7 +122,8 @@ impl Machine {
         }
     }
 
-    /// One step over all chunks; the attended rows, chunk after chunk. Keys are not rotated.
+    /// Runs one step over all chunks and returns the attended rows, chunk by chunk. Keys are not
+    /// rotated.
     pub(crate) fn step(&mut self, chunks: &[Chunk<'_>]) -> Vec<f32> {
         let (d, width, block) = (
             self.shape.head_dim,
@@ -164,8 +164,7 @@ impl Machine {
                 layer,
                 &mut kv,
             );
-            // The second layer must repeat the first: it has tiles of its own, and the plan is used
-            // again.
+            // The second layer must repeat the first: it has its own tiles, and the plan is reused.
             let mut again = vec![f32::NAN; out.len()];
             plan.run(
                 &self.cpu,
@@ -187,7 +186,7 @@ impl Machine {
         out
     }
 
-    /// All of a text in steps of the given sizes, alone in its batch.
+    /// Runs a whole text in steps of the given sizes, alone in its batch.
     pub(crate) fn alone(&mut self, text: &Text, mut sizes: impl FnMut() -> usize) -> Vec<f32> {
         let table = self.table(text.len());
         let (mut out, mut start) = (Vec::new(), 0);
@@ -205,7 +204,7 @@ impl Machine {
     }
 }
 
-/// Stores a text's keys and values in both layers without attending.
+/// Stores a text's keys and values in both layers without attention.
 pub(crate) fn store_only(machine: &mut Machine, text: &Text, table: &[i32]) {
     let block = machine.kv.layout().block_size;
     let places: Vec<Place> = (0..text.len())

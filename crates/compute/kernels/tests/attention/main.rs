@@ -1,5 +1,5 @@
-//! Paged attention against f64, and the promise that a row's bits depend on its sequence up to
-//! itself and on nothing else.
+//! Paged attention against f64, and the guarantee that a row's bits depend only on its sequence up
+//! to the row itself.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -12,7 +12,7 @@ use machine::{Chunk, Machine, Setting, Text, store_only, width};
 use penstock_kernels::{HeadShape, Isa, KvType, Seen};
 use proptest::prelude::*;
 
-/// Softmax attention in f64 over keys, values and queries as they are stored, for the rows
+/// Reference: softmax attention in f64 over keys, values and queries as stored, for the rows
 /// `from..`.
 fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
     let s = &text.shape;
@@ -61,8 +61,8 @@ fn naive(text: &Text, set: Setting, from: usize) -> Vec<f64> {
 }
 
 fn assert_near(got: &[f32], text: &Text, set: Setting, from: usize) {
-    // Values are in [-2, 2]. Probabilities are rounded to bf16 (8 bits) with bf16 keys; rounding is
-    // independent, the sum stays under half of it.
+    // Values are in [-2, 2]. With bf16 keys, probabilities are rounded to bf16 (8 bits). The
+    // roundings are independent, so their sum stays below half of the bound.
     let slack = if set.dtype == KvType::Bf16 {
         2.0 * 2f64.powi(-9)
     } else {
@@ -83,7 +83,7 @@ fn assert_near(got: &[f32], text: &Text, set: Setting, from: usize) {
 fn shapes() -> impl Strategy<Value = HeadShape> {
     let dims = proptest::sample::select(&[16usize, 20, 32, 64, 80, 96, 128][..]);
     let heads = (1usize..=8, 1usize..3).prop_flat_map(|(group, kv_heads)| {
-        // Any stretch of the query heads, as a rank may hold it.
+        // Any contiguous range of query heads, as on one rank.
         let all = group * kv_heads;
         (0..all).prop_flat_map(move |first| (Just((group, first)), 1..=all - first))
     });
@@ -116,7 +116,7 @@ fn settings() -> impl Strategy<Value = Setting> {
     )
 }
 
-/// The settings on every instruction set; the portable one emulates fused multiply-adds and gets
+/// The settings on every instruction set. The portable one emulates fused multiply-adds and gets
 /// small work only.
 fn on_each_isa(set: Setting, work: usize) -> impl Iterator<Item = Setting> {
     let isas = isas()
@@ -140,8 +140,7 @@ proptest! {
     ) {
         let mut rng = Rng(seed);
         let texts: Vec<Text> = lengths.iter().map(|l| Text::random(&mut rng, shape, l.0)).collect();
-        // The last positions of each text are the batch: decodes and chunks of prefill side by
-        // side.
+        // The last positions of each text form the batch: decodes and prefill chunks together.
         let starts: Vec<usize> = lengths.iter().enumerate().map(
             |(i, l)| l.0.saturating_sub(if i % 2 == 0 { 1 } else { l.1 })
         ).collect();
@@ -191,8 +190,8 @@ proptest! {
     }
 }
 
-/// Long contexts, several splits of 256: decodes whose splits run as tasks of their own, decodes
-/// whose splits run in a row, one prefill.
+/// Long contexts of several splits: decodes whose splits are separate tasks, decodes whose splits
+/// are one task, and one prefill.
 #[test]
 fn long_contexts_have_the_same_bits_by_every_path() {
     let mut rng = Rng(5);
@@ -250,7 +249,7 @@ fn long_contexts_have_the_same_bits_by_every_path() {
     }
 }
 
-/// Windows that begin in any block: what a task reads before them depends on its first row.
+/// Windows that start in any block: the earliest block that a task reads depends on its first row.
 #[test]
 fn windows_begin_anywhere() {
     let mut rng = Rng(8);
@@ -312,8 +311,8 @@ fn sequences_do_not_touch_each_other() {
     }
 }
 
-/// A block that held NaN and infinity for its last owner serves the next one as a fresh block
-/// would.
+/// A block in which the previous owner left NaN and infinity gives the next owner the results of a
+/// fresh block.
 #[test]
 fn poison_of_an_earlier_owner_is_gone() {
     let mut rng = Rng(7);
@@ -354,7 +353,7 @@ fn poison_of_an_earlier_owner_is_gone() {
     }
 }
 
-/// Keys so different that all weight but one underflows, and equal keys.
+/// Keys so different that all weights but one underflow, and equal keys.
 #[test]
 fn peaked_and_flat_softmax_stay_finite() {
     let shape = HeadShape::whole(1, 1, 16);

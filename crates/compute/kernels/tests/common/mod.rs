@@ -1,5 +1,4 @@
-//! What the kernel tests share: numbers, sources of weights, and the instruction sets of this
-//! machine.
+//! Shared by the kernel tests: random numbers, weight sources, and this machine's instruction sets.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use penstock_kernels::{
@@ -7,7 +6,7 @@ use penstock_kernels::{
     WeightFormat,
 };
 
-/// The instruction sets this CPU has; the others are named in the output.
+/// Instruction sets of this CPU; prints the ones that are skipped.
 pub(crate) fn isas() -> Vec<Isa> {
     let (have, lack): (Vec<_>, Vec<_>) = Isa::all().into_iter().partition(|isa| isa.available());
     for isa in lack {
@@ -48,7 +47,7 @@ impl Rng {
     }
 }
 
-/// A matrix of f32 weights, row after row.
+/// A row-major matrix of f32 weights.
 pub(crate) struct Floats {
     pub(crate) k: usize,
     pub(crate) weights: Vec<f32>,
@@ -64,7 +63,7 @@ impl RowSource for Floats {
     }
 }
 
-/// A matrix that is given as codes: `code(row, input)` with one scale and minimum for all groups.
+/// A matrix given as codes: `code(row, input)`, with one scale and minimum for all groups.
 pub(crate) struct Codes<F> {
     pub(crate) code: F,
     pub(crate) scale: f32,
@@ -87,7 +86,7 @@ impl<F: Fn(usize, usize) -> u8 + Sync> RowSource for Codes<F> {
     }
 }
 
-/// The weights of a packed matrix as the kernels see them.
+/// The weights of a packed matrix as the kernels use them.
 pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
     let mut weights = vec![0.0; packed.n() * packed.k()];
     weights
@@ -97,8 +96,8 @@ pub(crate) fn unpacked(packed: &Packed) -> Vec<f32> {
     weights
 }
 
-/// One row of activations as the multiplication sees it: quantised in groups of 32 to the absolute
-/// maximum over 127, or rounded to bf16.
+/// One row of activations as the multiplication uses it: quantised in groups of 32 to the absolute
+/// maximum / 127, or rounded to bf16.
 pub(crate) fn seen(x: &[f32], form: ActivationFormat) -> Vec<f64> {
     match form {
         ActivationFormat::F32 => x.iter().map(|&v| f64::from(v)).collect(),
@@ -122,7 +121,7 @@ fn quantised_group(group: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// `linear(x)` for `m` rows on a fresh `Cpu`.
+/// `linear(x)` for `m` rows on a new `Cpu`.
 pub(crate) fn multiply(isa: Isa, threads: usize, linear: &Linear, x: &[f32], m: usize) -> Vec<f32> {
     let cpu = Cpu::new(isa, threads).unwrap();
     let (mut acts, mut out) = (Activations::default(), vec![f32::NAN; m * linear.n()]);
