@@ -18,14 +18,14 @@ pub trait Alarm {
     fn until(&mut self, due: Instant) -> impl Future<Output = ()>;
 }
 
-/// The kernel's timer (timerfd). Tokio's timer has steps of a millisecond.
+/// Alarm on a kernel timer (timerfd), because tokio's timer has millisecond resolution.
 #[derive(Debug)]
 pub struct TimerFd {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl TimerFd {
-    /// Needs a runtime with IO.
+    /// Must be called in a runtime with IO enabled.
     #[expect(
         deprecated,
         reason = "unsound for types that lose their descriptor, unlike OwnedFd; the new name is \

@@ -17,14 +17,14 @@ use crate::stamps::{Stamped, Stamps};
 use crate::target::{Target, TargetError};
 use crate::tls::Tls;
 
-/// Opens connections; tests have a scripted one.
+/// Opens connections; tests use a scripted implementation.
 pub trait Connect {
     type Stream: AsyncRead + AsyncWrite + Unpin + 'static;
 
-    /// Opens a connection. Its raw reads and writes go through [`Stamped`] with `stamps`.
+    /// Opens a connection. Its raw reads and writes are stamped in `stamps` through [`Stamped`].
     fn connect(&self, stamps: Rc<Stamps>) -> impl Future<Output = io::Result<Self::Stream>>;
 
-    /// Whether an idle connection can carry another request: open, without unread bytes.
+    /// Whether an idle connection can be reused: open, without unread bytes.
     fn is_quiet(stream: &mut Self::Stream) -> bool;
 }
 
@@ -34,12 +34,12 @@ pub struct Tcp {
     host: String,
     port: u16,
     tls: Option<Tls>,
-    /// Addresses of the name, resolved once.
+    /// Addresses of the host, resolved once.
     addresses: RefCell<Vec<SocketAddr>>,
 }
 
 impl Tcp {
-    /// For an https target, reads the platform's certificate authorities.
+    /// For an https target, loads the platform's certificate authorities.
     pub fn new(target: &Target) -> Result<Self, TargetError> {
         let tls = match target.https {
             true => Some(Tls::new(&target.host, target.insecure).map_err(TargetError::Tls)?),
@@ -67,7 +67,7 @@ impl Tcp {
         Ok(found)
     }
 
-    /// Tries the addresses in order; the one that answered is tried first from then on.
+    /// Tries the addresses in order. The one that answers is tried first afterwards.
     async fn open(&self) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in self.addresses().await? {
@@ -130,9 +130,9 @@ impl AsyncRead for Wire {
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
         };
         if polled.is_ready() {
-            // What was read is acknowledged now. Where a server has left Nagle's algorithm on, its
-            // next token would else wait for a delayed acknowledgement, 40 ms, which would be
-            // measured as the server's.
+            // Acknowledges received data at once. If the server uses Nagle's algorithm, its next
+            // token would wait for a delayed acknowledgement (40 ms), and the delay would be
+            // attributed to the server.
             let _ = set_tcp_quickack(wire.socket(), true);
         }
         polled
@@ -192,7 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Requests and answers in turns, at which the system begins to delay acknowledgements.
+    /// Alternating requests and answers, for which the system would start to delay
+    /// acknowledgements.
     #[tokio::test]
     async fn what_was_read_is_acknowledged_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

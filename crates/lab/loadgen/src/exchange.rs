@@ -1,4 +1,4 @@
-//! One request on one connection, from the connection to the end of the answer.
+//! One request on one connection, up to the end of the answer.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -25,16 +25,16 @@ use crate::record::Record;
 use crate::stamps::Stamps;
 use crate::target::Target;
 
-/// Most bytes that one connection reads at once; bounds the wait of others.
+/// Maximum bytes per read of a connection; bounds the delay of others.
 const READ_LIMIT: usize = 64 << 10;
-/// Most parts of a body parsed before other tasks run.
+/// Maximum body parts parsed before other tasks run.
 const TURN: u32 = 32;
 /// Timeout for the end of the body after `[DONE]`; then the connection is closed.
 const AFTER_DONE: Duration = Duration::from_secs(1);
-/// Most bytes read of an answer that is not an event stream.
+/// Maximum bytes read of an answer that is not an event stream.
 const DOCUMENT_LIMIT: usize = 64 << 10;
 
-/// Shared by all requests.
+/// State shared by all requests.
 pub(crate) struct Client<C: Connect> {
     pub(crate) target: Target,
     pub(crate) connect: C,
@@ -45,8 +45,8 @@ pub(crate) struct Client<C: Connect> {
 
 /// Reason for a missing answer.
 enum Trouble {
-    /// The connection ended without a byte of an answer. After an earlier exchange this is no fault
-    /// of the server, which may close idle connections at any time.
+    /// The connection ended before any byte of an answer. On a reused connection this is not a
+    /// server error, because a server may close idle connections at any time.
     Ended(Failure),
     Failed(Failure),
 }
@@ -63,7 +63,7 @@ impl<C: Connect> Client<C> {
         at.saturating_duration_since(self.start).as_secs_f64()
     }
 
-    /// Sends a request and fills in the record; `ended` is called when the outcome is known.
+    /// Sends a request and fills in the record. Sets `ended` when the outcome is known.
     pub(crate) async fn exchange(&self, record: &mut Record, body: Bytes) {
         if let Err(failure) = self.attempt(record, body).await {
             record.fail(failure);
@@ -129,7 +129,7 @@ impl<C: Connect> Client<C> {
         Ok(())
     }
 
-    /// Returns the rest of the body when the outcome is known.
+    /// Returns the body when the outcome is known, with its rest unread.
     async fn talk(
         &self,
         line: &mut Line<C::Stream>,
@@ -213,7 +213,7 @@ impl<C: Connect> Client<C> {
         Ok(body)
     }
 
-    /// Failure of an answer that is not a stream.
+    /// Reads an answer that is not a stream and returns its failure.
     async fn document(
         &self,
         line: &mut Line<C::Stream>,
@@ -244,14 +244,14 @@ impl<C: Connect> Client<C> {
     }
 }
 
-/// Whether the answer is an event stream; one without a content type counts as one.
+/// Whether the answer is an event stream; assumed without a content type.
 fn is_event_stream(answer: &Response<Incoming>) -> bool {
     let kind = answer.headers().get(CONTENT_TYPE);
     let kind = kind.map_or(b"".as_slice(), |value| value.as_bytes());
     answer.status() == StatusCode::OK && !kind.starts_with(b"application/json")
 }
 
-/// Returns when no bytes moved for `limit`; never without one.
+/// Returns after `limit` without any bytes in either direction; never without a limit.
 async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
     let Some(limit) = limit else {
         return std::future::pending().await;
@@ -265,9 +265,9 @@ async fn silence(stamps: &Stamps, limit: Option<Duration>) -> Failure {
     }
 }
 
-/// A connection while it carries a request. It makes progress only in the calls below, so that
-/// nothing is read from the socket before what was read last is taken over, and a stamp is never
-/// younger than its bytes.
+/// A connection with a request in flight. It is polled only in the methods below, so that the
+/// socket is not read before the previous data has been processed, and a stamp is never later than
+/// its bytes.
 struct Line<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> {
     sender: http1::SendRequest<Full<Bytes>>,
     connection: http1::Connection<TokioIo<S>, Full<Bytes>>,
@@ -291,7 +291,7 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> 
 
     fn advance(&mut self, cx: &mut Context<'_>) {
         if !self.closed {
-            // errors are reported by the answer or its body
+            // Errors are reported by the answer or its body.
             self.closed = self.connection.poll_without_shutdown(cx).is_ready();
         }
     }
@@ -318,7 +318,8 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static> Line<S> 
         .await
     }
 
-    /// The stream, when the answer ends soon and the server keeps the connection.
+    /// Returns the stream for reuse if the answer ends soon and the server keeps the connection
+    /// open.
     async fn into_idle(mut self, mut body: Incoming) -> Option<S> {
         let rest = async { while let Some(Ok(_)) = self.frame(&mut body).await {} };
         timeout(AFTER_DONE, rest).await.ok()?;

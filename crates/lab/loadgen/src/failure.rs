@@ -18,7 +18,7 @@ pub enum FailureKind {
     Short,
     /// Not HTTP, not an event stream, or an event that is not a completion chunk.
     Malformed,
-    /// No bytes for the timeout.
+    /// No bytes were transferred within the timeout.
     Timeout,
     /// The run was stopped while the request was open.
     Interrupted,
@@ -92,7 +92,7 @@ impl Failure {
         Self::new(FailureKind::Malformed, detail)
     }
 
-    /// A failure of HTTP on a connection, with its `place`: "before the answer", "in the middle of
+    /// An HTTP failure of a connection, with its `place`: "before the answer", "in the middle of
     /// the stream".
     pub(crate) fn http(error: &hyper::Error, place: &str) -> Self {
         use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
@@ -100,7 +100,7 @@ impl Failure {
             .source()
             .and_then(|e| e.downcast_ref::<std::io::Error>());
         match source.map(std::io::Error::kind) {
-            // not HTTP, rather than too little of it
+            // The data is not HTTP, as opposed to truncated HTTP.
             Some(InvalidData | InvalidInput) => Self::malformed(causes(error)),
             _ if error.is_parse() => Self::malformed(causes(error)),
             Some(UnexpectedEof) => Self::closed(place),
@@ -125,7 +125,7 @@ fn innermost(error: &hyper::Error) -> String {
     cause.to_string()
 }
 
-/// An error and what caused it, where the cause is not in the text already.
+/// An error with its causes, unless the text already contains them.
 fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

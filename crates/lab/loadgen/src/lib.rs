@@ -1,15 +1,15 @@
-//! Benchmark client: sends requests on time and stamps their answers. No statistics.
+//! Benchmark client: sends requests on time and timestamps their answers. No statistics.
 //!
-//! Read `run.rs` (the handle, on the caller's thread), `schedule.rs` (what is sent when),
-//! `exchange.rs` (one request on one connection), `answer.rs` (events to a record). Everything runs
-//! on one thread. Two seams, [`Connect`] and [`Alarm`], let tests play exact delays under a virtual
+//! Reading order: `run.rs` (the handle, on the caller's thread), `schedule.rs` (the sending loop),
+//! `exchange.rs` (one request on one connection), `answer.rs` (events to a record). The load runs
+//! on one thread. Tests implement [`Connect`] and [`Alarm`] to script exact delays under a virtual
 //! clock.
 //!
-//! **Open loop.** A request is sent when it is due and the concurrency limit allows, independent of
+//! **Open loop.** A request is sent when it is due and the concurrency limit allows, regardless of
 //! other answers. Its record has both times, so that lateness is reported (no coordinated
 //! omission).
 //!
-//! **Stamps** are taken in the socket's read and write ([`stamps`]), before TLS, HTTP and JSON. All
+//! **Stamps** are taken in the socket's read and write ([`stamps`]), below TLS, HTTP and JSON. All
 //! events of one read share its stamp: a connection is read again only after they are parsed.
 
 mod alarm;

@@ -9,20 +9,20 @@ use tokio::time::Instant;
 use crate::connect::Connect;
 use crate::stamps::Stamps;
 
-/// How long an idle connection is kept: less than the 5 s after which uvicorn (vLLM, SGLang) and
-/// cpp-httplib (llama.cpp) close theirs, so that this end closes first.
+/// Idle timeout: below the 5 s of uvicorn (vLLM, SGLang) and cpp-httplib (llama.cpp), so that the
+/// client closes first.
 const KEPT: Duration = Duration::from_secs(4);
 
 /// An open connection between requests.
 pub(crate) struct Link<S> {
     pub(crate) stream: S,
     pub(crate) stamps: Rc<Stamps>,
-    /// When it was established, seconds after the start.
+    /// Time of establishment, in seconds after the start.
     pub(crate) since: f64,
 }
 
 pub(crate) struct Pool<C: Connect> {
-    /// With the time since when each has been idle.
+    /// Each connection with the time since which it is idle.
     idle: RefCell<Vec<(Instant, Link<C::Stream>)>>,
 }
 
@@ -37,8 +37,8 @@ impl<C: Connect> Pool<C> {
         self.idle.borrow_mut().push((Instant::now(), link));
     }
 
-    /// The connection used last that is not too old and that the server has not closed meanwhile.
-    /// The server may close it in this moment still.
+    /// The most recently used connection that is within the idle timeout and not closed by the
+    /// server. The server may still close it concurrently.
     pub(crate) fn take(&self) -> Option<Link<C::Stream>> {
         let mut idle = self.idle.borrow_mut();
         while let Some((since, mut link)) = idle.pop() {

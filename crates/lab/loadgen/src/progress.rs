@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Counts of a running load; `added` = `open` + `completed` + `failed` + those that wait.
+/// Counts of a running load; `added` = `open` + `completed` + `failed` + waiting requests.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub added: AtomicU64,
@@ -11,9 +11,9 @@ pub struct Progress {
     pub open: AtomicU64,
     pub completed: AtomicU64,
     pub failed: AtomicU64,
-    /// Events from the first with a part of the output.
+    /// Events from the first one with output on.
     pub events: AtomicU64,
-    /// Bytes of bodies received.
+    /// Body bytes received.
     pub bytes: AtomicU64,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, FailureKind};
 
-/// Token counts as the server reports them; -1: not reported.
+/// Token counts reported by the server; -1 = not reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) prompt: i64,
@@ -10,16 +10,16 @@ pub(crate) struct Usage {
     pub(crate) cached: i64,
 }
 
-/// One request. Times are seconds after the start, NaN when absent.
+/// Record of one request. Times are seconds after the start; NaN = missing.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// Number in the order of addition.
+    /// Index in the order of addition.
     pub(crate) index: usize,
     pub(crate) due: f64,
-    /// Tokens that the answer must have; 0: unchecked.
+    /// Required number of tokens in the answer; 0 = unchecked.
     pub(crate) must_produce: u32,
     pub(crate) sent: f64,
-    /// Whether it was sent to a connection that had ended, and then once more.
+    /// Whether it was sent a second time because the reused connection had ended.
     pub(crate) resent: bool,
     pub(crate) connected: f64,
     pub(crate) ended: f64,
@@ -56,12 +56,12 @@ impl Record {
         }
     }
 
-    /// Sets the failure; only the first counts.
+    /// Sets the failure, unless one is already set.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
     }
 
-    /// After it was sent in vain, if it was: the next time is the one that counts.
+    /// Prepares a retry: the next send time replaces a previous one.
     pub(crate) fn send_again(&mut self) {
         self.resent = !self.sent.is_nan();
         self.sent = f64::NAN;
@@ -73,28 +73,27 @@ impl Record {
     }
 }
 
-/// All requests in the order in which they were added, a column for each property.
+/// All requests in the order of addition, one column per property.
 #[derive(Debug, Default)]
 pub struct Columns {
     pub due: Vec<f64>,
-    /// When the request's first bytes went to the socket whose answer this is.
+    /// Time of the first write to the socket that received the answer.
     pub sent: Vec<f64>,
-    /// Whether it had been sent before, to a kept connection that ended without a byte.
+    /// Whether it had been sent before, on a reused connection that ended without a byte.
     pub resent: Vec<bool>,
-    /// When its connection was established.
+    /// Time at which its connection was established.
     pub connected: Vec<f64>,
     pub ended: Vec<f64>,
-    /// HTTP status; 0: none.
+    /// HTTP status; 0 = none.
     pub status: Vec<u16>,
     pub prompt_tokens: Vec<i64>,
     pub completion_tokens: Vec<i64>,
     pub cached_tokens: Vec<i64>,
     pub event_counts: Vec<u32>,
-    /// Receipt times of events from the first with a part of the output, request after request.
+    /// Receipt times of events from the first one with output on, request by request.
     pub event_times: Vec<f64>,
-    /// Events with text.
     pub text_events: Vec<u32>,
-    /// Names of [`FailureKind`]; empty: success.
+    /// Name of the [`FailureKind`]; empty = success.
     pub failure: Vec<String>,
     pub detail: Vec<String>,
     pub finish: Vec<String>,

@@ -16,12 +16,12 @@ use crate::record::Columns;
 use crate::schedule::{Command, Request, run_load};
 use crate::target::{Target, TargetError};
 
-/// Tasks run before sockets are polled again.
+/// Tasks run between two polls of the sockets.
 const TASKS_BETWEEN_POLLS: u32 = 16;
-/// The latest due time, in seconds; beyond it an `Instant` may not reach.
+/// Maximum due time in seconds; an `Instant` may not represent later ones.
 const LATEST_DUE: f64 = 1e9;
 
-/// Errors of calls.
+/// Errors of the handle's methods.
 #[derive(Debug, Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub enum RunError {
     Thread(String),
 }
 
-/// A load: requests are added, sent when they are due, and recorded. Dropping it stops it.
+/// A load: requests are added, sent when due, and recorded. Dropping it stops the load.
 #[derive(Debug)]
 pub struct LoadRun {
     progress: Arc<Progress>,
@@ -57,7 +57,7 @@ enum Stage {
     Taken,
 }
 
-/// State of the thread.
+/// Input of the load's thread.
 #[derive(Debug)]
 struct Ready {
     target: Target,
@@ -66,14 +66,14 @@ struct Ready {
     progress: Arc<Progress>,
 }
 
-/// Whether the thread has ended.
+/// Whether the load's thread has ended.
 #[derive(Debug, Default)]
 struct End {
     reached: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Signals the end on drop, after a panic too.
+/// Signals the end on drop, also after a panic.
 struct AtEnd(Arc<End>);
 
 impl Drop for AtEnd {
@@ -116,8 +116,8 @@ impl LoadRun {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds requests whose due times ascend, before or after the start. Nothing is added when one
-    /// is wrong.
+    /// Adds requests with ascending due times, before or after the start. If one is invalid, none
+    /// is added.
     pub fn add(&self, requests: Vec<Request>) -> Result<(), RunError> {
         let mut state = self.state();
         if state.closed {
@@ -132,12 +132,12 @@ impl LoadRun {
             last = request.due;
         }
         state.last_due = last;
-        // after the end nothing is added; the columns show it
+        // After the end nothing is added; the columns show this.
         let _ = state.commands.send(Command::Add(requests));
         Ok(())
     }
 
-    /// Time 0 is now.
+    /// Starts the load: time 0 is now.
     pub fn start(&self) -> Result<(), RunError> {
         let mut state = self.state();
         match std::mem::replace(&mut state.stage, Stage::Taken) {
@@ -159,21 +159,21 @@ impl LoadRun {
         }
     }
 
-    /// Ends the additions; required for a load to end by itself.
+    /// Declares that no more requests will be added; required for a load to end on its own.
     pub fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Close);
     }
 
-    /// Stops sending and cuts open requests.
+    /// Stops sending and aborts open requests.
     pub fn stop(&self) {
         let mut state = self.state();
         state.closed = true;
         let _ = state.commands.send(Command::Stop);
     }
 
-    /// Waits for the end, at most `limit`; whether it has ended.
+    /// Waits up to `limit` for the end. Returns whether the load has ended.
     pub fn wait(&self, limit: Duration) -> Result<bool, RunError> {
         if matches!(self.state().stage, Stage::Ready(_)) {
             return Err(RunError::State("has not been started"));
@@ -194,7 +194,7 @@ impl LoadRun {
         &self.progress
     }
 
-    /// The records, once, after the end.
+    /// Takes the records, once, after the end.
     pub fn take(&self) -> Result<Columns, RunError> {
         let mut state = self.state();
         match std::mem::replace(&mut state.stage, Stage::Taken) {
@@ -247,11 +247,11 @@ fn run(ready: Ready) -> Result<Columns, String> {
             progress,
         } = ready;
         let load = run_load(target, connect, alarm, commands, progress);
-        // as a task of its own it is not polled after every other one
+        // A separate task, so that it is not polled after every other task.
         let load = tokio::task::spawn_local(load).await;
         load.map_err(|e| panic_message(e.into_panic().as_ref()))
     })?;
-    // does not wait for a pending name resolution
+    // Does not wait for a pending name resolution.
     runtime.shutdown_background();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
     columns.cpu_s = Duration::new(

@@ -20,34 +20,33 @@ use crate::progress::Progress;
 use crate::record::{Columns, Record};
 use crate::target::Target;
 
-/// A request to be sent.
+/// A request to send.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Seconds after the start.
+    /// Due time in seconds after the start.
     pub due: f64,
-    /// Tokens that the answer must have; 0: unchecked.
+    /// Required number of tokens in the answer; 0 = unchecked.
     pub must_produce: u32,
-    /// JSON.
+    /// JSON body.
     pub body: Bytes,
 }
 
 /// Commands to a running load.
 #[derive(Debug)]
 pub enum Command {
-    /// Due times ascend, from one `Add` to the next too.
+    /// Adds requests with ascending due times, also across `Add` commands.
     Add(Vec<Request>),
-    /// No more will be added.
+    /// No more requests will be added.
     Close,
-    /// Stop sending and cut open requests.
+    /// Stop sending and abort open requests.
     Stop,
 }
 
-/// Runs a load from now on until everything that was added has ended, on the current thread's
-/// `LocalRuntime` or `LocalSet`.
+/// Runs a load until all added requests have ended, on the current thread's `LocalRuntime` or
+/// `LocalSet`.
 ///
-/// Requests are sent in the order of `Add`, each when it is due and fewer than
-/// `max_concurrency` are
-/// open. The load stops when `commands` is dropped.
+/// Requests are sent in the order of `Add`, each when it is due and fewer than `max_concurrency`
+/// requests are open. The load stops when `commands` is dropped.
 pub async fn run_load<C: Connect + 'static>(
     target: Target,
     connect: C,
@@ -77,13 +76,13 @@ pub async fn run_load<C: Connect + 'static>(
 struct Schedule<C: Connect + 'static> {
     client: Rc<Client<C>>,
     places: usize,
-    /// First in, first out.
+    /// Requests not yet sent, in FIFO order.
     waiting: VecDeque<(Record, Bytes)>,
     added: usize,
     open: JoinSet<Record>,
     ended: Vec<Record>,
     stop: watch::Sender<bool>,
-    /// Nothing more is added.
+    /// No more requests will be added.
     closed: bool,
 }
 
@@ -135,7 +134,7 @@ impl<C: Connect + 'static> Schedule<C> {
         }
     }
 
-    /// When the next request is due, if only its time is missing.
+    /// Due time of the next request, if it is not blocked by the concurrency limit.
     fn next_due(&self) -> Option<Instant> {
         let (record, _) = self.waiting.front()?;
         let free = self.open.len() < self.places;

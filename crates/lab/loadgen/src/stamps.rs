@@ -1,4 +1,4 @@
-//! Times of the bytes of a connection.
+//! Timestamps of the bytes of a connection.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// The times of one connection, shared by its stream and its user.
+/// Timestamps of one connection, shared by its stream and its user.
 #[derive(Debug)]
 pub struct Stamps {
     received: Cell<Instant>,
@@ -29,14 +29,14 @@ impl Stamps {
         }
     }
 
-    /// At the start of a request: nothing of it is written, nothing of its answer received.
+    /// Resets the stamps at the start of a request.
     pub(crate) fn begin(&self) {
         self.answered.set(false);
         self.written.set(None);
         self.active.set(Instant::now());
     }
 
-    /// When the first bytes since `begin` were written to the socket.
+    /// Time of the first write to the socket since `begin`.
     pub(crate) fn written(&self) -> Option<Instant> {
         self.written.get()
     }
@@ -46,12 +46,12 @@ impl Stamps {
         self.answered.get()
     }
 
-    /// When bytes were received last.
+    /// Time of the last receipt of bytes.
     pub(crate) fn received(&self) -> Instant {
         self.received.get()
     }
 
-    /// When bytes were received or sent last.
+    /// Time of the last receipt or send of bytes.
     pub(crate) fn active(&self) -> Instant {
         self.active.get()
     }
@@ -72,7 +72,7 @@ impl Stamps {
     }
 }
 
-/// A raw stream whose reads and writes are stamped.
+/// A raw stream with timestamped reads and writes.
 #[derive(Debug)]
 pub struct Stamped<S> {
     stream: S,
@@ -84,7 +84,7 @@ impl<S> Stamped<S> {
         Self { stream, stamps }
     }
 
-    /// The raw stream, past the stamps.
+    /// The raw stream, without stamps.
     pub fn stream(&mut self) -> &mut S {
         &mut self.stream
     }

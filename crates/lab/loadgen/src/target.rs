@@ -26,7 +26,7 @@ pub enum TargetError {
     Tls(String),
 }
 
-/// Unchecked description, from JSON.
+/// An unvalidated description from JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Description {
@@ -48,26 +48,26 @@ fn default_connect_timeout() -> f64 {
     60.0
 }
 
-/// A checked description.
+/// A validated description.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub(crate) https: bool,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Path and query, with the base URL's own path before it.
+    /// Path and query, prefixed by the base URL's own path.
     pub(crate) path: Uri,
     pub(crate) headers: HeaderMap,
-    /// Most requests open at once.
+    /// Maximum open requests.
     pub(crate) max_concurrency: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_timeout: Option<Duration>,
-    /// Certificates are not verified.
+    /// Do not verify certificates.
     pub(crate) insecure: bool,
     pub(crate) keep_text: bool,
 }
 
 impl Target {
-    /// Reads the JSON description; the fields are those of `LoadRun` in `penstock._native`.
+    /// Parses the JSON description; the fields are those of `LoadRun` in `penstock._native`.
     pub fn from_json(json: &str) -> Result<Self, TargetError> {
         let given: Description = serde_json::from_str(json)?;
         if given.max_concurrency == Some(0) {

@@ -35,7 +35,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// `insecure`: certificates are not verified. Errors name cause and remedy.
+    /// `insecure`: do not verify certificates. Errors name cause and remedy.
     pub(crate) fn new(host: &str, insecure: bool) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))

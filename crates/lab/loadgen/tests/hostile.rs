@@ -1,5 +1,4 @@
-//! Servers that send anything: a request always ends, and what is cut differently is recorded
-//! alike.
+//! Hostile servers: a request always ends, and the split of the data does not affect the record.
 #![allow(clippy::unwrap_used)]
 
 mod stage;
@@ -14,10 +13,10 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::sleep;
 
-/// Writes its pieces a millisecond apart, whatever it is asked.
+/// A server that writes its pieces a millisecond apart, regardless of the request.
 struct Speaker {
     pieces: Vec<Vec<u8>>,
-    /// Whether it closes the connection after them, or says nothing more.
+    /// Whether it then closes the connection or stays silent.
     closes: bool,
 }
 
@@ -69,7 +68,7 @@ fn chunked(events: &[&str]) -> Vec<u8> {
     format!("{HEAD}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n").into_bytes()
 }
 
-/// A good answer with everything that an event stream may have.
+/// A valid answer with every feature of event streams.
 fn good_answer() -> Vec<u8> {
     chunked(&[
         ": keep-alive\n\n",
@@ -96,7 +95,7 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(any::<usize>(), 0..20)
 }
 
-/// A good answer after some damage.
+/// A damaged answer.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let damage = (
         any::<usize>(),
@@ -160,8 +159,8 @@ fn a_good_answer_byte_by_byte() {
         (columns.failure[0].as_str(), columns.event_counts[0]),
         ("", 3)
     );
-    // the answer is known with the empty line after [DONE]; the last chunk is 2 bytes of line end
-    // and 5 more
+    // The outcome is known at the empty line after [DONE]; the last chunk is a line end of 2 bytes
+    // and 5 more.
     let known = f64::from(u32::try_from(bytes.len() - 7).unwrap()) / 1000.0;
     assert!(
         (columns.ended[0] - known).abs() < 1e-9,
@@ -170,7 +169,7 @@ fn a_good_answer_byte_by_byte() {
     );
 }
 
-/// The failure and detail of one answer.
+/// The failure and its detail for one answer.
 fn outcome(answer: &str) -> (String, String) {
     let mut columns = ask(vec![answer.as_bytes().to_vec()], true);
     (columns.failure.remove(0), columns.detail.remove(0))

@@ -1,4 +1,4 @@
-//! Scripted servers with exact delays: every column must be the truth, to the virtual millisecond.
+//! Scripted servers with exact delays: every column must be exact to the virtual millisecond.
 #![allow(clippy::unwrap_used)]
 
 mod script;
@@ -22,7 +22,7 @@ fn golden(name: &str) -> (Load, Value) {
     (serde_json::from_value(golden).unwrap(), expected)
 }
 
-/// To the nanosecond, the clock's resolution; NaN is null.
+/// Times with nanosecond precision, the clock's resolution; NaN becomes null.
 fn times(column: &[f64]) -> Value {
     let rounded = column.iter().map(|time| (time * 1e9).round() / 1e9);
     rounded.collect::<Vec<f64>>().into()

@@ -1,5 +1,5 @@
-//! Real sockets and the handle: connections kept, closed and never used twice for one request; TLS;
-//! the end of a run.
+//! Real sockets and the handle: connections that are reused, closed, and never used twice for one
+//! request; TLS; the end of a run.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned, crypto::ring};
 
-/// Nothing here takes longer unless it hangs.
+/// Upper bound for all waits; exceeded only by a hang.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 75\r\n\r\n\
@@ -45,7 +45,7 @@ fn ended(run: &LoadRun) -> Columns {
     run.take().unwrap()
 }
 
-/// One request's body; none when the connection has ended.
+/// The body of one request; `None` if the connection has ended.
 fn read_body(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -60,7 +60,7 @@ fn read_body(stream: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(body).unwrap())
 }
 
-/// A server that handles each connection on a thread; `seen` gets (connection, body).
+/// A server with a thread per connection; `seen` receives (connection, body).
 fn server(
     handle: impl Fn(usize, TcpStream, &Sender<(usize, String)>) + Send + Sync + 'static,
 ) -> (String, Receiver<(usize, String)>) {
@@ -135,7 +135,7 @@ fn a_connection_that_the_server_closed_is_replaced() {
     );
 }
 
-/// As a server does that closes what is idle while the next request is on its way.
+/// Like a server that closes an idle connection while the next request is in transit.
 #[test]
 fn a_kept_connection_that_ends_without_a_byte_is_replaced() {
     let (url, seen) = server(|index, mut stream, seen| {
@@ -159,7 +159,7 @@ fn a_kept_connection_that_ends_without_a_byte_is_replaced() {
     assert_eq!(seen, asked.map(|(index, body)| (index, body.to_owned())));
 }
 
-/// What fails on a new connection too is the server's failure; what has begun is never repeated.
+/// A failure on a new connection too is the server's failure; a started answer is never retried.
 #[test]
 fn a_request_is_sent_at_most_twice() {
     for (said, sent, detail) in [
@@ -245,7 +245,7 @@ fn dropping_a_run_closes_its_connections() {
     let (url, seen) = server(|index, mut stream, seen| {
         let body = read_body(&mut stream).unwrap();
         seen.send((index, body)).unwrap();
-        // until the client is gone
+        // Until the client disconnects.
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
         seen.send((index, "gone".to_owned())).unwrap();
     });
@@ -302,7 +302,7 @@ fn wrong_calls_are_refused() {
     assert_eq!(state(run.add(vec![])), "is closed; nothing can be added");
 }
 
-/// An https server with a certificate of its own for localhost: its URL and the certificate in PEM.
+/// An https server with its own certificate for localhost: its URL and the certificate in PEM.
 fn https_server() -> (String, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -341,8 +341,8 @@ fn https_without_verification() {
     );
 }
 
-/// The platform's authorities are read from files that the environment names, hence a process for
-/// each case.
+/// The platform's authorities are loaded from files named by environment variables, so each case
+/// needs its own process.
 #[test]
 fn https_with_verification() {
     let (url, certificate) = https_server();

@@ -1,5 +1,5 @@
-//! A server that plays a script over memory, under the runtime's virtual clock. The words are those
-//! of `tests/golden/bench/README.md`.
+//! A server that plays a script over memory, under the runtime's virtual clock. The words are
+//! defined in `tests/golden/bench/README.md`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,14 +32,14 @@ pub(crate) struct Scripted {
     pub(crate) script: Vec<Step>,
 }
 
-/// A delay in milliseconds and what is written after it.
+/// A delay in milliseconds and the words to write after it.
 pub(crate) type Step = Vec<serde_json::Value>;
 
-/// Connections to the script.
+/// State of the script's connections.
 struct Play {
     load: Load,
     start: Instant,
-    /// The other half of an event of which half is written, by request.
+    /// Second half of a half-written event, by request.
     rest: RefCell<HashMap<usize, Vec<u8>>>,
 }
 
@@ -94,7 +94,7 @@ async fn serve(play: Rc<Play>, mut stream: DuplexStream) {
     }
 }
 
-/// Reads one request; its body has the index of the script.
+/// Reads one request; its body contains the index of the script.
 async fn read_request(stream: &mut DuplexStream) -> Option<usize> {
     let mut bytes = Vec::new();
     loop {
@@ -122,7 +122,7 @@ fn words(step: &Step) -> Vec<String> {
 }
 
 impl Play {
-    /// Appends what a word stands for; false when the connection is closed after it.
+    /// Appends the data of a word. Returns false if the connection must be closed after it.
     fn write(&self, out: &mut Vec<u8>, index: usize, word: &str) -> bool {
         let (name, rest) = word.split_once(' ').unwrap_or((word, ""));
         match name {
@@ -190,7 +190,7 @@ fn chunk(out: &mut Vec<u8>, data: &str) {
     out.extend(format!("{:x}\r\n{data}\r\n", data.len()).bytes());
 }
 
-/// Plays a load to its end.
+/// Runs a load to its end.
 pub(crate) fn play(load: &Load) -> Columns {
     let settings = serde_json::json!({
         "max_concurrency": load.max_concurrency,

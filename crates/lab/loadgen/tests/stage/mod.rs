@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The runtime's own timer, which the virtual clock drives.
+/// The runtime's own timer, driven by the virtual clock.
 struct Sleeper;
 
 impl Alarm for Sleeper {
@@ -19,7 +19,7 @@ impl Alarm for Sleeper {
     }
 }
 
-/// Runs a load to its end, or to `stop_at` seconds. `settings` are fields of the target.
+/// Runs a load to its end, or up to `stop_at` seconds. `settings` are fields of the target.
 pub(crate) fn run<C: Connect + 'static>(
     settings: serde_json::Value,
     requests: Vec<Request>,
@@ -47,7 +47,7 @@ pub(crate) fn run<C: Connect + 'static>(
                     commands.send(Command::Stop).unwrap();
                 }
             }
-            // a load whose caller is gone stops
+            // A load stops when its caller is dropped.
             commands.closed().await;
         };
         tokio::task::spawn_local(ending);
@@ -55,7 +55,7 @@ pub(crate) fn run<C: Connect + 'static>(
     })
 }
 
-/// What `Connect::is_quiet` says of a stream in memory.
+/// `Connect::is_quiet` for a stream in memory.
 pub(crate) fn is_quiet(stream: &mut Stamped<DuplexStream>) -> bool {
     let mut byte = [0];
     let mut buffer = ReadBuf::new(&mut byte);
