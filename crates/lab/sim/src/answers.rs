@@ -1,4 +1,4 @@
-//! What the engine answers: a stream of words, and where it ends.
+//! Answers of the simulated engine: streams of words, and their ends.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use penstock_wire::{LogprobRow, TokenRequest};
 
 use crate::random;
 
-/// Lengths of answers that end by themselves: log-normal with this mean and coefficient of
-/// variation.
+/// Distribution of natural answer lengths: log-normal with this mean and coefficient of variation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LengthDistribution {
     pub(crate) mean: f64,
@@ -42,14 +41,15 @@ impl LengthDistribution {
     }
 }
 
-/// Makes the answers of one engine. Equal requests to engines with equal seeds get equal answers.
+/// Generates the answers of one engine. Equal requests to engines with equal seeds get equal
+/// answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Answers {
-    /// Ids that answers are made of. Not empty; the end of text is not among them.
+    /// Token ids that answers consist of. Not empty; excludes the end token.
     pub(crate) words: Arc<[u32]>,
     pub(crate) eos: u32,
     pub(crate) seed: u64,
-    /// `None`: an answer goes on until it has `max_tokens`.
+    /// `None`: an answer has `max_tokens` tokens.
     pub(crate) lengths: Option<LengthDistribution>,
 }
 
@@ -57,12 +57,12 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 pub(crate) struct Answer {
     key: u64,
-    /// The token with this number (from 1) is the end of text.
+    /// Index (from 1) of the end token.
     natural: Option<u32>,
 }
 
 impl Answers {
-    /// `natural`: where the answer ends by itself, unless lengths are drawn.
+    /// `natural`: natural length of the answer, unless lengths are drawn.
     pub(crate) fn answer(&self, request: &TokenRequest, natural: Option<u32>) -> Answer {
         let prompt_len = request.prompt.len() - request.resumed as usize;
         let prompt = random::of_tokens(&request.prompt[..prompt_len]);
@@ -78,8 +78,8 @@ impl Answers {
         }
     }
 
-    /// Made-up log-probabilities of a token: it is the likeliest, each of `count` alternatives half
-    /// as likely as the one before.
+    /// Synthetic log-probabilities of a token: it is the most likely one, and each of `count`
+    /// alternatives is half as likely as the one before.
     pub(crate) fn logprobs(&self, token: u32, count: u8) -> LogprobRow {
         let others = self.words.iter().copied().filter(|id| *id != token);
         let ids = std::iter::once(token).chain(others).take(count.into());
@@ -91,8 +91,8 @@ impl Answers {
         }
     }
 
-    /// A made-up vector of length 1 for a pooled request. Equal prompts get equal ones, others are
-    /// nearly at right angles.
+    /// A synthetic vector of length 1 for a pooled request. Equal prompts get equal vectors;
+    /// different ones are nearly orthogonal.
     pub(crate) fn vector(&self, answer: &Answer, size: u32) -> Vec<f32> {
         let draw = |n: u32| random::normal(random::join(answer.key, n.into()));
         let drawn: Vec<f64> = (0..size).map(draw).collect();
@@ -100,7 +100,7 @@ impl Answers {
         drawn.iter().map(|x| (x / length) as f32).collect()
     }
 
-    /// The token with this number, from 1.
+    /// The token with this index, from 1.
     pub(crate) fn token(&self, answer: &Answer, number: u32) -> u32 {
         if answer.natural == Some(number) {
             return self.eos;

@@ -1,4 +1,4 @@
-//! The configuration: JSON written by the command line.
+//! Configuration: JSON from the command line.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::faults::{Fault, Faults};
 use crate::profile::Profile;
 use crate::vocabulary::Vocabulary;
 
-/// Why a simulated engine does not begin, or ends.
+/// Error of a simulated engine.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// A value is wrong; nothing was started.
+    /// A value is invalid; nothing was started.
     #[error("{0}")]
     Config(String),
     #[error("the tokenizer cannot be used: {0}")]
@@ -43,14 +43,14 @@ pub enum SimError {
     Engine(#[from] penstock_engine_client::EngineError),
 }
 
-/// One engine.
+/// Settings of one engine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EngineSettings {
-    /// The name of a preset, or a profile's members.
+    /// Name of a preset, or the members of a profile.
     #[serde(default)]
     pub(crate) profile: ProfileChoice,
-    /// A model whose tokenizer to use; `None` for made-up words.
+    /// A model whose tokenizer is used; `None` = synthetic words.
     #[serde(default)]
     pub(crate) tokenizer: Option<PathBuf>,
     #[serde(default)]
@@ -61,12 +61,12 @@ pub(crate) struct EngineSettings {
     /// `MEAN[:CV]`.
     #[serde(default)]
     pub(crate) answer_tokens: Option<String>,
-    /// The whole process ends with status 1 this long after it was ready.
+    /// Exit the process with status 1 this long after it is ready.
     #[serde(default)]
     pub(crate) die_after_s: Option<f64>,
 }
 
-/// A profile, by name or in full.
+/// A profile, by name or with all members.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum ProfileChoice {
@@ -80,29 +80,29 @@ impl Default for ProfileChoice {
     }
 }
 
-/// OpenAI servers.
+/// Settings of OpenAI-compatible servers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpConfig {
     pub(crate) host: String,
-    /// Port of the first replica, the others follow; 0 lets the system choose each.
+    /// Port of the first replica; the others follow. 0 = each port is chosen by the system.
     pub(crate) port: u16,
     pub(crate) replicas: u16,
-    /// Threads of the runtime that all replicas share.
+    /// Runtime threads shared by all replicas.
     pub(crate) threads: usize,
     pub(crate) served_model_name: String,
     pub(crate) version: String,
     pub(crate) engine: EngineSettings,
 }
 
-/// An engine behind a front door.
+/// Settings of an engine behind a front door.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WireConfig {
     pub(crate) engine: EngineSettings,
 }
 
-/// What an engine is made of, checked.
+/// Validated settings of an engine.
 pub(crate) struct Engine {
     pub(crate) profile: Profile,
     pub(crate) vocabulary: Vocabulary,
@@ -188,7 +188,7 @@ impl Engine {
         Batcher::new(self.profile.clone(), answers)
     }
 
-    /// Does not end unless the engine is to die.
+    /// Returns when the engine is to die; otherwise never.
     pub(crate) async fn death(&self) {
         match self.die_after_s {
             Some(seconds) => {

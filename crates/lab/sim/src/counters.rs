@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penstock_http::{Level, Page, log};
 
-/// Steps, and how often the timeline was moved because the host was too slow for the model.
+/// Number of steps, and of timeline slips because the host was too slow for the model.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     steps: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counters of an engine without a metrics page: slips go to the log.
+    /// Counters of an engine without a metrics page: slips are logged.
     pub(crate) fn reported() -> Self {
         Self {
             reported: true,
@@ -23,7 +23,7 @@ impl Counters {
         }
     }
 
-    /// Whether the engine logs by itself.
+    /// Whether slips are logged.
     pub(crate) fn reports(&self) -> bool {
         self.reported
     }
@@ -43,18 +43,17 @@ impl Counters {
         }
     }
 
-    /// Slips so far.
     #[cfg(test)]
     pub(crate) fn slips(&self) -> u64 {
         self.slips.load(Relaxed)
     }
 
-    /// Time that the timeline was moved by, in seconds.
+    /// Total time of the slips in seconds.
     pub(crate) fn slipped_seconds(&self) -> f64 {
         self.slipped_us.load(Relaxed) as f64 / 1e6
     }
 
-    /// The lines of the metrics page that the server does not have.
+    /// Lines of the metrics page in addition to the server's.
     pub(crate) fn page(&self, labels: &str) -> String {
         let mut page = Page::new(labels);
         let (steps, slips) = (self.steps.load(Relaxed), self.slips.load(Relaxed));

@@ -1,10 +1,10 @@
-//! Following a batcher's timeline in real time.
+//! Drives a batcher's timeline in real time.
 //!
-//! The timeline is exact: a step begins where the one before ended, and takes in what had arrived
-//! by then. Real time is only waited for before a step is published, so a late timer shifts no
-//! later step; steps that are due together are published one after another. A host that cannot keep
-//! up at all would fall behind for ever: beyond [`MAX_LAG`] the timeline is moved to the present
-//! and the loss is counted.
+//! The timeline is exact: a step starts at the end of the previous one and includes all commands
+//! that had arrived by then. Real time matters only for publication, so a late timer shifts no
+//! later step; steps that are due together are published one after another. If the host is
+//! persistently too slow, the timeline slips to the present beyond [`MAX_LAG`], and the loss is
+//! counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::faults::FaultKind;
 use crate::timer::Timer;
 
 const MAX_LAG: Duration = Duration::from_millis(50);
-/// Between reports of an idle engine.
+/// Heartbeat interval of an idle engine.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// A moment of a timeline is the time since its beginning.
+/// Converts real time to time since the start of the timeline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     beginning: Instant,
@@ -42,7 +42,7 @@ impl Clock {
     }
 }
 
-/// An order and when it arrived.
+/// An order with its arrival time.
 pub(crate) struct Command {
     pub(crate) at: Duration,
     pub(crate) order: Order,
@@ -55,11 +55,11 @@ pub(crate) enum Order {
         fault: Option<FaultKind>,
     },
     Cancel(Vec<u64>),
-    /// Every request ends as cancelled, then the driver.
+    /// Cancels all requests, then ends the driver.
     Shutdown,
 }
 
-/// Follows one engine's timeline and sends its steps.
+/// Runs one engine's timeline and sends its steps.
 pub(crate) struct Driver<T> {
     batcher: Batcher,
     commands: UnboundedReceiver<Command>,
@@ -67,10 +67,10 @@ pub(crate) struct Driver<T> {
     clock: Clock,
     timer: T,
     counters: Arc<Counters>,
-    /// Requests that a fault may strike.
+    /// Requests with a fault.
     faulty: HashMap<u64, Faulty>,
     pending: VecDeque<Command>,
-    /// The present of the timeline.
+    /// Current time of the timeline.
     now: Duration,
     ending: bool,
 }
@@ -78,10 +78,10 @@ pub(crate) struct Driver<T> {
 /// A request with a fault.
 struct Faulty {
     fault: FaultKind,
-    /// Tokens before the fault.
+    /// Number of tokens sent before the fault.
     sent: u32,
     struck: bool,
-    /// Its end was kept back.
+    /// The final output was withheld.
     ended: bool,
 }
 
@@ -108,7 +108,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Runs until SHUTDOWN, or until no commands can come any more.
+    /// Runs until SHUTDOWN or until the command channel is closed.
     pub(crate) async fn run(mut self) {
         loop {
             self.collect();
@@ -128,7 +128,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Moves commands that have arrived to where they wait for their moment.
+    /// Moves received commands to the pending queue.
     fn collect(&mut self) {
         loop {
             match self.commands.try_recv() {
@@ -138,7 +138,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Obeys what had arrived by the present of the timeline.
+    /// Applies the commands that arrived up to the current time of the timeline.
     fn take_in(&mut self) {
         while self.pending.front().is_some_and(|next| next.at <= self.now) {
             let Some(command) = self.pending.pop_front() else {
@@ -168,8 +168,8 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Ends the stall of a request that is cancelled: it ends like any other, also when its tokens
-    /// are all computed and the batcher has it no more.
+    /// Ends the stall of a cancelled request, so that it ends like any other, even if the batcher
+    /// has already finished it.
     fn release(&mut self, id: u64) {
         if !self.faulty.get(&id).is_some_and(Faulty::stalls) {
             return;
@@ -185,8 +185,7 @@ impl<T: Timer> Driver<T> {
         let step = self.batcher.apply();
         self.publish(step);
         self.advance(end, cost);
-        // Connections write what was published before the next step is, also when that is due
-        // already.
+        // Lets connections write this step before the next one, even if that is already due.
         tokio::task::yield_now().await;
     }
 
@@ -211,7 +210,7 @@ impl<T: Timer> Driver<T> {
         FrontConnection::send(&self.outbox, &EngineFrame::Step(step));
     }
 
-    /// Puts faults in the place of outputs. What a fault ends early is cancelled.
+    /// Replaces outputs by faults. A request that a fault ends early is cancelled.
     fn inject(&mut self, step: &mut Step) {
         for output in std::mem::take(&mut step.outputs) {
             let Some(faulty) = self.faulty.get_mut(&output.id) else {
@@ -235,7 +234,7 @@ impl<T: Timer> Driver<T> {
         }
     }
 
-    /// Nothing to compute: waits for a command. False when none can come.
+    /// Idle: waits for a command. Returns false if the channel is closed.
     async fn rest(&mut self) -> bool {
         while self.pending.is_empty() {
             match tokio::time::timeout(HEARTBEAT, self.commands.recv()).await {
@@ -268,7 +267,7 @@ impl Faulty {
         matches!(self.fault, FaultKind::Stall(_))
     }
 
-    /// What is sent instead of `output`, if anything.
+    /// The output to send instead of `output`, if any.
     fn pass(&mut self, output: Output) -> Option<Output> {
         if self.struck {
             return None;
@@ -312,7 +311,7 @@ mod tests {
     use crate::profile::Profile;
     use crate::timing::Timing;
 
-    /// Wakes up late.
+    /// A timer that is always late.
     struct LateTimer(Duration);
 
     impl Timer for LateTimer {
@@ -362,7 +361,7 @@ mod tests {
     }
 
     impl Rig {
-        /// The request has `tokens` tokens at steps of a millisecond, the timer is this late.
+        /// The request has `tokens` tokens at steps of a millisecond; the timer is `late_ms` late.
         fn new(late_ms: u64, tokens: u32, fault: Option<FaultKind>) -> Self {
             let profile = Profile {
                 timing: Timing {
@@ -424,8 +423,8 @@ mod tests {
         }
     }
 
-    /// Tokens and finish of each output of a request that stalls after its first token; `order`
-    /// comes at 20 ms.
+    /// Tokens and finish of each output of a request that stalls after its first token. `order`
+    /// arrives at 20 ms.
     async fn stalled(tokens: u32, order: Order) -> Vec<(usize, Finish)> {
         let mut rig = Rig::new(0, tokens, Some(FaultKind::Stall(1)));
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -443,7 +442,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stalled_request_ends_when_it_is_cancelled() {
-        // Tokens left to compute, and none: the batcher has ended the second one.
+        // With tokens left to compute, and without: in the second case the batcher has finished the
+        // request.
         for tokens in [1000, 5] {
             for order in [Order::Cancel(vec![1]), Order::Shutdown] {
                 let outputs = stalled(tokens, order).await;
@@ -465,7 +465,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_late_timer_is_caught_up() {
-        // Due at 1, published at 4 with what is due by then; due at 5, published at 8.
+        // Due at 1, published at 4 with the steps due by then; due at 5, published at 8.
         let seen = run(3, 10).await;
         assert_eq!(seen.tokens_ms, [4, 4, 4, 4, 8, 8, 8, 8, 12, 12]);
         assert_eq!(seen.slips, 0);

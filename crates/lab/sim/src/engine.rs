@@ -1,4 +1,4 @@
-//! The simulated engine at its end of the wire (docs/wire.md).
+//! The simulated engine's end of the wire (docs/wire.md).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::faults::{FaultKind, Faults};
 use crate::profile::Profile;
 use crate::timer::{PreciseTimer, Timer};
 
-/// Where an answer of undetermined length ends by itself, in tokens.
+/// Natural answer length in tokens, if it is not specified.
 pub(crate) const NATURAL_LENGTH: u32 = 128;
 
-/// Serves the front door at `socket` until it sends SHUTDOWN or goes away.
+/// Serves the front door at `socket` until it sends SHUTDOWN or disconnects.
 pub(crate) async fn serve_socket(socket: &Path, engine: &Engine) -> Result<(), SimError> {
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|source| SimError::Connect {
@@ -46,8 +46,8 @@ pub(crate) async fn serve_socket(socket: &Path, engine: &Engine) -> Result<(), S
     })
 }
 
-/// An engine of this process: returns the front door's end of a stream to it. The engine ends when
-/// that is dropped.
+/// Starts an engine in this process and returns the front door's end of a stream to it. The engine
+/// ends when this end is dropped.
 pub(crate) fn spawn(
     engine: Arc<Engine>,
     timer: impl Timer + Send + 'static,
@@ -56,7 +56,7 @@ pub(crate) fn spawn(
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     tokio::spawn(async move {
         let connection = FrontConnection::new(ours);
-        // Both ends are this program's: every frame is valid.
+        // Both ends are in this program, so every frame is valid.
         let _ = serve(connection, &engine, &Faults::default(), timer, counters).await;
     });
     theirs
@@ -95,7 +95,7 @@ async fn serve(
             };
             let at = clock.now();
             if let Some(order) = requests.order(frame, &outbox) {
-                // Without a driver the engine has obeyed a SHUTDOWN.
+                // If the driver has ended, the engine has processed a SHUTDOWN.
                 let _ = commands.send(Command { at, order });
             }
         }
@@ -152,7 +152,7 @@ fn ready(profile: &Profile, eos: u32) -> Ready {
     }
 }
 
-/// Turns frames into orders; numbers the requests, from 1.
+/// Converts frames to orders and numbers the requests from 1.
 struct Requests<'a> {
     profile: &'a Profile,
     faults: &'a Faults,
@@ -167,7 +167,7 @@ impl Requests<'_> {
                 self.count += 1;
                 let fault = self.faults.pick(self.count);
                 let request = add.request;
-                // The front door fills in all that fits where the client states no length.
+                // Without a client limit, the front door sends the maximum possible `max_tokens`.
                 let all = request.prompt.len() + request.max_tokens as usize;
                 let open_ended = all >= self.profile.max_model_len as usize;
                 let ask = Ask {

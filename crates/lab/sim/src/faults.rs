@@ -1,41 +1,41 @@
-//! Faults on purpose: which request meets which.
+//! Injected faults, and their assignment to requests.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::random;
 
-/// What goes wrong with a request. Counts are tokens sent before it does; an answer that is not
-/// longer is unharmed.
+/// Kind of fault. Counts are tokens sent before the fault; an answer that is not longer is
+/// unaffected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FaultKind {
     /// 503 with Retry-After.
     Refuse,
-    /// An answer with this status.
+    /// A response with this status.
     Status(u16),
-    /// The headers come this much later than the first token.
+    /// The headers are delayed by this time after the first token.
     SlowHeaders(Duration),
     /// An error event ends the stream.
     ErrorEvent(u32),
     /// The connection is dropped.
     Cut(u32),
-    /// Nothing comes any more, and the connection stays open.
+    /// No more data is sent, and the connection stays open.
     Stall(u32),
     /// An event that is not JSON.
     Malformed(u32),
-    /// The answer ends with `stop` after this many tokens, whatever was asked for.
+    /// The answer ends with `stop` after this number of tokens, regardless of the requested length.
     EarlyStop(u32),
     /// No event has a finish reason.
     NoFinish,
-    /// No usage, though it was asked for.
+    /// No usage, even if it was requested.
     NoUsage,
 }
 
-/// A fault and how often it strikes.
+/// A fault with its probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// Probability for each request, independently of the others.
+    /// Probability per request, independent of other requests.
     pub(crate) probability: f64,
 }
 
@@ -46,8 +46,8 @@ const TOKENS: f64 = 4.0;
 impl FromStr for Fault {
     type Err = String;
 
-    /// `KIND[:PROBABILITY[:PARAM]]`; the probability is 1 by default, PARAM a count of tokens
-    /// (default 4), the status (500) or the seconds of the delay (1).
+    /// `KIND[:PROBABILITY[:PARAM]]`. The default probability is 1. PARAM is a count of tokens
+    /// (default 4), the status (500) or the delay in seconds (1).
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.splitn(3, ':');
         let name = words.next().unwrap_or_default();
@@ -108,7 +108,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// The complaint about a fault that an engine on the wire cannot have.
+    /// Error message if a fault is not possible on the wire.
     pub(crate) fn check_wire(&self) -> Result<(), String> {
         let on_wire = |kind| {
             matches!(
@@ -129,7 +129,7 @@ impl Faults {
         }
     }
 
-    /// The fault of the request with this number: the first of the list that strikes.
+    /// The fault of the request with this number: the first one in the list that applies.
     pub(crate) fn pick(&self, request: u64) -> Option<FaultKind> {
         let strikes = |(at, fault): (usize, &Fault)| {
             let key = random::join(random::join(self.seed, at as u64), request);

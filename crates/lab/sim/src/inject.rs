@@ -1,4 +1,4 @@
-//! Faults on purpose in the server's requests and responses.
+//! Fault injection in the server's requests and responses.
 
 use std::io;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use crate::engine::NATURAL_LENGTH;
 use crate::faults::FaultKind;
 
-/// Tokens of a completion without `max_tokens`.
+/// Length of a completion without `max_tokens`.
 const COMPLETION_LENGTH: u64 = 16;
 
-/// How long answers without `max_tokens` are.
+/// Lengths of answers without `max_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lengths {
     Completions,
@@ -29,7 +29,7 @@ pub(crate) enum Lengths {
     Drawn,
 }
 
-/// Runs the request with `fault` in it.
+/// Runs the request with an injected `fault`.
 pub(crate) async fn inject(
     fault: FaultKind,
     lengths: Lengths,
@@ -71,7 +71,7 @@ fn failed() -> ApiError {
     ApiError::engine_failed("a fault on purpose")
 }
 
-/// The request with at most `tokens` tokens asked for; an error is a request for fewer, as it came.
+/// The request with its length limited to `tokens`; `Err` has the original of a shorter request.
 async fn shortened(
     request: Request<Body>,
     lengths: Lengths,
@@ -99,7 +99,8 @@ async fn shortened(
     Ok(Request::from_parts(parts, body.to_string().into()))
 }
 
-/// A response that is not a stream. A fault that counts tokens strikes when the answer is complete.
+/// A response that is not a stream. A fault that counts tokens takes effect when the answer is
+/// complete.
 async fn whole(response: Response, fault: FaultKind) -> Response {
     let (mut parts, body) = response.into_parts();
     let bytes = body.collect().await.map(|body| body.to_bytes());
@@ -131,14 +132,14 @@ fn rewrite_finish(body: &mut Value, fault: FaultKind) {
     }
 }
 
-/// An event stream in which a fault strikes.
+/// An event stream with a fault.
 struct FaultyStream {
     inner: Body,
     fault: FaultKind,
-    /// Bytes of an unfinished event.
+    /// Bytes of an incomplete event.
     pending: BytesMut,
     out: BytesMut,
-    /// Tokens so far.
+    /// Number of tokens so far.
     sent: u32,
     end: Option<End>,
 }
@@ -162,7 +163,7 @@ impl FaultyStream {
         }
     }
 
-    /// A body whose connection breaks at once.
+    /// A body whose connection is dropped at once.
     fn cut() -> Self {
         Self {
             end: Some(End::Cut),
@@ -180,7 +181,7 @@ impl FaultyStream {
         }
     }
 
-    /// Passes an event on, changed or not, or ends the stream in its place.
+    /// Forwards an event, changed or not, or ends the stream instead.
     fn event(&mut self, event: &[u8]) {
         let data = event.strip_prefix(b"data: ").unwrap_or_default();
         let mut body: Value = serde_json::from_slice(data).unwrap_or_default();
@@ -202,7 +203,7 @@ impl FaultyStream {
         }
     }
 
-    /// The fault that is due before the next token.
+    /// Applies the fault that is due before the next token.
     fn strike(&mut self) {
         match self.fault {
             FaultKind::ErrorEvent(after) if self.sent == after => {
@@ -220,14 +221,14 @@ impl FaultyStream {
         }
     }
 
-    /// Ends the stream; dropping the server's body cancels the request.
+    /// Ends the stream. Dropping the server's body cancels the request.
     fn finish(&mut self, end: End) {
         self.end = Some(end);
         self.inner = Body::empty();
     }
 }
 
-/// Whether a choice carries text.
+/// Whether a choice contains text.
 fn has_text(choice: &Value) -> bool {
     let text = choice["text"].as_str();
     let text = text.or_else(|| choice["delta"]["content"].as_str());

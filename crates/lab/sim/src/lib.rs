@@ -1,13 +1,12 @@
-//! An engine with modelled timing, on the real server and the real wire.
+//! A simulated engine with modelled timing, behind the real server and the real wire.
 //!
-//! Front door and load generator are measured against it without a model, and capacity is estimated
-//! with it.
+//! Used to measure the front door and the load generator without a model, and to estimate capacity.
 //!
-//! * `batching` decides what each step computes, as the scheduler of Penstock does (a test runs
-//!   both and compares); `timing` gives its duration. Both are pure: no clock, no IO.
-//! * The driver follows the timeline that they make and sends each step when its time has come.
-//! * [`serve_wire`] is an engine behind a front door's socket, [`serve_http`] such engines behind
-//!   the real server's endpoints in one process, with faults injected by a layer over them.
+//! * `batching` chooses the work of each step, like Penstock's scheduler (a test compares both);
+//!   `timing` returns its duration. Both are pure: no clock, no IO.
+//! * The driver runs this timeline in real time and sends each step when it is due.
+//! * [`serve_wire`] is an engine behind a front door's socket. [`serve_http`] runs such engines
+//!   behind the real server's endpoints in one process, with faults injected by a layer above them.
 
 mod answers;
 mod batching;

@@ -1,35 +1,34 @@
-//! What an engine can hold and how fast it is: the profile file.
+//! Capacity and speed of an engine: the profile file.
 
 use serde::{Deserialize, Serialize};
 
 use crate::timing::Timing;
 
-/// The parameters of a modelled engine; a JSON object whose absent members have the default's
-/// values.
+/// Parameters of a modelled engine: a JSON object; missing members have default values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Profile {
-    /// Prompt and answer together, in tokens.
+    /// Maximum tokens of prompt and answer together.
     pub(crate) max_model_len: u32,
-    /// Sequences that run at once.
+    /// Maximum running sequences.
     pub(crate) max_num_seqs: u32,
-    /// Tokens of one step.
+    /// Maximum tokens per step.
     pub(crate) max_num_batched_tokens: u32,
-    /// Requests that may wait.
+    /// Maximum queued requests.
     pub(crate) max_queue: u32,
-    /// Tokens of a KV block: a multiple of 16.
+    /// Tokens per KV block, a multiple of 16.
     pub(crate) block_size: u32,
     pub(crate) num_blocks: u32,
     pub(crate) prefix_caching: bool,
-    /// Token ids are below it; with a model's tokenizer, the model's.
+    /// Upper bound of token ids; replaced by the model's with a model's tokenizer.
     pub(crate) vocab_size: u32,
-    /// Numbers of a pooled request's vector.
+    /// Numbers per vector of a pooled request.
     pub(crate) vector_size: u32,
     pub(crate) timing: Timing,
 }
 
 impl Default for Profile {
-    /// SmolLM2-135M as Penstock serves it on two cores.
+    /// SmolLM2-135M served by Penstock on two cores.
     fn default() -> Self {
         Self {
             max_model_len: 8192,
@@ -47,8 +46,8 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// A profile by name: `default`; `instant`, where nothing takes time and everything fits;
-    /// `fast`, as that with steps of one millisecond; `h100`, Qwen3-8B on one H100.
+    /// A profile by name: `default`; `instant`, with zero cost and unlimited capacity; `fast`, the
+    /// same with steps of one millisecond; `h100`, Qwen3-8B on one H100.
     pub(crate) fn preset(name: &str) -> Option<Self> {
         let roomy = |timing| Self {
             max_num_seqs: 1024,
@@ -70,8 +69,9 @@ impl Profile {
         }
     }
 
-    /// Qwen3-8B in bf16 on one H100 as Penstock served it, steps with prompts launched kernel by
-    /// kernel. The tests compare it with what was measured. As long as its extended context.
+    /// Qwen3-8B in bf16 served by Penstock on one H100, where steps with prompts launch kernels one
+    /// by one. The tests compare it with measurements. The length limit is that of the extended
+    /// context.
     fn h100() -> Self {
         Self {
             max_model_len: 131_072,
@@ -94,7 +94,7 @@ impl Profile {
         }
     }
 
-    /// The complaint about a wrong value.
+    /// Error message for an invalid value, if any.
     pub(crate) fn complaint(&self) -> Option<String> {
         let positive = [
             ("max_model_len", self.max_model_len),
@@ -134,7 +134,7 @@ impl Profile {
         self.timing.complaint()
     }
 
-    /// 32 bytes that stand for what the KV of this engine would be: the parameters themselves.
+    /// A synthetic identity of this engine's KV: 32 bytes derived from the parameters.
     pub(crate) fn cache_identity(&self) -> penstock_prefix::Digest {
         let text = format!("simulated {} {}", self.vocab_size, self.block_size);
         penstock_prefix::root(&[0; 32], b"simengine", text.as_bytes())
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// `count` chunks of `tokens` each, behind `before` computed ones.
+    /// `count` chunks of `tokens` each, after `before` computed tokens.
     fn chunks(count: u64, tokens: u64, before: u64) -> StepShape {
         StepShape {
             prompt_tokens: (count * tokens) as u32,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Milliseconds of real steps, within 5% of those modelled.
+    /// Asserts that modelled steps are within 5% of measured ones (in milliseconds).
     fn assert_measured(timing: &Timing, steps: &[(StepShape, f64)]) {
         let timing = Timing {
             jitter: 0.0,
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Medians of ITL at these batches and contexts, and the chunks of a long prompt.
+    /// Median ITL at these batch sizes and contexts, and the chunks of a long prompt.
     #[test]
     fn the_default_is_what_was_measured() {
         let steps = [

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! A gateway's fleet before the real server and a simulated engine: pushed load.
+//! Pushed load: a gateway's fleet in front of the real server and a simulated engine.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::timer::TokioTimer;
 const STREAM: &str = "GET /metrics/stream ";
 const SCRAPE: &str = "GET /metrics ";
 
-/// A step costs 20 ms and 5 ms for each decode; 2 sequences run at once.
+/// A step costs 20 ms plus 5 ms per decode; at most 2 sequences run at once.
 fn config() -> HttpConfig {
     let profile = json!({
         "max_model_len": 512, "max_num_seqs": 2, "max_num_batched_tokens": 64, "max_queue": 8,
@@ -43,7 +43,7 @@ fn config() -> HttpConfig {
     serde_json::from_value(config).unwrap()
 }
 
-/// The server, and the wire between it and the gateway.
+/// The server, and the proxy between it and the gateway.
 struct Scene {
     server: String,
     wire: Wire,
@@ -68,7 +68,7 @@ impl Scene {
         }
     }
 
-    /// A gateway's fleet at the other end of the wire, scraped every `period_s`.
+    /// A gateway's fleet behind the proxy, which scrapes every `period_s`.
     async fn fleet(&self, period_s: f64) -> Fleet {
         let mut settings = Settings::default();
         (settings.metrics.period_s, settings.slow_start_s) = (period_s, 0.0);
@@ -79,7 +79,7 @@ impl Scene {
         fleet
     }
 
-    /// A streamed answer that somebody else gets: not by way of this gateway.
+    /// A streamed answer to another client, which does not pass through this gateway.
     fn request(&self, max_tokens: u32) -> impl Future<Output = Incoming> + use<> {
         let body = json!({"prompt": [1, 2, 3], "max_tokens": max_tokens, "stream": true,
             "ignore_eos": true});
@@ -98,14 +98,14 @@ fn client() -> Client {
     Client::new(Duration::from_secs(5)).unwrap()
 }
 
-/// A TCP proxy that can break streams of the load off, and nothing else.
+/// A TCP proxy that can cut load streams.
 struct Wire {
     url: String,
     asked: Arc<Asked>,
     cut: watch::Sender<bool>,
 }
 
-/// Requests that were passed on.
+/// Number of forwarded requests.
 #[derive(Default)]
 struct Asked {
     scrapes: AtomicUsize,
@@ -136,7 +136,8 @@ impl Wire {
     }
 }
 
-/// Carries one connection until either end closes it, or it has a stream and streams are cut.
+/// Forwards one connection until either end closes it, or until it carries a stream and streams are
+/// cut.
 async fn carry(
     client: TcpStream,
     server: SocketAddr,
@@ -199,10 +200,10 @@ async fn a_gateway_follows_each_step_without_a_scrape() {
     let answers = [scene.request(400).await, scene.request(400).await];
     until(&fleet, |one| load(one) == (0.0, 2.0)).await;
     until(&fleet, |one| one.kv_use > 0.0).await;
-    // a third one has to wait
+    // A third one has to wait.
     let third = tokio::spawn(scene.request(1));
     until(&fleet, |one| load(one) == (1.0, 2.0)).await;
-    // one of this gateway is not counted twice
+    // A request of this gateway is not counted twice.
     let id = fleet.view().replicas[0].id;
     let own = fleet.begin(id, 3.0, 3.0);
     assert_eq!(load(&fleet.view().replicas[0]), (2.0, 2.0));

@@ -1,8 +1,8 @@
-//! Numbers that look random and follow from a key alone, so that equal seeds give equal runs.
+//! Deterministic pseudo-random numbers derived from a key, so that equal seeds give equal runs.
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the key changes every
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the key affects every
 /// bit of the result.
 pub(crate) fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(STEP);
@@ -11,7 +11,7 @@ pub(crate) fn mix(key: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A key made of two.
+/// Combines two keys.
 pub(crate) fn join(a: u64, b: u64) -> u64 {
     mix(mix(a) ^ b)
 }
@@ -21,7 +21,7 @@ pub(crate) fn unit(key: u64) -> f64 {
     (mix(key) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Standard normal, by Box and Muller.
+/// Standard normal distribution (Box-Muller).
 pub(crate) fn normal(key: u64) -> f64 {
     let (a, b) = (1.0 - unit(join(key, 1)), unit(join(key, 2)));
     (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()

@@ -1,4 +1,4 @@
-//! Scenarios played on the batcher without time, for the test that holds it to the real scheduler.
+//! Replays scenarios on the batcher without time, for the comparison test with the real scheduler.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ struct Scenario {
     requests: Vec<Planned>,
 }
 
-/// A request; its prompt is a list of runs of consecutive ids, (first, count).
+/// A request. Its prompt is a list of runs of consecutive ids, (first, count).
 #[derive(Deserialize)]
 struct Planned {
     id: u64,
@@ -26,17 +26,18 @@ struct Planned {
     skip_prefix_cache: bool,
     pool: bool,
     cache_salt: String,
-    /// Steps before which it arrives, and before which it is cancelled.
+    /// Index of the step before which it arrives.
     arrives: usize,
+    /// Index of the step before which it is cancelled.
     cancelled: Option<usize>,
 }
 
-/// Plays a scenario (JSON) until every request has arrived and ended. Returns JSON: for each step
+/// Replays a scenario (JSON) until every request has arrived and ended. Returns JSON: for each step
 /// [tokens computed, running, waiting, blocks used, preemptions, prefix query tokens, prefix hit
-/// tokens, outputs], an output being [id, finish, tokens, cached tokens].
+/// tokens, outputs], where an output is [id, finish, tokens, cached tokens].
 ///
 /// # Errors
-/// A scenario that is not valid, or bookkeeping that contradicts itself.
+/// The scenario is invalid, or the bookkeeping is inconsistent.
 pub fn replay(scenario: &str) -> Result<String, SimError> {
     let Scenario { profile, requests } = read(scenario)?;
     let answers = Answers {

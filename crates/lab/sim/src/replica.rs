@@ -1,4 +1,4 @@
-//! One replica: the real server's router before a simulated engine of the same process.
+//! One replica: the real server's router in front of a simulated engine in the same process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +21,17 @@ use crate::timer::Timer;
 
 const MAX_BODY_BYTES: usize = 32 << 20;
 
-/// What the layer over the server's endpoints needs.
+/// State of the layer above the server's endpoints.
 struct Replica {
     engine: Arc<Engine>,
     counters: Arc<Counters>,
-    /// Labels of every sample on the metrics page.
+    /// Labels of all samples on the metrics page.
     labels: String,
-    /// Generation requests so far.
+    /// Number of generation requests so far.
     requests: AtomicU64,
 }
 
-/// The endpoints of a new replica, once its engine is ready.
+/// Creates the endpoints of a new replica after its engine is ready.
 ///
 /// # Errors
 /// The engine did not become ready.
@@ -78,7 +78,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
         tool_call_parser: None,
         reasoning_parser: None,
         vocab_size: None,
-        // Answers depend on the request and the engine's seed alone.
+        // Answers depend on the request and the engine's seed only.
         generation_defaults: GenerationDefaults {
             seed: Some(0),
             ..GenerationDefaults::default()
@@ -104,7 +104,7 @@ fn server_config(config: &HttpConfig, engine: &Engine) -> Config {
     }
 }
 
-/// Draws a fault for each generation request and completes the metrics page.
+/// Draws a fault for each generation request, and completes the metrics page.
 async fn layer(
     State(replica): State<Arc<Replica>>,
     request: Request<Body>,

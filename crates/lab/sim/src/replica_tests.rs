@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! A replica without sockets, under tokio's paused clock: every time is exact.
+//! A replica without sockets, under tokio's paused clock, so that all times are exact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::timer::TokioTimer;
 const COMPLETIONS: &str = "/v1/completions";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A step costs 10 ms, 10 ms for each decode and 1 ms for each prompt token.
+/// A step costs 10 ms, plus 10 ms per decode and 1 ms per prompt token.
 fn profile() -> Value {
     json!({
         "max_model_len": 512, "max_num_seqs": 4, "max_num_batched_tokens": 64, "max_queue": 2,
@@ -37,18 +37,18 @@ struct Rig {
     beginning: Instant,
 }
 
-/// A stream as a client saw it: each event with its time in milliseconds.
+/// A stream as received by a client: each event with its time in milliseconds.
 #[derive(Debug, Default)]
 struct Seen {
     status: u16,
     events: Vec<(u128, String)>,
     headers_ms: u128,
-    /// The connection was broken.
+    /// The connection was dropped.
     cut: bool,
 }
 
 impl Seen {
-    /// Times of events that carry text.
+    /// Times of events with text.
     fn times(&self) -> Vec<u128> {
         let with_text = |(_, event): &&(u128, String)| event.contains(" t");
         self.events
@@ -155,7 +155,7 @@ impl Rig {
     }
 }
 
-/// A completion of `length` prompt tokens from `from` on.
+/// A completion with `length` prompt tokens, starting from `from`.
 fn completion(from: u32, length: u32, max_tokens: u32) -> Value {
     let prompt: Vec<u32> = (from..from + length).collect();
     json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true})
@@ -170,8 +170,8 @@ async fn tokens_come_when_the_model_says() {
     };
     let (first, second) = tokio::join!(rig.stream(COMPLETIONS, completion(1, 10, 4)), second);
     // 10 + 10 = 20. The second arrives at 25, while the first decodes until 40, and again until 60
-    // to measure that; then it ends beside 20 prompt tokens, 10 + 10 + 20, at 100. A decode takes
-    // until 120.
+    // to measure that. Then the first decodes with 20 prompt tokens, 10 + 10 + 20, until 100. A
+    // decode takes until 120.
     assert_eq!(first.times(), [20, 40, 60, 100]);
     assert_eq!(second.times(), [100, 120]);
     assert_eq!((first.headers_ms, second.headers_ms), (20, 100));
@@ -194,7 +194,7 @@ async fn a_chat_begins_with_its_role_and_ends_with_usage() {
     assert!(deltas[1..].iter().all(|delta| delta.get("role").is_none()));
     let usage = seen.json(4);
     assert_eq!(usage["choices"], json!([]));
-    // user, three words, assistant.
+    // User, three words, assistant.
     assert_eq!(usage["usage"]["prompt_tokens"], 5);
     assert_eq!(usage["usage"]["completion_tokens"], 3);
     let text: String = deltas
@@ -248,7 +248,7 @@ async fn lengths_without_max_tokens() {
         (count(&answer), &answer["choices"][0]["finish_reason"]),
         (9, &json!("stop"))
     );
-    // The end of text is a token without text.
+    // The end token has no text.
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(text.split_whitespace().count(), 8);
 }
@@ -298,7 +298,7 @@ async fn everything_that_the_server_has_is_there() {
     assert_eq!(choices.len(), 2);
     assert!(choices[0]["text"].as_str().unwrap().starts_with("a t"));
     let logprobs = choices[1]["logprobs"]["token_logprobs"].as_array().unwrap();
-    // The first token of the prompt has none.
+    // The first prompt token has none.
     assert_eq!(logprobs.len(), 17);
     assert!(logprobs[1..].iter().all(|value| value.as_f64() < Some(0.0)));
     let chat = json!({
@@ -329,7 +329,7 @@ async fn a_full_queue_refuses_with_a_status() {
         statuses.push(done.unwrap().0.as_u16());
     }
     statuses.sort_unstable();
-    // Four can run at once and two may wait.
+    // Four can run at once and two can wait.
     assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 503, 503]);
 }
 
@@ -378,7 +378,7 @@ async fn the_tokenizer_answers() {
     }
 }
 
-/// A stream of six tokens that meets a fault, and the engine afterwards.
+/// A stream of six tokens with a fault, and the engine afterwards.
 async fn struck(fault: &str) -> (Seen, Rig) {
     let rig = Rig::new(json!({"faults": [fault]})).await;
     let mut body = completion(1, 10, 6);

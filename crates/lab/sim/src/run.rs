@@ -1,4 +1,4 @@
-//! The life of a process.
+//! Entry points of the processes.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,12 +12,11 @@ use crate::engine::serve_socket;
 use crate::replica::replica;
 use crate::timer::PreciseTimer;
 
-/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine dies on purpose
-/// (1). Standard output gets one line for each replica when all of them listen.
+/// Serves OpenAI's API until SIGTERM or SIGINT (exit status 0) or until the engine's scheduled
+/// death (1). Prints one line per replica to standard output when all of them listen.
 ///
 /// # Errors
-/// A configuration that is not valid, a tokenizer that cannot be read, an address that cannot be
-/// bound.
+/// The configuration is invalid, a tokenizer cannot be read, or an address cannot be bound.
 pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     let config: HttpConfig = read(config_json)?;
     config.check()?;
@@ -28,11 +27,11 @@ pub fn serve_http(config_json: &str) -> Result<i32, SimError> {
     status
 }
 
-/// Serves the front door at `socket` until it sends SHUTDOWN, goes away, or the engine dies on
-/// purpose (exit status 1).
+/// Serves the front door at `socket` until it sends SHUTDOWN, disconnects, or the engine's
+/// scheduled death (exit status 1).
 ///
 /// # Errors
-/// A configuration that is not valid, a socket without a listener, a front door that breaks the
+/// The configuration is invalid, the socket has no listener, or the front door violates the
 /// protocol.
 pub fn serve_wire(socket: &str, config_json: &str) -> Result<i32, SimError> {
     let config: WireConfig = read(config_json)?;

@@ -1,4 +1,5 @@
-//! Waiting until a moment. Tokio's own timers count whole milliseconds; steps are shorter.
+//! Timers with sub-millisecond resolution; tokio's own have millisecond resolution, and steps are
+//! shorter.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,18 +12,17 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// A timer of the kernel, as precise as the kernel is.
+/// A kernel timer, with the kernel's precision.
 pub(crate) struct PreciseTimer {
     file: AsyncFd<OwnedFd>,
 }
 
-/// Something that can wait.
 pub(crate) trait Timer {
-    /// Returns at `moment` or soon after; at once when it has passed. Safe to drop and call again.
+    /// Returns at `moment` or shortly after; at once if it has passed. Cancel-safe.
     fn wait_until(&mut self, moment: Instant) -> impl Future<Output = ()> + Send;
 }
 
-/// Tokio's, which can be paused.
+/// Tokio's timer, which can be paused in tests.
 #[cfg(test)]
 pub(crate) struct TokioTimer;
 
@@ -34,7 +34,7 @@ impl Timer for TokioTimer {
 }
 
 impl PreciseTimer {
-    /// Inside a runtime.
+    /// Must be called inside a runtime.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe for files that close behind tokio's back; this one \
@@ -48,7 +48,7 @@ impl PreciseTimer {
         })
     }
 
-    /// Arming a timer again forgets that it had expired.
+    /// Arming a timer again clears its expiry.
     fn arm(&self, after: Duration) -> io::Result<()> {
         let value = Timespec {
             tv_sec: after.as_secs() as i64,
@@ -80,7 +80,7 @@ impl PreciseTimer {
 impl Timer for PreciseTimer {
     async fn wait_until(&mut self, moment: Instant) {
         let after = moment.saturating_duration_since(Instant::now());
-        // A timer armed with zero never expires.
+        // A timer armed with zero would never expire.
         if after.is_zero() {
             return;
         }

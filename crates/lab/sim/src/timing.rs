@@ -1,4 +1,4 @@
-//! How long a step takes.
+//! Model of the duration of a step.
 
 use std::time::Duration;
 
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::random;
 
-/// What one step computes, as far as its cost depends on it.
+/// The parameters of a step that determine its cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepShape {
-    /// Sequences that compute one token.
+    /// Number of sequences that compute one token.
     pub(crate) decodes: u32,
-    /// Tokens of longer chunks.
+    /// Tokens in longer chunks.
     pub(crate) prompt_tokens: u32,
-    /// Tokens that the decodes attend to.
+    /// Total tokens that the decodes attend to.
     pub(crate) decode_context: u64,
-    /// Pairs of a chunk's token and a token that it attends to.
+    /// Number of pairs of a chunk's token and a token that it attends to.
     pub(crate) prompt_context: u64,
 }
 
-/// The cost of a step: base + decodes + prompt tokens + attention, with prompt tokens no less than
-/// a floor, then jitter. Everything in microseconds.
+/// Cost of a step: base + decodes + prompt tokens + attention, where the cost of prompt tokens has
+/// a minimum, times a jitter factor. All in microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Timing {
-    /// Every step.
+    /// Cost of every step.
     pub(crate) base_us: f64,
-    /// Cost of decoding n sequences: points (n, cost), linear between them, from (0, 0), beyond the
-    /// last as before it.
+    /// Cost of decoding n sequences: points (n, cost) from (0, 0), with linear interpolation and
+    /// extrapolation.
     pub(crate) decode_us: Vec<(u32, f64)>,
-    /// Each prompt token.
+    /// Cost per prompt token.
     pub(crate) prompt_us_per_token: f64,
-    /// Least cost of a step with prompt tokens: the launches of its kernels, which a longer step
-    /// hides. Steps that only decode are graphs.
+    /// Minimum cost of a step with prompt tokens: its kernel launches, which a longer step hides.
+    /// Decode-only steps are graphs.
     pub(crate) prompt_floor_us: f64,
-    /// Each thousand tokens that a decode attends to.
+    /// Cost per thousand tokens that a decode attends to.
     pub(crate) decode_us_per_context_ktoken: f64,
-    /// Each thousand pairs of a prompt token and a token that it attends to.
+    /// Cost per thousand pairs of a prompt token and a token that it attends to.
     pub(crate) prompt_us_per_context_ktoken: f64,
-    /// A step takes its cost times a factor that is uniform in [1 - jitter, 1 + jitter].
+    /// The duration is the cost times a uniform factor in [1 - jitter, 1 + jitter].
     pub(crate) jitter: f64,
 }
 
 impl Default for Timing {
-    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512: fitted to the
-    /// times of steps of one batch size, context or chunk.
+    /// SmolLM2-135M with 4-bit weights on two cores of an AMD EPYC with AVX-512, fitted to the
+    /// duration of steps of one batch size, context or chunk.
     fn default() -> Self {
         Self {
             base_us: 100.0,
@@ -59,7 +59,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// No cost at all.
+    /// Zero cost.
     pub(crate) fn instant() -> Self {
         Self {
             base_us: 0.0,
@@ -72,7 +72,7 @@ impl Timing {
         }
     }
 
-    /// The complaint about a wrong value.
+    /// Error message for an invalid value, if any.
     pub(crate) fn complaint(&self) -> Option<String> {
         let costs = [
             ("base_us", self.base_us),
@@ -105,7 +105,7 @@ impl Timing {
         })
     }
 
-    /// Time of step number `step` of a run with this seed.
+    /// Duration of step number `step` in a run with this seed.
     pub(crate) fn cost(&self, shape: &StepShape, seed: u64, step: u64) -> Duration {
         let attention = shape.decode_context as f64 * self.decode_us_per_context_ktoken
             + shape.prompt_context as f64 * self.prompt_us_per_context_ktoken;

@@ -1,14 +1,14 @@
-//! Text and token ids of an engine: made-up words, or a real model's.
+//! Text and token ids of an engine: synthetic words, or a real model's vocabulary.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use penstock_tokenizer::{TextError, TextModel};
 
-/// Words of a real vocabulary that answers are made of.
+/// Maximum words of a real vocabulary used in answers.
 const MOST_WORDS: usize = 4096;
 
-/// A text model and the ids that answers are made of.
+/// A text model and the token ids used in answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Vocabulary {
     pub(crate) text: Arc<TextModel>,
@@ -23,7 +23,7 @@ impl Vocabulary {
         Ok(Self::new(text, (1..size).collect()))
     }
 
-    /// The tokenizer of a GGUF file or a Hugging Face directory.
+    /// Loads the tokenizer of a GGUF file or a Hugging Face directory.
     pub(crate) fn of_model(path: &Path) -> Result<Self, TextError> {
         let text = TextModel::open(path, None)?;
         let words = plain_words(&text);
@@ -45,7 +45,7 @@ impl Vocabulary {
     }
 }
 
-/// Tokens that are a space and a word of ASCII letters and stay one token wherever they stand.
+/// Tokens of a space and an ASCII word that remain one token in any context.
 fn plain_words(model: &TextModel) -> Vec<u32> {
     let tokenizer = &model.tokenizer;
     let is_plain = |id: &u32| {

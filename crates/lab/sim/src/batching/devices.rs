@@ -1,16 +1,16 @@
-//! The bound of mixed steps on modelled devices, beside every fixed token budget.
+//! The mixed-step bound on modelled devices, compared with all fixed token budgets.
 
 use super::tests::ask;
 use super::*;
 use crate::random;
 use crate::timing::Timing;
 
-/// Longest mixed step, in steps that only decode (`penstock_pacing`).
+/// Maximum mixed step as a multiple of a decode-only step (`penstock_pacing`).
 const BOUND: f64 = 3.0;
-/// How far its P99 may be above the bound: steps vary by 3%, what decodes cost is an average over
-/// numbers of one bit length, and few of them are not stretched by fewer than 32 tokens.
+/// Tolerance of the P99 above the bound: steps vary by 3%, the cost of decodes is an average over
+/// numbers of one bit length, and the minimum of 32 tokens may exceed the bound with few decodes.
 const LAG: f64 = 1.15;
-/// What the bound may give away of the best fixed budget's throughput.
+/// Minimum throughput relative to the best fixed budget.
 const SHARE: f64 = 0.95;
 
 struct Device {
@@ -20,7 +20,7 @@ struct Device {
     max_num_batched_tokens: u32,
 }
 
-/// Requests of `prompt` and `answer` tokens, `concurrency` at a time.
+/// Requests with `prompt` and `answer` tokens, `concurrency` at a time.
 struct Load {
     name: &'static str,
     prompt: u32,
@@ -67,8 +67,8 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// An H100 as measured (`benchmarks/results/gpu-h100-2026-11-26.md`): milliseconds that launching
-/// takes, decode steps without what they read of the KV, and microseconds of each prompt token.
+/// An H100 as measured (`benchmarks/results/gpu-h100-2026-11-26.md`): launch time in milliseconds,
+/// decode steps without their KV reads, and microseconds per prompt token.
 fn h100(name: &'static str, floor_ms: f64, decode_us: &[(u32, f64)], costs: [f64; 3]) -> Device {
     let [token, decode_context, prompt_context] = costs;
     Device {
@@ -103,12 +103,12 @@ fn devices() -> Vec<Device> {
         h100("0.6B", 11.0, &small, [3.0, 41.0, 0.5]),
         h100("8B", 15.0, &middle, [21.7, 57.0, 1.44]),
         h100("30B-A3B", 29.0, &experts, [14.3, 40.0, 1.46]),
-        // Once steps with prompts are graphs.
+        // With graphs for steps with prompts.
         h100("0.6B, graphs", 2.5, &small, [3.0, 41.0, 0.5]),
         h100("8B, graphs", 7.5, &middle, [21.7, 57.0, 1.44]),
         h100("30B-A3B, graphs", 10.0, &experts, [14.3, 40.0, 1.46]),
         cpu("AMD with AVX-512", Timing::default()),
-        // Medians of ITL of W1 to W3 and prompts of W4, peers-2026-11-25-amx.md.
+        // Median ITL of W1 to W3 and prompts of W4, peers-2026-11-25-amx.md.
         cpu(
             "Intel with AMX",
             Timing {
@@ -129,13 +129,13 @@ fn devices() -> Vec<Device> {
 
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
-    /// Output tokens a second.
+    /// Output tokens per second.
     rate: f64,
-    /// P99 of the inter-token latency, in steps that only decode as many.
+    /// P99 of the inter-token latency, in decode-only steps of the same size.
     stall: f64,
 }
 
-/// Serves three short requests, one after another, and then the load.
+/// Serves three short requests one by one, then the load.
 fn serve(device: &Device, load: &Load, fixed: Option<usize>) -> Outcome {
     let mut batcher = Batcher::new(
         Profile {
@@ -175,13 +175,13 @@ struct Serving<'a> {
     timing: &'a Timing,
     batcher: Batcher,
     now: Duration,
-    /// Length over that of the decodes alone, and decodes.
+    /// Duration relative to the decodes alone, and number of decodes.
     steps: Vec<(f64, u32)>,
 }
 
 impl Serving<'_> {
-    /// Output tokens of a closed loop of `clients`. Answers have half to one and a half times
-    /// `answer` tokens, so that clients do not move in step.
+    /// Runs a closed loop of `clients` and returns the output tokens. Answers have half to one and
+    /// a half times `answer` tokens, so that clients do not synchronise.
     fn run(&mut self, answer: u32, prompt: u32, clients: usize, requests: usize) -> usize {
         let (mut begun, mut ended, mut tokens) = (0, 0, 0);
         while ended < requests {
@@ -218,7 +218,7 @@ impl Serving<'_> {
     }
 }
 
-/// Each step is the latency of as many tokens as it has decodes.
+/// A step counts once per decode, because it is the latency of that number of tokens.
 fn percentile_99(steps: &mut [(f64, u32)]) -> f64 {
     steps.sort_by(|a, b| b.0.total_cmp(&a.0));
     let all: u32 = steps.iter().map(|step| step.1).sum();

@@ -1,4 +1,4 @@
-//! KV blocks of sequences: finding prefixes, entering, publishing, leaving.
+//! KV blocks of sequences: prefix lookup, allocation, publication and release.
 
 use std::collections::HashMap;
 
@@ -14,15 +14,15 @@ pub(super) struct Kv {
     block_size: usize,
     identity: Digest,
     caching: bool,
-    /// Blocks that a running sequence is about to fill, and its arrival number.
+    /// Blocks that a running sequence is about to fill, with its arrival number.
     claimed: HashMap<Digest, u64>,
 }
 
-/// What a waiting sequence finds in the cache.
+/// Result of a waiting sequence's prefix lookup.
 pub(super) enum Found {
-    /// Blocks to start from; often none.
+    /// Cached blocks to start from; may be empty.
     Blocks(Vec<u32>),
-    /// A running sequence computes the next one to share.
+    /// A running sequence is computing the next shared block.
     Coming,
 }
 
@@ -41,7 +41,8 @@ impl Kv {
         tokens.div_ceil(self.block_size)
     }
 
-    /// Blocks whose KV is here. At least the last known token is computed: its logits are needed.
+    /// Looks up cached blocks. At least the last known token is recomputed, because its logits are
+    /// needed.
     pub(super) fn find(&self, seq: &mut Sequence) -> Found {
         if !self.caching {
             return Found::Blocks(Vec::new());
@@ -71,8 +72,8 @@ impl Kv {
         }
     }
 
-    /// Gives a sequence blocks for all it knows; false when the pool cannot, with one to grow into
-    /// for each of the `running`.
+    /// Allocates blocks for all known tokens of a sequence. Returns false if the pool would not
+    /// keep one free block to grow into per `running` sequence.
     pub(super) fn enter(&mut self, seq: &mut Sequence, hits: &[u32], running: usize) -> bool {
         let missing = self.blocks_for(seq.tokens.len()) - hits.len();
         let free_hits = hits
@@ -95,12 +96,12 @@ impl Kv {
         true
     }
 
-    /// Whether the next token of a sequence has a block already.
+    /// Whether a block is already allocated for the next token of a sequence.
     pub(super) fn has_room(&self, seq: &Sequence) -> bool {
         seq.blocks.len() * self.block_size >= seq.tokens.len()
     }
 
-    /// Names the blocks that have been filled.
+    /// Publishes newly filled blocks under their digests.
     pub(super) fn publish(&mut self, seq: &mut Sequence) {
         let full = seq.computed / self.block_size;
         if !self.caching || full <= seq.published {
@@ -116,7 +117,7 @@ impl Kv {
         seq.published = full;
     }
 
-    /// Takes all blocks from a sequence.
+    /// Releases all blocks of a sequence.
     pub(super) fn vacate(&mut self, seq: &mut Sequence) {
         let unpublished = seq.published.min(seq.digests.len());
         for digest in &seq.digests[unpublished..] {
@@ -132,13 +133,13 @@ impl Kv {
         }
     }
 
-    /// Names of the full blocks of a prompt.
+    /// Digests of the full blocks of a prompt.
     pub(super) fn names(&self, salt: &[u8], prompt: &[u32]) -> Vec<Digest> {
         let full = prompt.len() / self.block_size * self.block_size;
         self.names_after(&root(&self.identity, b"", salt), &prompt[..full])
     }
 
-    /// Tokens of a prompt with these names that would not be computed.
+    /// Number of a prompt's tokens with these digests that need not be computed.
     pub(super) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
         let limit = names
             .len()
@@ -150,7 +151,7 @@ impl Kv {
         named.take_while(known).count() * self.block_size
     }
 
-    /// A block's name is the digest of its last unit.
+    /// A block's digest is the digest of its last unit.
     fn names_after(&self, parent: &Digest, tokens: &[u32]) -> Vec<Digest> {
         let units = chain(&self.identity, Some(parent), tokens);
         let per_block = self.block_size / UNIT;

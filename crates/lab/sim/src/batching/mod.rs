@@ -1,13 +1,13 @@
-//! Continuous batching without arithmetic: what Penstock's scheduler (`penstock.scheduler`) does,
-//! step for step.
+//! Continuous batching without arithmetic: step for step the decisions of Penstock's scheduler
+//! (`penstock.scheduler`).
 //!
-//! A step computes one token for each decoding sequence, then prompt chunks, then newcomers, within
-//! a token budget and, beside decodes, within the bound of mixed steps. A sequence enters with the
-//! blocks of all it knows; growth beyond them may preempt the latest arrivals, which compute
-//! everything again. Requests that share a prefix with one that is being computed wait for it.
+//! Within a token budget, a step computes one token per decoding sequence, then prompt chunks, then
+//! new sequences; next to decodes, the mixed-step bound applies. A sequence is admitted with blocks
+//! for all its known tokens. Growth beyond them may preempt the latest arrivals, which are then
+//! recomputed. Requests that share a prefix under computation wait for it.
 //!
-//! Nothing here reads a clock: the caller gives the time at which a step begins,
-//! [`Batcher::schedule`] its duration.
+//! No clock: the caller passes the start time of each step, and [`Batcher::schedule`] returns its
+//! duration.
 
 #[cfg(test)]
 mod devices;
@@ -32,20 +32,20 @@ use crate::timing::StepShape;
 use kv::{Found, Kv};
 use sequence::{Bounds, Sequence};
 
-/// A request as the engine gets it.
+/// A request to the engine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Ask {
     pub(crate) request: TokenRequest,
-    /// Where the answer ends by itself when the engine draws no lengths.
+    /// Natural length of the answer, if the engine draws no lengths.
     pub(crate) natural: Option<u32>,
-    /// Where it ends although the client asked for more.
+    /// Length at which a fault ends the answer early.
     pub(crate) early_stop: Option<u32>,
 }
 
-/// A request inside, as one who sees everything sees it.
+/// Exact state of a request, for the oracle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inside {
-    /// Known tokens without KV when the step in flight has ended; none when it decodes.
+    /// Known tokens without KV after the step in flight; 0 when decoding.
     pub(crate) prompt_left: usize,
     pub(crate) outputs_left: usize,
     /// Tokens with KV.
@@ -53,27 +53,28 @@ pub(crate) struct Inside {
     pub(crate) waiting: bool,
 }
 
-/// The engine's state between and during steps. At most one step is in flight.
+/// State of the engine between and during steps. At most one step is in flight.
 #[derive(Debug)]
 pub(crate) struct Batcher {
     profile: Profile,
     answers: Answers,
     kv: Kv,
-    /// Both by arrival.
+    /// In order of arrival.
     running: Vec<Sequence>,
+    /// In order of arrival.
     waiting: VecDeque<Sequence>,
     outputs: Vec<Output>,
     arrivals: u64,
     in_flight: bool,
     prompts: PromptBudget,
-    /// Prompt tokens beside decodes, whatever they cost.
+    /// Fixed budget of prompt tokens next to decodes, instead of the learnt one.
     #[cfg(test)]
     fixed: Option<usize>,
     stats: StepStats,
 }
 
 impl Batcher {
-    /// `profile` is valid: [`Profile::complaint`] has none.
+    /// `profile` must be valid ([`Profile::complaint`]).
     pub(crate) fn new(profile: Profile, answers: Answers) -> Self {
         let stats = StepStats {
             blocks_total: profile.num_blocks,
@@ -96,7 +97,7 @@ impl Batcher {
     }
 
     /// Queues a request, or answers it at once with an error or a rejection. Ids of live requests
-    /// are distinct.
+    /// must be unique.
     pub(crate) fn add(&mut self, id: u64, ask: Ask, now: Duration) {
         self.arrivals += 1;
         let refusal = self.refusal(&ask.request);
@@ -116,8 +117,8 @@ impl Batcher {
         }
     }
 
-    /// Ends a request as cancelled: now, or when the step that computes it is applied. Ignores
-    /// unknown ids.
+    /// Cancels a request: at once, or when the step that computes it is applied. Unknown ids are
+    /// ignored.
     pub(crate) fn cancel(&mut self, id: u64) {
         if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
             if let Some(mut seq) = self.waiting.remove(at) {
@@ -140,7 +141,7 @@ impl Batcher {
         }
     }
 
-    /// Requests that have not ended.
+    /// Number of live requests.
     fn live(&self) -> usize {
         let ended = |seq: &&Sequence| !seq.cancelled;
         self.waiting.len() + self.running.iter().filter(ended).count()
@@ -178,8 +179,8 @@ impl Batcher {
 
     // Scheduling.
 
-    /// Begins the next step at `now` and returns its duration. `None` when there is nothing to
-    /// compute. A step in flight is to be applied first.
+    /// Starts the next step at `now` and returns its duration; `None` if there is nothing to
+    /// compute. A step in flight must be applied first.
     pub(crate) fn schedule(&mut self, now: Duration) -> Option<Duration> {
         debug_assert!(!self.in_flight, "one step at a time");
         let mut budget = self.profile.max_num_batched_tokens as usize;
@@ -231,7 +232,8 @@ impl Batcher {
         tokens
     }
 
-    /// Gives a block to a sequence, taking from later arrivals; false when it has to stand still.
+    /// Allocates a block for a sequence, preempting later arrivals if necessary. Returns false if
+    /// the sequence must skip this step.
     fn grow(&mut self, at: usize) -> bool {
         loop {
             if let Some(block) = self.kv.pool.take() {
@@ -264,7 +266,7 @@ impl Batcher {
         budget - left
     }
 
-    /// First come, first served, except that all pass a sequence that awaits a prefix.
+    /// First come, first served, except that sequences waiting for a prefix are overtaken.
     fn admit(&mut self, mut budget: usize, now: Duration) {
         let mut at = 0;
         while at < self.waiting.len()
@@ -316,8 +318,8 @@ impl Batcher {
 
     // Results.
 
-    /// Ends the step in flight: what it gave each request, and what ended without a step since the
-    /// last call.
+    /// Ends the step in flight. Returns its outputs, and those of requests that ended without a
+    /// step since the last call.
     pub(crate) fn apply(&mut self) -> Step {
         self.in_flight = false;
         let mut at = 0;
@@ -359,7 +361,8 @@ impl Batcher {
         self.take_step()
     }
 
-    /// What ended without a step since the last call: a STEP of zero tokens, also as a heartbeat.
+    /// Outputs of requests that ended without a step since the last call, as a STEP of zero tokens;
+    /// also used as heartbeat.
     pub(crate) fn idle_step(&mut self) -> Step {
         self.stats.batch_tokens = 0;
         self.stats.step_ms = 0.0;
@@ -373,7 +376,7 @@ impl Batcher {
         }
     }
 
-    /// Requests that have not ended, running ones first, both by arrival.
+    /// Live requests: running ones first, each group in order of arrival.
     pub(crate) fn inside(&self) -> impl Iterator<Item = Inside> {
         let of = |seq: &Sequence, waiting| {
             let left = seq.remaining() - seq.work;
@@ -389,37 +392,37 @@ impl Batcher {
         running.chain(self.waiting.iter().map(move |seq| of(seq, true)))
     }
 
-    /// What the engine has learnt of mixed steps.
+    /// The learnt budget of mixed steps.
     pub(crate) fn prompts(&self) -> &PromptBudget {
         &self.prompts
     }
 
-    /// Names of the full blocks of a prompt without a salt: equal engines have equal names.
+    /// Digests of a prompt's full blocks without a salt; the same for equal engines.
     pub(crate) fn names(&self, prompt: &[u32]) -> Vec<Digest> {
         self.kv.names(&[], prompt)
     }
 
-    /// Tokens of a prompt with these names whose KV is here.
+    /// Number of a prompt's tokens with these digests whose KV is cached.
     pub(crate) fn cached(&self, names: &[Digest], prompt_len: usize) -> usize {
         self.kv.cached(names, prompt_len)
     }
 
-    /// Says an output of a request that is not here with the next step.
+    /// Adds an output to the next step, for a request that the batcher no longer has.
     pub(crate) fn answer(&mut self, output: Output) {
         self.outputs.push(output);
     }
 
-    /// Whether something has ended without a step.
+    /// Whether outputs are pending without a step.
     pub(crate) fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
     }
 
-    /// Whether every request has ended.
+    /// Whether there are no live requests.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Counters as they are now.
+    /// Current counters.
     pub(crate) fn stats(&self) -> StepStats {
         let free = self.kv.pool.available() as u32;
         StepStats {
@@ -430,9 +433,9 @@ impl Batcher {
         }
     }
 
-    // Leaving.
+    // Preemption and removal.
 
-    /// Back to waiting with all its tokens.
+    /// Moves a sequence back to the queue with all its tokens.
     fn preempt(&mut self, at: usize) {
         self.stats.preemptions_total += 1;
         let mut seq = self.running.remove(at);
@@ -455,7 +458,7 @@ impl Batcher {
         self.kv.vacate(&mut seq);
     }
 
-    /// One thing that is wrong with the bookkeeping. O(blocks): for tests.
+    /// The first inconsistency of the bookkeeping, if any. O(blocks), for tests.
     pub(crate) fn fault(&self) -> Option<String> {
         let tables = self.running.iter().map(|seq| seq.blocks.as_slice());
         let limit = self.profile.max_num_seqs as usize;

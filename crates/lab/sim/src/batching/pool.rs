@@ -1,20 +1,20 @@
-//! Ownership of KV blocks, as `penstock.kv.pool` has it.
+//! Ownership of KV blocks, as in `penstock.kv.pool`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use penstock_prefix::Digest;
 
-/// Blocks 0 .. `num_blocks`, each owned by zero or more sequences and optionally named by a digest.
+/// Blocks 0 .. `num_blocks`, each with zero or more owners and optionally published under a digest.
 ///
-/// A free block is blank (reused first, last freed first out), untouched (next), or cached: still
-/// named, found by [`Self::find`], and given away last, least recently used first.
+/// A free block is blank (reused first, in LIFO order), untouched (reused next), or cached: still
+/// published, found by [`Self::find`], and reused last, in LRU order.
 #[derive(Debug)]
 pub(super) struct BlockPool {
     blocks: Vec<Block>,
     available: usize,
     by_digest: HashMap<Digest, u32>,
     blank: Vec<u32>,
-    /// Cached blocks by the time of their release.
+    /// Cached blocks by time of release.
     cached: BTreeMap<u64, u32>,
     untouched: u32,
     releases: u64,
@@ -24,7 +24,7 @@ pub(super) struct BlockPool {
 struct Block {
     references: u32,
     digest: Option<Digest>,
-    /// Its key in `cached` while it is there.
+    /// Key in `cached` while it is cached.
     released: u64,
 }
 
@@ -45,12 +45,12 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks without an owner.
+    /// Number of free blocks.
     pub(super) fn available(&self) -> usize {
         self.available
     }
 
-    /// Gives away a free block with one owner; `None` when all are owned.
+    /// Allocates a free block with one owner; `None` if there is none.
     pub(super) fn take(&mut self) -> Option<u32> {
         let block = match self.blank.pop() {
             Some(block) => block,
@@ -65,7 +65,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// Adds an owner to a block that [`Self::find`] gave.
+    /// Adds an owner to a block found by [`Self::find`].
     pub(super) fn share(&mut self, block: u32) {
         let state = &mut self.blocks[block as usize];
         if state.references == 0 {
@@ -75,7 +75,7 @@ impl BlockPool {
         state.references += 1;
     }
 
-    /// Drops one owner of each block; the tail of a prefix becomes reusable before its head.
+    /// Drops one owner of each block. The tail of a prefix becomes reusable before its head.
     pub(super) fn release(&mut self, blocks: &[u32]) {
         for &block in blocks.iter().rev() {
             let state = &mut self.blocks[block as usize];
@@ -94,7 +94,7 @@ impl BlockPool {
         }
     }
 
-    /// Names an owned block. The first block of a digest keeps the name.
+    /// Publishes an owned block under a digest. The first block with a digest keeps it.
     pub(super) fn publish(&mut self, block: u32, digest: Digest) {
         let state = &mut self.blocks[block as usize];
         if state.digest.is_none() && *self.by_digest.entry(digest).or_insert(block) == block {
@@ -118,7 +118,7 @@ impl BlockPool {
         Some(block)
     }
 
-    /// One thing that is wrong, given the tables of all owners.
+    /// The first inconsistency, given the block tables of all owners.
     pub(super) fn fault<'a>(&self, tables: impl Iterator<Item = &'a [u32]>) -> Option<String> {
         let mut owners = vec![0; self.blocks.len()];
         tables.flatten().for_each(|&b| owners[b as usize] += 1);

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! What holds whatever is asked.
+//! Invariants for arbitrary requests.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
-        // Few starts, so that prefixes meet.
+        // Few distinct starts, so that prefixes are shared.
         3 => (0..4u32, 1..90u32, 1..60u32).prop_map(|(from, length, max_tokens)| Event::Add {
             from: 1 + from * 100,
             length,
@@ -105,8 +105,8 @@ proptest! {
             if record.finishes == [Finish::Length] {
                 prop_assert_eq!(record.tokens.len() as u32, max_tokens);
             }
-            // Preempted or not, cached or not: the answer is a beginning of the one it would be
-            // given alone.
+            // Preempted or not, cached or not: the answer is a prefix of the answer to the request
+            // alone.
             let roomy = Profile { num_blocks: 64, ..profile.clone() };
             let mut alone = Run::new(roomy);
             alone.add(0, ask(from, length, max_tokens));

@@ -1,4 +1,4 @@
-//! A request inside the batcher.
+//! A request in the batcher.
 
 use std::time::Duration;
 
@@ -7,41 +7,41 @@ use penstock_wire::{Finish, Output, TokenRequest};
 
 use crate::answers::Answer;
 
-/// It knows `tokens.len()` tokens, prompt and answer, and has the KV of the first `computed` of
-/// them. Prefill, decode and recomputation differ in these numbers only.
+/// It has `tokens.len()` known tokens (prompt and answer) and the KV of the first `computed` ones.
+/// Prefill, decode and recomputation differ in these two numbers only.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: u64,
-    /// Arrival number: its priority.
+    /// Arrival number, its priority.
     pub(super) order: u64,
     pub(super) prompt_len: usize,
-    /// It ends with a vector in place of its first token.
+    /// The request ends with a vector instead of its first token.
     pub(super) pool: bool,
-    /// Known tokens at which it ends with a finish of `length`.
+    /// Number of known tokens at which it ends with finish reason `length`.
     length_limit: usize,
-    /// Known tokens up to which a stop token is an ordinary token.
+    /// Number of known tokens up to which stop tokens have no effect.
     min_length: usize,
     stops: Vec<u32>,
-    /// Known tokens at which it ends for no good reason.
+    /// Number of known tokens at which a fault ends it.
     early_stop: Option<usize>,
     pub(super) reads_cache: bool,
     pub(super) salt: Vec<u8>,
-    /// Alternatives for each token of the answer.
+    /// Alternatives per answer token.
     pub(super) logprobs: Option<u8>,
-    /// Those for each token of the prompt, until they are sent.
+    /// Alternatives per prompt token, until they are sent.
     pub(super) prompt_logprobs: Option<u8>,
     pub(super) answer: Answer,
     pub(super) tokens: Vec<u32>,
     pub(super) computed: usize,
-    /// Tokens that the step in flight computes; 0 when it is not in it.
+    /// Tokens computed by the step in flight; 0 if it is not in the step.
     pub(super) work: usize,
     pub(super) cancelled: bool,
     pub(super) blocks: Vec<u32>,
-    /// Names of full blocks, as far as they were asked for.
+    /// Digests of full blocks computed so far.
     pub(super) digests: Vec<Digest>,
-    /// Leading blocks whose name the pool knows.
+    /// Number of leading blocks published in the pool.
     pub(super) published: usize,
-    /// A block that a running sequence computes and that this one can share.
+    /// Digest of a shareable block that a running sequence is computing.
     pub(super) awaits: Option<Digest>,
     arrived: Duration,
     first_schedule: Option<Duration>,
@@ -49,7 +49,7 @@ pub(super) struct Sequence {
     started: bool,
 }
 
-/// What the limits and the answer make of a request.
+/// Limits from the engine and the fault.
 pub(super) struct Bounds {
     pub(super) max_model_len: usize,
     pub(super) eos: u32,
@@ -104,22 +104,22 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Tokens until it ends by its length.
+    /// Number of tokens until its length limit.
     pub(super) fn outputs_left(&self) -> usize {
         self.length_limit.saturating_sub(self.tokens.len())
     }
 
-    /// Whether its next token needs a decode, and no step in flight computes it.
+    /// Whether its next token needs a decode and is not in the step in flight.
     pub(super) fn decodes(&self) -> bool {
         self.work == 0 && self.remaining() == 1
     }
 
-    /// Number of the next token of the answer, from 1.
+    /// Index of the next answer token, from 1.
     pub(super) fn next_number(&self) -> u32 {
         (self.tokens.len() - self.prompt_len + 1) as u32
     }
 
-    /// Notes the entry; true when it is the first.
+    /// Records an admission. Returns true for the first one.
     pub(super) fn enter(&mut self, now: Duration) -> bool {
         if self.first_schedule.is_some() {
             return false;
@@ -129,7 +129,7 @@ impl Sequence {
         true
     }
 
-    /// Appends a sampled token; the output tells whether it was the last.
+    /// Appends a sampled token; the output contains the finish reason.
     pub(super) fn advance(&mut self, token: u32) -> Output {
         self.tokens.push(token);
         let known = self.tokens.len();
@@ -146,7 +146,7 @@ impl Sequence {
         output
     }
 
-    /// An output without tokens. The first one carries cached tokens and queue time.
+    /// An output without tokens. The first output has the cached tokens and the queue time.
     pub(super) fn output(&mut self) -> Output {
         let first = !std::mem::replace(&mut self.started, true);
         let queued = self
@@ -163,7 +163,7 @@ impl Sequence {
         }
     }
 
-    /// The last output of a request that does not end by a token.
+    /// The final output of a request that does not end with a token.
     pub(super) fn ended(&mut self, finish: Finish, error: Option<String>) -> Output {
         Output {
             finish,

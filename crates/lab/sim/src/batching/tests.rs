@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-//! Timings worked out by hand.
+//! Step timings computed manually.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::timing::Timing;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A step costs 1 ms, 1 ms for each decode and 0.1 ms for each prompt token.
+/// A step costs 1 ms, plus 1 ms per decode and 0.1 ms per prompt token.
 pub(super) fn profile() -> Profile {
     Profile {
         max_model_len: 1024,
@@ -38,7 +38,7 @@ fn batcher(profile: Profile) -> Batcher {
     Batcher::new(profile, answers)
 }
 
-/// A request whose prompt is `from`, `from` + 1, ...
+/// A request with prompt `from`, `from` + 1, ...
 pub(super) fn ask(from: u32, length: u32, max_tokens: u32) -> Ask {
     Ask {
         request: TokenRequest {
@@ -51,10 +51,10 @@ pub(super) fn ask(from: u32, length: u32, max_tokens: u32) -> Ask {
     }
 }
 
-/// What came of one request.
+/// Outcome of one request.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Record {
-    /// When each token came.
+    /// Time of each token.
     pub(super) times: Vec<Duration>,
     pub(super) tokens: Vec<u32>,
     pub(super) finishes: Vec<Finish>,
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// One step; false when there was nothing to do.
+    /// Runs one step; returns false if there is nothing to compute.
     pub(super) fn step(&mut self) -> bool {
         let Some(cost) = self.batcher.schedule(self.now) else {
             let step = self.batcher.idle_step();
@@ -145,8 +145,8 @@ fn a_newcomer_joins_the_decodes_and_slows_them() {
     assert!(run.step());
     run.add(2, ask(500, 20, 2));
     let records = run.finish();
-    // At 2 ms the first decodes (1) beside the second's prompt (20 x 0.1) and the base: until 6.
-    // Both decode (1 + 2) until 9; then the first alone until 11.
+    // From 2 ms: the first decodes (1) with the second's prompt (20 x 0.1) and the base, until 6.
+    // Both decode (1 + 2) until 9; the first alone until 11.
     assert_eq!(millis(&records[&1].times), [2.0, 6.0, 9.0, 11.0]);
     assert_eq!(millis(&records[&2].times), [6.0, 9.0]);
 }
@@ -175,8 +175,8 @@ fn a_prompt_beside_a_decode_is_bounded_by_what_steps_took() {
     assert!(run.step());
     run.add(2, ask(200, 80, 1));
     let records = run.finish();
-    // The decode alone is measured twice, 2 ms. Then the fewest tokens, 32, twice: 2.88 ms more.
-    // 16 remain.
+    // The decode alone is measured twice, 2 ms each. Then the minimum of 32 tokens, twice: 2.88 ms
+    // more. 16 remain.
     let ends = [2.8, 4.8, 6.8, 11.68, 16.56, 20.0, 22.0];
     assert_eq!(millis(&records[&1].times), ends);
     assert_eq!(millis(&records[&2].times), [20.0]);
@@ -223,7 +223,7 @@ fn a_prefix_is_taken_from_the_cache() {
     run.add(2, ask(1, 48, 1));
     while run.step() {}
     let records = &run.records;
-    // 48 tokens are 3 blocks; the last token is computed in any case, so 2 are taken.
+    // 48 tokens are 3 blocks; the last token is always computed, so 2 blocks are reused.
     assert_eq!((records[&1].cached, records[&2].cached), (0, 32));
     assert_eq!(millis(&records[&1].times), [5.8]);
     assert_eq!(millis(&records[&2].times), [5.8 + 1.0 + 1.6]);
@@ -267,7 +267,7 @@ fn the_least_recently_used_prefix_goes_first() {
         num_blocks: 8,
         ..profile()
     });
-    // Each prompt leaves 3 named blocks; the third needs 4 and evicts of the first.
+    // Each prompt leaves 3 published blocks; the third needs 4 and evicts some of the first.
     for (id, from) in [(1, 1), (2, 100), (3, 200), (4, 100)] {
         run.add(id, ask(from, 50, 1));
         while run.step() {}

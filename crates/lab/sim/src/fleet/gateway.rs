@@ -1,5 +1,5 @@
-//! The gateway of a replay: the fleet of a real one in virtual time, and an index of the prefixes
-//! that it sent.
+//! The gateway of a replay: a real gateway's fleet in virtual time, and an index of the prefixes
+//! that it has sent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,24 +8,25 @@ use penstock_fleet::{InFlight, Outcome, Reported, Settings, VirtualFleet};
 use penstock_prefix::PrefixIndex;
 use penstock_routing::{CacheState, Replica, ReplicaId, Unknown};
 
-/// One gateway. Replicas have the ids from 0.
+/// One gateway. Replica ids start at 0.
 #[derive(Debug)]
 pub(super) struct Gateway {
     fleet: VirtualFleet,
-    /// Requests that were sent and have not ended.
+    /// Requests in flight.
     open: HashMap<usize, InFlight>,
     index: PrefixIndex,
     holders: Vec<u32>,
-    /// Tokens of each replica's KV pool.
+    /// Capacity of each replica's KV pool in tokens.
     capacities: Vec<f32>,
     links_sent: Vec<usize>,
     block_tokens: f32,
-    /// The last reports, where only they count.
+    /// The last reports, if only metrics count.
     metrics_alone: Option<Vec<Reported>>,
 }
 
 impl Gateway {
-    /// `capacities`: tokens of each replica's KV pool; `stale`: the age up to which a poll counts.
+    /// `capacities`: size of each replica's KV pool in tokens; `stale`: maximum age of a valid
+    /// poll.
     pub(super) fn new(
         capacities: Vec<f32>,
         block_tokens: u32,
@@ -47,8 +48,8 @@ impl Gateway {
         }
     }
 
-    /// Tokens of a prompt with these links that each replica is believed to have, and those that
-    /// none has.
+    /// Estimated cached tokens of a prompt with these links on each replica, and the tokens that no
+    /// replica has.
     pub(super) fn cached(&self, links: &[u64], prompt_tokens: f32) -> (Vec<f32>, Option<Unknown>) {
         let matched = self.index.matches(links, &self.holders);
         let tokens = |links: usize| (links as f32 * self.block_tokens).min(prompt_tokens);
@@ -70,7 +71,7 @@ impl Gateway {
         self.holders.iter().zip(&self.capacities).map(one).collect()
     }
 
-    /// New links that were ever sent to each replica: a tree as large as SMG's forgets none.
+    /// Number of new links ever sent to each replica: SMG's tree at its default size forgets none.
     pub(super) fn links_sent(&self) -> &[usize] {
         &self.links_sent
     }
@@ -79,7 +80,7 @@ impl Gateway {
         self.fleet.advance(now);
     }
 
-    /// Replicas as routing sees them now.
+    /// The routing's current view of the replicas.
     pub(super) fn view(&self) -> Vec<Replica> {
         let mut replicas = self.fleet.fleet().view().replicas;
         let reported = self.metrics_alone.iter().flatten();
@@ -91,7 +92,7 @@ impl Gateway {
         replicas
     }
 
-    /// Notes a request that is sent.
+    /// Records a request that is sent.
     pub(super) fn sent(&mut self, id: usize, to: usize, links: &[u64], prompt: f32) {
         let matched = self.index.matches(links, &[to as u32])[0];
         let uncached = (prompt - matched as f32 * self.block_tokens).max(1.0);
@@ -103,7 +104,7 @@ impl Gateway {
         self.open.insert(id, in_flight);
     }
 
-    /// Notes output tokens.
+    /// Records output tokens.
     pub(super) fn tokens(&mut self, id: usize, count: u32) {
         if let Some(in_flight) = self.open.get_mut(&id) {
             in_flight.first_token();
@@ -111,14 +112,14 @@ impl Gateway {
         }
     }
 
-    /// Notes the end of an answer.
+    /// Records the end of an answer.
     pub(super) fn ended(&mut self, id: usize) {
         if let Some(in_flight) = self.open.remove(&id) {
             in_flight.end(Outcome::Served);
         }
     }
 
-    /// Notes what a replica reports.
+    /// Records a replica's report.
     pub(super) fn polled(&mut self, replica: usize, reported: Reported) {
         if let Some(last) = &mut self.metrics_alone {
             last[replica] = reported.clone();

@@ -1,13 +1,13 @@
-//! A trace played on modelled replicas behind a modelled gateway, in virtual time: how good are a
-//! profile's choices?
+//! Replays a trace on modelled replicas behind a modelled gateway in virtual time, to evaluate a
+//! profile's choices.
 //!
 //! ```text
 //!  arrivals --> gateway: view of the replicas, prefix index, measured pace --policy--> batcher i
 //!                 ^------------- metrics at each poll, tokens as they come ---------------'
 //! ```
 //!
-//! The gateway knows what a real one can know: metrics as old as the last poll, what it sent and
-//! what came back. Nothing is lost on the way, and messages take no time.
+//! The gateway has the information of a real one: metrics as old as the last poll, the requests
+//! that it sent and the responses. No messages are lost, and they take no time.
 
 mod gateway;
 mod oracle;
@@ -21,11 +21,11 @@ mod tests;
 
 use crate::config::{SimError, read};
 
-/// Plays a setup and returns a report, both JSON. `progress` gets the requests that have arrived
-/// and their number from time to time; false ends the replay.
+/// Replays a setup and returns a report, both in JSON. `progress` is called from time to time with
+/// the number of requests arrived and their total; false ends the replay.
 ///
 /// # Errors
-/// A setup that is not valid, or `progress` wanted no more.
+/// The setup is invalid, or `progress` returned false.
 pub fn fleet_replay(
     setup: &str,
     mut progress: impl FnMut(usize, usize) -> bool,

@@ -1,9 +1,9 @@
-//! An oracle: it sees each replica's queue, cache and the lengths of all answers, and plays each
-//! choice to its end as if nothing else arrived. It takes the choice that costs everybody least:
-//! the newcomer's time to its first token and to its end, and what it adds to the ends of others.
+//! An oracle with access to each replica's queue, cache and all answer lengths. It simulates each
+//! choice to its end as if nothing else arrived, and takes the one with the least total cost: the
+//! new request's time to first token and to its end, plus the delay of other requests.
 //!
-//! It is greedy: it knows nothing of what arrives later, and nothing of what it makes a cache
-//! forget. So it is a yardstick, not a bound.
+//! It is greedy: it ignores later arrivals and cache evictions caused by its choice. It is
+//! therefore a baseline, not a bound.
 
 use std::time::Duration;
 
@@ -13,24 +13,25 @@ use crate::batching::Inside;
 use crate::profile::Profile;
 use crate::timing::StepShape;
 
-/// What becomes of a request on one replica.
+/// Predicted outcome of a request on one replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Outlook {
-    /// Seconds until its first token, and until its end.
+    /// Seconds until its first token.
     pub(super) first: f64,
+    /// Seconds until its end.
     pub(super) end: f64,
-    /// Seconds that it adds to the ends of others, together.
+    /// Total seconds by which it delays the ends of other requests.
     pub(super) others: f64,
 }
 
-/// Place of the choice that costs least.
+/// Index of the choice with the least cost.
 pub(super) fn best(outlooks: &[Outlook]) -> usize {
     let cost = |at: &usize| outlooks[*at].first + outlooks[*at].end + outlooks[*at].others;
     let least = (0..outlooks.len()).min_by(|a, b| cost(a).total_cmp(&cost(b)));
     least.unwrap_or(0)
 }
 
-/// Plays `inside` with and without `newcomer`, from `begins` seconds on.
+/// Simulates `inside` with and without `newcomer`, starting in `begins` seconds.
 pub(super) fn outlook(
     profile: &Profile,
     prompts: &PromptBudget,
@@ -60,7 +61,7 @@ struct Times {
     end: f64,
 }
 
-/// Steps as the batcher makes them, without blocks; steps that only decode are taken together.
+/// Simulates steps like the batcher, without blocks; consecutive decode-only steps are merged.
 fn play(
     profile: &Profile,
     mut prompts: PromptBudget,
@@ -78,7 +79,8 @@ fn play(
             (!one.1.waiting && *work == 0 && one.1.prompt_left == 0).then_some(one.1)
         };
         let decoding: Vec<Inside> = left.iter().zip(&work).filter_map(decodes).collect();
-        // Prompts in turn get tokens once the cost of the decodes alone is known.
+        // Not merged while prompts wait: they get tokens once the cost of the decodes alone is
+        // known.
         let in_turn = left
             .iter()
             .any(|(_, one)| !one.waiting && one.prompt_left > 0);
@@ -116,7 +118,7 @@ fn play(
     times
 }
 
-/// Lets the first of those that wait in while slots and blocks last.
+/// Admits waiting requests in order while slots and blocks are available.
 fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
     let known = |one: &Inside| one.context + one.prompt_left;
     let running = left.iter().filter(|(_, one)| !one.waiting);
@@ -136,7 +138,7 @@ fn admit(profile: &Profile, left: &mut [(usize, Inside)]) {
     }
 }
 
-/// Prompt tokens of each in the next step.
+/// Prompt tokens of each request in the next step.
 fn works(profile: &Profile, prompts: &PromptBudget, left: &[(usize, Inside)]) -> Vec<usize> {
     let decodes = left
         .iter()
@@ -153,7 +155,7 @@ fn works(profile: &Profile, prompts: &PromptBudget, left: &[(usize, Inside)]) ->
     work.collect()
 }
 
-/// Time of one of `steps` steps.
+/// Duration of one of `steps` equal steps.
 fn step(
     profile: &Profile,
     left: &[(usize, Inside)],

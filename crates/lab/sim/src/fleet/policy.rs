@@ -1,4 +1,4 @@
-//! Ways to choose a replica: a profile, a peer's rule, or an oracle.
+//! Policies that choose a replica: a profile, another router's rule, or an oracle.
 
 use penstock_routing::{CacheState, Profile, Replica, Request, Unknown, pick};
 
@@ -6,22 +6,24 @@ use super::oracle;
 use super::setup::PolicyChoice;
 use crate::config::SimError;
 
-/// The rule of SGLang's and SMG's routers, with the values of their command line: the share of a
-/// prompt from which on its prefix decides, and from where on the fleet is out of balance.
+/// Rule of SGLang's and SMG's routers with their default values: minimum share of a matched prompt
+/// at which its prefix decides.
 const MATCH_SHARE: f32 = 0.3;
+/// Minimum load difference of an unbalanced fleet.
 const MORE_BY: f32 = 64.0;
+/// Minimum load ratio of an unbalanced fleet.
 const MORE_TIMES: f32 = 1.5;
 
 #[derive(Debug)]
 pub(super) enum Policy {
     Profile(Profile),
-    /// The longest prefix, or the smallest tree where it is short; the least load where the fleet
-    /// is out of balance.
+    /// The longest prefix, or the smallest tree if the prefix is short; the least load if the fleet
+    /// is unbalanced.
     CacheAware,
     Oracle,
 }
 
-/// What a decision is made from.
+/// Inputs of a decision.
 pub(super) struct Asked<'a> {
     pub(super) view: &'a [Replica],
     pub(super) cached: &'a [f32],
@@ -44,7 +46,7 @@ impl Policy {
         })
     }
 
-    /// Place of the replica; `outlooks` is what the oracle sees.
+    /// Index of the chosen replica. `outlooks` is evaluated for the oracle only.
     pub(super) fn choose(
         &self,
         asked: &Asked<'_>,

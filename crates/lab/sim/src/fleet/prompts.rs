@@ -1,9 +1,9 @@
-//! Prompts made up from names of blocks.
+//! Synthetic prompts generated from block names.
 
 use super::setup::Arrival;
 use crate::random;
 
-/// Links of the full blocks of a prompt: one for each prefix. Empty when nothing is known of it.
+/// Links of a prompt's full blocks, one per prefix. Empty if the trace names no blocks.
 pub(super) fn links(arrival: &Arrival, block_tokens: u32) -> Vec<u64> {
     let full = (arrival.input_tokens / block_tokens) as usize;
     let mut link = 0;
@@ -14,8 +14,8 @@ pub(super) fn links(arrival: &Arrival, block_tokens: u32) -> Vec<u64> {
     arrival.blocks.iter().take(full).map(fold).collect()
 }
 
-/// Token ids below `vocab_size`; equal blocks have equal tokens. Request number `number` is unlike
-/// any other where its blocks are not named.
+/// Token ids below `vocab_size`. Equal blocks have equal tokens; unnamed blocks of request number
+/// `number` are unique.
 pub(super) fn tokens(
     arrival: &Arrival,
     number: usize,
@@ -33,7 +33,8 @@ pub(super) fn tokens(
         let many = left.min(block_tokens as usize) as u64;
         let token = |place: u64| {
             let mixed = key.wrapping_add(place.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-            // The high half of a product with the vocabulary's size: a remainder without division.
+            // The high half of a product with the vocabulary size: a range reduction without
+            // division.
             (((mixed >> 32) * u64::from(vocab_size)) >> 32) as u32
         };
         prompt.extend((0..many).map(token));

@@ -1,28 +1,28 @@
-//! What came of a replay: columns with one value for each request, and samples of the fleet.
+//! Results of a replay: columns with one value per request, and samples of the fleet.
 
 use serde::Serialize;
 
-/// Times are seconds of the trace. NaN (null in JSON) where there is none.
+/// Times are seconds of the trace; NaN (null in JSON) if missing.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) sent: Vec<f64>,
     pub(super) ttft: Vec<f64>,
-    /// Time of an output token after the first.
+    /// Time per output token after the first.
     pub(super) tpot: Vec<f64>,
     pub(super) end: Vec<f64>,
     pub(super) replica: Vec<u32>,
     pub(super) prompt_tokens: Vec<u32>,
     pub(super) output_tokens: Vec<u32>,
-    /// Prompt tokens that the replica had in its cache.
+    /// Prompt tokens that were cached on the replica.
     pub(super) cached: Vec<u32>,
-    /// Those that the gateway expected there.
+    /// Prompt tokens that the gateway expected to be cached there.
     pub(super) expected: Vec<f32>,
-    /// TTFT that the gateway's view foretells for the replica that was chosen.
+    /// TTFT that the gateway predicted for the chosen replica.
     pub(super) foretold: Vec<f64>,
-    /// Requests that ended otherwise than by their length.
+    /// Number of requests that did not end by length.
     pub(super) failed: usize,
     pub(super) preemptions: u64,
-    /// KV use of the replicas, in [0, 1], every second.
+    /// KV use of each replica, in [0, 1], sampled every second.
     pub(super) kv_use: Vec<Vec<f32>>,
 }
 

@@ -21,19 +21,19 @@ use crate::profile::Profile;
 use crate::random::mix;
 
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Requests between two reports of progress.
+/// Requests between two progress calls.
 const PROGRESS: usize = 64;
 
-/// What happens; at one time in this order.
+/// An event; simultaneous events are processed in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The step of a replica ends.
+    /// A replica's step ends.
     Step(usize),
-    /// A replica's metrics are read.
+    /// A replica's metrics are polled.
     Poll(usize),
     /// KV use is sampled.
     Sample,
-    /// A request comes.
+    /// A request arrives.
     Arrival(usize),
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Run {
     policy: Policy,
     nodes: Vec<Node>,
     gateways: Vec<Gateway>,
-    /// The gateway of each request.
+    /// Gateway of each request.
     asked: Vec<usize>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
     poll: Duration,
-    /// Requests that have not ended.
+    /// Number of live requests.
     open: usize,
     first: Vec<Option<f64>>,
     report: Report,
@@ -104,14 +104,14 @@ impl Run {
         })
     }
 
-    /// Until every request has ended.
+    /// Runs until every request has ended.
     pub(super) fn play(
         mut self,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Report, SimError> {
         let nodes = self.nodes.len() as u32;
         for node in 0..nodes {
-            // Not all at once: a poller takes its targets in turn.
+            // Staggered: a poller polls its targets in turn.
             self.at(self.poll * node / nodes, Event::Poll(node as usize));
         }
         self.at(Duration::ZERO, Event::Sample);
@@ -282,12 +282,12 @@ impl Node {
     }
 }
 
-/// The gateway that a request comes to: any of them, as before a balancer of connections.
+/// The gateway of a request: a random one, as behind a connection load balancer.
 fn gateway_of(setup: &Setup, id: usize) -> usize {
     (mix(mix(setup.seed) ^ id as u64) % setup.gateways.max(1) as u64) as usize
 }
 
-/// What would become of a prompt on each replica.
+/// Predicted outcome of a prompt on each replica.
 fn outlooks(nodes: &[Node], prompt: &[u32], arrival: &Arrival, now: Duration) -> Vec<Outlook> {
     let names: Vec<Digest> = nodes[0].batcher.names(prompt);
     let outlook = |node: &Node| {

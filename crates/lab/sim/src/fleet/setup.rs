@@ -1,28 +1,28 @@
-//! What is replayed: JSON made by `penstock_lab.bench.fleet`.
+//! Setup of a replay: JSON from `penstock_lab.bench.fleet`.
 
 use penstock_routing::ProfileSpec;
 use serde::Deserialize;
 
 use crate::config::ProfileChoice;
 
-/// A fleet, what arrives, and how replicas are chosen.
+/// A fleet, its arrivals, and the routing policy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Setup {
-    /// One for each replica.
+    /// One per replica.
     pub(super) engines: Vec<ProfileChoice>,
     pub(super) policy: PolicyChoice,
-    /// Seconds between two readings of a replica's metrics.
+    /// Interval between two polls of a replica's metrics, in seconds.
     pub(super) poll_s: f64,
-    /// Whether what was sent counts before metrics show it; otherwise they are all that counts.
+    /// Whether requests in flight count before metrics include them; otherwise only metrics count.
     pub(super) reservations: bool,
-    /// Gateways that share the arrivals at random, and tell one another nothing.
+    /// Number of gateways. They share the arrivals at random and do not communicate.
     #[serde(default = "one")]
     pub(super) gateways: usize,
-    /// Tokens of a block of `Arrival::blocks`.
+    /// Tokens per block in `Arrival::blocks`.
     pub(super) block_tokens: u32,
     pub(super) seed: u64,
-    /// Ascending in time.
+    /// In ascending order of time.
     pub(super) arrivals: Vec<Arrival>,
 }
 
@@ -30,7 +30,7 @@ fn one() -> usize {
     1
 }
 
-/// How replicas are chosen.
+/// Routing policy.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum PolicyChoice {
@@ -43,10 +43,10 @@ pub(super) enum PolicyChoice {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Arrival {
-    /// Seconds after the first.
+    /// Seconds after the first arrival.
     pub(super) at: f64,
     pub(super) input_tokens: u32,
     pub(super) output_tokens: u32,
-    /// A name for each block of the prompt. Empty: it shares nothing.
+    /// A name for each block of the prompt; empty = the prompt shares nothing.
     pub(super) blocks: Vec<u64>,
 }

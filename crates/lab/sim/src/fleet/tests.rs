@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
-//! Replays whose outcome can be worked out, and rules that hold for all.
+//! Replays with manually computable results, and general invariants.
 
 use serde_json::{Value, json};
 
 use super::fleet_replay;
 
-/// A step costs 1 ms, and 1 ms for each 10 prompt tokens.
+/// A step costs 1 ms, plus 1 ms per 10 prompt tokens.
 fn engine() -> Value {
     json!({
         "max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 16, "num_blocks": 64,
@@ -59,7 +59,7 @@ fn times_are_those_of_the_batchers() {
     ];
     let report = play(&setup(2, &round_robin(), &arrivals));
     near(&column(&report, "replica"), &[0.0, 1.0, 0.0]);
-    // 1 + 20 x 0.1, 1 + 40 x 0.1 and 1 + 30 x 0.1; then 1 for each token.
+    // 1 + 20 x 0.1, 1 + 40 x 0.1 and 1 + 30 x 0.1; then 1 per token.
     near(&column(&report, "ttft"), &[0.003, 0.005, 0.004]);
     near(&column(&report, "end"), &[0.005, 0.006, 1.004]);
     assert_eq!(report["tpot"], json!([0.001, 0.001, null]));
@@ -77,7 +77,7 @@ fn a_prefix_is_found_where_it_was_sent() {
     let prefix = json!({"profile": {"scorers": [{"name": "prefix"}]}});
     for policy in [&prefix, &json!("cache-aware"), &json!("oracle")] {
         let report = play(&setup(3, policy, &arrivals));
-        // The last block of an equal prompt is computed for its logits.
+        // The last block of an equal prompt is recomputed for its logits.
         near(&column(&report, "cached"), &[0.0, 48.0, 32.0]);
     }
     let report = play(&setup(3, &round_robin(), &arrivals));
@@ -94,7 +94,7 @@ fn reservations_spread_a_burst_between_two_polls_and_metrics_alone_do_not() {
         let mut setup = setup(4, &queue, &burst);
         setup["reservations"] = json!(reservations);
         setup["poll_s"] = json!(10.0);
-        // The last poll showed equal replicas: without reservations chance decides.
+        // In the last poll the replicas were equal: without reservations the choice is random.
         let replicas = column(&play(&setup), "replica");
         let count = |one| replicas.iter().filter(|at| **at == f64::from(one)).count();
         (0..4).map(count).max().unwrap()
@@ -131,7 +131,7 @@ fn the_default_spreads_short_requests_while_answers_and_polls_come() {
     }
 }
 
-/// Gateways that tell one another nothing send a new prompt to the same replica.
+/// Gateways that do not communicate send a new prompt to the same replica.
 #[test]
 fn several_gateways_compute_a_prefix_once() {
     let arrivals: Vec<Value> = (0..80u32)
@@ -203,7 +203,7 @@ fn every_request_ends_once_whatever_the_policy() {
         json!("oracle"),
     ] {
         let report = play(&setup(3, &policy, &arrivals));
-        // The one that no replica can hold.
+        // The request that no replica can hold.
         assert_eq!(report["failed"], 1, "{policy}");
         let ends = report["end"].as_array().unwrap();
         assert_eq!(ends.iter().filter(|end| end.is_null()).count(), 1);
