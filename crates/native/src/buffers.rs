@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 /// The items of an `array.array` (or any contiguous buffer of `T`).
 pub(crate) fn items<T: Element>(py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
-    // An empty array's pointer need not be aligned, which `PyBuffer` refuses.
+    // The pointer of an empty array may be unaligned, which `PyBuffer` refuses.
     if array.len()? == 0 {
         Ok(Vec::new())
     } else {

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyConnectionError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// How often a wait looks for Python signals.
+/// Interval at which a wait checks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
 fn error(e: impl Into<CommError>) -> PyErr {
@@ -27,13 +27,13 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Makes the file of a tensor-parallel group; ValueError when it cannot.
+/// Creates the file of a tensor-parallel group; ValueError on failure.
 #[pyfunction]
 pub(crate) fn create_group(path: PathBuf, ranks: usize, capacity: usize) -> PyResult<()> {
     Group::create(&path, ranks, capacity).map_err(error)
 }
 
-/// Makes the file of a ring; `slots` is a power of two. ValueError when it cannot.
+/// Creates the file of a ring; `slots` must be a power of two. ValueError on failure.
 #[pyfunction]
 pub(crate) fn create_ring(
     path: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) fn create_ring(
     Writer::create(&path, readers, slots, capacity).map_err(error)
 }
 
-/// Ends all waits on a group or ring, from outside.
+/// Ends all waits on a group or ring from outside.
 #[pyclass(frozen)]
 pub(crate) struct AbortHandle {
     native: NativeFence,
@@ -62,7 +62,7 @@ impl AbortHandle {
         Ok(Self { native })
     }
 
-    /// Ends every wait with `reason` (ConnectionError); the first reason stays.
+    /// Ends every wait with `reason` (ConnectionError). The first reason is kept.
     fn end(&self, reason: &str) {
         self.native.end(reason);
     }
@@ -89,8 +89,8 @@ impl RingWriter {
         Ok(Self { native })
     }
 
-    /// Sends `message`, waiting while all slots are under way; ConnectionError when a reader is
-    /// gone or too slow, ValueError when it does not fit.
+    /// Sends `message`; waits while all slots are in flight. ConnectionError if a reader is lost or
+    /// too slow, ValueError if the message is too long.
     fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
         py.detach(|| {
             let mut writer = self.native.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,8 +126,8 @@ impl RingReader {
         Ok(Self { native })
     }
 
-    /// The next message; None when none came within `timeout` seconds, ConnectionError when the
-    /// ring was ended.
+    /// The next message; None if none arrives within `timeout` seconds, ConnectionError if the ring
+    /// has ended.
     fn receive<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let (began, limit) = (Instant::now(), duration(timeout));
         loop {
@@ -146,7 +146,7 @@ impl RingReader {
         }
     }
 
-    /// Whether a message is there.
+    /// Whether a message is available.
     fn ready(&self) -> bool {
         self.native
             .lock()
@@ -165,7 +165,7 @@ fn address(text: &str) -> PyResult<SocketAddr> {
     text.parse().map_err(wrong)
 }
 
-/// Where other hosts call; they must hold the same key of 32 bytes.
+/// Listening end for streams from other hosts, authenticated by a shared key of 32 bytes.
 #[pyclass(frozen)]
 pub(crate) struct StreamListener {
     native: NativeListener,
@@ -173,7 +173,7 @@ pub(crate) struct StreamListener {
 
 #[pymethods]
 impl StreamListener {
-    /// At `address` ("10.0.0.1:0" takes a free port).
+    /// Listens at `address` ("10.0.0.1:0" selects a free port).
     #[new]
     fn new(address: &str, key: &[u8]) -> PyResult<Self> {
         let native = NativeListener::bind(self::address(address)?, self::key(key)?);
@@ -187,8 +187,8 @@ impl StreamListener {
         Ok(self.native.address()?.to_string())
     }
 
-    /// The next caller that holds the key, None when none came within `wait` seconds; the stream
-    /// itself has `patience` seconds.
+    /// Accepts the next caller with the key; None if there is none within `wait` seconds.
+    /// `patience` is the time-out of the stream itself, in seconds.
     fn accept_within(&self, py: Python<'_>, wait: f64, patience: f64) -> PyResult<Option<Stream>> {
         let (wait, patience) = (duration(wait), duration(patience));
         py.detach(|| self.native.accept_within(wait, patience))
@@ -196,14 +196,15 @@ impl StreamListener {
             .transpose()
     }
 
-    /// Address of the last caller that did not prove to hold the key, since this was asked.
+    /// Address of the last rejected caller since the previous call of this method.
     fn turned_away(&self) -> Option<String> {
         self.native
             .turned_away()
             .map(|address| address.ip().to_canonical().to_string())
     }
 
-    /// The next caller that holds the key; ConnectionError when none came within `timeout` seconds.
+    /// Accepts the next caller with the key; ConnectionError if there is none within `timeout`
+    /// seconds.
     fn accept(&self, py: Python<'_>, timeout: f64) -> PyResult<Stream> {
         Stream::new(
             py.detach(|| self.native.accept(duration(timeout)))
@@ -235,8 +236,8 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Calls a listener, again and again for `patience` seconds; ValueError when none is there,
-    /// ConnectionError when it lacks the key.
+    /// Connects to a listener, with retries for `patience` seconds. ValueError if there is none,
+    /// ConnectionError if it does not have the key.
     #[staticmethod]
     fn connect(py: Python<'_>, address: &str, key: &[u8], patience: f64) -> PyResult<Self> {
         let (address, key) = (self::address(address)?, self::key(key)?);
@@ -244,7 +245,7 @@ impl Stream {
         Self::new(native.map_err(error)?)
     }
 
-    /// Sends `message`; ConnectionError when the other end is gone.
+    /// Sends `message`; ConnectionError if the peer is lost.
     fn send(&self, py: Python<'_>, message: &[u8]) -> PyResult<()> {
         py.detach(|| {
             let mut sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,8 +254,8 @@ impl Stream {
         .map_err(error)
     }
 
-    /// The next message of at most `limit` bytes; None when none came within `timeout` seconds,
-    /// ConnectionError when the other end is gone.
+    /// The next message of at most `limit` bytes; None if none arrives within `timeout` seconds,
+    /// ConnectionError if the peer is lost.
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -271,7 +272,8 @@ impl Stream {
             if let Some(message) = message.map_err(error)? {
                 return Ok(Some(PyBytes::new(py, &message)));
             }
-            // This may wait for the interpreter: what came meanwhile is there at the last look.
+            // This may wait for the GIL; a message that arrived meanwhile is found by the final
+            // check.
             py.check_signals()?;
             if left.is_zero() {
                 return Ok(None);
@@ -279,9 +281,9 @@ impl Stream {
         }
     }
 
-    /// Sends an empty message every `interval` seconds until the stream ends, on a thread that
-    /// needs no interpreter: an import or a driver may hold that for seconds. OSError when the
-    /// system has no more threads.
+    /// Sends an empty message every `interval` seconds until the stream ends, on a thread that does
+    /// not need the GIL, because an import or a driver may hold the GIL for seconds. OSError if no
+    /// thread can be started.
     fn beat(&self, interval: f64) -> PyResult<()> {
         let (sender, interval) = (Arc::downgrade(&self.sender), duration(interval));
         let beat = move || {
@@ -302,14 +304,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends every wait of both ends.
+    /// Ends every wait at both ends.
     fn end(&self) {
         self.fence.end();
     }
 }
 
-/// One rank's end of a tensor-parallel group over streams; rank 0 listens at `address`. The streams
-/// close with it, which ends the waits of the other ranks.
+/// One rank's end of a tensor-parallel group over streams; rank 0 listens at `address`. Dropping it
+/// closes the streams, which ends the waits of the other ranks.
 #[pyclass(frozen)]
 pub(crate) struct Star {
     native: Mutex<NativeStar>,
@@ -323,7 +325,7 @@ impl Star {
 
 #[pymethods]
 impl Star {
-    /// Messages have at most `capacity` bytes; ValueError when rank 0 cannot listen there.
+    /// Messages have up to `capacity` bytes; ValueError if rank 0 cannot listen.
     #[new]
     fn new(
         address: &str,
@@ -342,8 +344,8 @@ impl Star {
         Ok(Self { native })
     }
 
-    /// Sends `part` to rank 0; there, the parts of rank 1, 2, ..., None elsewhere. ConnectionError
-    /// when a rank is gone.
+    /// Gather: sends `part` to rank 0, which gets the parts of ranks 1, 2, ...; None on other
+    /// ranks. ConnectionError if a rank is lost.
     fn gather<'py>(
         &self,
         py: Python<'py>,
@@ -353,8 +355,8 @@ impl Star {
         Ok(parts.map(|parts| parts.iter().map(|part| PyBytes::new(py, part)).collect()))
     }
 
-    /// Sends the `message` of rank 0 to the others, whose own is not used; there, that message,
-    /// None on rank 0. ConnectionError when a rank is gone.
+    /// Broadcast: sends rank 0's `message` to the other ranks, which get it as the result (their
+    /// own `message` is ignored); None on rank 0. ConnectionError if a rank is lost.
     fn share<'py>(&self, py: Python<'py>, message: &[u8]) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let shared = py.detach(|| self.lock().share(message)).map_err(error)?;
         Ok(shared.map(|message| PyBytes::new(py, &message)))

@@ -1,4 +1,4 @@
-//! The decoder: loaded, sized and given its KV blocks, the GIL released while it works.
+//! The decoder: load, KV allocation and steps, without the GIL during work.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -16,10 +16,10 @@ use pyo3::types::PyBytes;
 
 use crate::step::{self, StepFuture, error};
 
-/// Layers, bytes of a block, window, whether it is a chunk.
+/// Layers, bytes per block, window, and whether the window is a chunk.
 type Group = (Vec<usize>, usize, Option<usize>, bool);
 
-/// How much of its files a decoder that loads has read, for another thread.
+/// Progress of a decoder's load, readable from another thread.
 #[pyclass(frozen)]
 #[derive(Default)]
 pub(crate) struct ReadCount {
@@ -33,7 +33,7 @@ impl ReadCount {
         Self::default()
     }
 
-    /// Bytes to read; 0 before they are known.
+    /// Bytes to read; 0 while unknown.
     #[getter]
     fn total(&self) -> u64 {
         self.count.total()
@@ -50,14 +50,14 @@ impl ReadCount {
 #[pyclass(frozen)]
 pub(crate) struct Decoder {
     pub(crate) native: Native,
-    /// The ends of pipes that the caller carries.
+    /// Ends of pipes that the caller transports.
     carried: Mutex<Carried>,
 }
 
 #[pymethods]
 impl Decoder {
-    /// With `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of the model. `count`
-    /// says meanwhile how much is read.
+    /// Loads a model, or with `rank`, a pair of JSON texts (`Shard`, `Wiring`), one rank's part of
+    /// it. `count` reports progress during the load.
     #[new]
     #[pyo3(signature = (spec_json, weights_json, paths, options_json, rank=None, count=None))]
     fn new(
@@ -125,7 +125,7 @@ impl Decoder {
         self.native.info().weights_bytes
     }
 
-    /// Experts whose weights the steps so far have read, one for each layer and time.
+    /// Total number of experts whose weights were read, counted per layer and step.
     #[getter]
     fn experts_read(&self) -> u64 {
         self.native.experts_read()
@@ -137,9 +137,9 @@ impl Decoder {
         self.native.stages()
     }
 
-    /// `(block_size, [(layers, block_bytes, window, chunked), ...])`: what a block of each KV group
-    /// holds on this rank, with `None` for a group without a window; a chunk is a window that does
-    /// not slide.
+    /// `(block_size, [(layers, block_bytes, window, chunked), ...])`: the contents of a block of
+    /// each KV group on this rank. `window` is `None` for a group without a window; a chunk is a
+    /// window that does not slide.
     fn kv_spec(&self) -> (usize, Vec<Group>) {
         let spec = self.native.kv_spec();
         let groups = spec.groups.iter();
@@ -154,13 +154,13 @@ impl Decoder {
         (spec.block_size, groups.collect())
     }
 
-    /// Makes the KV pools: so many blocks for each group. Steps are errors before.
+    /// Creates the KV pools with `blocks[group]` blocks each. Must precede the first step.
     fn allocate(&self, py: Python<'_>, blocks: Vec<usize>) -> PyResult<()> {
         py.detach(|| self.native.allocate(&blocks)).map_err(error)
     }
 
-    /// Hands the stage what the one before left (f32 in native order), for the next step that has
-    /// none yet.
+    /// Passes the previous stage's output (f32 in native order) to the next step that has no input
+    /// yet.
     fn put(&self, carried: &[u8]) -> PyResult<()> {
         let (numbers, rest) = carried.as_chunks::<4>();
         if !rest.is_empty() {
@@ -176,7 +176,7 @@ impl Decoder {
         }
     }
 
-    /// What the next step left for the stage after; `TimeoutError` after `timeout` seconds.
+    /// Output of the next step for the next stage; `TimeoutError` after `timeout` seconds.
     fn fetch<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
         let limit = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
         let numbers = py.detach(|| {
@@ -193,13 +193,13 @@ impl Decoder {
         }
     }
 
-    /// Starts a step; returns at once.
+    /// Starts a step without waiting.
     fn submit(&self, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
         step::submit(&self.native, plan)
     }
 }
 
-/// A rank's part of the model, and what connects it to the others.
+/// A rank's shard, and its connections to other ranks.
 fn place(
     rank: Option<(String, String)>,
     spec: &DecoderSpec,

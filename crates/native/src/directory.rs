@@ -1,12 +1,12 @@
-//! Directories of one process for its sockets and files in memory.
+//! Per-process directories for sockets and memory-mapped files.
 
 use std::path::PathBuf;
 
 use penstock_engine_client::SocketDir;
 use pyo3::prelude::*;
 
-/// A new directory in `parent` for this user and process alone. Directories there whose processes
-/// were killed are removed first. It goes with the object, if nothing is in it.
+/// A new directory in `parent`, private to this user and process. Directories there of killed
+/// processes are removed first. It is removed with this object if it is empty.
 #[pyclass(frozen)]
 pub(crate) struct PrivateDirectory {
     directory: SocketDir,
@@ -14,7 +14,7 @@ pub(crate) struct PrivateDirectory {
 
 #[pymethods]
 impl PrivateDirectory {
-    /// OSError where there can be none.
+    /// OSError if it cannot be created.
     #[new]
     fn new(parent: PathBuf) -> PyResult<Self> {
         Ok(Self {

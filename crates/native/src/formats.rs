@@ -8,12 +8,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// Arrays longer than this are replaced by their length and type: vocabularies are read by the
-/// tokenizer.
+/// Longer arrays are replaced by their length and type; vocabularies are read by the tokenizer.
 const LONGEST_ARRAY: usize = 64;
 
-/// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)], "ends": [token]}`; `ends` are
-/// the tokens that end an answer by their names.
+/// `{"metadata": {key: value}, "tensors": [(name, dtype, shape)], "ends": [token]}`, where `ends`
+/// are the end tokens by name.
 #[pyfunction]
 pub(crate) fn read_gguf_metadata<'py>(
     py: Python<'py>,

@@ -1,5 +1,5 @@
-//! Frames between front door and engine: the dataclasses of `penstock.engine.frontend` and
-//! `penstock.core`, and their bytes.
+//! Frames between front door and engine: conversion between the dataclasses of
+//! `penstock.engine.frontend` and `penstock.core` and their bytes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::vectors::{read_vector, write_vector};
 
 const FRONTEND: &str = "penstock.engine.frontend";
 
-/// Bytes of a frame, its length in front. CodecError for values that the wire does not allow.
+/// Encodes a frame with its length prefix. CodecError for values that the wire does not allow.
 #[pyfunction]
 #[pyo3(signature = (frame, /))]
 pub(crate) fn encode_frame<'py>(frame: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -50,7 +50,7 @@ fn read_engine_frame(name: &str, frame: &Bound<'_, PyAny>) -> PyResult<EngineFra
     })
 }
 
-/// Cuts received bytes into frames: those of the front door, or of the engine.
+/// Splits received bytes into frames of the front door or of the engine.
 #[pyclass]
 pub(crate) struct FrameReader {
     native: penstock_wire::FrameReader,
@@ -68,8 +68,8 @@ impl FrameReader {
         }
     }
 
-    /// The frames that `data` completes; a request has `arrived`. CodecError for bytes that are
-    /// not a frame: the connection is then unusable.
+    /// Frames that `data` completes; `arrived` is stored in requests. CodecError for invalid bytes:
+    /// the connection is then unusable.
     #[pyo3(signature = (data, /, arrived=0.0))]
     fn feed<'py>(
         &mut self,
@@ -101,7 +101,8 @@ impl FrameReader {
     }
 }
 
-/// Conversions of a struct whose fields have the same names in Python, the rest as `own` says.
+/// Conversions of a struct whose fields have the same names in Python; `own` converts the other
+/// fields.
 macro_rules! same_fields {
     ($read:ident $write:ident $struct:ident { $($field:ident)* }
      $($own:ident: $read_own:ident $write_own:ident)*) => {
@@ -139,7 +140,7 @@ fn write_kinds(py: Python<'_>, kinds: TierKinds) -> PyResult<Bound<'_, PyAny>> {
     Ok(kinds.bits().into_pyobject(py)?.into_any())
 }
 
-/// A `penstock.core.Pooler`.
+/// Reads a `penstock.core.Pooler`.
 fn read_pooler(pooler: &Bound<'_, PyAny>) -> PyResult<Pooler> {
     let unknown = || PyValueError::new_err("an unknown output of a pooler");
     Ok(Pooler {
@@ -286,7 +287,7 @@ fn read_step(step: &Bound<'_, PyAny>) -> PyResult<Step> {
     })
 }
 
-/// Rows of the columns of a `StepOutputs`.
+/// Reads the rows of a `StepOutputs`, which has columns.
 fn read_outputs(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Output>> {
     let py = columns.py();
     let column = |name: &str| columns.getattr(name);
@@ -328,7 +329,7 @@ fn read_outputs(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Output>> {
     Ok(outputs)
 }
 
-/// Adds the extras of a `StepOutputs`: dicts by row.
+/// Adds the optional columns of a `StepOutputs`: dicts by row.
 fn read_extras(columns: &Bound<'_, PyAny>, outputs: &mut [Output]) -> PyResult<()> {
     fn each<'py, T: FromPyObjectOwned<'py>>(
         columns: &Bound<'py, PyAny>,
@@ -440,7 +441,7 @@ fn write_outputs(py: Python<'_>, outputs: Vec<Output>) -> PyResult<Bound<'_, PyA
     build(py, CORE, "StepOutputs", &fields)
 }
 
-/// -1 for none.
+/// The stop token, or -1.
 fn stop_token(output: &Output) -> i32 {
     output.stop_token.map_or(-1, u32::cast_signed)
 }

@@ -5,8 +5,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Runs the gateway with its configuration (JSON) until it is drained; returns the process's exit
-/// code. `reread` makes the configuration again, from the resources of the cluster (a JSON array),
-/// when they or one of its files have changed.
+/// code. `reread` rebuilds the configuration from the cluster's resources (a JSON array) when they
+/// or one of its files have changed.
 #[pyfunction]
 #[pyo3(signature = (config_json, reread=None, /))]
 pub(crate) fn gateway(
@@ -34,7 +34,7 @@ pub(crate) fn gateway(
         })
 }
 
-/// What is wrong with a configuration (JSON) of a gateway, if anything.
+/// Validates a gateway's configuration (JSON); returns the error message, if any.
 #[pyfunction]
 #[pyo3(signature = (config_json, /))]
 pub(crate) fn gateway_complaint(config_json: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Pools of KV blocks as a mover sees them: a decoder's, or memory that Python owns.
+//! Pools of KV blocks for a mover: a decoder's pool, or memory owned by Python.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -28,8 +28,8 @@ pub(crate) enum Write {
 }
 
 impl Blocks {
-    /// `blocks` blocks of `block_bytes` in a buffer of exactly so many bytes, which may be written.
-    /// It is exported, so that it stays where it is, until the last guard of a block is dropped.
+    /// `blocks` blocks of `block_bytes` in a writable buffer of exactly this total size. The buffer
+    /// stays exported, and thus at its address, until the last guard of a block is dropped.
     pub(crate) fn over(
         memory: &Bound<'_, PyAny>,
         blocks: usize,
@@ -44,9 +44,9 @@ impl Blocks {
             )));
         }
         let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
-        // SAFETY: the buffer has so many bytes, which were initialised outside of Rust, and lives
-        // in the pool. Python's side uses no block that a transfer has (`KvMover.over` in
-        // `_native.pyi`); the engine claims each block for one transfer or for steps.
+        // SAFETY: the buffer has this size, was initialised outside Rust, and is owned by the pool.
+        // Python does not use blocks of a transfer (`KvMover.over` in `_native.pyi`); the engine
+        // claims each block for one transfer or for steps.
         let pool = unsafe { HostBlocks::new(buffer, base, blocks, block_bytes) };
         Ok(Self::Host(pool))
     }

@@ -1,4 +1,4 @@
-//! `penstock kv` on the directory of a disk tier. Answers are JSON texts.
+//! `penstock kv` for the directory of a disk tier. Results are JSON texts.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde::Serialize;
 
-/// Time between two calls with the progress.
+/// Interval between two progress calls.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// Everything below `path` (`admin::Inventory`).
+/// Inventory of everything below `path` (`admin::Inventory`).
 #[pyfunction]
 #[pyo3(signature = (path, /))]
 pub(crate) fn kv_inventory(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     json(py.detach(|| admin::inventory(&path)))
 }
 
-/// Reads every file (`admin::Verified`). `watch(done, total)` is called with bytes; what it raises
-/// ends the work.
+/// Reads and verifies every file (`admin::Verified`). Calls `watch(done, total)` with bytes; an
+/// exception ends the work.
 #[pyfunction]
 #[pyo3(signature = (path, put_aside, watch, /))]
 pub(crate) fn kv_verify(
@@ -33,8 +33,8 @@ pub(crate) fn kv_verify(
     watch.raised.map_or_else(|| json(found), Err)
 }
 
-/// Removes what may go (`admin::Rules`, `admin::Collected`). `watch(done, total)` is called with
-/// chunks.
+/// Removes what the rules allow (`admin::Rules`, `admin::Collected`). Calls `watch(done, total)`
+/// with chunks.
 #[pyfunction]
 #[pyo3(signature = (path, limit_bytes, older_than_s, store, watch, /))]
 pub(crate) fn kv_collect(
@@ -56,7 +56,7 @@ pub(crate) fn kv_collect(
     watch.raised.map_or_else(|| json(gone), Err)
 }
 
-/// A Python function called with the progress, and what it raised.
+/// A Python progress callback and its exception, if any.
 struct Watch {
     function: Py<PyAny>,
     told: Instant,
@@ -72,7 +72,7 @@ impl Watch {
         }
     }
 
-    /// False ends the work.
+    /// Calls the callback. Returns false to end the work.
     fn tell(&mut self, Progress { done, total }: Progress) -> bool {
         if self.told.elapsed() < OFTEN && done < total {
             return true;

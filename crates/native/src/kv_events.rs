@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 use crate::buffers::ints;
 use crate::prefix::digest;
 
-/// Publishes what enters and leaves a pool and its tiers.
+/// Publishes additions to and removals from a pool and its tiers.
 #[pyclass]
 pub(crate) struct KvEventPublisher {
     publisher: Publisher,
@@ -42,7 +42,7 @@ impl KvEventPublisher {
         let started = Publisher::start(settings);
         let publisher = started.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         let mut batch = BatchWriter::default();
-        // subscribers forget the blocks of an engine that was here before
+        // Makes subscribers discard the blocks of a previous engine.
         batch.cleared();
         let chunks = Chunks::default();
         Ok(Self {
@@ -52,12 +52,12 @@ impl KvEventPublisher {
         })
     }
 
-    /// Ports of events and replay, where the system chose them.
+    /// Ports of events and replay, for ports chosen by the system.
     fn ports(&self) -> (u16, Option<u16>) {
         self.publisher.ports()
     }
 
-    /// The block `digest` of `tokens` behind `parent` is in the pool.
+    /// The block `digest` of `tokens` after `parent` was added to the pool.
     #[pyo3(signature = (digest, parent, tokens, /))]
     fn stored(
         &mut self,
@@ -74,15 +74,15 @@ impl KvEventPublisher {
         Ok(())
     }
 
-    /// The block `digest` has left the pool.
+    /// The block `digest` was removed from the pool.
     #[pyo3(signature = (digest, /))]
     fn removed(&mut self, digest: &[u8]) -> PyResult<()> {
         self.batch.removed(name(digest)?, Medium::Pool);
         Ok(())
     }
 
-    /// The tier `tier` of a kind (`TierKind`) holds the chunk `key` of the blocks `digests`, which
-    /// were in the pool.
+    /// The chunk `key`, made of the blocks `digests` from the pool, was added to the tier `tier` of
+    /// a kind (`TierKind`).
     #[pyo3(signature = (tier, kind, key, digests, /))]
     fn tier_stored(
         &mut self,
@@ -101,7 +101,7 @@ impl KvEventPublisher {
         Ok(())
     }
 
-    /// The tier holds the chunk `key` no more, if it did.
+    /// The chunk `key` was removed from the tier; ignored if it was not there.
     #[pyo3(signature = (tier, key, /))]
     fn tier_removed(&mut self, tier: usize, key: &[u8]) -> PyResult<()> {
         let key = digest(key, "a chunk")?;
@@ -109,7 +109,7 @@ impl KvEventPublisher {
         Ok(())
     }
 
-    /// Publishes the events since the last call, if there are any. Never waits.
+    /// Publishes the events since the last call, if there are any. Never blocks.
     fn flush(&mut self) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = since_epoch.unwrap_or_default().as_secs_f64();
@@ -119,13 +119,13 @@ impl KvEventPublisher {
     }
 }
 
-/// A block's name for others: the end of its digest.
+/// A block's published name: the end of its digest.
 fn name(bytes: &[u8]) -> PyResult<u64> {
     let [.., a, b, c, d, e, f, g, h] = digest(bytes, "a digest")?;
     Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// What stands for a cache salt: the group of the digest. The salt itself is not published.
+/// Published substitute of a cache salt: the digest's group. The salt itself is not published.
 fn salt(bytes: &[u8]) -> PyResult<Option<String>> {
     let group = penstock_prefix::group(&digest(bytes, "a digest")?);
     let digits: String = group.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,4 +1,4 @@
-//! The KV mover of one rank: transfers in, answers out, the GIL released while it waits.
+//! The KV mover of one rank: transfers in, results out, without the GIL during waits.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::kv_blocks::Blocks;
 use crate::kv_parts::{Name, load_by};
 use crate::transfer::{read_transfer, write_result};
 
-/// How often a wait looks for Python signals.
+/// Interval at which a wait checks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
 fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// Carries KV between the pools of a rank and its tiers.
+/// Moves KV between a rank's pools and its tiers.
 #[pyclass(frozen)]
 pub(crate) struct KvMover {
     native: Mover<Blocks>,
@@ -29,7 +29,7 @@ pub(crate) struct KvMover {
 
 #[pymethods]
 impl KvMover {
-    /// Opens the tiers; ValueError names the one that cannot be opened, and the remedy.
+    /// Opens the tiers; ValueError names the tier that cannot be opened, and the remedy.
     #[new]
     fn new(py: Python<'_>, decoder: &Bound<'_, Decoder>, options_json: &str) -> PyResult<Self> {
         let decoder = &decoder.get().native;
@@ -44,7 +44,7 @@ impl KvMover {
         Ok(started)
     }
 
-    /// The same over memory of Python: a buffer and its number of blocks for each KV group.
+    /// A mover over memory owned by Python: a buffer and its number of blocks for each KV group.
     #[staticmethod]
     #[pyo3(signature = (pools, options_json, /))]
     fn over(
@@ -65,13 +65,13 @@ impl KvMover {
         Self::start(py, &options, blocks)
     }
 
-    /// Takes a transfer in; returns at once.
+    /// Queues a transfer without waiting.
     fn submit(&self, transfer: &Bound<'_, PyAny>) -> PyResult<()> {
         self.native.submit(read_transfer(transfer)?);
         Ok(())
     }
 
-    /// Answers since the last call; waits at most `timeout` seconds for the first.
+    /// Results since the last call; waits up to `timeout` seconds for the first one.
     #[pyo3(signature = (timeout=0.0))]
     fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (began, limit) = (Instant::now(), duration(timeout));
@@ -85,8 +85,8 @@ impl KvMover {
         }
     }
 
-    /// Has `take(descriptor)` read the payload of a part of a disk tier, `bytes` from
-    /// `KV_PAYLOAD_AT` of an open file; it returns the CRC-64/NVME of what it read.
+    /// Loads a part of a disk tier through `take(descriptor)`, which reads `bytes` of payload from
+    /// `KV_PAYLOAD_AT` of an open file and returns their CRC-64/NVME.
     #[pyo3(signature = (tier, part, bytes, take, /))]
     fn load_by(
         &self,
@@ -99,12 +99,12 @@ impl KvMover {
         load_by(py, &self.native, tier, (part, bytes), take)
     }
 
-    /// Counters since the start and present state, as JSON.
+    /// Counters since the start and current state, as JSON.
     fn report(&self) -> String {
         self.native.report().to_string()
     }
 
-    /// Finishes the stores under way, for `seconds` at most.
+    /// Finishes the stores in flight, for at most `seconds`.
     fn close(&self, py: Python<'_>, seconds: f64) {
         py.detach(|| self.native.close(duration(seconds)));
     }
@@ -123,8 +123,8 @@ fn refused(error: serde_json::Error) -> PyErr {
     PyValueError::new_err(format!("KV mover options: {error}"))
 }
 
-/// Python's options with the part of the model that the decoder's pools hold. `layout` is that of
-/// one; they differ in layers.
+/// Python's options, extended by the decoder's part of the model. `layout` is that of any pool;
+/// pools differ in layers only.
 fn options(decoder: &NativeDecoder, layout: &KvLayout, text: &str) -> serde_json::Result<Options> {
     let mut options: Map<String, Value> = serde_json::from_str(text)?;
     let kv = &decoder.info().kv;

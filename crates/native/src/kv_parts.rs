@@ -1,4 +1,4 @@
-//! Parts of a disk tier whose payload Python moves to the memory of an accelerator.
+//! Parts of a disk tier whose payload Python moves to accelerator memory.
 
 use std::fs::File;
 use std::io;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use penstock_kvstore::{Mover, PartKey, Pool, TierError};
 use pyo3::prelude::*;
 
-/// Digest, blocks, head, first layer and the one after the last.
+/// Digest, blocks, head, first layer and end layer.
 pub(crate) type Name = ([u8; 32], u16, u16, (u16, u16));
 
-/// Has `take(descriptor)` read the payload of a part from an open file.
+/// Loads a part through `take(descriptor)`, which reads its payload from an open file.
 pub(crate) fn load_by<P: Pool>(
     py: Python<'_>,
     mover: &Mover<P>,
@@ -33,7 +33,7 @@ fn key((digest, blocks, head, layers): Name) -> PartKey {
     }
 }
 
-/// A Python function that moves a payload, and what it raised.
+/// A Python callback that moves a payload, and its exception, if any.
 struct Callback {
     function: Py<PyAny>,
     raised: Mutex<Option<PyErr>>,
@@ -59,7 +59,7 @@ impl Callback {
     }
 }
 
-/// The error class of `penstock.kv.gds`.
+/// Converts an error to the error class of `penstock.kv.gds`.
 fn raised(py: Python<'_>, error: &TierError, callback: Callback) -> PyErr {
     let name = match error {
         TierError::Missing => "PartMissingError",

@@ -1,4 +1,4 @@
-//! The load generator of the benchmark.
+//! The benchmark's load generator.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +17,7 @@ fn error(e: RunError) -> PyErr {
     }
 }
 
-/// A load on a thread of its own: requests are added, sent when they are due, and recorded.
+/// A load on its own thread: requests are added, sent when due, and recorded.
 #[pyclass(frozen)]
 pub(crate) struct LoadRun {
     run: Run,
@@ -33,7 +33,7 @@ impl LoadRun {
         })
     }
 
-    /// Adds (due, must_produce, body) with ascending due times.
+    /// Adds requests (due, must_produce, body) with ascending due times.
     fn add(&self, requests: Vec<(f64, u32, Bound<'_, PyBytes>)>) -> PyResult<()> {
         let requests = requests
             .into_iter()
@@ -45,7 +45,7 @@ impl LoadRun {
         self.run.add(requests.collect()).map_err(error)
     }
 
-    /// Time 0 is now.
+    /// Starts the load: time 0 is now.
     fn start(&self) -> PyResult<()> {
         self.run.start().map_err(error)
     }
@@ -60,14 +60,14 @@ impl LoadRun {
         self.run.stop();
     }
 
-    /// Waits for the end of everything without the GIL; whether it has come.
+    /// Waits for the end without the GIL. Returns whether the load has ended.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let limit = Duration::try_from_secs_f64(seconds)
             .map_err(|e| PyValueError::new_err(format!("seconds: {e}")))?;
         py.detach(|| self.run.wait(limit)).map_err(error)
     }
 
-    /// Counts of now.
+    /// Current counts.
     fn progress<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         let progress = self.run.progress();
@@ -86,7 +86,7 @@ impl LoadRun {
         Ok(counts)
     }
 
-    /// The records as columns, once, after the end.
+    /// Takes the records as columns, once, after the end.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let columns = py.detach(|| self.run.take()).map_err(error)?;
         let taken = PyDict::new(py);
@@ -121,7 +121,7 @@ impl LoadRun {
     }
 }
 
-/// A column in native byte order, as `array.array` reads it.
+/// A column in native byte order, for `array.array`.
 fn packed<'py, T: Copy, const N: usize>(
     py: Python<'py>,
     column: &[T],

@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// The grammars of a backend's sequences, on threads of their own.
+/// Grammars of a backend's sequences, computed on background threads.
 #[pyclass(frozen)]
 pub(crate) struct GrammarMasks {
     native: Grammars,
@@ -22,7 +22,7 @@ pub(crate) struct SequenceMasks {
     native: Arc<Constraint>,
 }
 
-/// The mask to sample a row with, or the row's result if it is not sampled.
+/// A row's mask, or its result if it must not be sampled.
 #[derive(IntoPyObject)]
 pub(crate) enum Answer<'py> {
     Mask(Bound<'py, PyBytes>),
@@ -31,7 +31,7 @@ pub(crate) enum Answer<'py> {
 
 #[pymethods]
 impl GrammarMasks {
-    /// For the checkpoint at `path`, beside so many `threads` that compute.
+    /// For the checkpoint at `path`; `threads` is the number of compute threads.
     #[new]
     fn new(path: PathBuf, threads: usize) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl GrammarMasks {
         }
     }
 
-    /// A sequence with an encoded grammar whose `output` is known already; `ends` are the tokens
-    /// that may end it. ValueError where the bytes are no grammar.
+    /// Starts a sequence with an encoded grammar and the existing `output`. `ends` are the tokens
+    /// that may end it. ValueError if the bytes are not a grammar.
     fn start(&self, grammar: &[u8], ends: Vec<u32>, output: Vec<i32>) -> PyResult<SequenceMasks> {
         let grammar = Grammar::decode(grammar);
         let grammar = grammar.map_err(|e| PyValueError::new_err(e.to_string()))?;
@@ -48,7 +48,7 @@ impl GrammarMasks {
         Ok(SequenceMasks { native })
     }
 
-    /// Masks since the last call: their number, seconds to compute them, seconds of waiting.
+    /// Cost of masks since the previous call: number, seconds of computation, seconds of waiting.
     fn take_cost(&self) -> (u32, f64, f64) {
         let cost = self.native.take_cost();
         (cost.count, cost.seconds, cost.wait_seconds)
@@ -57,21 +57,21 @@ impl GrammarMasks {
 
 #[pymethods]
 impl SequenceMasks {
-    /// Takes in tokens of the output; the masks are those of the row after.
+    /// Appends output tokens; the next masks are for the row after them.
     fn accept(&self, tokens: Vec<i32>) {
         self.native.accept(&tokens);
         self.native.queue();
     }
 
-    /// Notes the drafts of the next step.
+    /// Sets the drafts of the next step.
     fn expect(&self, drafts: Vec<i32>) {
         self.native.expect(&drafts);
         self.native.queue();
     }
 
-    /// The mask after so many drafts, a bit for each token from the lowest of the first byte on;
-    /// `None` after a draft that the grammar forbids. `LATE_MASK` after `timeout` seconds,
-    /// `NO_TOKEN` where the grammar cannot be followed.
+    /// The mask after `drafts` drafts: one bit per token, lowest bit of the first byte first.
+    /// `None` after a draft that the grammar forbids, `LATE_MASK` after `timeout` seconds,
+    /// `NO_TOKEN` if the grammar failed.
     fn mask<'py>(&self, py: Python<'py>, drafts: usize, timeout: f64) -> Option<Answer<'py>> {
         let limit = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or_default();
         match py.detach(|| self.native.mask(drafts, Instant::now() + limit)) {

@@ -1,4 +1,4 @@
-//! Python objects that several codecs make or read: dataclasses, arrays of token ids.
+//! Python objects shared by several codecs: dataclasses, arrays of token ids.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -8,7 +8,7 @@ use crate::plan::int_array;
 
 pub(crate) const CORE: &str = "penstock.core";
 
-/// `module.class(**fields)`.
+/// Constructs `module.class(**fields)`.
 pub(crate) fn build<'py>(
     py: Python<'py>,
     module: &str,
@@ -18,7 +18,7 @@ pub(crate) fn build<'py>(
     py.import(module)?.getattr(class)?.call((), Some(fields))
 }
 
-/// Token ids of an `array.array`.
+/// Token ids from an `array.array`.
 pub(crate) fn token_ids(array: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let py = array.py();
     items::<u32>(py, array).or_else(|_| {
@@ -32,7 +32,7 @@ pub(crate) fn token_array<'py>(py: Python<'py>, ids: &[u32]) -> PyResult<Bound<'
     int_array(py, &ids)
 }
 
-/// Number of alternatives; Python has -1 for none.
+/// Reads a number of alternatives; Python uses -1 for none.
 pub(crate) fn alternatives(object: &Bound<'_, PyAny>, field: &str) -> PyResult<Option<u8>> {
     let number: i64 = object.getattr(field)?.extract()?;
     Ok((number >= 0).then(|| u8::try_from(number).unwrap_or(u8::MAX)))

@@ -1,4 +1,4 @@
-//! The prompt tokens of mixed steps.
+//! Prompt token budget of mixed steps.
 
 use penstock_pacing::PromptBudget as Budget;
 use pyo3::prelude::*;

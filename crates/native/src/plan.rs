@@ -1,4 +1,5 @@
-//! Step plans, their results and sampling parameters: Python's columns, and their bytes.
+//! Step plans, their results and sampling parameters: conversion between Python's columns and
+//! bytes.
 
 use penstock_wire::{
     FrameError, LogprobRow, LogprobTable, MaskCost, Pooling, Registration, SamplingParams,
@@ -44,7 +45,7 @@ fn column<T: Element>(object: &Bound<'_, PyAny>, name: &Bound<'_, PyString>) -> 
     items(object.py(), &object.getattr(name)?)
 }
 
-/// A `penstock.core.StepPlan`.
+/// Reads a `penstock.core.StepPlan`.
 pub(crate) fn read_plan(plan: &Bound<'_, PyAny>) -> PyResult<StepPlan> {
     let py = plan.py();
     let registrations = plan.getattr(intern!(py, "registrations"))?;
@@ -143,7 +144,7 @@ pub(crate) fn read_row((logprob, rank, alternatives): Row) -> LogprobRow {
     }
 }
 
-/// A `penstock.core.StepResult`.
+/// Writes a `penstock.core.StepResult`.
 pub(crate) fn write_result(py: Python<'_>, result: StepResult) -> PyResult<Bound<'_, PyAny>> {
     static RESULT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let table = |rows: LogprobTable| -> PyResult<Bound<'_, PyDict>> {
@@ -211,7 +212,7 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<StepResult> {
     })
 }
 
-/// Bytes of a `StepPlan`; CodecError where its columns do not fit each other.
+/// Encodes a `StepPlan`; CodecError if its columns' lengths do not match.
 #[pyfunction]
 #[pyo3(signature = (plan, /))]
 pub(crate) fn encode_plan<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -221,14 +222,14 @@ pub(crate) fn encode_plan<'py>(plan: &Bound<'py, PyAny>) -> PyResult<Bound<'py, 
     Ok(PyBytes::new(py, &out))
 }
 
-/// The `StepPlan` of `data`; CodecError unless it is one plan, whole and with nothing after it.
+/// Decodes a `StepPlan`; CodecError unless `data` is exactly one plan.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn decode_plan<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     write_plan(py, StepPlan::decode(data).map_err(|e| codec_error(py, &e))?)
 }
 
-/// Bytes of a `StepResult`.
+/// Encodes a `StepResult`.
 #[pyfunction]
 #[pyo3(signature = (result, /))]
 pub(crate) fn encode_result<'py>(result: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -238,7 +239,7 @@ pub(crate) fn encode_result<'py>(result: &Bound<'py, PyAny>) -> PyResult<Bound<'
     Ok(PyBytes::new(py, &out))
 }
 
-/// The `StepResult` of `data`; CodecError unless it is one result and nothing else.
+/// Decodes a `StepResult`; CodecError unless `data` is exactly one result.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn decode_result<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
@@ -248,7 +249,7 @@ pub(crate) fn decode_result<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound
     )
 }
 
-/// Bytes of the largest plan.
+/// Size of the largest plan in bytes.
 #[pyfunction]
 #[pyo3(signature = (sequences, tokens, groups, added, length, /))]
 pub(crate) fn plan_bytes(
@@ -261,7 +262,7 @@ pub(crate) fn plan_bytes(
     penstock_wire::plan_bytes(sequences, tokens, groups, added, length)
 }
 
-/// Bytes of the largest result.
+/// Size of the largest result in bytes.
 #[pyfunction]
 #[pyo3(signature = (sequences, tokens, alternatives, vector, /))]
 pub(crate) fn result_bytes(
@@ -273,7 +274,7 @@ pub(crate) fn result_bytes(
     penstock_wire::result_bytes(sequences, tokens, alternatives, vector)
 }
 
-/// Sampling parameters as opaque bytes; CodecError names a value out of range.
+/// Encodes sampling parameters as opaque bytes; CodecError names a value out of range.
 #[pyfunction]
 #[pyo3(signature = (**fields))]
 pub(crate) fn encode_sampling<'py>(
@@ -305,7 +306,7 @@ pub(crate) fn encode_sampling<'py>(
     Ok(PyBytes::new(py, &bytes))
 }
 
-/// Whether the sampler needs the tokens of a sequence with these encoded parameters.
+/// Whether the sampler needs the history of a sequence with these encoded parameters.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn needs_history(py: Python<'_>, data: &[u8]) -> PyResult<bool> {
@@ -313,7 +314,7 @@ pub(crate) fn needs_history(py: Python<'_>, data: &[u8]) -> PyResult<bool> {
     Ok(params.needs_history())
 }
 
-/// What `encode_sampling` was given.
+/// Decodes the output of `encode_sampling`.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn decode_sampling<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {

@@ -22,7 +22,7 @@ pub(crate) fn of_group(bytes: &[u8]) -> PyResult<Group> {
     })
 }
 
-/// Digest of every full unit of 16 tokens after `parent`.
+/// Digests of all full units of 16 tokens after `parent`.
 #[pyfunction]
 #[pyo3(signature = (identity, parent, tokens, /))]
 pub(crate) fn hash_chain<'py>(
@@ -38,7 +38,7 @@ pub(crate) fn hash_chain<'py>(
     Ok(chain.iter().map(|d| PyBytes::new(py, d)).collect())
 }
 
-/// First parent of the chains under an adapter and a cache salt.
+/// Root digest of the chains under an adapter and a cache salt.
 #[pyfunction]
 #[pyo3(signature = (identity, adapter, salt, /))]
 pub(crate) fn hash_root<'py>(

@@ -11,21 +11,22 @@ fn error(e: SimError) -> PyErr {
     }
 }
 
-/// Runs OpenAI servers with modelled timing until a signal; returns the process's exit code.
+/// Runs OpenAI-compatible servers with modelled timing until a signal; returns the process's exit
+/// code.
 #[pyfunction]
 pub(crate) fn sim_serve(py: Python<'_>, config_json: &str) -> PyResult<i32> {
     py.detach(|| penstock_sim::serve_http(config_json))
         .map_err(error)
 }
 
-/// Plays a scenario on the simulated engine's batcher; both are JSON.
+/// Replays a scenario on the simulated engine's batcher; scenario and result are JSON.
 #[pyfunction]
 pub(crate) fn sim_replay(py: Python<'_>, scenario: &str) -> PyResult<String> {
     py.detach(|| penstock_sim::replay(scenario)).map_err(error)
 }
 
-/// Plays a trace on modelled replicas; setup and report are JSON. `progress(arrived, requests)`
-/// raises to end it.
+/// Replays a trace on modelled replicas; setup and report are JSON. An exception in
+/// `progress(arrived, requests)` ends the replay.
 #[pyfunction]
 pub(crate) fn fleet_replay(
     py: Python<'_>,

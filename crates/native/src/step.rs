@@ -8,10 +8,10 @@ use pyo3::prelude::*;
 
 use crate::plan::{read_plan, write_result};
 
-/// How often a wait looks for Python signals.
+/// Interval at which a wait checks for Python signals.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-/// Starts a step; returns at once.
+/// Starts a step without waiting.
 pub(crate) fn submit(decoder: &Decoder, plan: &Bound<'_, PyAny>) -> PyResult<StepFuture> {
     let native = decoder.submit(read_plan(plan)?);
     Ok(StepFuture { native })
@@ -25,7 +25,7 @@ pub(crate) struct StepFuture {
 
 #[pymethods]
 impl StepFuture {
-    /// The step's result; waits at most `timeout` seconds (for ever by default), then raises
+    /// The step's result. Waits up to `timeout` seconds (default: no limit), then raises
     /// `TimeoutError`.
     #[pyo3(signature = (timeout=None))]
     fn result<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
@@ -46,7 +46,7 @@ impl StepFuture {
     }
 }
 
-/// Converts a decoder's error into its Python exception.
+/// Converts a decoder's error to its Python exception.
 pub(crate) fn error(e: DecoderError) -> PyErr {
     match e {
         DecoderError::Lost(_) => PyConnectionError::new_err(e.to_string()),

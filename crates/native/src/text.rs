@@ -36,11 +36,11 @@ fn json<T: DeserializeOwned>(what: &str, text: &str) -> PyResult<T> {
 #[pyclass(frozen)]
 pub(crate) struct Tokenizer {
     model: TextModel,
-    /// Made with the first grammar.
+    /// Created with the first grammar.
     compiler: OnceLock<Compiler>,
 }
 
-/// What an output must match.
+/// A constraint on an output.
 #[pyclass(frozen)]
 pub(crate) struct Grammar {
     encoded: Vec<u8>,
@@ -58,7 +58,7 @@ impl Tokenizer {
         })
     }
 
-    /// Token ids of `text`; with `add_special`, the BOS and EOS that the tokenizer's own rules add.
+    /// Token ids of `text`; `add_special` adds BOS and EOS by the tokenizer's own rules.
     fn encode(&self, py: Python<'_>, text: &str, add_special: bool) -> PyResult<Vec<u32>> {
         py.detach(|| self.model.tokenizer.encode(text, add_special))
             .map_err(error)
@@ -69,7 +69,7 @@ impl Tokenizer {
         self.model.tokenizer.decode(&ids, skip_special)
     }
 
-    /// Text of an output: that of `ids`, without a character at its end that is cut.
+    /// Text of an output: the text of `ids` without an incomplete character at the end.
     fn output_text(&self, ids: Vec<u32>, skip_special: bool) -> String {
         let tokenizer = Arc::clone(&self.model.tokenizer);
         let mut detokenizer = Detokenizer::new(tokenizer, skip_special, &[]);
@@ -80,8 +80,8 @@ impl Tokenizer {
         text + &detokenizer.finish()
     }
 
-    /// Prompt text of a conversation (JSON list of messages), by the model's template; with
-    /// `continue_final_message` it ends where the last message does.
+    /// Renders a conversation (JSON list of messages) to prompt text with the model's template.
+    /// With `continue_final_message` the prompt ends with the last message.
     #[pyo3(signature = (
         messages_json,
         add_generation_prompt,
@@ -111,7 +111,7 @@ impl Tokenizer {
         Ok(rendered.written())
     }
 
-    /// The same tokenizer with the chat template `source` in place of the model's own.
+    /// The same tokenizer with the chat template `source` instead of the model's own.
     fn with_chat_template(&self, source: &str) -> PyResult<Self> {
         let model = self.model.with_template(source).map_err(error)?;
         let compiler = OnceLock::new();
@@ -119,7 +119,7 @@ impl Tokenizer {
     }
 
     /// Compiles a grammar of kind `json`, `regex`, `choice`, `grammar` or `structural_tag`.
-    /// ValueError says what is wrong with it.
+    /// ValueError names its defect.
     fn grammar(&self, py: Python<'_>, kind: &str, text: String) -> PyResult<Grammar> {
         let known = KINDS.iter().find(|(name, _)| *name == kind);
         let kind = known.ok_or_else(|| PyValueError::new_err(format!("no grammar is {kind}")))?;
@@ -132,7 +132,7 @@ impl Tokenizer {
         Ok(Grammar { encoded, compiled })
     }
 
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary in tokens.
     #[getter]
     fn vocab_size(&self) -> usize {
         self.model.tokenizer.vocab_size()
@@ -143,7 +143,7 @@ impl Tokenizer {
     fn compiler(&self) -> Result<&Compiler, GrammarError> {
         if self.compiler.get().is_none() {
             let made = Compiler::new(Vocabulary::new(&self.model.tokenizer)?);
-            // Another thread may have been faster.
+            // Another thread may have set it first.
             let _ = self.compiler.set(made);
         }
         self.compiler.get().ok_or(GrammarError::Busy)
@@ -158,15 +158,16 @@ impl Grammar {
         PyBytes::new(py, &self.encoded)
     }
 
-    /// Takes in tokens as an output: how many may follow one another, whether those are a whole
-    /// output, and the seconds that each mask took.
+    /// Matches tokens as an output. Returns the number of tokens that match, whether they are a
+    /// complete output, and the seconds that each mask took.
     fn follow(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<(usize, bool, Vec<f64>)> {
         py.detach(|| {
             let mut matcher = self.compiled.matcher(Vec::new());
             let mut seconds = Vec::with_capacity(ids.len());
             for (taken, &id) in ids.iter().enumerate() {
                 let began = Instant::now();
-                // Where only the end may follow there is no mask without an end token.
+                // If only an end token may follow, there is no mask, because no end tokens are
+                // given.
                 let allowed = matcher.mask().is_ok_and(|mask| mask.allows(id));
                 seconds.push(began.elapsed().as_secs_f64());
                 if !allowed || !matcher.accept(id)? {
@@ -179,13 +180,13 @@ impl Grammar {
     }
 }
 
-/// The outcome of a trial of a request's grammar.
+/// Runs a trial of a request's grammar and returns its outcome.
 #[pyfunction]
 pub(crate) fn try_grammar(job: &str) -> PyResult<String> {
     run_trial(job).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
-/// The outcome of a job of a process that runs templates of requests.
+/// Runs a template job from another process and returns its outcome.
 #[pyfunction]
 pub(crate) fn run_template(job: &str) -> PyResult<String> {
     run_template_job(job).map_err(|e| PyValueError::new_err(e.to_string()))

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::prefix::{digest, of_group};
 
-/// Digests of any iterable of 32 bytes each.
+/// Digests from an iterable of 32-byte values.
 fn names(digests: &Bound<'_, PyAny>) -> PyResult<Vec<Digest>> {
     let items = digests.try_iter()?;
     items
@@ -50,7 +50,7 @@ impl TierIndex {
         Ok(Self { index })
     }
 
-    /// Slots of the longest run of `digests` from `start` on that is stored.
+    /// Slots of the longest stored run of `digests` from index `start` on.
     #[pyo3(signature = (digests, start = 0))]
     fn lookup(&mut self, digests: &Bound<'_, PyAny>, start: usize) -> PyResult<Vec<u32>> {
         let mut found = Vec::new();
@@ -62,7 +62,7 @@ impl TierIndex {
         Ok(self.index.peek(&names(digests)?))
     }
 
-    /// A slot for each digest; -1: refused, -2: stored already.
+    /// Assigns a slot to each digest; -1 = refused, -2 = already stored.
     #[pyo3(signature = (digests, parent = None, awaited = false))]
     fn admit(
         &mut self,
@@ -112,13 +112,13 @@ impl TierIndex {
         Ok(self.index.clear(group))
     }
 
-    /// Digests that were stored and are not any more, since the last `admit` or the last call.
+    /// Digests evicted since the last `admit` or the last call.
     fn take_left<'py>(&mut self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let left = self.index.take_left();
         left.iter().map(|digest| PyBytes::new(py, digest)).collect()
     }
 
-    /// Present state, and evictions since the start.
+    /// Current state, and evictions since the start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.index.stats();
         let counts = [

@@ -1,4 +1,5 @@
-//! Transfers of KV and their results: Python's dataclasses (`penstock.core.transfer`), and bytes.
+//! KV transfers and their results: conversion between Python's dataclasses
+//! (`penstock.core.transfer`) and bytes.
 
 use penstock_prefix::{Digest, Group};
 use penstock_wire::{Fault, Transfer, TransferKind, TransferResult};
@@ -14,7 +15,7 @@ use crate::prefix::{digest, of_group};
 
 const TRANSFER: &str = "penstock.core.transfer";
 
-/// ValueError for names of the wrong length.
+/// Reads a `Transfer`; ValueError for names of the wrong length.
 pub(crate) fn read_transfer(transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
     let py = transfer.py();
     let field = |name| transfer.getattr(name);
@@ -40,7 +41,7 @@ pub(crate) fn read_transfer(transfer: &Bound<'_, PyAny>) -> PyResult<Transfer> {
     })
 }
 
-/// The chunks or the salt group that `keys` name.
+/// Splits `keys` into the chunks or the salt group that they name.
 fn names(kind: TransferKind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group>)> {
     if kind == TransferKind::Clear {
         return Ok((Vec::new(), given(keys).map(of_group).transpose()?));
@@ -54,7 +55,7 @@ fn names(kind: TransferKind, keys: &[u8]) -> PyResult<(Vec<Digest>, Option<Group
     }
 }
 
-/// None for empty bytes.
+/// `None` for empty bytes.
 fn given(bytes: &[u8]) -> Option<&[u8]> {
     (!bytes.is_empty()).then_some(bytes)
 }
@@ -122,7 +123,7 @@ fn read_result(result: &Bound<'_, PyAny>) -> PyResult<TransferResult> {
     })
 }
 
-/// Bytes of a `Transfer` that ranks start after so many plans.
+/// Encodes a `Transfer` that ranks start after a number of plans.
 #[pyfunction]
 #[pyo3(signature = (transfer, after, /))]
 pub(crate) fn encode_transfer<'py>(
@@ -135,7 +136,8 @@ pub(crate) fn encode_transfer<'py>(
     Ok(PyBytes::new(py, &out))
 }
 
-/// The `Transfer` of `data` and the plans before it; CodecError unless it is one and nothing else.
+/// Decodes a `Transfer` and its number of preceding plans; CodecError unless `data` is exactly one
+/// transfer.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn decode_transfer<'py>(
@@ -146,7 +148,7 @@ pub(crate) fn decode_transfer<'py>(
     Ok((write_transfer(py, transfer)?, after))
 }
 
-/// Messages of results, each of at most `capacity` bytes or of one result.
+/// Encodes results as messages of at most `capacity` bytes, or of a single result.
 #[pyfunction]
 #[pyo3(signature = (results, capacity, /))]
 pub(crate) fn encode_transfer_results<'py>(
@@ -163,7 +165,7 @@ pub(crate) fn encode_transfer_results<'py>(
     Ok(messages.iter().map(|m| PyBytes::new(py, m)).collect())
 }
 
-/// The results of one message.
+/// Decodes the results of one message.
 #[pyfunction]
 #[pyo3(signature = (data, /))]
 pub(crate) fn decode_transfer_results<'py>(
@@ -177,7 +179,7 @@ pub(crate) fn decode_transfer_results<'py>(
         .collect()
 }
 
-/// Bytes of the largest transfer over a pool of so many blocks.
+/// Size in bytes of the largest transfer over a pool of `blocks`.
 #[pyfunction]
 #[pyo3(signature = (blocks, /))]
 pub(crate) fn transfer_bytes(blocks: usize) -> usize {

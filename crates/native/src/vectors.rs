@@ -1,4 +1,4 @@
-//! Vectors of pooled requests: bytes in Python, f32 and little-endian.
+//! Vectors of pooled requests, as little-endian f32 bytes in Python.
 
 use penstock_tokenizer::shortened;
 use pyo3::exceptions::PyValueError;
@@ -19,7 +19,7 @@ pub(crate) fn read_vector(bytes: &[u8]) -> PyResult<Vec<f32>> {
     }
 }
 
-/// The first `dimensions` numbers of a vector, scaled to length 1 with `normalize`.
+/// Truncates a vector to `dimensions` numbers; `normalize` scales it to length 1.
 #[pyfunction]
 #[pyo3(signature = (vector, dimensions, normalize, /))]
 pub(crate) fn trimmed_vector<'py>(
@@ -32,7 +32,7 @@ pub(crate) fn trimmed_vector<'py>(
     Ok(write_vector(py, &vector))
 }
 
-/// The cosine of the angle between two vectors.
+/// Cosine similarity of two vectors.
 #[pyfunction]
 #[pyo3(signature = (a, b, /))]
 pub(crate) fn cosine(a: &[u8], b: &[u8]) -> PyResult<f32> {
@@ -42,7 +42,7 @@ pub(crate) fn cosine(a: &[u8], b: &[u8]) -> PyResult<f32> {
     ))
 }
 
-/// At most `most` of `ids`, which are those of a text, `bare`, and special tokens around it.
+/// Truncates `ids`, the tokens `bare` of a text enclosed in special tokens, to `most`.
 #[pyfunction]
 #[pyo3(signature = (ids, bare, most, keep_last, /))]
 pub(crate) fn shortened_ids(
