@@ -1,4 +1,4 @@
-//! A call written as one JSON object: `{"name": .., "arguments": {..}}`, members in any order.
+//! A call written as one JSON object: `{"name": .., "arguments": {..}}`, with members in any order.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use crate::ToolSchema;
 use crate::json::{Progress, Scan};
 use crate::out::Out;
 
-/// Upper bound, in bytes, on text held back until it is known to be a call.
+/// Maximum bytes of text held back until it is known to be a call.
 pub(crate) const MAX_HELD: usize = 1 << 20;
 
 /// Parser of one object. Arguments are streamed once the name is known.
 #[derive(Debug)]
 pub(crate) struct CallObject {
     state: State,
-    /// All text so far, until the call has been reported.
+    /// All text so far, until the call is reported.
     raw: String,
     started: bool,
     name: Option<String>,
     id: String,
-    /// Arguments that came before the name.
+    /// Arguments that arrived before the name.
     early: Option<String>,
     with_arguments: bool,
-    /// Only these names are calls.
+    /// Only these names are accepted as calls.
     known: Option<Arc<[ToolSchema]>>,
 }
 
@@ -99,7 +99,7 @@ impl CallObject {
         }
     }
 
-    /// One step of [`Self::feed`]; `None` when the next one follows.
+    /// One step of [`Self::feed`]; `None` if another step follows.
     fn step(&mut self, text: &str, out: &mut Out) -> (usize, Option<Progress>) {
         if let State::Key { .. } | State::InValue { .. } = self.state {
             return self.inside(text, out);
@@ -140,7 +140,7 @@ impl CallObject {
         (skipped + used, None)
     }
 
-    /// A step within a key or a value.
+    /// A step inside a key or a value.
     fn inside(&mut self, piece: &str, out: &mut Out) -> (usize, Option<Progress>) {
         let (scan, text, kept, streamed) = match &mut self.state {
             State::Key { scan, text } => (scan, text, true, false),
@@ -166,7 +166,7 @@ impl CallObject {
         }
     }
 
-    /// A key or a value has ended.
+    /// Handles the end of a key or a value.
     fn complete(&mut self, out: &mut Out) -> Option<Progress> {
         let state = std::mem::replace(&mut self.state, State::Next);
         match state {
@@ -209,7 +209,8 @@ impl CallObject {
         None
     }
 
-    /// Arguments that are complete: as they are, the text of a string, an object for null.
+    /// Emits complete arguments: an object unchanged, the text of a string, an empty object for
+    /// null.
     fn argued(&mut self, text: String, out: &mut Out) {
         if !self.started {
             self.early = Some(text);
@@ -239,7 +240,7 @@ impl CallObject {
     }
 }
 
-/// The first `most` bytes of `text`, or somewhat fewer.
+/// The first `most` bytes of `text`, cut at a character boundary.
 fn cut(text: &str, most: usize) -> &str {
     if text.len() <= most {
         return text;

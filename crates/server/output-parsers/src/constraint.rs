@@ -1,19 +1,19 @@
-//! Builds structural tags (in xgrammar's form) that constrain an output to calls in the format of
+//! Builds structural tags (in xgrammar's format) that constrain an output to calls in the format of
 //! its parser.
 
 use serde_json::{Map, Value, json};
 
 use crate::{ReasoningFormat, ToolFormat, ToolSchema, harmony, hermes, llama, marked, mistral};
 
-/// The parts of a family's format around the arguments.
+/// The fixed parts of a family's call format.
 struct Shape {
-    /// Around all calls.
+    /// Text before and after all calls.
     around: [&'static str; 2],
-    /// Around one call's arguments; `{name}` stands for the tool's.
+    /// Text before one call's arguments; `{name}` is replaced by the tool's name.
     begin: &'static str,
     end: &'static str,
     between: &'static str,
-    /// A number stands behind the name, then this.
+    /// A number follows the name, then this text.
     numbered: Option<&'static str>,
 }
 
@@ -26,7 +26,7 @@ const HERMES: Shape = Shape {
 };
 
 impl ToolFormat {
-    /// The format in which calls are demanded: this one, or Hermes where arguments are not JSON.
+    /// The format of required calls: this one, or a JSON format if its own arguments are not JSON.
     pub fn constrained(self) -> Self {
         match self {
             Self::Qwen3Coder | Self::Glm45 => Self::Hermes,
@@ -35,7 +35,7 @@ impl ToolFormat {
         }
     }
 
-    /// Whether a mark that the model writes first separates calls from text.
+    /// Whether calls start with a mark that separates them from text.
     pub fn is_marked(self) -> bool {
         self != Self::Pythonic
     }
@@ -86,8 +86,8 @@ impl ToolFormat {
         }
     }
 
-    /// A structural tag whose outputs are calls of `tools`, one or several; the arguments follow
-    /// the schemas. `reasoning`: the output begins within reasoning, which ends first.
+    /// A structural tag whose outputs are one or several calls of `tools`, with arguments that
+    /// match the schemas. `reasoning`: the output starts inside reasoning, which ends first.
     pub fn demanding<'a>(
         self,
         tools: impl IntoIterator<Item = &'a ToolSchema>,
@@ -104,11 +104,11 @@ impl ToolFormat {
         structural(sequence(elements))
     }
 
-    /// A structural tag for free text in which each call mark begins a call of `tools`. Arguments
+    /// A structural tag for free text in which each call mark starts a call of `tools`. Arguments
     /// of strict tools match the schemas; other arguments are any object. `reasoning` may come
-    /// first; `begun`: the output begins inside it. `None` if the format does not mark calls.
+    /// first; `begun`: the output starts inside it. `None` if the format does not mark calls.
     ///
-    /// Calls are in the form that is demanded elsewhere ([`Self::constrained`]).
+    /// Calls have the format of required calls ([`Self::constrained`]).
     pub fn allowing(
         self,
         tools: &[ToolSchema],
@@ -149,7 +149,7 @@ impl ToolFormat {
         }
     }
 
-    /// Harmony's messages: thoughts, remarks, the answer, calls.
+    /// Harmony's messages: reasoning, commentary, the answer, calls.
     fn messages(self, tools: &[ToolSchema]) -> Value {
         let message = |channel: &str, ends: &[&str]| {
             let begin = [harmony::CHANNEL, channel, harmony::MESSAGE].concat();
@@ -171,7 +171,7 @@ fn openings(marks: &'static marked::Marks) -> Vec<&'static str> {
 }
 
 impl Shape {
-    /// One call or several, with what stands around them.
+    /// One or several calls, with the enclosing text.
     fn calls<'a>(&self, tools: impl IntoIterator<Item = &'a ToolSchema>, several: bool) -> Value {
         let tags = tools.into_iter().map(|tool| self.tag(tool)).collect();
         let calls = separated(tags, self.between, several);
@@ -181,7 +181,7 @@ impl Shape {
         }
     }
 
-    /// Text, and calls wherever one of `openings` stands.
+    /// Free text, with calls at each of `openings`.
     fn text_with_calls(
         &self,
         openings: Vec<&'static str>,
@@ -206,7 +206,7 @@ impl Shape {
         })
     }
 
-    /// Calls, or a text that does not begin as one.
+    /// Calls, or a text that does not start like one.
     fn text_or_calls(&self, tools: &[ToolSchema], several: bool) -> Value {
         let calls = self.calls(tools, several);
         let marked = sequence([text(llama::TAG), calls.clone()]);
@@ -283,7 +283,7 @@ fn separated(tags: Vec<Value>, separator: &str, several: bool) -> Value {
     })
 }
 
-/// Adds `"type": "object"` if the schema lacks it.
+/// Adds `"type": "object"` if it is missing in the schema.
 fn as_object(mut schema: Value) -> Value {
     if let Some(schema) = schema.as_object_mut()
         && !schema.contains_key("type")

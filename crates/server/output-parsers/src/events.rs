@@ -4,13 +4,13 @@
 pub enum OutputEvent {
     Reasoning(String),
     Content(String),
-    /// Calls are numbered from 0. `id` is empty where the model's format has none.
+    /// Calls are numbered from 0. `id` is empty if the model's format has none.
     ToolCallStart {
         index: usize,
         id: String,
         name: String,
     },
-    /// A piece of the JSON text of the call's arguments.
+    /// A chunk of the JSON text of the call's arguments.
     ToolCallArguments {
         index: usize,
         text: String,
@@ -18,7 +18,7 @@ pub enum OutputEvent {
 }
 
 impl OutputEvent {
-    /// Appends `later` to `events`, joined with the last one where both are pieces of one text.
+    /// Appends `later` to `events`, merged with the last event if both are chunks of the same text.
     pub fn append(events: &mut Vec<Self>, later: Self) {
         match (events.last_mut(), &later) {
             (Some(Self::Reasoning(text)), Self::Reasoning(more))

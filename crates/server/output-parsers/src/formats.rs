@@ -13,7 +13,7 @@ use crate::pythonic::{self, Pythonic};
 use crate::tagged::{self, Tagged};
 use crate::think::{self, ThinkMarks};
 
-/// How a model writes tool calls.
+/// Format of a model's tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolFormat {
     Hermes,
@@ -28,12 +28,12 @@ pub enum ToolFormat {
     Harmony,
 }
 
-/// How a model writes its reasoning.
+/// Format of a model's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningFormat {
     /// Between `<think>` and `</think>`.
     Think,
-    /// The same; the opening mark may be missing.
+    /// As `Think`; the opening mark may be missing.
     ThinkOpened,
     Mistral,
     Seed,
@@ -41,7 +41,7 @@ pub enum ReasoningFormat {
     Harmony,
 }
 
-/// vLLM's names.
+/// Format names, as in vLLM.
 const TOOL_FORMATS: &[(&str, ToolFormat)] = &[
     ("hermes", ToolFormat::Hermes),
     ("qwen3_coder", ToolFormat::Qwen3Coder),
@@ -69,7 +69,7 @@ const REASONING_FORMATS: &[(&str, ReasoningFormat)] = &[
     ("openai_gptoss", ReasoningFormat::Harmony),
 ];
 
-/// Strings that only templates of one family contain, most specific first.
+/// Strings that occur in the templates of one family only, most specific first.
 const TOOL_SIGNS: &[(&str, ToolFormat)] = &[
     (harmony::CHANNEL, ToolFormat::Harmony),
     ("```json", ToolFormat::DeepseekV3),
@@ -92,7 +92,7 @@ const REASONING_SIGNS: &[(&str, ReasoningFormat)] = &[
 ];
 
 impl ToolFormat {
-    /// The format of one of [`Self::names`].
+    /// The format with one of [`Self::names`].
     pub fn by_name(name: &str) -> Option<Self> {
         by_name(TOOL_FORMATS, name)
     }
@@ -101,7 +101,7 @@ impl ToolFormat {
         TOOL_FORMATS.iter().map(|(name, _)| *name)
     }
 
-    /// Detects the format in a chat template; `None` without tool support.
+    /// Detects the format in a chat template; `None` if the template does not support tools.
     pub fn of_template(template: &str) -> Option<Self> {
         let deepseek = template.contains(marked::SEPARATOR);
         let shows = |&&(sign, format): &&(&str, Self)| {
@@ -110,7 +110,7 @@ impl ToolFormat {
         TOOL_SIGNS.iter().find(shows).map(|(_, format)| *format)
     }
 
-    /// Marks that must stay in the text for the parser, even if they are special tokens.
+    /// Marks that the detokenizer must keep for the parser, even if they are special tokens.
     pub fn marks(self) -> Vec<&'static str> {
         let marked = |marks: &marked::Marks| {
             let [begin, end] = marks.section;
@@ -143,7 +143,7 @@ impl ToolFormat {
         }
     }
 
-    /// A machine that reads calls; `None` where reasoning and calls are one format.
+    /// Creates the parser of calls; `None` if reasoning and calls are one format.
     pub(crate) fn machine(self, tools: Arc<[ToolSchema]>) -> Option<Box<dyn Machine>> {
         Some(match self {
             Self::Hermes => Box::new(Hermes::default()),
@@ -171,7 +171,7 @@ const HARMONY_MARKS: &[&str] = &[
 ];
 
 impl ReasoningFormat {
-    /// The format of one of [`Self::names`].
+    /// The format with one of [`Self::names`].
     pub fn by_name(name: &str) -> Option<Self> {
         by_name(REASONING_FORMATS, name)
     }
@@ -189,7 +189,7 @@ impl ReasoningFormat {
             .map(|(_, format)| *format)
     }
 
-    /// Marks that must stay in the text for the parser, even if they are special tokens.
+    /// Marks that the detokenizer must keep for the parser, even if they are special tokens.
     pub fn marks(self) -> Vec<&'static str> {
         match self.think() {
             Some(marks) => [marks.open, marks.close].concat(),

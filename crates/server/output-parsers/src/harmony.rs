@@ -1,4 +1,4 @@
-//! gpt-oss: messages in channels. `analysis` is reasoning, `final` and remarks in `commentary` are
+//! gpt-oss: messages in channels. `analysis` is reasoning, `final` and other `commentary` are
 //! content, a message to `functions.NAME` is a call.
 
 use crate::machine::Machine;
@@ -14,9 +14,9 @@ pub(crate) const END: &str = "<|end|>";
 pub(crate) const CALL: &str = "<|call|>";
 pub(crate) const RETURN: &str = "<|return|>";
 pub(crate) const CONSTRAIN: &str = "<|constrain|>";
-/// What ends a message, as it should or without.
+/// Marks that end a message, properly or not.
 const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
-/// Most bytes of a header.
+/// Maximum bytes of a header.
 const MAX_HEADER: usize = 1024;
 
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub(crate) struct Harmony {
 
 #[derive(Debug)]
 enum State {
-    /// Before a message: text here has lost its header.
+    /// Before a message: text here has no header.
     Between,
-    /// Behind the mark that is still missing in the content, should no message follow.
+    /// After this mark, which becomes content if no message follows.
     Header(&'static str),
     Body(Body),
 }
@@ -43,7 +43,7 @@ enum Body {
 }
 
 impl Harmony {
-    /// `with_calls`: messages to functions are calls, content otherwise.
+    /// `with_calls`: parse messages to functions as calls; otherwise they are content.
     pub(crate) fn new(with_calls: bool) -> Self {
         Self {
             buffer: String::new(),
@@ -94,8 +94,8 @@ impl Harmony {
         }
     }
 
-    /// What a message is, by its header: `assistant to=functions.f<|channel|>commentary json`,
-    /// parts in any order.
+    /// Determines the kind of a message from its header, such as `assistant
+    /// to=functions.f<|channel|>commentary json`, with parts in any order.
     fn body(&self, mark: &str, header: &str, out: &mut Out) -> Body {
         let channel = match header.split_once(CHANNEL) {
             Some((_, rest)) => rest,
@@ -116,7 +116,7 @@ impl Harmony {
         }
         match words(channel).split_whitespace().next() {
             Some("analysis") => Body::Reasoning,
-            // Calls of tools that are built into the model are part of its thoughts.
+            // Calls of the model's built-in tools count as reasoning.
             _ if recipient.is_some_and(|name| !name.starts_with("functions.")) => Body::Reasoning,
             _ => Body::Content,
         }
@@ -173,7 +173,7 @@ impl Machine for Harmony {
     fn end(&mut self, rest: &str, out: &mut Out) {
         match &mut self.state {
             State::Between => out.content(rest),
-            // A message that was cut before its text: the role alone says nothing.
+            // The message was cut off before its text: the role alone is dropped.
             State::Header(mark) => {
                 out.content(mark);
                 out.content(rest);

@@ -1,17 +1,17 @@
-//! Finds the end of a JSON value in chunked text.
+//! Detects the end of a JSON value in chunked text.
 
-/// How far a value has been read.
+/// Parse state of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// All text was taken, the value goes on.
+    /// All text was consumed and the value is incomplete.
     More,
     /// The value is complete.
     Done,
-    /// The next character cannot stand there.
+    /// The next character is invalid here.
     Failed,
 }
 
-/// Follows strings and brackets of one value; what is between them is not checked further.
+/// Tracks strings and brackets of one value; other characters are not checked.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     depth: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Takes what belongs to the value, from its first character on. A number or a word ends before
+    /// Consumes the text of the value, from its first character on. A number or a word ends before
     /// the first character that is not part of it.
     pub(crate) fn take(&mut self, text: &str) -> (usize, Progress) {
         for (at, byte) in text.bytes().enumerate() {

@@ -1,6 +1,6 @@
-//! Llama 3: the whole output is `{"name": .., "parameters": {..}}`, several between semicolons,
-//! mostly without a mark; `<|python_tag|>` may stand before it. As any JSON looks so, only names of
-//! offered tools are calls.
+//! Llama 3: the whole output is `{"name": .., "parameters": {..}}`, several separated by
+//! semicolons, usually without a mark; `<|python_tag|>` may precede it. Any JSON object has this
+//! form, so only names of offered tools are calls.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ pub(crate) struct Llama {
 
 #[derive(Debug)]
 enum State {
-    /// At the start, or behind a call.
+    /// At the start, or after a call.
     Open {
-        /// What stands before the object and is content if there is no call.
+        /// Text before the object, which becomes content if there is no call.
         before: &'static str,
     },
     Call {

@@ -2,19 +2,20 @@
 
 use crate::out::Out;
 
-/// Text that one step sees at most: marks are short, and moving the rest costs time.
+/// Maximum text per step: marks are short, and moving the rest is expensive.
 const PIECE: usize = 4096;
 
 /// A state machine over chunked text. The events do not depend on the chunk boundaries.
 pub(crate) trait Machine: std::fmt::Debug + Send {
-    /// Text that was not taken yet.
+    /// Text not consumed yet.
     fn buffer(&mut self) -> &mut String;
 
-    /// Takes a beginning of `text` and returns its length; `None` when more text is needed. A step
-    /// that takes nothing has changed the state.
+    /// Consumes a prefix of `text` and returns its length; `None` if more text is needed. A step
+    /// that returns 0 must change the state.
     fn step(&mut self, text: &str, out: &mut Out) -> Option<usize>;
 
-    /// The output is complete; `rest` was not taken. It is content unless it belongs to a call.
+    /// Handles the end of the output; `rest` was not consumed. It is content unless it belongs to a
+    /// call.
     fn end(&mut self, rest: &str, out: &mut Out);
 
     fn push(&mut self, mut text: &str, out: &mut Out) {

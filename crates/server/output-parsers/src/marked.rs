@@ -1,24 +1,24 @@
-//! DeepSeek V3, V3.1 and Kimi K2: a call is a header and arguments between marks that are tokens of
-//! their own, so the mark at the end counts wherever it stands.
+//! DeepSeek V3, V3.1 and Kimi K2: a call is a header and arguments between marks. The marks are
+//! separate tokens, so the end mark is recognised at any position.
 
 use crate::machine::Machine;
 use crate::object_text::ObjectText;
 use crate::out::Out;
 use crate::search::{Found, find};
 
-/// Most bytes of a header.
+/// Maximum bytes of a header.
 const MAX_HEADER: usize = 1024;
 
-/// The marks of one family.
+/// Marks of one family.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// Around all calls; left out of the content.
+    /// Around all calls; removed from the content.
     pub(crate) section: [&'static str; 2],
     pub(crate) open: &'static str,
     /// Between header and arguments.
     pub(crate) arguments: &'static str,
     pub(crate) close: &'static str,
-    /// Id and name in a header.
+    /// Extracts id and name from a header.
     pub(crate) header: fn(&str) -> Option<(&str, &str)>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) static KIMI_K2: Marks = Marks {
     },
 };
 
-/// Between a call's type and its name, or its name and its arguments.
+/// Between a call's type and name, or between its name and arguments.
 pub(crate) const SEPARATOR: &str = "<｜tool▁sep｜>";
 
 #[derive(Debug)]
@@ -167,8 +167,8 @@ impl Machine for Marked {
     }
 }
 
-/// Passes arguments on. Behind a complete object white space and the end of a code block are
-/// nothing; anything else is content.
+/// Emits arguments. After a complete object, white space and the end of a code block are dropped;
+/// anything else is content.
 fn behind(arguments: &mut ObjectText, text: &str, out: &mut Out) {
     let used = arguments.feed(text, out);
     if arguments.is_done() {

@@ -1,5 +1,5 @@
 //! Mistral: `[TOOL_CALLS]` and a list of objects, or, in newer models, `name{..}`, `name[ARGS]{..}`
-//! and `name[CALL_ID]id[ARGS]{..}` behind a mark of its own for each call.
+//! and `name[CALL_ID]id[ARGS]{..}`, each call after its own mark.
 
 use crate::call_object::CallObject;
 use crate::json::Progress;
@@ -11,14 +11,14 @@ use crate::search::{Found, Next, find, next_of, spaces};
 pub(crate) const OPEN: &str = "[TOOL_CALLS]";
 pub(crate) const ARGUMENTS: &str = "[ARGS]";
 pub(crate) const ID: &str = "[CALL_ID]";
-/// Most bytes of a name or an id.
+/// Maximum bytes of a name or an id.
 const MAX_NAME: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct Mistral {
     buffer: String,
     state: State,
-    /// What has been read since the mark and is content unless a call follows.
+    /// Text since the mark, which becomes content unless a call follows.
     before: String,
 }
 
@@ -172,7 +172,7 @@ impl Machine for Mistral {
             }
             State::AfterItem => self.give_up(out),
             State::Arguments(mut arguments) => {
-                // A mark ends arguments that are no object.
+                // A mark ends arguments that are not an object.
                 let (end, found) = match find(text, &[OPEN]) {
                     Found::Mark { start, .. } if !arguments.is_done() => (start, true),
                     Found::Mark { .. } => (text.len(), false),
@@ -211,7 +211,7 @@ impl Machine for Mistral {
     }
 }
 
-/// Bytes at the start that names and ids are made of.
+/// Length of the prefix of characters allowed in names and ids, in bytes.
 fn name_length(text: &str) -> usize {
     let part = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
     text.bytes().take_while(|&b| part(b)).count()

@@ -1,9 +1,9 @@
-//! Arguments that stand alone, a JSON object as a rule.
+//! Standalone arguments, usually a JSON object.
 
 use crate::json::{Progress, Scan};
 use crate::out::Out;
 
-/// Passes the text of one object on. What is no object is passed on as it is.
+/// Forwards the text of one object. Text that is not an object is forwarded unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectText {
     scan: Scan,
@@ -14,7 +14,7 @@ pub(crate) struct ObjectText {
 }
 
 impl ObjectText {
-    /// Passes on what belongs to the arguments and says how much that is: all but what follows a
+    /// Forwards the text of the arguments and returns its length: everything except text after a
     /// complete object.
     pub(crate) fn feed(&mut self, text: &str, out: &mut Out) -> usize {
         if self.done {
@@ -55,7 +55,7 @@ impl ObjectText {
         self.done
     }
 
-    /// The call has ended: one without arguments has an empty object.
+    /// Ends the call. A call without arguments gets an empty object.
     pub(crate) fn end(&mut self, out: &mut Out) {
         if !self.written {
             out.arguments("{}");

@@ -2,25 +2,25 @@
 
 use crate::OutputEvent;
 
-/// White space that is held back at most: before a call it is no content.
+/// Maximum white space to hold back: white space before a call is not content.
 const HELD_BYTES: usize = 256;
 
-/// Takes the beginning of held white space that is too long.
+/// Removes and returns the excess at the start of held-back white space.
 pub(crate) fn excess(held: &mut String) -> String {
     let least = held.len().saturating_sub(HELD_BYTES);
     let cut = (least..=held.len()).find(|&at| held.is_char_boundary(at));
     held.drain(..cut.unwrap_or(least)).collect()
 }
 
-/// Collects events. White space around calls is dropped.
+/// Collects events and drops white space around calls.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     pub(crate) events: Vec<OutputEvent>,
-    /// Calls so far, muted ones aside.
+    /// Number of calls so far, except suppressed ones.
     pub(crate) calls: usize,
-    /// Calls that are reported at most; `None` for all.
+    /// Maximum number of reported calls; `None` = unlimited.
     limit: Option<usize>,
-    /// Content may turn into calls.
+    /// Content may be followed by calls.
     with_calls: bool,
     held: String,
     after_call: bool,
@@ -61,7 +61,7 @@ impl Out {
         self.append(&excess, OutputEvent::Content);
     }
 
-    /// A call begins; `id` is empty where the format has none.
+    /// Starts a call; `id` is empty if the format has none.
     pub(crate) fn start(&mut self, id: &str, name: &str) {
         self.held.clear();
         self.after_call = true;
@@ -77,7 +77,7 @@ impl Out {
         self.calls += 1;
     }
 
-    /// More arguments of the call that began last.
+    /// More arguments of the current call.
     pub(crate) fn arguments(&mut self, text: &str) {
         if self.muted || self.calls == 0 {
             return;

@@ -9,15 +9,15 @@ use crate::{OutputEvent, ReasoningFormat, ToolFormat, ToolSchema};
 /// Parser settings.
 #[derive(Debug, Clone, Default)]
 pub struct ParserRules {
-    /// `None`: all text is content.
+    /// `None` = all text is content.
     pub tools: Option<(ToolFormat, Arc<[ToolSchema]>)>,
     pub reasoning: Option<ReasoningFormat>,
-    /// Calls that are reported at most; later ones are dropped.
+    /// Maximum number of reported calls; later ones are dropped.
     pub max_calls: Option<usize>,
 }
 
-/// Reads one output. The pieces of [`Self::push`] and [`Self::finish`], joined by
-/// [`OutputEvent::append`], do not depend on how the text is cut.
+/// Parser of one output. The events of [`Self::push`] and [`Self::finish`], joined by
+/// [`OutputEvent::append`], do not depend on the chunk boundaries.
 #[derive(Debug)]
 pub struct OutputParser {
     think: Option<Think>,
@@ -29,12 +29,13 @@ pub struct OutputParser {
 enum Calls {
     None,
     Machine(Box<dyn Machine>),
-    /// Reasoning and calls in one format.
+    /// Reasoning and calls in a common format.
     Harmony(Harmony),
 }
 
 impl OutputParser {
-    /// `prompt_end`: the end of the prompt's text, where templates open or close the reasoning.
+    /// `prompt_end`: the end of the prompt's text, in which templates may open or close the
+    /// reasoning.
     pub fn new(rules: &ParserRules, prompt_end: &str) -> Self {
         let with_calls = rules.tools.is_some();
         let in_channels = rules.reasoning == Some(ReasoningFormat::Harmony)
@@ -55,7 +56,7 @@ impl OutputParser {
         }
     }
 
-    /// Takes more text.
+    /// Parses more text.
     pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
         if let Some(think) = &mut self.think {
             let content = think.push(text, &mut self.out);
@@ -90,7 +91,7 @@ impl OutputParser {
         }
     }
 
-    /// Calls so far.
+    /// Number of calls so far.
     pub fn calls(&self) -> usize {
         self.out.calls
     }

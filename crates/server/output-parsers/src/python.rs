@@ -1,12 +1,12 @@
-//! Python's literals as JSON, for calls written as Python.
+//! Conversion of Python literals to JSON, for calls in Python syntax.
 
 use serde_json::{Map, Number, Value};
 
-/// Nested lists and dictionaries.
+/// Maximum nesting of lists and dictionaries.
 const MAX_DEPTH: u32 = 64;
 
-/// Keyword arguments `a=1, b='x'` (the text between a call's brackets) as an object; `None` for
-/// anything that is not made of literals.
+/// Converts keyword arguments `a=1, b='x'` (the text between a call's brackets) to an object;
+/// `None` if a value is not a literal.
 pub(crate) fn arguments(text: &str) -> Option<Map<String, Value>> {
     let mut reader = Reader { rest: text };
     let mut map = Map::new();
@@ -25,7 +25,7 @@ pub(crate) fn arguments(text: &str) -> Option<Map<String, Value>> {
     Some(map)
 }
 
-/// A literal alone.
+/// Converts a single literal.
 pub(crate) fn literal(text: &str) -> Option<Value> {
     let mut reader = Reader { rest: text };
     let value = reader.value(MAX_DEPTH)?;

@@ -1,6 +1,6 @@
 //! Llama 4 and Llama 3.2: the whole output is a list of calls in Python, `[f(a=1), g(b='x')]`,
-//! between `<|python_start|>` and `<|python_end|>` or without marks. As any list looks so, only
-//! names of offered tools are calls. A call's arguments leave when it is complete.
+//! between `<|python_start|>` and `<|python_end|>` or without marks. Any list has this form, so
+//! only names of offered tools are calls. A call's arguments are emitted when it is complete.
 
 use std::sync::Arc;
 
@@ -19,28 +19,27 @@ pub(crate) struct Pythonic {
     buffer: String,
     state: State,
     tools: Arc<[ToolSchema]>,
-    /// What has been read since the last call, or since the start, and is content unless a call
-    /// follows.
+    /// Text since the last call or the start, which becomes content unless a call follows.
     before: String,
 }
 
 #[derive(Debug)]
 enum State {
     Start,
-    /// Behind a bracket or a comma.
+    /// After a bracket or a comma.
     Name,
-    /// Within a call's brackets.
+    /// Inside a call's brackets.
     Arguments {
         name: String,
         text: String,
         scan: Brackets,
     },
-    /// Behind a call.
+    /// After a call.
     After,
     Text,
 }
 
-/// Brackets and strings of Python.
+/// Tracks Python's brackets and strings.
 #[derive(Debug, Default)]
 struct Brackets {
     depth: u32,
@@ -49,7 +48,7 @@ struct Brackets {
 }
 
 impl Brackets {
-    /// Bytes before the bracket that closes the call, if it is there.
+    /// Offset of the bracket that closes the call, if it is in the text.
     fn end(&mut self, text: &str) -> Option<usize> {
         for (at, c) in text.char_indices() {
             if let Some(quote) = self.quote {

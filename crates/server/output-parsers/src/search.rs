@@ -9,18 +9,18 @@ pub(crate) enum Found {
         end: usize,
         which: usize,
     },
-    /// No mark; a partial mark may begin at this offset.
+    /// No mark; a partial mark may start at this offset.
     Clear(usize),
 }
 
-/// Finds the first mark. Of marks at one place the longest counts, so none may be the beginning of
-/// another.
+/// Finds the first mark. Of several marks at one position, the longest wins, so no mark may be a
+/// prefix of another.
 pub(crate) fn find(text: &str, marks: &[&str]) -> Found {
     let whole = |(which, mark): (usize, &&str)| text.find(*mark).map(|start| (start, which));
     let first = marks.iter().enumerate().filter_map(whole).min();
     let begun = marks.iter().filter_map(|mark| begun(text, mark)).min();
     match (first, begun) {
-        // A longer mark that began earlier is awaited.
+        // If a longer mark may have started earlier, wait for it.
         (Some((start, which)), begun) if begun.is_none_or(|b| start <= b) => Found::Mark {
             start,
             end: start + marks[which].len(),
@@ -30,7 +30,7 @@ pub(crate) fn find(text: &str, marks: &[&str]) -> Found {
     }
 }
 
-/// Offset of the longest end of `text` that is a beginning of `mark`, but not all of it.
+/// Offset of the longest suffix of `text` that is a proper prefix of `mark`.
 fn begun(text: &str, mark: &str) -> Option<usize> {
     let most = text.len().min(mark.len() - 1);
     let (text_bytes, mark) = (text.as_bytes(), mark.as_bytes());
@@ -40,18 +40,18 @@ fn begun(text: &str, mark: &str) -> Option<usize> {
         .map(|length| text.len() - length)
 }
 
-/// What a text begins with.
+/// The start of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The mark with this index; it ends at `end`.
     Mark { end: usize, which: usize },
-    /// Not known yet.
+    /// Undecided: more text is needed.
     Wait,
     /// Something else.
     Other,
 }
 
-/// Looks for one of `marks` at the start of the text.
+/// Matches `marks` at the start of the text.
 pub(crate) fn next_of(text: &str, marks: &[&str]) -> Next {
     for (which, mark) in marks.iter().enumerate() {
         if text.starts_with(mark) {
@@ -65,7 +65,7 @@ pub(crate) fn next_of(text: &str, marks: &[&str]) -> Next {
     Next::Other
 }
 
-/// Bytes of white space at the start.
+/// Bytes of leading white space.
 pub(crate) fn spaces(text: &str) -> usize {
     text.len() - text.trim_start().len()
 }

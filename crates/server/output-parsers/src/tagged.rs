@@ -1,4 +1,4 @@
-//! Calls whose arguments stand one by one between tags: Qwen3-Coder's
+//! Calls with separately tagged arguments: Qwen3-Coder's
 //! `<tool_call><function=f><parameter=k>v</parameter></function></tool_call>`, and GLM-4.5's
 //! `<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>`.
 
@@ -11,28 +11,30 @@ use crate::out::Out;
 use crate::search::{Found, Next, find, next_of, spaces};
 use crate::typed::TypedArguments;
 
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const MAX_NAME: usize = 256;
 
-/// The tags of one family.
+/// Tags of one family.
 #[derive(Debug)]
 pub(crate) struct Tags {
-    /// A call begins with one of these; behind the first one `function` may still have to come.
+    /// Start of a call; after the first of these, `function` may still follow.
     pub(crate) open: &'static [&'static str],
     /// Between `open` and the function's name.
     pub(crate) function: Option<&'static str>,
-    /// Behind the function's name. GLM has no mark there: what follows is looked at again.
+    /// End of the function's name. GLM has no such mark: the tag that follows is parsed again.
     pub(crate) name_ends: &'static [&'static str],
     pub(crate) keeps_name_end: bool,
-    /// A parameter's name begins, ends.
+    /// Start of a parameter's name.
     pub(crate) key: &'static str,
+    /// End of a parameter's name.
     pub(crate) key_end: &'static str,
-    /// Its value begins (behind the name), ends.
+    /// Start of the value, after the name.
     pub(crate) value: Option<&'static str>,
+    /// End of the value.
     pub(crate) value_ends: &'static [&'static str],
-    /// Dropped once at the start of a value.
+    /// Drop one line break at the start of a value.
     pub(crate) newline: bool,
-    /// The call ends with these, each of which may be missing.
+    /// End of the call; each of these may be missing.
     pub(crate) close: &'static [&'static str],
 }
 
@@ -69,14 +71,14 @@ pub(crate) struct Tagged {
     tools: Arc<[ToolSchema]>,
     state: State,
     arguments: TypedArguments,
-    /// The opening mark, content unless a call follows.
+    /// The opening mark, which becomes content unless a call follows.
     before: String,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum State {
     Text,
-    /// Behind the first mark.
+    /// After the first mark.
     Function,
     Name,
     /// Between parameters.
@@ -86,7 +88,7 @@ enum State {
     Equals,
     ValueStart,
     Value,
-    /// Behind a call.
+    /// After a call.
     After,
 }
 
@@ -128,7 +130,7 @@ impl Tagged {
         }
     }
 
-    /// A short text up to one of `ends`: its length and where the mark ends.
+    /// A short text up to one of `ends`: its length and the end of the mark.
     fn short(&self, text: &str, ends: &[&str]) -> Result<(usize, usize), bool> {
         match find(text, ends) {
             Found::Mark { start, end, .. } if start <= MAX_NAME => Ok((start, end)),
@@ -256,7 +258,7 @@ impl Machine for Tagged {
             State::Key => self.key(text, out),
             State::Equals => self.equals(text),
             State::ValueStart if self.tags.newline && text.starts_with('\n') => {
-                // A value that ends at once has one line break for both ends.
+                // In an empty value, one line break serves for both ends.
                 match next_of(text, &self.tags.value_ends[..1]) {
                     Next::Wait => None,
                     Next::Mark { .. } => self.to(State::Value, 0),

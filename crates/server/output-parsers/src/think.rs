@@ -1,9 +1,9 @@
-//! Reasoning between marks at the start of an output.
+//! Parser of reasoning between marks at the start of an output.
 
 use crate::out::{Out, excess};
 use crate::search::{Found, Next, find, next_of, spaces};
 
-/// Marks of one family, in all their spellings.
+/// Marks of one family, in all spellings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ThinkMarks {
     pub(crate) open: &'static [&'static str],
@@ -27,7 +27,7 @@ pub(crate) static GRANITE: ThinkMarks = ThinkMarks {
     close: &["Here is my response:", "Here's my response:"],
 };
 
-/// Splits an output into reasoning and the text behind it. White space at the ends of either is
+/// Splits an output into reasoning and the text after it. White space at the ends of both is
 /// dropped.
 #[derive(Debug)]
 pub(crate) struct Think {
@@ -39,18 +39,18 @@ pub(crate) struct Think {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// At the start: reasoning may follow; `true` when it does in any case.
+    /// At the start: reasoning may follow; `true` if it certainly follows.
     Start(bool),
-    /// Reasoning, before its first character.
+    /// Inside reasoning, before its first character.
     Opened,
     Reasoning,
-    /// Behind reasoning, before the first character of content.
+    /// After reasoning, before the first character of content.
     Closed,
     Content,
 }
 
 impl Think {
-    /// `opened`: the output begins within reasoning.
+    /// `opened`: the output starts inside reasoning.
     pub(crate) fn new(marks: &'static ThinkMarks, opened: bool) -> Self {
         Self {
             buffer: String::new(),
@@ -67,7 +67,7 @@ impl Think {
         )
     }
 
-    /// Takes text; returns what is not reasoning.
+    /// Parses text and returns the part that is not reasoning.
     pub(crate) fn push(&mut self, text: &str, out: &mut Out) -> String {
         if self.state == State::Content && self.buffer.is_empty() {
             return text.to_owned();
@@ -104,7 +104,7 @@ impl Think {
                         self.held.push_str(space);
                         let more = excess(&mut self.held);
                         if !more.is_empty() {
-                            // More white space than the bound is content; stop waiting for a mark.
+                            // White space beyond the bound is content; stop waiting for a mark.
                             content.push_str(&more);
                             content.push_str(&std::mem::take(&mut self.held));
                             self.state = State::Content;
@@ -159,7 +159,7 @@ impl Think {
         }
     }
 
-    /// Passes reasoning on, but for white space that may be the end of it.
+    /// Emits reasoning, except white space that may be at its end.
     fn reasoning(&mut self, text: &str, out: &mut Out) {
         let body = text.trim_end();
         if !body.is_empty() {

@@ -1,4 +1,4 @@
-//! Converts arguments written as plain text to JSON, by the types in the tool's schema.
+//! Converts arguments written as plain text to JSON, using the types in the tool's schema.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use crate::call_object::MAX_HELD;
 use crate::out::Out;
 use crate::{ToolSchema, python};
 
-/// Writes the object of one call, a parameter at a time.
+/// Writes the arguments object of one call, parameter by parameter.
 #[derive(Debug)]
 pub(crate) struct TypedArguments {
     parameters: Option<Map<String, Value>>,
@@ -14,16 +14,16 @@ pub(crate) struct TypedArguments {
     value: Option<TypedValue>,
 }
 
-/// A parameter's value while it is read.
+/// A parameter's value during parsing.
 #[derive(Debug)]
 enum TypedValue {
-    /// Text leaves as it comes.
+    /// Text is emitted immediately.
     String,
     /// Other types are held back until complete and then converted.
     Held(String, Types),
 }
 
-/// What a parameter may be, as far as the schema says.
+/// Allowed types of a parameter, as far as the schema specifies them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Types {
     string: bool,
@@ -41,7 +41,7 @@ impl TypedArguments {
         }
     }
 
-    /// The value of the parameter `name` begins.
+    /// Starts the value of the parameter `name`.
     pub(crate) fn begin(&mut self, name: &str, out: &mut Out) {
         let types = self.types(name);
         out.arguments(if self.first { "{" } else { ", " });
@@ -81,15 +81,15 @@ impl TypedArguments {
         }
     }
 
-    /// Ends an output cut off inside a value. The JSON stays unclosed, so it does not look
-    /// complete.
+    /// Ends an output that was cut off inside a value. The JSON stays unclosed, so that it does not
+    /// look complete.
     pub(crate) fn cut_off(&mut self, out: &mut Out) {
         if let Some(TypedValue::Held(held, _)) = self.value.take() {
             out.arguments(&held);
         }
     }
 
-    /// The call is complete.
+    /// Ends a complete call.
     pub(crate) fn end(&mut self, out: &mut Out) {
         self.end_value(out);
         out.arguments(if self.first { "{}" } else { "}" });
@@ -131,7 +131,7 @@ fn add_types(schema: &Value, types: &mut Types, depth: u32) {
     }
 }
 
-/// The value that a text stands for: JSON, Python's words, or else the text itself.
+/// Converts text to a value: JSON, Python's constants, or else the text itself.
 fn converted(text: &str, types: Types) -> Value {
     let trimmed = text.trim();
     let null = matches!(trimmed, "null" | "None");
@@ -143,7 +143,7 @@ fn converted(text: &str, types: Types) -> Value {
     }
     let read = serde_json::from_str(trimmed).ok();
     let read = read.or_else(|| python::literal(trimmed));
-    // A quoted text is itself where a schema leaves the type open.
+    // Quoted text is kept unchanged if the schema does not specify the type.
     match read {
         Some(Value::String(inner)) if types.other => inner.into(),
         Some(Value::String(_)) | None => text.into(),
@@ -151,7 +151,7 @@ fn converted(text: &str, types: Types) -> Value {
     }
 }
 
-/// A piece of a JSON string, without quotes.
+/// A chunk of a JSON string, without quotes.
 fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

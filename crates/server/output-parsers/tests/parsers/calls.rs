@@ -1,4 +1,4 @@
-//! Well-formed calls of every family, in the shapes of their chat templates and model cards.
+//! Well-formed calls of every family, in the formats of their chat templates and model cards.
 
 use crate::common::check_calls;
 
@@ -21,7 +21,7 @@ fn hermes() {
             "c:Done.",
         ],
     );
-    // Members in another order, an end mark within a string, no arguments, arguments as text.
+    // Members in a different order, an end mark inside a string, no arguments, arguments as text.
     check_calls(
         "hermes",
         r#"<tool_call>{"arguments": {"code": "</tool_call>"}, "name": "run"}</tool_call>
@@ -186,7 +186,7 @@ fn harmony() {
             r#"get_weather#({"city": "Paris"})"#,
         ],
     );
-    // The recipient in the role, as the newer template has it; an answer.
+    // The recipient in the role, as in the newer template; an answer.
     check_calls(
         "openai",
         "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|><|start|>\

@@ -32,7 +32,7 @@ pub(crate) fn rules(tools_as: Option<&str>, reasoning: Option<&str>) -> ParserRu
     }
 }
 
-/// The events of a text that comes in these pieces, texts joined.
+/// Parses a text in these chunks and returns its merged events.
 pub(crate) fn read<'a>(
     rules: &ParserRules,
     prompt: &str,
@@ -59,7 +59,7 @@ pub(crate) fn read<'a>(
     events
 }
 
-/// Events in short: `r:` reasoning, `c:` content, `name#id(arguments)`.
+/// Short form of events: `r:` reasoning, `c:` content, `name#id(arguments)`.
 pub(crate) fn short(events: &[OutputEvent]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for event in events {
@@ -76,7 +76,7 @@ pub(crate) fn short(events: &[OutputEvent]) -> Vec<String> {
     lines
 }
 
-/// Reads `text` whole and character by character: both must give `expected`.
+/// Parses `text` whole and character by character: both must give `expected`.
 pub(crate) fn check(rules: &ParserRules, prompt: &str, text: &str, expected: &[&str]) {
     let whole = read(rules, prompt, [text]);
     assert_eq!(short(&whole), expected, "{text}");

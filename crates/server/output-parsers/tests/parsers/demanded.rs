@@ -1,11 +1,11 @@
-//! Outputs that a demand for calls allows are read as those calls.
+//! Outputs that match a tag for required calls are parsed as these calls.
 
 use penstock_output_parsers::{ReasoningFormat, ToolFormat};
 use serde_json::Value;
 
 use crate::common::{check, rules, tools};
 
-/// One output of a structural tag: each tool is called once.
+/// An output that matches a structural tag: each tool is called once.
 fn sample(format: &Value) -> String {
     let text = |name: &str| format[name].as_str().unwrap().to_owned();
     let list = |name: &str| format[name].as_array().unwrap().iter();

@@ -1,4 +1,4 @@
-//! Outputs as the families document them, whole and cut in all ways.
+//! Outputs as documented for the families, whole and split at all positions.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
-//! Text that only looks like a call, and calls that are not well formed: nothing is lost.
+//! Text that only looks like a call, and malformed calls: no text is lost.
 
 use crate::common::{check_calls, read, rules, short};
 
-/// These are content, as they are.
+/// These outputs are content, unchanged.
 #[test]
 fn what_only_looks_like_a_call() {
     for (format, text) in [
@@ -41,7 +41,7 @@ fn what_only_looks_like_a_call() {
     }
 }
 
-/// Arguments stay as they are.
+/// Arguments are unchanged.
 #[test]
 fn calls_with_broken_arguments() {
     check_calls(
@@ -81,7 +81,7 @@ fn calls_with_broken_arguments() {
     );
 }
 
-/// What is held back until it is known to be a call is bounded.
+/// The text held back until it is known to be a call is bounded.
 #[test]
 fn endless_beginnings_are_given_back() {
     for (format, start) in [
@@ -102,7 +102,7 @@ fn endless_beginnings_are_given_back() {
     }
 }
 
-/// Time grows with the text, whatever it is made of.
+/// Time is linear in the text, for any content.
 #[test]
 fn many_marks_cost_no_more_than_text() {
     for (format, mark) in [

@@ -11,7 +11,7 @@ fn think() {
     let text = "<think>\nHm. Well.\n</think>\n\nParis.";
     check_reasoning("qwen3", "", text, &["r:Hm. Well.", "c:Paris."]);
     check_reasoning("deepseek_r1", "", text, &["r:Hm. Well.", "c:Paris."]);
-    // The template has opened or closed it.
+    // The template has opened or closed the reasoning.
     check_reasoning(
         "qwen3",
         "<think>\n",
@@ -26,7 +26,7 @@ fn think() {
         "Hm.</think>Paris.",
         &["r:Hm.", "c:Paris."],
     );
-    // Cut off, nothing to think, blanks only, a mark later on.
+    // Cut off; no reasoning; white space only; a mark later in the text.
     check_reasoning("qwen3", "", "<think>Hm. <", &["r:Hm. <"]);
     check_reasoning("qwen3", "", "<think>\n\n</think>\n\nParis.", &["c:Paris."]);
     check_reasoning("qwen3", "", "\n  ", &["c:\n  "]);
@@ -74,7 +74,7 @@ fn calls_follow_reasoning() {
     );
 }
 
-/// Whole templates are not kept here: these are the lines that tell families apart.
+/// Only the lines of templates that distinguish the families.
 #[test]
 fn formats_are_known_by_the_template() {
     let tools = |text: &str| ToolFormat::of_template(text);

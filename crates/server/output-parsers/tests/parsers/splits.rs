@@ -1,11 +1,11 @@
-//! Any split of a text gives the same events; hostile text is read to its end.
+//! Any split of a text gives the same events, and hostile text is parsed to its end.
 
 use penstock_output_parsers::{OutputEvent, ReasoningFormat, ToolFormat};
 use proptest::prelude::*;
 
 use crate::common::{read, rules};
 
-/// What outputs are made of, good and bad.
+/// Fragments of outputs, valid and invalid.
 const FRAGMENTS: &[&str] = &[
     "<tool_call>",
     "</tool_call>",
@@ -87,7 +87,7 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(fragment, 0..16).prop_map(|parts| parts.concat())
 }
 
-/// The text cut at these places.
+/// Splits the text at these positions.
 fn pieces<'a>(text: &'a str, cuts: &[prop::sample::Index]) -> Vec<&'a str> {
     let mut at: Vec<usize> = cuts
         .iter()
@@ -116,7 +116,7 @@ fn content(events: &[OutputEvent]) -> String {
     events.iter().map(text).collect()
 }
 
-/// Found by the property below: the white space that is let go came behind the reasoning.
+/// Regression found by the property below: released white space was emitted after the reasoning.
 #[test]
 fn much_white_space_before_a_mark_keeps_its_place() {
     let rules = rules(Some("hermes"), Some("qwen3"));
@@ -144,7 +144,7 @@ proptest! {
         prop_assert_eq!(&read(&rules, prompt, characters), &whole);
     }
 
-    /// Without calls the content is the text. (Marks of sections and channels are no content.)
+    /// Without calls the content is the text, except the marks of sections and channels.
     #[test]
     fn text_without_calls_is_content(
         format in prop::sample::select(
