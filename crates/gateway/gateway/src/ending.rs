@@ -6,10 +6,12 @@
 
 use axum::http::StatusCode;
 use memchr::memmem;
+use penstock_api_types::sse_reader::Event;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::events::{data, values};
+use crate::filter::BodyFilter;
 
 const DONE: &[u8] = b"[DONE]";
 
@@ -73,11 +75,15 @@ impl EndDetector {
     }
 
     /// Processes one event.
-    pub(crate) fn see(&mut self, event: &[u8]) {
+    pub(crate) fn see(&mut self, event: &Event) {
         match self.protocol {
             _ if self.is_final => {}
             Protocol::Choices => self.see_choices(event),
-            Protocol::Types(types) if types.iter().any(|one| contains(event, one.as_bytes())) => {
+            Protocol::Types(types)
+                if types
+                    .iter()
+                    .any(|one| contains(event.bytes(), one.as_bytes())) =>
+            {
                 let last = |value: Value| types.iter().any(|one| value["type"] == **one);
                 self.is_final = data(event).is_some_and(|data| values(&data).any(last));
             }
@@ -85,12 +91,12 @@ impl EndDetector {
         }
     }
 
-    fn see_choices(&mut self, event: &[u8]) {
+    fn see_choices(&mut self, event: &Event) {
         if is_done(event) {
             self.is_final = self.finished > 0 || !self.has_reasons;
             return;
         }
-        if self.has_reasons && !may_end(event) {
+        if self.has_reasons && !may_end(event.bytes()) {
             return;
         }
         for value in data(event).iter().flat_map(|data| values(data)) {
@@ -109,25 +115,35 @@ impl EndDetector {
     }
 
     /// Whether `rest`, which lacks the terminating empty line, is still a valid event.
-    pub(crate) fn is_event(&self, rest: &[u8]) -> bool {
+    pub(crate) fn is_event(&self, rest: &Event) -> bool {
         let is_whole = |data: &[u8]| {
             let mut values = serde_json::Deserializer::from_slice(data).into_iter::<IgnoredAny>();
             data == DONE || (!data.is_empty() && values.all(|value| value.is_ok()))
         };
         match self.protocol {
-            Protocol::Other => !rest.trim_ascii().is_empty(),
+            Protocol::Other => !rest.bytes().trim_ascii().is_empty(),
             _ => data(rest).is_some_and(|data| is_whole(&data)),
         }
     }
 
     /// Whether the event is a premature `[DONE]`, before the response is complete.
-    pub(crate) fn belies(&self, event: &[u8]) -> bool {
+    fn belies(&self, event: &Event) -> bool {
         !self.has_come() && is_done(event)
     }
 
     /// Whether the final event has been received.
     pub(crate) fn is_final(&self) -> bool {
         self.is_final
+    }
+}
+
+impl BodyFilter for EndDetector {
+    /// Removes a premature `[DONE]`.
+    fn events(&mut self, events: &mut Vec<Event>) {
+        events.retain(|event| {
+            self.see(event);
+            !self.belies(event)
+        });
     }
 }
 
@@ -147,8 +163,8 @@ fn contains(event: &[u8], word: &[u8]) -> bool {
     memmem::find(event, word).is_some()
 }
 
-fn is_done(event: &[u8]) -> bool {
-    contains(event, DONE) && data(event).is_some_and(|data| *data == *DONE)
+fn is_done(event: &Event) -> bool {
+    data(event).is_some_and(|data| *data == *DONE)
 }
 
 #[cfg(test)]
@@ -157,7 +173,8 @@ mod tests {
 
     fn ended(path: &str, choices: u64, events: &[&str]) -> bool {
         let mut ending = EndDetector::new(StatusCode::OK, path, choices);
-        events.iter().for_each(|event| ending.see(event.as_bytes()));
+        let events = events.iter().map(|event| Event::new(event.to_string()));
+        events.for_each(|event| ending.see(&event));
         ending.has_come()
     }
 

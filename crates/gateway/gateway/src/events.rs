@@ -2,91 +2,23 @@
 
 use std::borrow::Cow;
 
-use axum::body::Bytes;
-use bytes::BytesMut;
-use memchr::{memchr2_iter, memmem};
+use penstock_api_types::sse_reader::{Event, EventReader};
 use serde_json::Value;
 
 /// Maximum size of one event in bytes. A stream with a larger event is aborted.
-pub(crate) const MOST_EVENT: usize = 4 << 20;
+const MOST_EVENT: usize = 4 << 20;
 
-/// Splits a stream into whole events, independent of how its bytes are chunked.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    held: BytesMut,
-    /// Length of the prefix of `held` known to contain no end of an event.
-    scanned: usize,
+/// A reader of one stream.
+pub(crate) fn reader() -> EventReader {
+    EventReader::new(MOST_EVENT)
 }
 
-impl Events {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.held.extend_from_slice(bytes);
-    }
-
-    /// The next event, including the empty line that ends it.
-    pub(crate) fn next(&mut self) -> Option<Bytes> {
-        let ends = memchr2_iter(b'\n', b'\r', &self.held[self.scanned..]);
-        let mut ends = ends.map(|at| self.scanned + at);
-        let Some(end) = ends.find_map(|at| Some(at + empty_line(&self.held[at..])?)) else {
-            // the last line break may be the first half of an empty line
-            self.scanned = self.held.len().saturating_sub(2);
-            return None;
-        };
-        self.scanned = 0;
-        Some(self.held.split_to(end).freeze())
-    }
-
-    /// Whether the incomplete event exceeds the maximum size.
-    pub(crate) fn is_too_large(&self) -> bool {
-        self.held.len() > MOST_EVENT
-    }
-
-    /// Number of bytes after the last whole event.
-    pub(crate) fn held(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Takes the bytes after the last whole event.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        self.scanned = 0;
-        std::mem::take(&mut self.held).freeze()
-    }
-}
-
-/// Length of the line end at the start of `rest` and the empty line after it. Lines end with LF, CR
-/// or CRLF; a CR at the end of the buffer may be half of a CRLF.
-fn empty_line(rest: &[u8]) -> Option<usize> {
-    match rest {
-        [b'\n', b'\n', ..] | [b'\r', b'\r', ..] => Some(2),
-        [b'\n', b'\r', b'\n', ..] => Some(3),
-        [b'\n', b'\r', _, ..] => Some(2),
-        _ => None,
-    }
-}
-
-/// Byte ranges of the `data` lines of an event, without the field name.
-pub(crate) fn data_lines(event: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let ends = memchr2_iter(b'\n', b'\r', event).chain([event.len()]);
-    let lines = ends.scan(0, |start, end| {
-        let line = *start..end;
-        *start = end + 1;
-        Some(line)
-    });
-    lines.filter_map(|line| {
-        let data = event[line.clone()].strip_prefix(b"data:")?;
-        Some(line.end - data.len()..line.end)
+/// The data of an event, without white space at its ends.
+pub(crate) fn data(event: &Event) -> Option<Cow<'_, [u8]>> {
+    Some(match event.data()? {
+        Cow::Borrowed(data) => data.trim_ascii().into(),
+        Cow::Owned(data) => data.trim_ascii().to_vec().into(),
     })
-}
-
-/// The data of an event: its `data` lines, joined by line breaks.
-pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
-    let mut lines = data_lines(event).map(|line| &event[line]);
-    let (first, second) = (lines.next()?, lines.next());
-    let Some(second) = second else {
-        return Some(first.trim_ascii().into());
-    };
-    let lines: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
-    Some(lines.join(&b'\n').trim_ascii().to_vec().into())
 }
 
 /// The JSON values in an event's data. The protocols send one; some servers send one value on each
@@ -94,13 +26,6 @@ pub(crate) fn data(event: &[u8]) -> Option<Cow<'_, [u8]>> {
 pub(crate) fn values(data: &[u8]) -> impl Iterator<Item = Value> {
     let values = serde_json::Deserializer::from_slice(data).into_iter();
     values.map_while(Result::ok)
-}
-
-/// Approximate number of events in these bytes, for rates. An event is missed if a chunk boundary
-/// cuts its `data:`.
-pub(crate) fn count(bytes: &[u8]) -> u32 {
-    let first = u32::from(bytes.starts_with(b"data:"));
-    first + memmem::find_iter(bytes, b"\ndata:").count() as u32
 }
 
 /// The content of an event or of a whole response, by choice.
@@ -203,27 +128,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_whole_however_the_stream_is_cut() {
-        let stream = b"data: 1\n\nevent: x\ndata: 2\r\n\r\n: note\n\ndata:3\n\ndata: cut\n";
-        for size in 1..stream.len() {
-            let (mut events, mut found) = (Events::default(), Vec::new());
-            for part in stream.chunks(size) {
-                events.push(part);
-                while let Some(event) = events.next() {
-                    found.push(data(&event).map(|data| String::from_utf8(data.into()).unwrap()));
-                }
-            }
-            let wanted = [Some("1"), Some("2"), None, Some("3")];
-            let wanted = wanted.map(|one| one.map(str::to_owned));
-            assert_eq!(found, wanted, "{size}");
-            assert_eq!(events.held(), 10);
-            assert_eq!(events.rest(), "data: cut\n");
-        }
-    }
-
-    #[test]
     fn the_lines_of_data_are_one_text() {
-        let of = |event: &str| data(event.as_bytes()).map(Cow::into_owned);
+        let of = |event: &'static str| data(&Event::new(event)).map(Cow::into_owned);
         assert_eq!(of(": a\nevent: x\n\n"), None);
         assert_eq!(of("data:\n\n").unwrap(), b"");
         assert_eq!(of("id: 1\ndata: a \n\n").unwrap(), b"a");
@@ -233,48 +139,6 @@ mod tests {
         assert_eq!(values("{}\n[1]"), [json!({}), json!([1])]);
         assert_eq!(values("{} {"), [json!({})]);
         assert!(values("[DONE]").is_empty());
-    }
-
-    #[test]
-    fn events_are_counted_at_line_starts() {
-        assert_eq!(count(b"data: a\n\ndata: data: b\n\n"), 2);
-        assert_eq!(count(b": data: x\n\n"), 0);
-    }
-
-    #[test]
-    fn lines_end_as_the_standard_says() {
-        for stream in [
-            "data: 1\r\rdata: 2\r\r",
-            "data: 1\n\r\ndata: 2\r\n\n",
-            "data: 1\r\n\rdata: 2\n\n",
-        ] {
-            for size in 1..stream.len() {
-                let (mut events, mut found) = (Events::default(), Vec::new());
-                for part in stream.as_bytes().chunks(size) {
-                    events.push(part);
-                    while let Some(event) = events.next() {
-                        found.push(event);
-                    }
-                }
-                let said = found.iter().filter_map(|event| data(event));
-                let said: Vec<_> = said.map(Cow::into_owned).collect();
-                assert_eq!(said, [b"1", b"2"], "{stream:?} {size}");
-                assert_eq!(found.concat(), stream.as_bytes());
-            }
-        }
-    }
-
-    #[test]
-    fn an_endless_event_costs_a_look_at_each_byte() {
-        let began = std::time::Instant::now();
-        let mut events = Events::default();
-        let part = [&[b'x'; 4000][..], b"\n: y"].concat();
-        while !events.is_too_large() {
-            events.push(&part);
-            assert!(events.next().is_none());
-        }
-        assert!(events.held() <= MOST_EVENT + part.len());
-        assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
     }
 
     /// The texts of all events, joined, and the reasons of the end.

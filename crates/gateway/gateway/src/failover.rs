@@ -8,11 +8,13 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Response as HttpResponse, StatusCode};
 use hyper::body::Incoming;
 use penstock_api_types::RESUMABLE;
+use penstock_api_types::sse_reader::Event;
 use penstock_http::{BodyShare, Level, log};
 use penstock_routing::ReplicaId;
 
 use crate::attempt::{Answer, attempt};
 use crate::call::ProxiedRequest;
+use crate::filter::BodyFilter;
 use crate::gateway::Gateway;
 use crate::headers::is_read;
 use crate::pool::Pool;
@@ -90,22 +92,6 @@ impl Failover {
         self.kept.is_some()
     }
 
-    /// Processes a whole event of the replica; appends the events released to the client to `out`.
-    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
-        match &mut self.way {
-            Way::Marks(marked) => marked.pass(event, out),
-            Way::Text(text) => text.pass(event, out),
-        }
-    }
-
-    /// The events held back, when the response has ended.
-    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
-        match &mut self.way {
-            Way::Marks(marked) => marked.rest(),
-            Way::Text(text) => text.rest(),
-        }
-    }
-
     /// Whether the replica itself has reported that it cannot continue.
     pub(crate) fn failed(&self) -> bool {
         match &self.way {
@@ -156,6 +142,25 @@ impl Failover {
             Level::Info,
             format!("{id}: {address} goes on with the answer after {ms} ms"),
         );
+    }
+}
+
+impl BodyFilter for Failover {
+    /// Strips or rewrites events, and holds back those that another replica may send again.
+    fn events(&mut self, events: &mut Vec<Event>) {
+        for event in std::mem::take(events) {
+            match &mut self.way {
+                Way::Marks(marked) => marked.pass(event, events),
+                Way::Text(text) => text.pass(event, events),
+            }
+        }
+    }
+
+    fn release(&mut self, events: &mut Vec<Event>) {
+        events.append(&mut match &mut self.way {
+            Way::Marks(marked) => marked.rest(),
+            Way::Text(text) => text.rest(),
+        });
     }
 }
 

@@ -17,6 +17,7 @@ mod events;
 mod exact;
 mod explain;
 mod failover;
+mod filter;
 mod flow;
 mod form;
 mod forward;

@@ -1,6 +1,7 @@
 //! Observes a response as it passes, for fleet, pool, metrics and token accounting. It makes one
 //! change: the model's name.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,10 +9,12 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::BytesMut;
 use memchr::memmem;
+use penstock_api_types::sse_reader::Event;
 use penstock_fleet::Outcome;
 
 use crate::charge::{Charge, Delivery};
-use crate::events::{data, data_lines};
+use crate::events::data;
+use crate::filter::BodyFilter;
 use crate::gateway::Gateway;
 use crate::headers::{is_plain, is_stream};
 use crate::object::{Member, ObjectReader, Segment};
@@ -109,50 +112,31 @@ impl ResponseObserver {
         self.routed = Some(routed);
     }
 
-    /// Processes an event; appends the client's version to `out`.
-    pub(crate) fn event(&mut self, event: &[u8], out: &mut BytesMut) {
-        self.count(data_lines(event).count());
+    /// Processes an event, and renames its model.
+    fn event(&mut self, event: &mut Event) {
+        self.count(event.data_lines().count());
         if let Some(data) = data(event) {
             self.charge.event(&data);
         }
-        let has = |name: &[u8]| memmem::find(event, name).is_some();
+        let has = |name: &[u8]| memmem::find(event.bytes(), name).is_some();
         let is_named = self.rename.is_some() && has(b"\"model\"");
         if !is_named && !has(b"\"usage\"") {
-            return out.extend_from_slice(event);
+            return;
         }
-        // the lines form one text: a member may begin on one line and end on another
-        let lines: Vec<_> = data_lines(event).collect();
-        let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
-            return out.extend_from_slice(event);
+        let Some(place) = data_place(event) else {
+            return;
         };
-        let (start, end) = (first.start, last.end);
+        // the lines form one text: a member may begin on one line and end on another
         let mut text = BytesMut::new();
-        for line in lines {
-            self.read(&event[line], &mut text);
+        for line in event.data_lines() {
+            self.read(&event.bytes()[line], &mut text);
         }
         let (rename, charge) = (self.rename.as_ref(), &mut self.charge);
         self.reader
             .end(|found| note(found, rename, charge, &mut text));
-        if !is_named {
-            return out.extend_from_slice(event);
-        }
-        out.extend_from_slice(&event[..start]);
-        out.extend_from_slice(&text);
-        out.extend_from_slice(&event[end..]);
-    }
-
-    /// Processes bytes of a response that is a single body or unreadable; returns the client's
-    /// version.
-    pub(crate) fn part(&mut self, bytes: Bytes) -> Bytes {
-        if self.delivery == Delivery::Unread {
-            return bytes;
-        }
-        self.charge.bytes(bytes.len());
-        let mut out = BytesMut::new();
-        self.read(&bytes, &mut out);
-        match self.rename {
-            Some(_) => out.freeze(),
-            None => bytes,
+        if is_named {
+            let (before, after) = (&event.bytes()[..place.start], &event.bytes()[place.end..]);
+            *event = Event::new([before, &text, after].concat());
         }
     }
 
@@ -201,6 +185,34 @@ impl ResponseObserver {
         }
         true
     }
+}
+
+impl BodyFilter for ResponseObserver {
+    fn events(&mut self, events: &mut Vec<Event>) {
+        events.iter_mut().for_each(|event| self.event(event));
+    }
+
+    /// Processes bytes of a response that is a single body or unreadable; returns the client's
+    /// version.
+    fn part(&mut self, bytes: Bytes) -> Bytes {
+        if self.delivery == Delivery::Unread {
+            return bytes;
+        }
+        self.charge.bytes(bytes.len());
+        let mut out = BytesMut::new();
+        self.read(&bytes, &mut out);
+        match self.rename {
+            Some(_) => out.freeze(),
+            None => bytes,
+        }
+    }
+}
+
+/// Byte range from the first line of data to the last.
+fn data_place(event: &Event) -> Option<Range<usize>> {
+    let mut lines = event.data_lines();
+    let first = lines.next()?;
+    Some(first.start..lines.next_back().map_or(first.end, |last| last.end))
 }
 
 /// Records a segment of a response; appends its replacement to `out` if the model is renamed.

@@ -1,10 +1,9 @@
 //! The body of a response on its way from the replica to the client.
 //!
 //! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
-//! are available together are coalesced. A stream is forwarded in whole events, which pass these
-//! stages in order: split ([`Events`]), checked for the end ([`EndDetector`]), stripped of markers
-//! and held back ([`Failover`]), counted and renamed ([`ResponseObserver`]). A stream with resume
-//! markers is resumed by another replica if it breaks off.
+//! are available together are coalesced. A stream is forwarded in whole events, which pass a list of
+//! filters ([`ResponseBody::filters`]). A stream with resume markers is resumed by another replica
+//! if it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,8 +13,8 @@ use std::time::Instant;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::http::response::Parts;
-use bytes::BytesMut;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_api_types::{ApiError, RESUMABLE, anthropic_error};
 use penstock_fleet::Outcome;
 use penstock_http::{Gathered, Level, log};
@@ -23,8 +22,9 @@ use penstock_http::{Gathered, Level, log};
 use crate::attempt::Answer;
 use crate::charge::Charge;
 use crate::ending::EndDetector;
-use crate::events::{Events, MOST_EVENT};
+use crate::events::reader;
 use crate::failover::{Failover, RequestContext, ResumeFuture};
+use crate::filter::{BodyFilter, joined};
 use crate::gateway::Place;
 use crate::mirror::{self, Tap};
 use crate::observe::ResponseObserver;
@@ -38,8 +38,10 @@ pub(crate) struct ResponseBody {
     source: Source,
     trip: Arc<RequestContext>,
     observer: ResponseObserver,
-    /// Events of a stream, until it breaks off for good.
-    events: Events,
+    /// Splits a stream, until it breaks off for good.
+    reader: EventReader,
+    /// The events of one chunk on their way through the filters; empty between chunks.
+    events: Vec<Event>,
     ending: EndDetector,
     failover: Option<Failover>,
     stall: StallTimer,
@@ -91,7 +93,8 @@ impl ResponseBody {
             stop: trip.gateway.stopper.wait(),
             trip: Arc::new(trip),
             observer,
-            events: Events::default(),
+            reader: reader(),
+            events: Vec::new(),
             ending,
             failover,
             mirror,
@@ -108,46 +111,34 @@ impl ResponseBody {
         self.observer.end(outcome);
     }
 
+    /// The filters of a body, in their order.
+    fn filters(&mut self) -> impl Iterator<Item = &mut dyn BodyFilter> {
+        let filters: [Option<&mut dyn BodyFilter>; 4] = [
+            // the end of the protocol, on the events that the replica sent
+            Some(&mut self.ending),
+            // markers out; events held back or rewritten
+            self.failover.as_mut().map(|one| one as &mut dyn BodyFilter),
+            // a copy of what the client gets, with the model's name at the replica
+            self.mirror.as_mut().map(|one| one as &mut dyn BodyFilter),
+            // rate, charge, usage; the client's name of the model
+            Some(&mut self.observer),
+        ];
+        filters.into_iter().flatten()
+    }
+
     /// Processes bytes of the replica; returns the bytes for the client.
     fn passed(&mut self, bytes: Bytes) -> Bytes {
         if !self.observer.is_stream() {
-            self.mirrored(&bytes);
-            return self.observer.part(bytes);
+            return self.filters().fold(bytes, |part, filter| filter.part(part));
         }
-        self.events.push(&bytes);
-        let mut out = BytesMut::new();
-        while let Some(event) = self.events.next() {
-            self.event(event, &mut out);
-        }
-        out.freeze()
-    }
-
-    /// Processes a whole event of the replica.
-    fn event(&mut self, event: Bytes, out: &mut BytesMut) {
-        self.ending.see(&event);
-        if self.ending.belies(&event) {
-            return;
-        }
-        match &mut self.failover {
-            Some(failover) => {
-                let mut passed = Vec::new();
-                failover.pass(event, &mut passed);
-                passed.iter().for_each(|event| self.give(event, out));
-            }
-            None => self.give(&event, out),
-        }
-    }
-
-    /// Forwards an event to the client.
-    fn give(&mut self, event: &Bytes, out: &mut BytesMut) {
-        self.mirrored(event);
-        self.observer.event(event, out);
-    }
-
-    fn mirrored(&mut self, bytes: &Bytes) {
-        if let Some(mirror) = &mut self.mirror {
-            mirror.see(bytes);
-        }
+        let mut events = std::mem::take(&mut self.events);
+        self.reader.push(bytes.clone());
+        events.extend(&mut self.reader);
+        self.filters().for_each(|filter| filter.events(&mut events));
+        let out = joined(&events, &bytes);
+        events.clear();
+        self.events = events;
+        out
     }
 
     /// Whether the replica has stalled and its health checks fail.
@@ -173,7 +164,7 @@ impl ResponseBody {
             return false;
         };
         self.source = Source::Resuming(resuming);
-        self.events = Events::default();
+        self.reader = reader();
         self.ending.begin_again();
         self.observer.lost(Outcome::Failed);
         true
@@ -220,42 +211,40 @@ impl ResponseBody {
 
     /// Handles the end of the replica's bytes. `None`: a failover has started.
     fn ended(&mut self) -> Option<Polled> {
-        let mut out = BytesMut::new();
-        match self.observer.is_stream() {
-            true => {
-                if let Some(why) = self.stream_ended(&mut out) {
-                    return self.breaks_off(why);
-                }
-            }
-            false => out.extend_from_slice(&self.observer.rest()),
-        }
-        let held = self.failover.as_mut().map(Failover::rest);
-        held.iter()
-            .flatten()
-            .for_each(|event| self.give(event, &mut out));
+        let out = match self.observer.is_stream() {
+            true => match self.last_events() {
+                Ok(out) => out,
+                Err(why) => return self.breaks_off(why),
+            },
+            false => self.observer.rest(),
+        };
         self.end(Outcome::Served);
-        Some((!out.is_empty()).then(|| Ok(Frame::data(out.freeze()))))
+        Some((!out.is_empty()).then(|| Ok(Frame::data(out))))
     }
 
-    /// Appends the last event of a complete stream to `out`; returns the reason if the stream is
-    /// incomplete.
-    fn stream_ended(&mut self, out: &mut BytesMut) -> Option<&'static str> {
-        let rest = self.events.rest();
+    /// The last bytes of a complete stream.
+    ///
+    /// # Errors
+    /// The reason why the stream is incomplete.
+    fn last_events(&mut self) -> Result<Bytes, &'static str> {
+        let rest = Event::new(self.reader.rest());
         let rest = Some(rest).filter(|rest| self.ending.is_event(rest));
         if let Some(rest) = &rest {
             self.ending.see(rest);
         }
         if self.failover.as_ref().is_some_and(Failover::failed) {
-            return Some("its engine failed");
+            return Err("its engine failed");
         }
         if !self.ending.has_come() {
-            return Some("it ended before its answer");
+            return Err("it ended before its answer");
         }
-        if let Some(rest) = rest {
-            let event = [rest.trim_ascii_end(), b"\n\n"].concat();
-            self.event(event.into(), out);
-        }
-        None
+        let whole = rest.map(|rest| [rest.bytes().trim_ascii_end(), b"\n\n"].concat());
+        let mut events: Vec<Event> = whole.map(Event::new).into_iter().collect();
+        self.filters().for_each(|filter| {
+            filter.events(&mut events);
+            filter.release(&mut events);
+        });
+        Ok(joined(&events, &Bytes::new()))
     }
 
     /// Handles a broken connection to the replica.
@@ -269,9 +258,8 @@ impl ResponseBody {
 
     /// Polls for the next frame; `None` if the source has changed.
     fn poll_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
-        if self.events.is_too_large() {
-            let why = format!("an event is larger than {MOST_EVENT} bytes");
-            return Poll::Ready(self.breaks_off(&why));
+        if let Err(error) = self.reader.check() {
+            return Poll::Ready(self.breaks_off(&error.to_string()));
         }
         let polled = match &mut self.source {
             Source::Resuming(resuming) => resuming.as_mut().poll(cx).map(|answer| match answer {

@@ -6,7 +6,10 @@
 //! or are recomputed.
 
 use axum::body::Bytes;
+use penstock_api_types::sse_reader::Event;
 use penstock_api_types::{FAILED_MARK, MARK};
+
+use crate::filter::joined;
 
 /// Upper bounds in bytes of markers (some 40,000 tokens) and of held events. Beyond them the stream
 /// passes unbuffered and cannot be resumed.
@@ -17,7 +20,7 @@ const MOST_HELD: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Marked {
     /// Events after the last marker, and their size.
-    held: Vec<Bytes>,
+    held: Vec<Event>,
     held_bytes: usize,
     /// The markers so far, separated by commas.
     marks: Vec<u8>,
@@ -37,8 +40,9 @@ impl Marked {
     }
 
     /// Processes a whole event of the replica; appends the events released to the client to `out`.
-    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
-        match event.strip_prefix(MARK).map(<[u8]>::trim_ascii_end) {
+    pub(crate) fn pass(&mut self, event: Event, out: &mut Vec<Event>) {
+        let mark = event.bytes().strip_prefix(MARK);
+        match mark.map(<[u8]>::trim_ascii_end) {
             // the next event is an error, sent to the client if failover fails
             Some(FAILED_MARK) => self.failed = !self.flows,
             Some(mark) => {
@@ -46,7 +50,7 @@ impl Marked {
                 self.give(out);
             }
             None => {
-                self.held_bytes += event.len();
+                self.held_bytes += event.bytes().len();
                 self.held.push(event);
             }
         }
@@ -56,7 +60,7 @@ impl Marked {
         }
     }
 
-    fn give(&mut self, out: &mut Vec<Bytes>) {
+    fn give(&mut self, out: &mut Vec<Event>) {
         self.held_bytes = 0;
         out.append(&mut self.held);
     }
@@ -75,7 +79,7 @@ impl Marked {
     }
 
     /// The events held back, when the response has ended.
-    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
+    pub(crate) fn rest(&mut self) -> Vec<Event> {
         self.held_bytes = 0;
         std::mem::take(&mut self.held)
     }
@@ -86,7 +90,7 @@ impl Marked {
     pub(crate) fn broken(&mut self) -> (Option<Vec<u8>>, Bytes) {
         let last = self.rest();
         let last = match std::mem::take(&mut self.failed) {
-            true => last.concat().into(),
+            true => joined(&last, &Bytes::new()),
             false => Bytes::new(),
         };
         ((!self.flows).then(|| self.marks.clone()), last)
@@ -103,19 +107,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::events::Events;
+    use crate::events::reader;
 
     const STREAM: &[u8] = b"data: {\"a\":\":resume \"}\n\n:resume {\"seed\":1}\n\n:resume [1]\n\n\
         :resume [2]\n\ndata: 3\n\ndata: 4\n\n:resume [3,4]\n\ndata: end\n\n";
 
     /// What came out of whole events.
     fn passed(marked: &mut Marked, stream: &[u8]) -> Vec<u8> {
-        let (mut events, mut out) = (Events::default(), Vec::new());
-        events.push(stream);
-        while let Some(event) = events.next() {
-            marked.pass(event, &mut out);
-        }
-        out.concat()
+        let (mut events, mut out) = (reader(), Vec::new());
+        events.push(Bytes::copy_from_slice(stream));
+        events.for_each(|event| marked.pass(event, &mut out));
+        joined(&out, &Bytes::new()).into()
     }
 
     proptest! {
@@ -176,7 +178,7 @@ mod tests {
         wanted.extend_from_slice(b"data: end\n\n");
         let mut marked = Marked::default();
         let mut out = passed(&mut marked, &stream);
-        out.extend_from_slice(&marked.rest().concat());
+        out.extend_from_slice(&joined(&marked.rest(), &Bytes::new()));
         assert!(out == wanted);
         assert!(marked.broken().0.is_none());
     }

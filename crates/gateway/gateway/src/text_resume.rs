@@ -6,6 +6,7 @@
 //! (docs/gateway-reference.md).
 
 use axum::body::Bytes;
+use penstock_api_types::sse_reader::Event;
 use serde_json::{Map, Value, json};
 
 use crate::events::{data, values};
@@ -92,21 +93,23 @@ impl Continued {
     }
 
     /// Processes a whole event of the replica; appends the client's version to `out`.
-    pub(crate) fn pass(&mut self, event: Bytes, out: &mut Vec<Bytes>) {
+    pub(crate) fn pass(&mut self, event: Event, out: &mut Vec<Event>) {
         if let Some(words) = &mut self.last_words {
-            words.extend_from_slice(&event);
+            words.extend_from_slice(event.bytes());
             return;
         }
-        let data = data(&event);
-        let values = data.iter().flat_map(|data| values(data));
-        let objects: Vec<Map<String, Value>> = values.filter_map(object).collect();
+        let (objects, is_done) = {
+            let data = data(&event);
+            let values = data.iter().flat_map(|data| values(data));
+            let objects: Vec<_> = values.filter_map(object).collect();
+            (objects, data.as_deref() == Some(DONE))
+        };
         if objects.iter().any(is_error) && !self.has_finished() {
-            self.last_words = Some(event.into());
+            self.last_words = Some(event.bytes().to_vec());
             return;
         }
-        let is_done = data.as_deref() == Some(DONE);
         let is_rewritten = self.is_rewritten && !is_done;
-        let rewritten: Vec<Bytes> = objects
+        let rewritten: Vec<Event> = objects
             .into_iter()
             .filter_map(|value| self.rewritten(value))
             .collect();
@@ -117,12 +120,8 @@ impl Continued {
     }
 
     /// The remainder at the end of the replica's bytes.
-    pub(crate) fn rest(&mut self) -> Vec<Bytes> {
-        self.last_words
-            .take()
-            .map(Bytes::from)
-            .into_iter()
-            .collect()
+    pub(crate) fn rest(&mut self) -> Vec<Event> {
+        self.last_words.take().map(Event::new).into_iter().collect()
     }
 
     /// Whether the replica itself has reported that it cannot continue.
@@ -159,7 +158,7 @@ impl Continued {
     }
 
     /// Notes the content of an event; returns its continuation of the first stream, if any.
-    fn rewritten(&mut self, mut value: Map<String, Value>) -> Option<Bytes> {
+    fn rewritten(&mut self, mut value: Map<String, Value>) -> Option<Event> {
         if self.same.is_empty() {
             let members = SAME
                 .into_iter()
@@ -176,7 +175,7 @@ impl Continued {
         for (name, one) in &self.same {
             value.insert(name.clone(), one.clone());
         }
-        Some(format!("data: {}\n\n", Value::Object(value)).into())
+        Some(Event::new(format!("data: {}\n\n", Value::Object(value))))
     }
 
     /// Whether the choices contain anything new for the client.
@@ -360,16 +359,19 @@ mod tests {
     fn an_event_may_have_several_values() {
         let part =
             |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}");
-        let event = Bytes::from(format!("{}\n{}\n\n", part("a"), part("b")));
+        let event = Event::new(format!("{}\n{}\n\n", part("a"), part("b")));
         let mut stream = Continued::of(COMPLETIONS, 1).unwrap();
         let mut passed = Vec::new();
         stream.pass(event.clone(), &mut passed);
-        assert_eq!(passed, std::slice::from_ref(&event));
+        let shown = |passed: &[Event]| -> Vec<Bytes> {
+            passed.iter().map(|event| event.bytes().clone()).collect()
+        };
+        assert_eq!(shown(&passed), std::slice::from_ref(event.bytes()));
         assert_eq!(stream.text, "ab");
         stream.moved();
         passed.clear();
         stream.pass(event, &mut passed);
-        assert_eq!(passed, [part("a") + "\n\n", part("b") + "\n\n"]);
+        assert_eq!(shown(&passed), [part("a") + "\n\n", part("b") + "\n\n"]);
         assert_eq!(stream.text, "abab");
     }
 }

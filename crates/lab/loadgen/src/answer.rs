@@ -1,5 +1,6 @@
 //! Parser of an answer: bytes to record.
 
+use bytes::Bytes;
 use penstock_api_types::sse_reader::{Event, EventReader};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -107,7 +108,7 @@ impl<'r> Answer<'r> {
     }
 
     /// Parses bytes received at `at`; returns the number of events that count.
-    pub(crate) fn take(&mut self, bytes: &[u8], at: Instant) -> Result<usize, Failure> {
+    pub(crate) fn take(&mut self, bytes: &Bytes, at: Instant) -> Result<usize, Failure> {
         let before = self.record.event_times.len();
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
         let mut sink = EventSink {
@@ -116,18 +117,13 @@ impl<'r> Answer<'r> {
             keep_text: self.keep_text,
             seconds,
         };
-        let mut wrong = None;
-        let pushed = self.reader.push(bytes, |event| {
-            if wrong.is_none() {
-                wrong = sink.event(event).err();
-            }
-        });
-        let events = self.record.event_times.len() - before;
-        match (wrong, pushed) {
-            (Some(failure), _) => Err(failure),
-            (None, Err(error)) => Err(Failure::malformed(error.to_string())),
-            (None, Ok(())) => Ok(events),
+        self.reader.push(bytes.clone());
+        for event in &mut self.reader {
+            sink.event(&event)?;
         }
+        let checked = self.reader.check();
+        checked.map_err(|error| Failure::malformed(error.to_string()))?;
+        Ok(self.record.event_times.len() - before)
     }
 
     /// Outcome of an answer after the end of its body or `[DONE]`.
@@ -159,21 +155,20 @@ struct EventSink<'a> {
 }
 
 impl EventSink<'_> {
-    fn event(&mut self, event: Event<'_>) -> Result<(), Failure> {
-        if *self.done {
+    fn event(&mut self, event: &Event) -> Result<(), Failure> {
+        let Some(data) = event.data().filter(|_| !*self.done) else {
             return Ok(());
-        }
-        if event.data.trim_ascii_end() == b"[DONE]" {
+        };
+        if data.trim_ascii_end() == b"[DONE]" {
             *self.done = true;
             return Ok(());
         }
-        if event.name == b"error" {
-            self.record
-                .fail(Failure::error_event(error_text(event.data)));
+        if event.name() == b"error" {
+            self.record.fail(Failure::error_event(error_text(&data)));
             return Ok(());
         }
-        let chunk: Chunk<'_> = serde_json::from_slice(event.data).map_err(|error| {
-            let quoted = excerpt(event.data);
+        let chunk: Chunk<'_> = serde_json::from_slice(&data).map_err(|error| {
+            let quoted = excerpt(&data);
             Failure::malformed(format!(
                 "event is not a completion chunk: {error}: {quoted}"
             ))

@@ -1,19 +1,26 @@
-//! Incremental parser of server-sent events; chunks may be cut anywhere.
+//! Incremental reader of server-sent events; chunks may be cut anywhere.
 //!
 //! Follows the "event stream" of the WHATWG HTML standard: lines end with LF, CR or CR LF, lines of
 //! data are joined with LF, a line that starts with a colon is a comment, an event ends at an empty
-//! line and one that no empty line ends is discarded. Fields that only concern reconnecting (`id`,
-//! `retry`) are skipped.
+//! line. Fields that only concern reconnecting (`id`, `retry`) are skipped.
 
-use memchr::memchr2;
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2_iter;
 use thiserror::Error;
 
-/// One event, valid until the next is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event<'a> {
-    /// The field `event`; empty when there is none.
-    pub name: &'a [u8],
-    pub data: &'a [u8],
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// A block of lines with the empty line that ends it. One that consists of comments has no data.
+#[derive(Debug, Clone, Default)]
+pub struct Event {
+    bytes: Bytes,
+    name: Range<usize>,
+    /// Lines of data without the field's name.
+    first: Option<Range<usize>>,
+    others: Vec<Range<usize>>,
 }
 
 /// An event is larger than the reader's limit.
@@ -23,181 +30,181 @@ pub struct EventTooLarge {
     pub limit: usize,
 }
 
-/// Parser state between two chunks. Complete single-line events are borrowed from the chunk; only
-/// split ones are copied.
+/// Splits a stream into events, which it yields as an iterator. Events inside one chunk share its
+/// memory; an event that several chunks contain is copied.
 #[derive(Debug)]
 pub struct EventReader {
     limit: usize,
-    /// A line without its end yet.
-    line: Vec<u8>,
-    name: Vec<u8>,
-    /// Lines of data of the event being read, unless `Lines::whole` has them.
-    data: Vec<u8>,
-    has_data: bool,
-    /// The last piece ended with CR: an LF that comes next belongs to it.
-    after_cr: bool,
-    /// Nothing but (parts of) the first line has come: a byte order mark may stand before it.
-    first_line: bool,
+    /// Unread bytes of the last chunk; empty while bytes are held.
+    chunk: Bytes,
+    /// An incomplete event, and the chunks since.
+    held: BytesMut,
+    /// Length of the prefix of `held` known to contain no end of an event.
+    scanned: usize,
+    /// No event has been read: a byte order mark may stand before the first.
+    is_first: bool,
 }
-
-/// The meaning of one line.
-enum Field<'a> {
-    End,
-    Data(&'a [u8]),
-    Name(&'a [u8]),
-    Nothing,
-}
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl EventReader {
-    /// `limit`: bytes of a line, and of the data of an event, that are held at most.
+    /// `limit`: maximum size of an incomplete event in bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            line: Vec::new(),
-            name: Vec::new(),
-            data: Vec::new(),
-            has_data: false,
-            after_cr: false,
-            first_line: true,
+            chunk: Bytes::new(),
+            held: BytesMut::new(),
+            scanned: 0,
+            is_first: true,
         }
     }
 
-    /// Parses the next chunk and passes each completed event to `each`, in order.
-    ///
-    /// After an error the reader must not be used again.
-    pub fn push(
-        &mut self,
-        piece: &[u8],
-        mut each: impl FnMut(Event<'_>),
-    ) -> Result<(), EventTooLarge> {
-        let mut rest = piece;
-        if self.after_cr && !rest.is_empty() {
-            self.after_cr = false;
-            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
-        }
-        // the event's only line of data, borrowed from the chunk
-        let mut whole: Option<&[u8]> = None;
-        while let Some(end) = memchr2(b'\n', b'\r', rest) {
-            let line = &rest[..end];
-            rest = self.after_line_end(&rest[end..]);
-            if self.line.is_empty() {
-                self.take_line(line, &mut whole, &mut each)?;
-            } else {
-                self.take_cut_line(line, &mut each)?;
+    /// Appends a chunk of the stream. The events before it must have been read.
+    pub fn push(&mut self, chunk: Bytes) {
+        match self.held.is_empty() && self.chunk.is_empty() {
+            true => self.chunk = chunk,
+            false => {
+                self.held
+                    .extend_from_slice(&std::mem::take(&mut self.chunk));
+                self.held.extend_from_slice(&chunk);
             }
         }
-        if let Some(data) = whole {
-            self.hold(data)?;
-        }
-        self.hold_line(rest)
     }
 
-    /// What follows the line end at the start of `rest`.
-    fn after_line_end<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
-        match rest {
-            [b'\r', b'\n', after @ ..] => after,
-            [b'\r'] => {
-                self.after_cr = true;
-                &[]
-            }
-            _ => &rest[1..],
+    /// # Errors
+    /// The incomplete event exceeds the limit.
+    pub fn check(&self) -> Result<(), EventTooLarge> {
+        let limit = self.limit;
+        match self.held() > limit {
+            true => Err(EventTooLarge { limit }),
+            false => Ok(()),
         }
     }
 
-    fn take_cut_line(
-        &mut self,
-        end: &[u8],
-        each: &mut impl FnMut(Event<'_>),
-    ) -> Result<(), EventTooLarge> {
-        self.hold_line(end)?;
-        let line = std::mem::take(&mut self.line);
-        let mut whole = None;
-        self.take_line(&line, &mut whole, each)?;
-        if let Some(data) = whole {
-            self.hold(data)?;
-        }
-        self.line = line;
-        self.line.clear();
-        Ok(())
+    /// Number of bytes after the last whole event.
+    pub fn held(&self) -> usize {
+        self.held.len() + self.chunk.len()
     }
 
-    fn take_line<'a>(
-        &mut self,
-        line: &'a [u8],
-        whole: &mut Option<&'a [u8]>,
-        each: &mut impl FnMut(Event<'_>),
-    ) -> Result<(), EventTooLarge> {
-        let line = match std::mem::take(&mut self.first_line) {
-            true => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
-            false => line,
+    /// Takes the bytes after the last whole event.
+    pub fn rest(&mut self) -> Bytes {
+        self.scanned = 0;
+        match self.held.is_empty() {
+            true => std::mem::take(&mut self.chunk),
+            false => std::mem::take(&mut self.held).freeze(),
+        }
+    }
+
+    fn next_bytes(&mut self) -> Option<Bytes> {
+        if let Some(end) = event_end(&self.chunk, 0) {
+            return Some(self.chunk.split_to(end));
+        }
+        if !self.chunk.is_empty() {
+            self.held
+                .extend_from_slice(&std::mem::take(&mut self.chunk));
+        }
+        let Some(end) = event_end(&self.held, self.scanned) else {
+            // the last line break may be the first half of an empty line
+            self.scanned = self.held.len().saturating_sub(2);
+            return None;
         };
-        match field(line) {
-            Field::End => self.end_event(whole.take(), each),
-            Field::Data(data) if whole.is_none() && !self.has_data => *whole = Some(data),
-            Field::Data(data) => {
-                if let Some(first) = whole.take() {
-                    self.hold(first)?;
-                }
-                self.hold(data)?;
-            }
-            Field::Name(name) => {
-                self.name.clear();
-                self.name.extend_from_slice(name);
-            }
-            Field::Nothing => {}
-        }
-        Ok(())
-    }
-
-    fn end_event(&mut self, whole: Option<&[u8]>, each: &mut impl FnMut(Event<'_>)) {
-        let held = self.has_data.then_some(self.data.as_slice());
-        if let Some(data) = whole.or(held) {
-            each(Event {
-                name: &self.name,
-                data,
-            });
-        }
-        self.name.clear();
-        self.data.clear();
-        self.has_data = false;
-    }
-
-    fn hold(&mut self, data: &[u8]) -> Result<(), EventTooLarge> {
-        if self.data.len() + data.len() > self.limit {
-            return Err(EventTooLarge { limit: self.limit });
-        }
-        if self.has_data {
-            self.data.push(b'\n');
-        }
-        self.data.extend_from_slice(data);
-        self.has_data = true;
-        Ok(())
-    }
-
-    fn hold_line(&mut self, part: &[u8]) -> Result<(), EventTooLarge> {
-        if self.line.len() + part.len() > self.limit {
-            return Err(EventTooLarge { limit: self.limit });
-        }
-        self.line.extend_from_slice(part);
-        Ok(())
+        self.scanned = 0;
+        Some(self.held.split_to(end).freeze())
     }
 }
 
-fn field(line: &[u8]) -> Field<'_> {
-    if line.is_empty() {
-        return Field::End;
+impl Iterator for EventReader {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        let bytes = self.next_bytes()?;
+        let marked = std::mem::take(&mut self.is_first) && bytes.starts_with(BYTE_ORDER_MARK);
+        Some(Event::after(
+            bytes,
+            if marked { BYTE_ORDER_MARK.len() } else { 0 },
+        ))
     }
-    let colon = line.iter().position(|&byte| byte == b':');
-    let (name, value) = match colon {
-        Some(at) => (&line[..at], &line[at + 1..]),
-        None => (line, &line[line.len()..]),
-    };
-    let value = value.strip_prefix(b" ").unwrap_or(value);
-    match name {
-        b"data" => Field::Data(value),
-        b"event" => Field::Name(value),
-        _ => Field::Nothing,
+}
+
+/// End of the first event of `bytes`, which ends behind `scanned`.
+fn event_end(bytes: &[u8], scanned: usize) -> Option<usize> {
+    let mut ends = memchr2_iter(b'\n', b'\r', &bytes[scanned..]).map(|at| scanned + at);
+    ends.find_map(|at| Some(at + empty_line(&bytes[at..])?))
+}
+
+/// Length of the line end at the start of `rest` and the empty line after it. A CR at the end of
+/// the buffer may be half of a CR LF.
+fn empty_line(rest: &[u8]) -> Option<usize> {
+    match rest {
+        [b'\n', b'\n', ..] | [b'\r', b'\r', ..] => Some(2),
+        [b'\n', b'\r', b'\n', ..] => Some(3),
+        [b'\n', b'\r', _, ..] => Some(2),
+        _ => None,
+    }
+}
+
+impl Event {
+    /// An event of these lines.
+    pub fn new(bytes: impl Into<Bytes>) -> Self {
+        Self::after(bytes.into(), 0)
+    }
+
+    /// An event whose lines begin at `start`.
+    fn after(bytes: Bytes, start: usize) -> Self {
+        let (mut event, mut line) = (Self::default(), start);
+        let ends = memchr2_iter(b'\n', b'\r', &bytes[start..]).map(|at| start + at);
+        for end in ends.chain([bytes.len()]) {
+            event.note(&bytes[line..end], line);
+            line = end + 1;
+        }
+        event.bytes = bytes;
+        event
+    }
+
+    /// Records the field of the line that begins at `start`.
+    fn note(&mut self, line: &[u8], start: usize) {
+        let value = |name: &[u8]| match line.strip_prefix(name)? {
+            [] => Some(start + name.len()..start + line.len()),
+            [b':', ..] => Some(start + name.len() + 1..start + line.len()),
+            _ => None,
+        };
+        if let Some(data) = value(b"data") {
+            match self.first {
+                None => self.first = Some(data),
+                Some(_) => self.others.push(data),
+            }
+        } else if let Some(name) = value(b"event") {
+            self.name = name;
+        }
+    }
+
+    /// The whole block, as received.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The field `event`; empty if there is none.
+    pub fn name(&self) -> &[u8] {
+        self.value(&self.name)
+    }
+
+    /// Byte ranges of the lines of data, without `data:`.
+    pub fn data_lines(&self) -> impl DoubleEndedIterator<Item = Range<usize>> {
+        self.first.iter().chain(&self.others).cloned()
+    }
+
+    /// The lines of data, joined; `None` if there are none.
+    pub fn data(&self) -> Option<Cow<'_, [u8]>> {
+        let first = self.value(self.first.as_ref()?);
+        if self.others.is_empty() {
+            return Some(first.into());
+        }
+        let others = self.others.iter().map(|line| self.value(line));
+        let lines: Vec<&[u8]> = std::iter::once(first).chain(others).collect();
+        Some(lines.join(&b'\n').into())
+    }
+
+    /// The value of a field: one space after the colon does not belong to it.
+    fn value(&self, field: &Range<usize>) -> &[u8] {
+        let value = &self.bytes[field.clone()];
+        value.strip_prefix(b" ").unwrap_or(value)
     }
 }

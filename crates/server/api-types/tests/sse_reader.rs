@@ -1,21 +1,29 @@
 //! The event reader against the standard's own examples, and cut at any byte against read at once.
 #![allow(clippy::unwrap_used)]
 
-use penstock_api_types::sse_reader::{EventReader, EventTooLarge};
+use bytes::Bytes;
+use penstock_api_types::sse_reader::{Event, EventReader, EventTooLarge};
 use proptest::prelude::*;
 
 type Read = (String, String);
+
+fn shown(event: &Event) -> Option<Read> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some((text(event.name()), text(&event.data()?)))
+}
 
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<Read> {
     let mut reader = EventReader::new(1 << 20);
     let mut events = Vec::new();
     for piece in pieces {
-        reader
-            .push(piece, |event| {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                events.push((text(event.name), text(event.data)));
-            })
-            .unwrap();
+        reader.push(Bytes::copy_from_slice(piece));
+        events.extend(reader.by_ref().filter_map(|event| shown(&event)));
+    }
+    // an event that no empty line ends is discarded; a CR at the end may be half of a line end
+    let rest = reader.rest();
+    if rest.ends_with(b"\r") {
+        reader.push([&rest, &b":"[..]].concat().into());
+        events.extend(reader.by_ref().filter_map(|event| shown(&event)));
     }
     events
 }
@@ -67,13 +75,42 @@ fn what_is_too_large_is_refused() {
         b"data: 1234\ndata: 5678\ndata: 90123\n",
     ] {
         let mut reader = EventReader::new(10);
-        let halves = endless.split_at(9);
-        let first = reader.push(halves.0, |_| {});
-        assert_eq!(
-            first.and_then(|()| reader.push(halves.1, |_| {})),
-            Err(limit)
-        );
+        let (first, second) = endless.split_at(9);
+        reader.push(Bytes::from_static(first));
+        assert!(reader.next().is_none() && reader.check().is_ok());
+        reader.push(Bytes::from_static(second));
+        assert!(reader.next().is_none());
+        assert_eq!(reader.check(), Err(limit));
     }
+}
+
+#[test]
+fn an_endless_event_costs_a_look_at_each_byte() {
+    const LIMIT: usize = 4 << 20;
+    let began = std::time::Instant::now();
+    let mut reader = EventReader::new(LIMIT);
+    let part = Bytes::from([&[b'x'; 4000][..], b"\n: y"].concat());
+    while reader.check().is_ok() {
+        reader.push(part.clone());
+        assert!(reader.next().is_none());
+    }
+    assert!(reader.held() <= LIMIT + part.len());
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+}
+
+#[test]
+fn whole_events_share_the_memory_of_their_chunk() {
+    let chunk = Bytes::from_static(b": mark\n\ndata: 1\n\ndata: 2\r\n\r\ndata");
+    let mut reader = EventReader::new(100);
+    reader.push(chunk.clone());
+    let events: Vec<Event> = reader.by_ref().collect();
+    let mut at = chunk.as_ptr();
+    for event in &events {
+        assert_eq!(event.bytes().as_ptr(), at);
+        at = event.bytes().as_ptr_range().end;
+    }
+    assert_eq!(events.len(), 3);
+    assert_eq!(reader.held(), 4);
 }
 
 /// The standard's algorithm with no regard to pieces or copies.
@@ -118,6 +155,17 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #[test]
+    fn no_byte_of_a_stream_is_lost(bytes in stream(), size in 1usize..40) {
+        let (mut reader, mut out) = (EventReader::new(1 << 20), Vec::new());
+        for piece in bytes.chunks(size) {
+            reader.push(Bytes::copy_from_slice(piece));
+            reader.by_ref().for_each(|event| out.extend_from_slice(event.bytes()));
+        }
+        out.extend_from_slice(&reader.rest());
+        prop_assert_eq!(out, bytes);
+    }
+
     #[test]
     fn cut_anywhere_reads_as_at_once(
         bytes in stream(),

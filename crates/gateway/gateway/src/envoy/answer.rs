@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use bytes::BytesMut;
+use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_extproc::{AnswerHead, Change};
 use penstock_fleet::Outcome;
 use penstock_http::{Level, LogFields, log_with};
@@ -12,7 +12,8 @@ use penstock_http::{Level, LogFields, log_with};
 use crate::attempt::outcome_of;
 use crate::charge::Charge;
 use crate::envoy::inside::{Inside, Name};
-use crate::events::Events;
+use crate::events::reader;
+use crate::filter::{BodyFilter, joined};
 use crate::forward::DECISION;
 use crate::models::Destination;
 use crate::observe::ResponseObserver;
@@ -31,7 +32,7 @@ pub(crate) struct Answer {
     /// The model named by the client.
     asked: String,
     /// Events of a streamed response.
-    events: Events,
+    events: EventReader,
     status: u16,
     /// The outcome if the response completes, from its header.
     outcome: Outcome,
@@ -58,7 +59,7 @@ impl Answer {
             observer,
             prompt,
             asked: asked.unwrap_or_default(),
-            events: Events::default(),
+            events: reader(),
             status: 0,
             outcome: Outcome::Served,
         }
@@ -107,16 +108,14 @@ impl Answer {
         if !self.observer.is_stream() {
             return self.observer.part(bytes);
         }
-        self.events.push(&bytes);
-        let mut out = BytesMut::new();
-        while let Some(event) = self.events.next() {
-            self.observer.event(&event, &mut out);
-        }
-        if self.events.is_too_large() {
-            out.extend_from_slice(&self.events.rest());
+        self.events.push(bytes.clone());
+        let mut events: Vec<Event> = self.events.by_ref().collect();
+        self.observer.events(&mut events);
+        if self.events.check().is_err() {
+            events.push(Event::new(self.events.rest()));
         }
         match self.observer.renames() {
-            true => out.freeze(),
+            true => joined(&events, &bytes),
             false => bytes,
         }
     }

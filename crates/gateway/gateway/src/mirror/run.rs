@@ -11,13 +11,15 @@ use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
 use penstock_api_types::RESUMABLE;
+use penstock_api_types::sse_reader::{Event, EventReader};
 use penstock_fleet::{InFlight, Outcome as Ended};
 use penstock_http::{ClientError, Level, log};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::attempt::outcome_of;
 use crate::call::{Head, ProxiedRequest};
-use crate::events::{EventContent, Events, count, data, values};
+use crate::events::{EventContent, data, reader, values};
+use crate::filter::BodyFilter;
 use crate::gateway::Gateway;
 use crate::headers::{REQUEST_ID, is_plain, is_stream};
 use crate::members::{Members, is_text};
@@ -47,7 +49,7 @@ enum Heard {
 
 impl Tap {
     /// Copies bytes of the response, in the form sent to the client.
-    pub(crate) fn see(&mut self, bytes: &Bytes) {
+    fn see(&mut self, bytes: &Bytes) {
         if bytes.is_empty() || self.sender.is_none() {
             return;
         }
@@ -63,6 +65,17 @@ impl Tap {
         if let Some(sender) = self.sender.take() {
             let _ = sender.send(Heard::End);
         }
+    }
+}
+
+impl BodyFilter for Tap {
+    fn events(&mut self, events: &mut Vec<Event>) {
+        events.iter().for_each(|event| self.see(event.bytes()));
+    }
+
+    fn part(&mut self, part: Bytes) -> Bytes {
+        self.see(&part);
+        part
     }
 }
 
@@ -196,6 +209,9 @@ impl Copy {
                 Some(bytes) => reader.read(bytes),
                 None => reader.end(),
             };
+            if side == Side::Mirror && bytes.is_some() {
+                mirror.saw(std::mem::take(&mut reader.data_lines));
+            }
             if reader.has_begun() && self.is_stream {
                 counts.first(side, began[side as usize].elapsed());
             }
@@ -331,7 +347,6 @@ impl Source {
                 State::Body(body) => match body.frame().await {
                     Some(Ok(frame)) => {
                         if let Ok(bytes) = frame.into_data() {
-                            self.saw(&bytes);
                             return Ok(Some(bytes));
                         }
                     }
@@ -366,10 +381,11 @@ impl Source {
         Outcome::Failed(why)
     }
 
-    fn saw(&mut self, bytes: &[u8]) {
+    /// Records bytes of a stream with this number of data lines.
+    fn saw(&mut self, data_lines: u32) {
         if let Some(in_flight) = self.in_flight.as_mut().filter(|_| self.is_stream) {
             in_flight.first_token();
-            in_flight.tokens(count(bytes));
+            in_flight.tokens(data_lines);
         }
     }
 
@@ -383,7 +399,9 @@ impl Source {
 /// Decodes a response's bytes into its content.
 struct Reader {
     is_stream: bool,
-    events: Events,
+    events: EventReader,
+    /// Data lines since the count was last taken.
+    data_lines: u32,
     whole: Vec<u8>,
     seen: usize,
 }
@@ -392,22 +410,26 @@ impl Reader {
     fn new(is_stream: bool) -> Self {
         Self {
             is_stream,
-            events: Events::default(),
+            events: reader(),
+            data_lines: 0,
             whole: Vec::new(),
             seen: 0,
         }
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Vec<EventContent> {
+    fn read(&mut self, bytes: &Bytes) -> Vec<EventContent> {
         self.seen += 1;
         if !self.is_stream {
             self.whole.extend_from_slice(bytes);
             return Vec::new();
         }
-        self.events.push(bytes);
-        let events = std::iter::from_fn(|| self.events.next());
-        let data = events.filter_map(|event| Some(data(&event)?.into_owned()));
-        data.flat_map(|data| contents(&data)).collect()
+        self.events.push(bytes.clone());
+        let mut said = Vec::new();
+        for event in &mut self.events {
+            self.data_lines += event.data_lines().count() as u32;
+            said.extend(data(&event).iter().flat_map(|data| contents(data)));
+        }
+        said
     }
 
     fn end(&mut self) -> Vec<EventContent> {
