@@ -1,9 +1,9 @@
 //! The body of a response on its way from the replica to the client.
 //!
 //! Back-pressure is end to end: a client that does not read stops the replica's stream. Chunks that
-//! are available together are coalesced. A stream is forwarded in whole events, which pass a list of
-//! filters ([`ResponseBody::filters`]). A stream with resume markers is resumed by another replica
-//! if it breaks off.
+//! are available together are coalesced. A stream is forwarded in whole events, which pass a list
+//! of filters ([`ResponseBody::filters`]). A stream with resume markers is resumed by another
+//! replica if it breaks off.
 
 use std::pin::Pin;
 use std::sync::Arc;
