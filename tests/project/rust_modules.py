@@ -1,4 +1,4 @@
-"""The files of a crate that use each other, as far as `use` at the top of a file shows it."""
+"""The files of a crate that use each other, by `use` and by inline paths, tests left out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 USE = re.compile(r"^(pub(?:\([^)]*\))? )?use ((?:crate|super|self)\b[^;]*);", re.MULTILINE)
 LOCAL_USE = re.compile(r"^(pub(?:\([^)]*\))? )?use ([a-z_]\w*::[^;]*);", re.MULTILINE)
+INLINE = re.compile(r"(?<!in )\b((?:crate|super|self)(?:::\w+)+)")
 TEST_MODULE = re.compile(
     r"^#\[cfg\((?:test|all\(test)[^\n]*\n(?:#[^\n]*\n)*(?:pub )?mod (\w+)", re.M
 )
@@ -44,6 +45,7 @@ class Crate:
             for m in LOCAL_USE.finditer(text)
             if (*module, m[2].split("::")[0]) in self.texts
         ]
+        found += [(False, path) for path in INLINE.findall(USE.sub("", text))]
         return [
             (public, absolute(path, module)) for public, tree in found for path in expanded(tree)
         ]

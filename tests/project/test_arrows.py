@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.project import arrows, rust_modules, tree
+from tests.project import arrows, python_modules, rust_modules, tree
 
 PREFIX = "penstock-"
 PACKAGES = ("penstock", "penstock_lab", "penstock_ops")
@@ -91,6 +91,11 @@ def test_files_of_a_crate_use_each_other_in_no_circle() -> None:
         for circle in rust_modules.circles(rust_modules.Crate(manifest.parent / "src").uses())
     }
     assert not found
+
+
+def test_python_files_use_each_other_in_no_circle() -> None:
+    found = rust_modules.circles(python_modules.Files().uses())
+    assert not [sorted(".".join(name) for name in circle) for circle in found]
 
 
 def test_python_rooms_import_only_what_lies_below_them() -> None:

@@ -1,6 +1,7 @@
 """The page and the Markdown: right numbers, the right winner, nothing hidden, nothing run."""
 
 import argparse
+import functools
 import json
 import re
 import sys
@@ -34,6 +35,12 @@ EVIL = (
 
 def document(directory: Path, baseline: str | None = None) -> Document:
     return compose(collect(read(directory)), baseline=baseline)
+
+
+@functools.cache
+def composed(directory: Path) -> Document:
+    """Of a directory that no test changes."""
+    return document(directory)
 
 
 def table(found: Document, title: str, section: str | None = None) -> Table:
@@ -106,7 +113,7 @@ class Text(HTMLParser):
 
 
 def test_the_table_of_ratios_has_medians_spreads_and_ratios(comparison: Path) -> None:
-    found = document(comparison)
+    found = composed(comparison)
     ratios = table(found, "Against llama.cpp", "chat-128-128")
     heads = [(column.title, column.unit) for column in ratios.columns]
     rows = {row[0].text: row for row in ratios.rows}
@@ -134,7 +141,7 @@ def test_the_table_of_ratios_has_medians_spreads_and_ratios(comparison: Path) ->
 
 
 def test_page_and_markdown_say_the_same_numbers(comparison: Path) -> None:
-    found = document(comparison)
+    found = composed(comparison)
     median = human(
         float(
             np.median(
@@ -157,7 +164,7 @@ def test_page_and_markdown_say_the_same_numbers(comparison: Path) -> None:
 
 
 def test_the_headline_names_the_winner_its_ratio_and_the_spread(comparison: Path) -> None:
-    headline = next(one for one in document(comparison).headlines if one.subject == "chat-128-128")
+    headline = next(one for one in composed(comparison).headlines if one.subject == "chat-128-128")
     mine, base = (
         np.array(values(comparison, "output_throughput", server=name, workload="chat-128-128"))
         for name in ("penstock", "llama.cpp")
@@ -193,17 +200,17 @@ def test_servers_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> Non
 
 
 def test_every_kind_of_chart_is_there(comparison: Path, sweep: Path) -> None:
-    keys = chart_keys(document(comparison))
+    keys = chart_keys(composed(comparison))
     assert len(keys) == len(set(keys)) == 5 * (4 + 1 + 5)
     for key in ("cdf-ttft-", "cdf-tpot-", "cdf-itl-", "cdf-e2el-", "ttft-over-time-", "requests-"):
         assert any(one.startswith(key) for one in keys), key
-    keys = chart_keys(document(sweep))
+    keys = chart_keys(composed(sweep))
     assert "curve-random-256-128" in keys
     assert "ttft-against-concurrency-random-256-128" in keys
 
 
 def test_points_of_a_sweep_are_the_medians_of_their_repeats(sweep: Path) -> None:
-    curve = document(sweep).charts[0]
+    curve = composed(sweep).charts[0]
     points = curve.series[0].points
     assert [point.label for point in points] == ["1", "2", "4", "8", "16", "32", "64", "128"]
     for point in points:
@@ -239,7 +246,7 @@ def test_time_scales_are_compared_at_the_heaviest(tmp_path: Path) -> None:
 
 
 def test_percentiles_are_those_of_the_files(comparison: Path) -> None:
-    row = table(document(comparison), "Latencies", "code-512-256").rows[0]
+    row = table(composed(comparison), "Latencies", "code-512-256").rows[0]
     expected = [
         human(
             float(
@@ -256,7 +263,7 @@ def test_percentiles_are_those_of_the_files(comparison: Path) -> None:
 
 
 def test_failures_are_told_with_their_reasons(comparison: Path) -> None:
-    rows = table(document(comparison), "Failed requests").rows
+    rows = table(composed(comparison), "Failed requests").rows
     assert {row[1].text for row in rows} == {"openvino"}
     failed = sum(values(comparison, "failed", workload="burst-64-32"))
     row = next(row for row in rows if row[0].text == "burst-64-32")
@@ -282,7 +289,7 @@ def test_without_single_requests_the_charts_are_left_out_and_it_is_said(tmp_path
 
 
 def test_the_page_needs_nothing_else_and_stays_small(comparison: Path) -> None:
-    found = document(comparison)
+    found = composed(comparison)
     text = page(found, draw(found.charts))
     assert len(text.encode()) < 2_500_000
     seen = Text(text)
@@ -300,7 +307,7 @@ def test_the_page_needs_nothing_else_and_stays_small(comparison: Path) -> None:
 
 
 def test_charts_say_in_words_what_they_show_drawn_or_not(sweep: Path) -> None:
-    found = document(sweep)
+    found = composed(sweep)
     chart = found.charts[0]
     alts = [value for name, value in Text(page(found, draw([chart]))).attributes if name == "alt"]
     assert alts == [f"{chart.title}. {chart.description}"]
@@ -412,9 +419,9 @@ def test_an_empty_directory_is_an_error(tmp_path: Path) -> None:
 def test_folded_charts_are_part_of_the_document(comparison: Path) -> None:
     folded = [
         block
-        for section in document(comparison).sections
+        for section in composed(comparison).sections
         for block in section.blocks
         if isinstance(block, Charts) and block.folded
     ]
     assert len(folded) == 5
-    assert page(document(comparison), {}).count("<details>") == 6
+    assert page(composed(comparison), {}).count("<details>") == 6

@@ -391,20 +391,3 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, FormatError> {
         .map_err(|error| malformed(Fault::new("index", error.valid_up_to(), "not UTF-8")))?;
     safetensors::parse_index(text).map_err(malformed)
 }
-
-/// Size of a tensor in bytes, or the defect of its shape.
-pub(crate) fn stored_size(dtype: DType, shape: &[usize]) -> Result<usize, String> {
-    let cols = shape.last().copied().unwrap_or(1);
-    if !cols.is_multiple_of(dtype.block_len()) {
-        return Err(format!(
-            "rows of {cols} elements are not whole {dtype} blocks of {}",
-            dtype.block_len()
-        ));
-    }
-    let elements = shape
-        .iter()
-        .try_fold(1usize, |product, &n| product.checked_mul(n));
-    elements
-        .and_then(|n| dtype.bytes_for(n))
-        .ok_or_else(|| format!("shape {shape:?} is too large"))
-}

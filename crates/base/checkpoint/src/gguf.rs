@@ -14,6 +14,7 @@ use self::reader::Reader;
 pub use self::value::{Array, Value};
 use crate::DType;
 use crate::error::{Fault, quoted};
+use crate::tensor::stored_size;
 
 /// Metadata by key, in key order.
 pub type Metadata = BTreeMap<String, Value>;
@@ -226,8 +227,8 @@ fn place_tensors(
     file_len: usize,
 ) -> Result<(), Fault> {
     for row in rows.iter_mut() {
-        let size = crate::checkpoint::stored_size(row.info.dtype, &row.info.shape)
-            .map_err(|problem| row.fault(problem))?;
+        let size =
+            stored_size(row.info.dtype, &row.info.shape).map_err(|problem| row.fault(problem))?;
         let relative = row.info.range.start;
         if !relative.is_multiple_of(alignment) {
             return Err(row.fault(format!(

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::DType;
 use crate::error::{Fault, quoted};
+use crate::tensor::stored_size;
 
 pub(crate) struct StoredTensor {
     pub(crate) name: String,
@@ -155,7 +156,7 @@ fn tensor(
     };
     let dtype = DType::from_safetensors(&dtype).ok_or(dtype);
     if let Ok(known) = dtype {
-        let size = crate::checkpoint::stored_size(known, &shape).map_err(&fault)?;
+        let size = stored_size(known, &shape).map_err(&fault)?;
         if size != end - begin {
             return Err(fault(format!(
                 "{known} {shape:?} needs {size} bytes, but its data range has {}",

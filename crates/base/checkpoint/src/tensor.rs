@@ -59,3 +59,20 @@ impl<'a> TensorView<'a> {
         crate::dequantize(self.dtype, self.row_bytes(i), out);
     }
 }
+
+/// Size of a tensor in bytes, or the defect of its shape.
+pub(crate) fn stored_size(dtype: DType, shape: &[usize]) -> Result<usize, String> {
+    let cols = shape.last().copied().unwrap_or(1);
+    if !cols.is_multiple_of(dtype.block_len()) {
+        return Err(format!(
+            "rows of {cols} elements are not whole {dtype} blocks of {}",
+            dtype.block_len()
+        ));
+    }
+    let elements = shape
+        .iter()
+        .try_fold(1usize, |product, &n| product.checked_mul(n));
+    elements
+        .and_then(|n| dtype.bytes_for(n))
+        .ok_or_else(|| format!("shape {shape:?} is too large"))
+}
