@@ -1,4 +1,4 @@
-"""Decides what each step computes. Has no executor, socket or text, and an injected clock."""
+"""The scheduler: plans each step. No executor, socket or text; the clock is injected."""
 
 from penstock.scheduler.drafting import Drafter
 from penstock.scheduler.limits import Limits

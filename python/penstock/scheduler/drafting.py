@@ -1,4 +1,4 @@
-"""Guesses of the next tokens, which a step verifies."""
+"""Speculative decoding: drafts of the next tokens, which the same step verifies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.scheduler.planning import Work
 
 class Drafter(Protocol):
     active: bool
-    """Whether it may propose anything. Drafts follow known tokens, so nothing is planned ahead."""
+    """Whether it may propose drafts. They follow known tokens, so nothing is planned ahead."""
 
     def propose(self, tokens: array[int], most: int) -> Sequence[int]:
-        """At most `most` tokens that may follow `tokens`."""
+        """At most `most` draft tokens to follow `tokens`."""
 
 
 class NoDrafts:
@@ -26,7 +26,7 @@ class NoDrafts:
 
 
 def append_drafts(work: Work, budget: int, drafter: Drafter, kv: KvCache) -> None:
-    """Append drafts to decodes, from what is left of the budget and without preemption."""
+    """Append drafts to decodes, within the rest of the token budget and without preemption."""
     for at, (seq, length) in enumerate(work):
         if length != 1 or seq.remaining() != 1:
             continue

@@ -1,4 +1,4 @@
-"""Room for grammars in a plan: it carries those of the sequences that it registers."""
+"""Byte budget for the grammars in a plan, one for each sequence it registers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class GrammarRoom:
         self._grammars: set[bytes] = set()
 
     def clear(self) -> None:
-        """Begin another plan."""
+        """Start a new plan."""
         self._grammars.clear()
 
     def takes(self, seq: Sequence) -> bool:
-        """Whether the plan that registers the sequence has room for its grammar."""
+        """Reserve room for the sequence's grammar; False if the plan cannot take it."""
         grammar = seq.request.grammar
         if grammar and grammar not in self._grammars:
             if sum(map(len, self._grammars)) + len(grammar) > MAX_PLAN_GRAMMAR_BYTES:

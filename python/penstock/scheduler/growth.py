@@ -1,4 +1,4 @@
-"""Blocks for sequences that grow, taken from later ones where none are free."""
+"""Block allocation for growing sequences, with preemption of later ones when a pool is full."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Growth:
         self._prefixes = prefixes
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
-        """Give blocks to a sequence, preempting the last in order; False when it has to wait, or
-        ended.
+        """Allocate blocks for `tokens` tokens, preempting sequences from the last in order. Returns
+        False if the sequence has to wait or has ended.
 
-        It keeps its blocks while it waits: an earlier one takes them when it needs them. It waits
-        too while blocks of preempted sequences are offloaded.
+        A waiting sequence keeps its blocks until an earlier one needs them. While blocks of
+        preempted sequences are being offloaded, nothing more is preempted.
         """
         while not self._kv.grow(seq.table, tokens):
             if self._prefixes.offloading:
@@ -44,8 +44,8 @@ class Growth:
         return True
 
     def reserve_chunks(self, budget: int) -> None:
-        """Blocks of groups with a window for the next chunks, in order: once a later sequence is
-        in the step, it cannot be preempted.
+        """Allocate blocks for the next prefill chunks in groups with a window, in order. This
+        happens first because a later sequence cannot be preempted once it is in the step.
         """
         for seq in self._roster.running:
             if seq.in_flight or seq.slot < 0 or seq.remaining() == 1:

@@ -1,4 +1,4 @@
-"""Requests become sequences, or are refused."""
+"""Validation of requests, and their conversion to sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Intake:
         prompt_len = len(request.prompt) - request.resumed
         stops = frozenset(params.stop_token_ids)
         pooling = limits.pooling if request.pool else Pooling.NONE
-        # A mean needs every row, and a cached position has no logits.
+        # Compute every position: a mean needs all rows, and cached positions have no logits.
         whole = params.prompt_logprobs >= 0 or pooling is Pooling.MEAN
         return Sequence(
             request=request,
@@ -39,7 +39,7 @@ class Intake:
         )
 
     def refusal(self, request: Request) -> str:
-        """Why the engine can never compute the request, or an empty text."""
+        """Reason why the engine can never compute the request; empty if it can."""
         prompt, limits = request.prompt, self._limits
         longest = len(prompt) if request.pool else len(prompt) + 1
         if longest > limits.max_model_len:
@@ -52,7 +52,7 @@ class Intake:
         return self.too_large(longest)
 
     def too_large(self, tokens: int) -> str:
-        """Which pool cannot hold so many tokens of one sequence, or an empty text."""
+        """Error text if a pool can never hold `tokens` tokens of one sequence; empty if all can."""
         shortage = self._kv.shortage(tokens)
         if shortage is None:
             return ""

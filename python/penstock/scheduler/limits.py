@@ -1,4 +1,4 @@
-"""Bounds of a step and of a request."""
+"""Limits of a step and of a request."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from penstock.core import InvalidValueError, Pooling
 
 AHEAD_SECONDS = 0.01
-"""On CPUs the gap between two steps that take so long is less than a hundredth of a step."""
+"""Default of `ahead_seconds`: on CPUs, the gap between steps is under 1% of such a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_queue` bounds the requests that wait for a slot.
+    """Limits for the scheduler. `max_queue` bounds the requests that wait for a slot.
 
-    With one of `stages` a decode step may be planned ahead of the results of another. With several,
-    as many plans are in flight, the decoding sequences are spread over them, and a sequence is in
-    one plan at a time.
+    With one pipeline stage, a decode step may be planned ahead of the previous step's result. With
+    `stages` > 1, up to `stages` plans are in flight, decoding sequences are spread over them, and
+    each sequence is in one plan at a time.
     """
 
     max_num_seqs: int
@@ -28,20 +28,20 @@ class Limits:
     eos_token_ids: frozenset[int]
     stages: int = 1
     by_priority: bool = False
-    """Requests with a lower priority value come first, equal ones in the order of their arrival."""
+    """Schedule by ascending priority value, then by arrival."""
     pooling: Pooling = Pooling.LAST
-    """That of pooled requests."""
+    """Pooling applied to pooled requests."""
     max_wait: float = math.inf
-    """Seconds for which a request that expires may wait for its turn."""
+    """Maximum queue time of a request that `expires`, in seconds."""
     arrivals: bool = True
-    """Whether requests come while others run. None comes into a batch that is complete, so all its
-    decode steps are planned ahead.
+    """Whether requests can arrive during the run. False for an offline batch, where every decode
+    step is planned ahead.
     """
     ahead_seconds: float = AHEAD_SECONDS
-    """Where requests come, no plan is made ahead behind steps that take so long. A request that
-    arrives would wait for it too, once; without it, each step of an answer waits for the host. On
-    GPUs it is infinite: their gaps are a few hundredths of a step, so that answers of more than
-    some fifty tokens end earlier.
+    """Step time in seconds from which no plan is made ahead, if requests can arrive. Planning ahead
+    makes a new request wait for one more step; not planning ahead adds the host's gap to every step
+    of an answer. GPUs use infinity: their gap is a few percent of a step, so answers of more than
+    about 50 tokens finish earlier.
     """
 
     def __post_init__(self) -> None:

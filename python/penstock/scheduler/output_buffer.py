@@ -1,4 +1,4 @@
-"""Rows for the clients, collected over a step."""
+"""Output rows for clients, collected during a step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OutputBuffer:
         stop_token: int,
         logprobs: list[LogprobRow] | None,
     ) -> None:
-        """Add a row with sampled tokens, which may end the request."""
+        """Add a row with sampled tokens; `finish` other than NONE ends the request."""
         rows = self._rows
         if logprobs:
             rows.logprobs[len(rows.ids)] = logprobs[: len(tokens)]
@@ -73,6 +73,6 @@ class OutputBuffer:
             seq.prompt_logprobs = -1
 
     def _queue_us(self, seq: Sequence) -> int:
-        """Microseconds from arrival to admission, or until now without one."""
+        """Queue time in microseconds: from arrival to admission, or until now if not admitted."""
         left = seq.first_schedule if seq.first_schedule >= 0 else self._clock()
         return min(max(int((left - seq.request.arrived) * 1e6), 0), U32_MAX)

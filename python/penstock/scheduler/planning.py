@@ -1,4 +1,4 @@
-"""The columns of a plan."""
+"""Builds a plan's columns from the chosen sequences."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.core.plan import LAST_SAMPLED
 from penstock.scheduler.sequence import Sequence
 
 Work = list[tuple[Sequence, int]]
-"""Sequences of a step, and how many tokens each computes, drafts included."""
+"""Sequences of a step, each with its number of tokens to compute, drafts included."""
 
 
 def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
-    """Write the plan, and count its tokens as scheduled."""
+    """Build the plan and mark its tokens as scheduled."""
     plan = StepPlan(step)
     tokens, drafted, scored = plan.tokens, False, False
     for seq, length in work:
@@ -47,7 +47,7 @@ def build_plan(step: int, work: Work, block_size: int) -> StepPlan:
 
 
 def _register(plan: StepPlan, seq: Sequence) -> None:
-    """Sequences with the same grammar share it."""
+    """Add a registration. Sequences with the same grammar share one copy of it."""
     number, grammar = 0, seq.request.grammar
     if grammar:
         if grammar not in plan.grammars:
@@ -58,7 +58,7 @@ def _register(plan: StepPlan, seq: Sequence) -> None:
 
 
 def _add_blocks(plan: StepPlan, seq: Sequence, entries: int) -> None:
-    """What the block tables have gained since the last plan of the sequence."""
+    """Add the block table entries gained since the sequence's last plan."""
     table = seq.table
     kept = table.sent
     for blocks in table.groups:

@@ -1,4 +1,4 @@
-"""Prefixes: hits in the prefix cache, claims on blocks being computed, loads from tiers."""
+"""Prefix sharing: cache hits, claims on blocks that are being computed, loads from tiers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from penstock.scheduler.sequence import Sequence
 
 
 class Prefixes:
-    """A sequence waits for a block that a running one has claimed, that is, is going to compute.
+    """Prefix cache and tiers as seen by the scheduler.
 
-    A block's digest is published when a step that filled it is applied, never before.
+    A running sequence claims the blocks that it will compute; another sequence that needs one of
+    them waits. A block's digest is published only when the step that filled it has been applied.
     """
 
     def __init__(self, kv: KvCache, tiers: Tiers, clock: Callable[[], float]) -> None:
@@ -26,10 +27,10 @@ class Prefixes:
         self._claimed: dict[bytes, Sequence] = {}
 
     def find(self, seq: Sequence) -> int | None:
-        """Cached blocks to start from; None while a running sequence computes the next one to
-        share, or a lookup in the tiers is under way.
+        """Number of cached blocks to start from. None while a running sequence computes the next
+        shareable block, or while a tier lookup is pending.
 
-        At least the last known token is computed: its logits are needed.
+        The last known token is always computed, because its logits are needed.
         """
         if self._kv.hasher is None:
             return 0
@@ -46,7 +47,7 @@ class Prefixes:
         return self.tiers.lookup(seq.load, seq.digests, hits)
 
     def admitted(self, seq: Sequence, hits: int) -> None:
-        """Claim what the sequence is going to compute, and start its load."""
+        """Claim the blocks that the sequence will compute, and start its load."""
         size = self._kv.block_size
         seq.rewind(hits * size)
         if seq.first_schedule < 0:
@@ -66,7 +67,7 @@ class Prefixes:
             self.hit_tokens += seq.computed
 
     def publish(self, seq: Sequence) -> None:
-        """Name the blocks that `computed` has filled."""
+        """Publish the digests of the blocks that `computed` has filled."""
         if self._kv.hasher is None:
             return
         size, first = self._kv.block_size, seq.published
@@ -85,13 +86,13 @@ class Prefixes:
         seq.publish_at = (full + 1) * size
 
     def unclaim(self, seq: Sequence) -> None:
-        """Let others compute what the sequence was going to."""
+        """Release the sequence's claims so that others compute those blocks."""
         for digest in seq.digests[seq.published :]:
             if self._claimed.get(digest) is seq:
                 del self._claimed[digest]
 
     def left(self, seq: Sequence, preempted: bool = False) -> None:
-        """Drop claims and loads of a sequence; offload the blocks of a preempted one."""
+        """Release the claims and the load of a sequence; offload its blocks if it was preempted."""
         published = seq.published if seq.slot >= 0 else 0
         if seq.slot >= 0:
             self.unclaim(seq)
@@ -100,7 +101,7 @@ class Prefixes:
         seq.load = PrefixLoad(barred=seq.load.lost)
 
     def _held(self, seq: Sequence, first: int, end: int) -> list[array[int]]:
-        """Blocks of every group, from `first` or the first that all have, to `end`."""
+        """Blocks of every group up to `end`, from the first entry >= `first` in all groups."""
         first = min(max(first, *seq.table.behind), end)
         return [blocks[first:end] for blocks in seq.table.groups]
 
@@ -108,19 +109,19 @@ class Prefixes:
 
     @property
     def offloading(self) -> bool:
-        """Whether blocks become free as soon as RAM has a copy of them."""
+        """Whether offloads in flight will free blocks."""
         return self.tiers.offloading
 
     def computable(self, seq: Sequence) -> int:
-        """Tokens that may be scheduled: computing stops before a load segment that is awaited."""
+        """Number of tokens that may be scheduled, which ends before an awaited load segment."""
         return seq.load.limit(seq.scheduled + seq.remaining()) - seq.scheduled
 
     def scheduling(self, seq: Sequence, end: int) -> None:
-        """Tokens up to `end` are going to be computed: segments before that are not loaded."""
+        """Tell the tiers that tokens up to `end` are computed and need not be loaded."""
         self.tiers.limit(seq.load, end)
 
     def advance(self, seq: Sequence) -> None:
-        """Continue behind what was loaded, with nothing in flight."""
+        """Skip tokens that were loaded. Nothing of the sequence may be in flight."""
         before = seq.computed
         computed = seq.load.advance(before, len(seq.tokens))
         if computed == before:
@@ -134,7 +135,7 @@ class Prefixes:
             self.publish(seq)
 
     def claimants(self) -> list[Sequence]:
-        """Sequences with claims, for the audit."""
+        """Sequences that hold claims, for the audit."""
         return list(self._claimed.values())
 
     def _add_digests(self, seq: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""Results: progress of sequences, published blocks, rows for the clients."""
+"""Applies results: advances sequences, publishes blocks, adds rows for the clients."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Progress:
         self._clock = clock
 
     def apply(self, plan: StepPlan, work: Work, result: StepResult) -> None:
-        """Advance sequences, publish full blocks, give back those behind a window, and answer.
+        """Advance sequences, publish full blocks, release blocks behind a window, and emit outputs.
 
-        Of a sequence that has ended the KV is still as good as that of others.
+        KV computed for a sequence that has already ended is valid, and is published too.
         """
         counts, tokens, windowed = result.counts, result.tokens, self._kv.windowed
         at = 0
@@ -75,10 +75,10 @@ class Progress:
         self._roster.sweep()
 
     def _drawn(self, seq: Sequence, sampled: array[int]) -> int:
-        """Take the tokens that were drawn; how many of the plan count for nothing."""
+        """Append the sampled tokens. Returns the number of planned tokens to discard."""
         seq.sampling -= 1
         if sampled[0] == LATE_MASK:
-            # Others compute what they would share of it: the mask may take long.
+            # Release the claims: the mask may take long, and other sequences need not wait for it.
             self._prefixes.unclaim(seq)
             return seq.not_drawn(self._clock())
         seq.retries = 0
@@ -86,14 +86,14 @@ class Progress:
         return self._reject(seq, len(sampled)) if seq.drafts else 0
 
     def _reject(self, seq: Sequence, count: int) -> int:
-        """Take back the drafts that are not among `count` sampled tokens; how many."""
+        """Discard the drafts beyond the `count` sampled tokens; returns their number."""
         rejected = len(seq.drafts) + 1 - count
         seq.scheduled -= rejected
         seq.drafts = ()
         return rejected
 
     def _pooled(self, seq: Sequence, vector: bytes) -> None:
-        """Send the vector, which ends the sequence."""
+        """Emit the vector, which ends the sequence."""
         if vector:
             self._outbox.vector(seq, vector)
             self._roster.remove(seq)
@@ -101,7 +101,7 @@ class Progress:
             self._roster.finish(seq, *FAULTS[NOT_FINITE])
 
     def _answer(self, seq: Sequence, sampled: array[int], index: int, result: StepResult) -> None:
-        """Send the tokens up to the one that ends the sequence, or the vector of a pooled one."""
+        """Emit the tokens up to the one that ends the sequence, or the vector of a pooled one."""
         if not sampled:
             self._pooled(seq, result.vectors[index])
             return

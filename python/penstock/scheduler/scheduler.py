@@ -5,7 +5,7 @@
     apply(plan, result), fail(plan, message)
     take_outputs()     -> rows for the clients since the last call
 
-Every added request gets exactly one row that is not NONE, and no row after it.
+Every added request gets exactly one row whose finish reason is not NONE, and no row after it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.scheduler.selection import Selection
 from penstock.scheduler.sequence_table import SequenceTable
 
 AHEAD = 2
-"""Plans in flight at most, where a sequence can be in several of them."""
+"""Maximum number of plans in flight when a sequence can be in several of them."""
 
 
 class Scheduler:
@@ -75,9 +75,9 @@ class Scheduler:
     # Requests -------------------------------------------------------------------------------------
 
     def add(self, request: Request, *, cancelled: bool = False) -> None:
-        """Queue a request, or answer it at once: with UNFIT, with REJECTED when more than
-        `max_queue` would wait even if all slots were taken, or with CANCELLED when it already is.
-        Ids of live requests are distinct.
+        """Queue a request, or finish it at once: UNFIT if it can never run, REJECTED if more than
+        `max_queue` requests would wait with all slots taken, CANCELLED if `cancelled`. Ids of live
+        requests must be distinct.
         """
         seq, queued = self._intake.sequence(request), len(self._roster) - self.limits.max_num_seqs
         self._roster.wait(seq)
@@ -90,7 +90,7 @@ class Scheduler:
             self._roster.finish(seq, FinishReason.REJECTED, fault)
 
     def cancel(self, request_id: int) -> None:
-        """End a request as CANCELLED. Ignores unknown ids."""
+        """Finish a request as CANCELLED. Unknown ids are ignored."""
         seq = self._roster.get(request_id)
         if seq is not None:
             self._roster.finish(seq, FinishReason.CANCELLED)
@@ -103,8 +103,8 @@ class Scheduler:
     # Steps ----------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan | None:
-        """Choose the next step; None when there is nothing to compute, or when results in flight
-        are needed first.
+        """Plan the next step. None if there is nothing to compute, or if results in flight are
+        needed first.
         """
         if self.tiers.busy:
             self._advance_loaded()
@@ -123,17 +123,17 @@ class Scheduler:
         return build_plan(self._step, work, self._kv.block_size)
 
     def pause(self) -> StepPlan:
-        """A plan without sequences, whose result is not applied; nothing is in flight."""
+        """A plan without sequences. Its result is not applied; nothing else may be in flight."""
         self._step += 1
         return StepPlan(self._step)
 
     def _keeps_waiting(self) -> bool:
-        """Whether a request that arrives would wait long for a plan made ahead."""
+        """Whether a plan made ahead would delay a newly arriving request too long."""
         return self.limits.arrivals and self._step_seconds >= self.limits.ahead_seconds
 
     def _expire(self) -> None:
-        """Refuse requests whose turn has not come in time; those that had one go on, and those that
-        wait for nothing but the prompts before them.
+        """Reject requests that exceed the maximum queue time. Exempt are requests that were
+        admitted before, and all requests while only the prompts ahead of them hold them up.
         """
         if not self._selection.blocked:
             return
@@ -155,7 +155,7 @@ class Scheduler:
         self._roster.sweep()
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
-        """Advance the sequences of a plan by its result. Plans are applied in their order."""
+        """Advance the sequences of a plan by its result. Plans are applied in order."""
         work, self._step_seconds = self._in_flight.pop(plan.step), result.seconds
         prompts = [length for seq, length in work if length > 1 + len(seq.drafts)]
         self._prompts.observe(len(work) - len(prompts), sum(prompts), result.seconds)
@@ -163,10 +163,10 @@ class Scheduler:
         self._progress.apply(plan, work, result)
 
     def fail(self, plan: StepPlan, message: str) -> bool:
-        """End the requests of a plan that could not be computed; whether any had not ended before.
+        """End the requests of a failed plan with ERROR. Returns whether it held any live request.
 
-        A plan made ahead fails with the one before it, which has left its slots unusable. It holds
-        the same requests, less those that ended, and so ends none.
+        The plan made ahead of it fails too, since its slots are in an undefined state. That plan
+        holds a subset of the same requests, so it ends none.
         """
         alive = [seq for seq, _ in self._in_flight[plan.step] if not seq.ended]
         for seq, _ in self._in_flight.pop(plan.step):
@@ -177,7 +177,7 @@ class Scheduler:
         return bool(alive)
 
     def next_retry(self) -> float:
-        """Seconds until a row whose mask was late is due again; infinite without one."""
+        """Seconds until a sequence with a late mask is retried; infinite if there is none."""
         due = (seq.retry_at for seq in self._roster.running if seq.retries and not seq.in_flight)
         return max(min(due, default=math.inf) - self._clock(), 0.0)
 
@@ -190,7 +190,7 @@ class Scheduler:
         return self._outbox.filled
 
     def take_outputs(self) -> StepOutputs:
-        """Rows since the last call, in the order in which they arose."""
+        """Output rows since the last call, in order of creation."""
         return self._outbox.take()
 
     def stats(self) -> EngineStats:
@@ -209,7 +209,5 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; PoolCorruptError names a fault. O(blocks): not for every
-        step.
-        """
+        """Audit blocks, slots and claims; raises PoolCorruptError. O(blocks), so not every step."""
         self._roster.check()

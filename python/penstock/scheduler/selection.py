@@ -1,4 +1,4 @@
-"""The choice of a step's sequences: decodes, prefill chunks, newcomers, drafts."""
+"""Selects a step's sequences: decodes, prefill chunks, admissions, drafts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.sequence_table import SequenceTable
 
 LONGEST_HANG = 30.0
-"""Seconds for which a sequence that cannot enter waits for blocks that a tier holds."""
+"""Seconds for which a sequence that cannot be admitted waits for blocks held by a stalled tier."""
 HANGS = "a KV tier does not answer and holds the blocks that this request needs"
 
 
 class Selection:
-    """Chosen sequences count as in flight at once, so that no other takes their blocks.
+    """Sequence selection. A chosen sequence is in flight at once, so that no other one takes its
+    blocks.
 
-    The first running sequence can take blocks from all others, so at least one advances. A
-    sequence is admitted with blocks for all its known tokens, so only growth can run out of them;
-    in a group with a window, with blocks for one step.
+    The first running sequence may preempt all others, so at least one always advances. Admission
+    allocates blocks for all known tokens (in a group with a window, for one step), so only growth
+    can run out of blocks.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class Selection:
         self._growth = Growth(intake, roster, kv, prefixes)
         self._grammars = GrammarRoom()
         self.blocked = False
-        """Whether newcomers wait for slots or blocks, not for the prompts before them."""
+        """Whether waiting sequences lack slots or blocks, and not only budget."""
 
     def next_step(self) -> Work:
-        """A token for each decoding sequence, then prefill chunks, newcomers, and drafts."""
+        """One token for each decoding sequence, then prefill chunks, admissions and drafts."""
         work: Work = []
         self._grammars.clear()
         if self._kv.windowed:
@@ -73,17 +74,16 @@ class Selection:
         return work
 
     def _prompt_budget(self, decodes: Work, budget: int) -> int:
-        """Prompt tokens of the step. Of a batch that is complete no inter-token latency counts."""
+        """Prompt tokens in the step; not paced in an offline batch, which has no ITL to protect."""
         if not decodes or not self._limits.arrivals:
             return budget
         return self._prompts.tokens(len(decodes), budget)
 
     def decode_ahead(self) -> Work:
-        """A token for each sequence that the plan in flight has and leaves decoding.
+        """One token for each sequence that the plan in flight leaves decoding.
 
-        Nothing, so that the next step waits for results, where that one could do more: continue a
-        prompt, admit a newcomer, verify drafts, draw what had no mask, or take blocks from a
-        sequence.
+        Empty if the next step could do more once results are in: continue a prompt, admit a
+        sequence, verify drafts, sample after a late mask, or preempt.
         """
         roster = self._roster
         if self._drafter.active or (roster.waiting and roster.slots):
@@ -101,7 +101,7 @@ class Selection:
                 return []
             else:
                 work.append((seq, 1))
-        # Blocks that this takes in vain are those of the next step.
+        # If a pool is full midway, the blocks taken so far serve the next step.
         if not all(self._has_room(seq) for seq, _ in work):
             return []
         for seq, _ in work:
@@ -128,11 +128,11 @@ class Selection:
                     break
 
     def _late(self, seq: Sequence) -> bool:
-        """Whether the sequence waits until its mask may be there."""
+        """Whether the sequence still waits for its late mask."""
         return bool(seq.retries) and self._clock() < seq.retry_at
 
     def _share(self) -> int:
-        """Sequences that decode in one plan, so that the plans of all stages are equally large."""
+        """Number of decodes in one plan, to balance the plans of all stages."""
         running, stages = self._roster.running, self._limits.stages
         if stages == 1:
             return len(running)
@@ -149,7 +149,7 @@ class Selection:
         return budget
 
     def _chunk(self, work: Work, seq: Sequence, budget: int) -> int:
-        """Compute as much as budget, blocks, and loads that are awaited allow."""
+        """Schedule a prefill chunk within budget, blocks and loads; returns its length."""
         room = seq.table.capacity - seq.scheduled
         length = min(self._prefixes.computable(seq), room, budget)
         if length <= 0 or not (seq.registered or self._grammars.takes(seq)):
@@ -160,11 +160,11 @@ class Selection:
         return length
 
     def _admit(self, work: Work, budget: int) -> int:
-        """In order (first come, first served), except that all pass a sequence that awaits a
-        prefix, or blocks that a load which stalls holds.
+        """Admit waiting sequences in order. Later ones may overtake a sequence that waits for a
+        shared prefix or for blocks held by a stalled load.
 
-        One block for each running sequence is left to grow into, so that an admission is not undone
-        at once.
+        One block for each running sequence stays free, so that growth does not preempt the new
+        sequence at once.
         """
         roster, admitted, stuck = self._roster, False, None
         for seq in roster.waiting:

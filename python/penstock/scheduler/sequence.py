@@ -1,4 +1,4 @@
-"""A sequence inside the scheduler."""
+"""State of one sequence in the scheduler."""
 
 from __future__ import annotations
 
@@ -11,86 +11,87 @@ from penstock.kv.tiers import PrefixLoad
 
 NO_SLOT = -1
 FIRST_RETRY, LAST_RETRY = 0.005, 0.05
-"""Seconds until a row whose mask was late is computed again: doubled each time. Each time the other
-rows of the step wait for it as long as the backend waits for a mask.
+"""Delays in seconds before a row with a late mask is retried, doubled from the first to the last.
+Each retry delays the other rows of its step by up to the backend's wait for a mask.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Counters, not phases: prefill, decode and recomputation differ in these numbers only.
+    """A sequence's counters. There are no phases: prefill, decode and recomputation differ only in
+    these numbers.
 
-    computed <= scheduled <= len(tokens) + sampling, and equal when no plan in flight holds the
-    sequence.
+    Invariant: computed <= scheduled <= len(tokens) + sampling, and computed == scheduled while no
+    plan in flight holds the sequence.
     """
 
     request: Request
     order: tuple[int, int]
-    """Priority, or 0 without priorities, and arrival number: its place among all others."""
+    """Sort key: priority (0 if priorities are off), then arrival number."""
     prompt_len: int
     length_limit: int
-    """Known tokens at which it ends with LENGTH."""
+    """Number of known tokens at which the sequence ends with LENGTH."""
     min_length: int
-    """Known tokens below which a stop token is an ordinary token."""
+    """Number of known tokens below which stop tokens do not end the sequence."""
     stops: frozenset[int]
     reads_cache: bool
     prompt_logprobs: int
-    """-1 once the rows are delivered, or when they are not wanted."""
+    """Alternatives for each prompt token; -1 if not requested or already delivered."""
     tokens: array[int]
-    """Known tokens: prompt and output."""
+    """Known tokens: prompt, then output."""
     table: BlockTable
     pooling: Pooling = Pooling.NONE
-    """Unless NONE, it ends with a vector in place of its first token."""
+    """If not NONE, the sequence ends with a vector instead of its first token."""
     computed: int = 0
-    """Tokens whose KV is in the blocks, by applied results."""
+    """Tokens whose KV is in the blocks, according to applied results."""
     scheduled: int = 0
-    """Those and the ones in plans in flight."""
+    """`computed`, plus the tokens in plans in flight."""
     sampling: int = 0
-    """Plans in flight that sample a token, or end a pooled sequence."""
+    """Plans in flight that sample a token, or that end a pooled sequence."""
     in_flight: int = 0
     """Plans in flight that hold the sequence."""
     drafts: tuple[int, ...] = ()
-    """In the plan in flight."""
+    """Draft tokens in the plan in flight."""
     retries: int = 0
-    """Times in a row that its token was not drawn because its mask was late."""
+    """Consecutive steps in which no token was sampled because the mask was late."""
     retry_at: float = 0.0
-    """When that row is computed again."""
+    """Clock time at which that row is retried."""
     slot: int = NO_SLOT
     digests: list[bytes] = field(default_factory=list)
-    """Names of full blocks of `tokens`, as far as they were needed."""
+    """Digests of the full blocks of `tokens`, computed as needed."""
     published: int = 0
-    """Leading blocks whose digests the prefix cache has."""
+    """Leading blocks whose digests are published."""
     publish_at: int = 0
-    """`computed` at which the next block is full."""
+    """Value of `computed` at which the next block is full."""
     awaits: bytes = b""
-    """Digest of a block that a running sequence is computing and this one can share."""
+    """Digest of a block that a running sequence computes and this one will share."""
     registered: bool = False
     ended: bool = False
-    """Answered; its slot and blocks are released when no plan in flight holds it."""
+    """Answered. Slot and blocks are released when no plan in flight holds the sequence."""
     first_schedule: float = -1.0
     cached_tokens: int = 0
     tier_tokens: TierTokens | None = None
-    """Those of `cached_tokens` that tiers had."""
+    """The part of `cached_tokens` that came from tiers."""
     first_output: bool = True
     load: PrefixLoad = field(default_factory=PrefixLoad)
-    """Its load from the tiers."""
+    """Load from the tiers."""
     prompt_rows: list[LogprobRow] = field(default_factory=list)
 
     def remaining(self) -> int:
-        """Tokens that the next plan can compute: 1 when decoding, more in a prompt."""
+        """Tokens that the next plan can compute: 1 in decode, more in prefill."""
         return len(self.tokens) + self.sampling - self.scheduled
 
     def limit_in_flight(self) -> bool:
-        """Whether the plans in flight sample the last token of its length."""
+        """Whether the plans in flight sample the last token that its length limit allows."""
         return len(self.tokens) + self.sampling >= self.length_limit
 
     def rewind(self, computed: int) -> None:
-        """Continue from `computed` tokens, with nothing in flight."""
+        """Restart from `computed` tokens. Nothing may be in flight."""
         self.computed = self.scheduled = computed
         self.sampling = self.retries = 0
 
     def not_drawn(self, now: float) -> int:
-        """Take back the row whose mask is late, and its drafts; how many tokens."""
+        """Unschedule the row whose mask was late, and its drafts; returns the number of tokens."""
         back = 1 + len(self.drafts)
         self.drafts = ()
         self.scheduled -= back
@@ -99,7 +100,7 @@ class Sequence:
         return back
 
     def registration(self, grammar: int) -> Registration:
-        """What a plan says of it when it takes a slot; `grammar` is its number in that plan."""
+        """The registration for a plan. `grammar` is the grammar's number in that plan."""
         request = self.request
         return Registration(
             self.slot,

@@ -1,4 +1,4 @@
-"""Sequences by state: waiting, running, leaving; their slots, and the moves between states."""
+"""Sequences by state (waiting, running, leaving), their slots, and the state transitions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from penstock.scheduler.sequence import NO_SLOT, Sequence
 
 
 class SequenceTable:
-    """`waiting` and `running` are sorted by `order`; all but waiting sequences have a slot.
+    """`waiting` and `running` are sorted by `order`; all sequences but the waiting ones have a
+    slot.
 
-    A sequence that ends while plans in flight hold it is `leaving`: it is answered at once, and
-    its slot and blocks are released with the last of these plans. Moves leave `running` as it is
-    until `sweep`, so that they can be made while it is read.
+    A sequence that ends while plans in flight hold it becomes `leaving`: it is answered at once,
+    and the last of these plans releases its slot and blocks. Transitions leave `running` unchanged
+    until `sweep`, so they are safe while iterating over it.
     """
 
     def __init__(self, slots: int, kv: KvCache, prefixes: Prefixes, outbox: OutputBuffer) -> None:
@@ -33,7 +34,7 @@ class SequenceTable:
         self._outbox = outbox
 
     def __len__(self) -> int:
-        """Requests that have not ended."""
+        """Number of live requests."""
         return len(self._live)
 
     def ids(self) -> list[int]:
@@ -49,29 +50,29 @@ class SequenceTable:
         insort(self.waiting, seq, key=_by_order)
 
     def run(self, seq: Sequence) -> None:
-        """Give a slot; the caller removes it from `waiting`."""
+        """Assign a slot. The caller removes the sequence from `waiting`."""
         seq.slot = self.slots.pop()
         insort(self.running, seq, key=_by_order)
 
     def preempt(self, seq: Sequence) -> None:
-        """Offload the blocks of a sequence, and have it wait again."""
+        """Offload the sequence's blocks and move it back to waiting."""
         self.preemptions += 1
         self.wait_again(seq, preempted=True)
 
     def wait_again(self, seq: Sequence, preempted: bool = False) -> None:
-        """Move back to waiting with all tokens, whose KV is computed again or found in a cache."""
+        """Move back to waiting with all its tokens. Their KV is recomputed, or found in a cache."""
         self._vacate(seq, preempted)
         seq.rewind(0)
         seq.prompt_rows.clear()
         insort(self.waiting, seq, key=_by_order)
 
     def finish(self, seq: Sequence, finish: FinishReason, error: str = "") -> None:
-        """End a sequence without tokens."""
+        """End a sequence with a row without tokens."""
         self._outbox.end(seq, finish, error)
         self.remove(seq)
 
     def remove(self, seq: Sequence) -> None:
-        """Let an answered sequence go."""
+        """Remove an answered sequence."""
         del self._live[seq.request.id]
         seq.ended = True
         if seq.slot < 0:
@@ -84,14 +85,14 @@ class SequenceTable:
             self._vacate(seq)
 
     def drop_plan(self, seq: Sequence) -> None:
-        """Count one plan less that holds the sequence; with the last, release an ended one."""
+        """Unlink one plan from the sequence. The last one releases an ended sequence."""
         seq.in_flight -= 1
         if seq.ended and not seq.in_flight:
             self._leaving.remove(seq)
             self._vacate(seq)
 
     def sweep(self) -> None:
-        """Drop from `running` what moved elsewhere."""
+        """Remove sequences from `running` that changed state."""
         if self._dirty:
             self.running = [seq for seq in self.running if seq.slot >= 0 and not seq.ended]
             self._dirty = False
@@ -105,7 +106,7 @@ class SequenceTable:
         self._dirty = True
 
     def check(self) -> None:
-        """Audit blocks, slots and claims; PoolCorruptError names a fault."""
+        """Audit blocks, slots and claims; raises PoolCorruptError."""
         seated = [*self.running, *self._leaving]
         self._kv.check((seq.table for seq in seated), self._prefixes.tiers.tables())
         slots = sorted([*self.slots, *(seq.slot for seq in seated)])
