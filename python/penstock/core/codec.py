@@ -1,4 +1,4 @@
-"""Plans and results as bytes (`crates/base/wire`), for ranks in other processes and hosts."""
+"""Codec of plans and results (`crates/base/wire`), for ranks in other processes and hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.core.errors import CodecError as CodecError
 from penstock.core.plan import StepPlan, StepResult
 
 PLAN = b"P"
-"""First byte of a plan among other messages to a rank."""
+"""First byte of a plan, which tells it from other messages to a rank."""
 
 
 def encode_plan(plan: StepPlan) -> bytes:
@@ -20,7 +20,7 @@ def is_plan(message: bytes) -> bool:
 
 
 def decode_plan(data: bytes) -> StepPlan:
-    """CodecError unless `data` is one plan, whole and with nothing after it."""
+    """Decode exactly one plan; raises CodecError for truncated or trailing bytes."""
     from penstock import _native
 
     if not is_plan(data):
@@ -35,15 +35,15 @@ def encode_result(result: StepResult) -> bytes:
 
 
 def decode_result(data: bytes) -> StepResult:
-    """CodecError unless `data` is one result, whole and with nothing after it."""
+    """Decode exactly one result; raises CodecError for truncated or trailing bytes."""
     from penstock import _native
 
     return _native.decode_result(data)
 
 
 def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int) -> int:
-    """Bytes of the largest plan with so many sequences, tokens, new block table entries, and tokens
-    of a sequence.
+    """Maximum encoded size of a plan in bytes. `added` is the number of new block table entries,
+    `length` the maximum number of tokens of a sequence.
     """
     from penstock import _native
 
@@ -51,7 +51,7 @@ def plan_bytes(sequences: int, tokens: int, groups: int, added: int, length: int
 
 
 def result_bytes(sequences: int, tokens: int, alternatives: int, vector: int) -> int:
-    """Bytes of the largest result; `vector` numbers for each pooled sequence."""
+    """Maximum encoded bytes of a result; `vector` is the number of values of a vector."""
     from penstock import _native
 
     return _native.result_bytes(sequences, tokens, alternatives, vector)

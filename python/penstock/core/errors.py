@@ -1,16 +1,16 @@
-"""Root of Penstock's own errors: each message names what was wrong, where, and what to do."""
+"""Root of Penstock's errors. Each message names the fault, its place and the remedy."""
 
 
 class PenstockError(Exception):
-    """An error that a user can act on. The command line prints its message without a traceback."""
+    """An error that the user can act on. The command line prints it without a traceback."""
 
 
 class DeviceLostError(PenstockError):
-    """The device of this process is lost to it: no later step can be computed."""
+    """This process has lost its device and cannot compute any further step."""
 
 
 class InvalidValueError(PenstockError, ValueError):
-    """A field holds a value outside its range. `field` names it as the caller spelled it."""
+    """A field's value is out of range. `field` is the name as the caller spells it."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field} is {value!r}, expected {expected}")
@@ -18,7 +18,7 @@ class InvalidValueError(PenstockError, ValueError):
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """`text` for an error message, cut to `most` characters with "..." at the end."""
+    """`text` for an error message, truncated to `most` characters, "..." included."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -1,4 +1,4 @@
-"""Facts about one rank's loaded part of the model."""
+"""Facts about one rank's share of the model, once it is loaded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Forms of weights, activations and KV."""
+    """Formats of weights, activations and KV."""
 
     weights: tuple[str, ...]
-    """Sorted; empty for a rank without layers and output head."""
+    """Sorted; empty on a rank that has neither layers nor the output head."""
     activations: str
     kv: str
 
     def __str__(self) -> str:
-        """Such as `w4+w8/int8/kv-bf16`."""
+        """For example `w4+w8/int8/kv-bf16`."""
         return f"{'+'.join(self.weights)}/{self.activations}/kv-{self.kv}"
 
 
@@ -29,36 +29,36 @@ class WorkerFacts:
     threads: int
     weights_bytes: int
     stages: tuple[tuple[str, float, str], ...] = ()
-    """Name, seconds and detail of each stage of loading."""
+    """Name, seconds and detail text of each loading stage."""
     own_memory: bool = False
-    """Whether the rank's memory is its device's: the KV pool may take all that is free."""
+    """Whether the device has memory of its own (a GPU), all of which the KV pool may take."""
     host_memory: int = 0
-    """Bytes of its host that a rank may take, as of its start; 0: not known."""
+    """Host memory available to the rank in bytes, measured at its start; 0 if unknown."""
     pauses: int = 0
-    """Plans without sequences that the rank makes use of, when no request is there: each is time
-    for a part of what it left for later. The other ranks get them too.
+    """Number of plans without sequences that the rank can use while no request is active. Each
+    gives it time for one piece of deferred start-up work. All other ranks get these plans too.
     """
     host: str = ""
-    """Address of the rank's node, where there are several nodes."""
+    """Address of the rank's node; empty on a single node."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers that share one block table."""
+    """Layers that share a block table."""
 
     layers: tuple[int, ...]
-    """Absolute indices of this rank's layers in the group."""
+    """Absolute indices of the group's layers on this rank."""
     block_bytes: int
-    """One block of all of `layers` on this rank; 0 without layers."""
+    """Size of one block over all of `layers` on this rank, in bytes; 0 without layers."""
     window: int | None = None
-    """Tokens that a token sees, itself included; None for all."""
+    """Number of tokens a token attends to, itself included; None for all."""
     chunked: bool = False
-    """The window does not slide: a token sees those of its own chunk of this size."""
+    """Chunked attention: the window does not slide; a token sees its own chunk of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvSpec:
-    """Shape of a rank's KV. All ranks have the same groups (windows, order)."""
+    """Shape of a rank's KV. All ranks have the same groups, in the same order."""
 
     block_size: int
     groups: tuple[KvGroup, ...]
@@ -66,9 +66,9 @@ class KvSpec:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A rank's answer once its weights are loaded, before KV blocks are allocated."""
+    """A rank's reply after it has loaded its weights, before KV blocks are allocated."""
 
     facts: WorkerFacts
     kv_spec: KvSpec
     free_memory: int
-    """Bytes that this rank may allocate."""
+    """Memory that this rank may allocate, in bytes."""

@@ -1,4 +1,4 @@
-"""Outputs of steps for clients: one row for each request that got tokens or ended."""
+"""Step outputs for clients: one row for each request that got tokens or ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.tiers import TierTokens
 
 
 class FinishReason(IntEnum):
-    """Why a request ended, with the wire's values. Every request ends with exactly one."""
+    """Why a request ended, with the wire's values. Every request ends exactly once."""
 
     NONE = 0
     STOP = 1
@@ -22,14 +22,14 @@ class FinishReason(IntEnum):
     ERROR = 4
     REJECTED = 5
     UNFIT = 6
-    """The request itself cannot be run by any engine like this one."""
+    """No engine of this configuration can run the request."""
 
 
 _FROM_THE_POOL = TierTokens()
 
 
 class StepOutput(NamedTuple):
-    """One row of `StepOutputs`, for readers that are not in a hurry."""
+    """One row of `StepOutputs`, for code where speed does not matter."""
 
     id: int
     finish: FinishReason
@@ -46,12 +46,12 @@ class StepOutput(NamedTuple):
 
 @dataclass(slots=True)
 class StepOutputs:
-    """Columns of equal length, `tokens` concatenated in row order; the dicts are keyed by row.
+    """Columns of equal length. `tokens` is concatenated in row order; the dicts are keyed by row.
 
-    `cached_tokens` and `queue_us` are set on the first row of a request and 0 after it.
-    `stop_tokens` is -1 unless a token ended the request. `cached_tokens` counts all tiers;
-    `tier_tokens` has a row only where some of them came from behind the pool, never more than its
-    `cached_tokens`. `vectors` has the last row of each pooled request: f32, little-endian.
+    `cached_tokens` and `queue_us` are set in a request's first row and 0 afterwards. `stop_tokens`
+    is -1 unless a token ended the request. `cached_tokens` counts hits in the pool and all tiers.
+    `tier_tokens` has only rows with tokens from tiers, at most `cached_tokens` in total. `vectors`
+    has the last row of each pooled request, as little-endian f32.
     """
 
     ids: array[int] = field(default_factory=lambda: array("Q"))
@@ -92,7 +92,7 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges after a step and counters since the start."""
+    """Gauges after a step, and counters since the start."""
 
     running: int = 0
     waiting: int = 0
@@ -102,6 +102,6 @@ class EngineStats:
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     masks: int = 0
-    """Grammars' token masks computed; the seconds are of their threads, and of rows that waited."""
+    """Token masks computed for grammars. The seconds count mask threads, and rows that waited."""
     mask_seconds: float = 0.0
     mask_wait_seconds: float = 0.0

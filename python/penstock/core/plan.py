@@ -1,4 +1,4 @@
-"""One step of the model: what to compute, and what came of it.
+"""Input and output of one model step.
 
 Columns are `array.array`: contiguous, and read by Rust through the buffer protocol.
 """
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from penstock.core.pooling import Pooling
 
 LAST_SAMPLED = -1
-"""Stands in a plan for the token that the slot sampled last, which only the device knows yet."""
+"""Placeholder in a plan for the slot's last sampled token, which only the device knows yet."""
 NOT_FINITE = -1
-"""Stands in a result for the token of a sequence whose hidden state is not finite."""
+"""In a result, in place of a token: the hidden state of the sequence is not finite."""
 NO_TOKEN = -2
-"""Stands in a result for a token of a sequence whose grammar became too complex."""
+"""In a result, in place of a token: the grammar of the sequence became too complex."""
 LATE_MASK = -3
-"""Stands in a result alone, for a token that was not drawn because the mask of the sequence's
-grammar is late. The row is to be computed again, and so is one made ahead that follows it.
+"""In a result, as the only token of a sequence: nothing was sampled, because its grammar's mask was
+late. The row must be computed again, together with a row planned ahead behind it.
 """
 NO_BLOCK = -1
-"""Block table entry of tokens that are behind the window of the group."""
+"""Block table entry whose tokens lie behind the group's window."""
 
 MAX_PLAN_GRAMMAR_BYTES = 256 * 1024 + 1
-"""Bytes of all grammars of a plan together: one of the largest fits."""
+"""Maximum total size of a plan's grammars in bytes: room for one grammar of the largest size."""
 
 LogprobRow = tuple[float, int, list[tuple[int, float]]]
-"""Log-probability of a token, its rank (1 = most likely), and the best (token id, log-probability)
-pairs.
+"""Log-probability of a token, its rank (1 = most likely), and (token id, log-probability) pairs of
+the most likely tokens.
 """
 
 
@@ -42,65 +42,65 @@ def _bytes() -> array[int]:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """State of a sequence that takes a slot; later plans name the slot only."""
+    """State of a sequence that takes a slot. Later plans refer to the slot only."""
 
     slot: int
     sampling: bytes
     """Encoded sampling parameters, opaque to the engine."""
     prompt_logprobs: int = -1
-    """Alternatives for each prompt token; -1 for no log-probabilities."""
+    """Number of alternatives for each prompt token; -1 for no prompt log-probabilities."""
     grammar: int = 0
-    """The number of one of the plan's `grammars`, from 1; 0 is none."""
+    """1-based index into the plan's `grammars`; 0 without a grammar."""
     adapter: int = 0
     history: array[int] = field(default_factory=_ints)
-    """Prompt and output so far, where the sampler needs them; else empty."""
+    """Prompt and output so far if the sampler needs them, else empty."""
     prompt_len: int = 0
-    """How many tokens of `history` are the prompt."""
+    """Number of prompt tokens in `history`."""
     pooling: int = Pooling.NONE
-    """Unless NONE, `sample` asks for the vector of the sequence and for no token."""
+    """If not NONE, `sample` requests the sequence's vector instead of a token."""
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """What every rank computes in one step: n sequences in G KV groups.
+    """Work of all ranks in one step: n sequences in G KV groups.
 
-    A registration resets its slot: block tables are empty, no token was sampled. Block tables are
-    kept by slot and changed by deltas. Entry i * G + g of `kept` and `added_offsets` belongs to
-    sequence i and group g: the first `kept` entries of the table stay, and
-    `added[added_offsets[e]:added_offsets[e + 1]]` follow.
+    A registration resets its slot: empty block tables, no sampled token. Each slot keeps its block
+    tables, and plans carry deltas to them. Entry e = i * G + g of `kept` and `added_offsets` is for
+    sequence i and group g: the first `kept[e]` entries of the table stay, followed by
+    `added[added_offsets[e]:added_offsets[e + 1]]`.
     """
 
     step: int
     registrations: list[Registration] = field(default_factory=list)
     slots: array[int] = field(default_factory=_ints)
     starts: array[int] = field(default_factory=_ints)
-    """[n] Position of the first token computed."""
+    """[n] Position of the first token to compute."""
     lengths: array[int] = field(default_factory=_ints)
-    """[n] Tokens computed, drafts included."""
+    """[n] Number of tokens to compute, drafts included."""
     sample: array[int] = field(default_factory=_bytes)
-    """[n] Whether the last 1 + drafts tokens have rows of logits, or the sequence its vector."""
+    """[n] Whether the last 1 + drafts tokens need logits, or a pooled sequence its vector."""
     drafts: array[int] = field(default_factory=_ints)
-    """[n], or empty when there are none: how many of the last tokens are drafts."""
+    """[n] Number of trailing draft tokens; empty if no sequence has any."""
     tokens: array[int] = field(default_factory=_ints)
-    """[sum of lengths] LAST_SAMPLED may stand only first in a sequence."""
+    """[sum of lengths] LAST_SAMPLED is valid only as a sequence's first token."""
     targets: array[int] = field(default_factory=_ints)
-    """As long as `tokens`, or empty: the prompt token that follows each, or -1 where its
-    log-probability is not wanted.
+    """Same length as `tokens`, or empty: the prompt token that follows each token, or -1 if its
+    log-probability is not requested.
     """
     kept: array[int] = field(default_factory=_ints)
     added_offsets: array[int] = field(default_factory=lambda: array("i", (0,)))
     added: array[int] = field(default_factory=_ints)
     grammars: list[bytes] = field(default_factory=list)
-    """Encoded grammars of the registrations."""
+    """Encoded grammars that the registrations refer to."""
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step sampled. Rows are keyed by the sequence's index in the plan; the last token of a
-    sequence may be NOT_FINITE or NO_TOKEN, and its only one LATE_MASK.
+    """Output of a step. Dicts are keyed by the sequence's index in the plan. The last token of a
+    sequence may be NOT_FINITE or NO_TOKEN; LATE_MASK stands alone.
 
-    `counts[i]` is 0 without `sample` and of a pooled sequence, else 1 + the accepted drafts.
-    `prompt_logprobs[i][j]` belongs to the prompt token at position starts[i] + 1 + j.
+    `counts[i]` is 0 without `sample` and for pooled sequences, else 1 + the number of accepted
+    drafts. `prompt_logprobs[i][j]` is for the prompt token at position starts[i] + 1 + j.
     """
 
     counts: array[int] = field(default_factory=_ints)
@@ -108,10 +108,10 @@ class StepResult:
     logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[LogprobRow]] = field(default_factory=dict)
     vectors: dict[int, bytes] = field(default_factory=dict)
-    """Those of pooled sequences: f32, little-endian; empty where a number is not finite."""
+    """Vectors of pooled sequences: little-endian f32; empty if a value is not finite."""
     seconds: float = field(default=0.0, compare=False)
-    """Time of the computation; 0 where it is not measured."""
+    """Compute time in seconds; 0 if not measured."""
     masks: tuple[int, float, float] = field(default=(0, 0.0, 0.0), compare=False)
-    """Grammars' token masks since the last result: how many were computed, the seconds that took
-    beside the steps, and the seconds that rows waited for them.
+    """Token masks since the last result: number computed, seconds spent beside the steps, and
+    seconds that rows waited for them.
     """

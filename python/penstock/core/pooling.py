@@ -1,4 +1,4 @@
-"""Pooled requests: those that end with a vector made of the hidden states of their prompt."""
+"""Pooled requests, which return a vector made from the hidden states of their prompt."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from enum import IntEnum
 
 
 class Pooling(IntEnum):
-    """Which rows of the hidden state, after the final norm, make the vector of a sequence."""
+    """Which rows of the final hidden state (after the last norm) are pooled."""
 
     NONE = 0
-    """The sequence samples tokens."""
+    """Not pooled: the sequence samples tokens."""
     LAST = 1
     MEAN = 2
-    """Over all tokens."""
+    """The mean over all tokens."""
 
 
 class PoolerOutput(IntEnum):
-    """What the vector is, with the wire's values."""
+    """Meaning of the returned vector, with the wire's values."""
 
     NONE = 0
-    """Pooled requests are refused."""
+    """Pooled requests are rejected."""
     EMBEDDING = 1
-    """The pooled hidden state, which the model's users take as it is."""
+    """The pooled hidden state, unnormalised."""
     UNIT_EMBEDDING = 2
-    """The pooled hidden state, which the model's users scale to length 1."""
+    """The pooled hidden state, which the model's users normalise to unit length."""
     LABELS = 3
-    """A logit of each label of the model's classification head."""
+    """One logit for each label of the model's classification head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pooler:
-    """What the engine answers to pooled requests."""
+    """What the model returns for pooled requests."""
 
     output: int = PoolerOutput.NONE
     size: int = 0
-    """Numbers of a vector."""
+    """Length of a vector."""
     only: bool = False
-    """The model has no output head: all other requests are refused."""
+    """The model has no output head: all other requests are rejected."""

@@ -1,4 +1,4 @@
-"""How far the loading of weights is, as lines of text."""
+"""Progress of loading weights, as lines of text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable
 INTERVAL = 1.0
 """Seconds between two lines, and before the first."""
 WINDOW = 5
-"""Lines over which the rate is taken: a file is often partly in the page cache."""
+"""Number of lines over which the rate is averaged: part of a file is often in the page cache."""
 
 Report = Callable[[str], None]
-"""Takes lines, on any thread but one at a time."""
+"""Receives lines, on any thread but one at a time."""
 
 
 def silent(line: str) -> None:
-    """Reports nothing."""
+    """Discard the line."""
 
 
 class ProgressLine(str):
-    """A line that knows how much of its load is done, to find the slowest of several ranks."""
+    """A line with the completed share (0 to 1) of its load, to find the slowest rank."""
 
     share: float
 
@@ -32,9 +32,9 @@ class ProgressLine(str):
 
 
 class LoadProgress:
-    """Counts loaded bytes and reports such as `4.1 of 15.3 GiB (26%), 1.92 GiB/s, 5.8 s left`: at
-    most a line a second, and one when all is loaded; none for a load that takes less than that.
-    The time begins with the object.
+    """Counts loaded bytes and reports lines such as `4.1 of 15.3 GiB (26%), 1.92 GiB/s, 5.8 s
+    left`: at most one a second, and a last one at the end. A load that takes less than a second
+    reports nothing. Timing starts at construction.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LoadProgress:
         report: Report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`total`: bytes. `report` runs in a thread that adds."""
+        """`total` is in bytes. `report` runs on a thread that calls `add`."""
         self._total, self._report, self._clock = total, report, clock
         self._lock, self._reporting = threading.Lock(), threading.Lock()
         self._loaded = 0
@@ -52,8 +52,8 @@ class LoadProgress:
         self._seen: deque[tuple[float, int]] = deque([(self._began, 0)], maxlen=WINDOW)
 
     def add(self, count: int) -> None:
-        """`count` more bytes are loaded. Any thread may call it; only the one that adds the
-        last bytes waits for a report.
+        """Count `count` more loaded bytes. Thread-safe; only the thread that adds the last bytes
+        waits for a report.
         """
         with self._lock:
             ended = self._loaded < self._total <= self._loaded + count
@@ -86,7 +86,7 @@ class LoadProgress:
 
 
 def size(count: float) -> str:
-    """Bytes in GiB, or in MiB below one."""
+    """Format a number of bytes in GiB, or in MiB below one GiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
@@ -98,7 +98,7 @@ def of_total(loaded: int, total: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as `5.8 s` or `2 min 05 s`."""
+    """Format seconds, for example `5.8 s` or `2 min 05 s`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60:02} s"

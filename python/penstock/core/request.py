@@ -1,4 +1,4 @@
-"""A client's request as the engine sees it: token ids and numbers, no text."""
+"""A client's request in the engine: token ids and numbers, no text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ MAX_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """What scheduling needs of a request.
+    """Parameters that the scheduler needs.
 
-    `prompt_logprobs` is -1 for none, else the number of alternatives (0..20). Until `min_tokens`
-    tokens exist a stop token does not end the request; the sampler suppresses those it is given.
+    `prompt_logprobs` is -1 for none, else the number of alternatives (0 to 20). Stop tokens do not
+    end the request before it has `min_tokens` tokens; the sampler suppresses the stop tokens that
+    it is given.
     """
 
     max_tokens: int = 16
@@ -32,7 +33,7 @@ class GenerationParams:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is read from the engine's
+    """One sequence to continue. `prompt` is an `array('i')`; `arrived` is a time of the engine's
     clock.
     """
 
@@ -42,22 +43,22 @@ class Request:
     arrived: float = 0.0
     read_prefix_cache: bool = True
     pool: bool = False
-    """End with the pooled hidden state of the prompt, without a token."""
+    """Return the pooled hidden state of the prompt, and sample no token."""
     expires: bool = False
-    """End as REJECTED after the engine's longest wait, if it has not begun by then."""
+    """Finish as REJECTED if not started within the engine's maximum queue time."""
     cache_salt: bytes = field(default=b"", repr=False)
     sampling: bytes = field(default=b"", repr=False)
     """Encoded sampling parameters, opaque to the engine."""
     needs_history: bool = False
-    """Whether the sampler needs the tokens of the sequence; with a grammar it does too."""
+    """Whether the sampler needs the sequence's tokens. A grammar always needs them."""
     grammar: bytes = field(default=b"", repr=False)
-    """What the output must match, encoded and opaque to the engine; empty is anything."""
+    """Encoded grammar that constrains the output, opaque to the engine; empty for none."""
     adapter: int = 0
-    """Adapter applied to the weights; 0 is none."""
+    """Adapter applied to the weights; 0 for none."""
     priority: int = 0
-    """Lower ones are computed first, where the scheduler goes by priority."""
+    """Lower values are scheduled first, if the scheduler uses priorities."""
     resumed: int = 0
-    """How many of `prompt`, its last, are the output of a run that was cut off."""
+    """Number of trailing `prompt` tokens that are the output of an interrupted run."""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -1,4 +1,4 @@
-"""KV tiers in usage, and commands about the KV cache."""
+"""KV tiers in usage data, and commands that administer the KV cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.errors import InvalidValueError
 
 
 class TierTokens(NamedTuple):
-    """Prompt tokens of one request that came from behind the pool, by the kind of their tier."""
+    """Prompt tokens of one request that were loaded from tiers, by kind of tier."""
 
     ram: int = 0
     disk: int = 0
@@ -25,7 +25,7 @@ class TierKind(IntEnum):
 
 
 class TierKinds(IntFlag):
-    """Which kinds of tiers stand behind the pool."""
+    """Kinds of tiers that are configured."""
 
     NONE = 0
     RAM = 1
@@ -35,16 +35,16 @@ class TierKinds(IntFlag):
 
 class KvAction(IntEnum):
     CLEAR_ALL = 1
-    """Forget everything, in the pool and in all tiers."""
+    """Clear the pool and all tiers."""
     CLEAR_SALT = 2
-    """Forget what requests with `cache_salt` left."""
+    """Clear all KV of requests with `cache_salt`."""
     CLEAR_PREFIX = 3
-    """Forget the blocks of one prefix, and with them whatever continues it."""
+    """Clear the blocks of one prefix and all blocks that extend it."""
     PIN = 4
-    """Keep the blocks of a prefix, now or once they are computed, whatever else has to go."""
+    """Exempt the blocks of a prefix from eviction, including blocks computed later."""
     UNPIN = 5
     REPORT = 6
-    """What the cache holds and how well it does."""
+    """Report contents and hit rates of the cache."""
 
 
 _OF_A_PREFIX = (KvAction.CLEAR_PREFIX, KvAction.PIN, KvAction.UNPIN)
@@ -52,11 +52,11 @@ _OF_A_PREFIX = (KvAction.CLEAR_PREFIX, KvAction.PIN, KvAction.UNPIN)
 
 @dataclass(frozen=True, slots=True)
 class KvCommand:
-    """An operator's wish about the cache, answered by one `KvReply`.
+    """An operator's command to the cache, answered by one `KvReply`.
 
-    `tokens` are the beginning of prompts, as far as it fills whole blocks; only the actions of a
-    prefix have any. Raises InvalidValueError for fields that do not go with the action: a clearing
-    that lost its prefix must not become one of everything.
+    `tokens` is a prompt prefix, used up to its last whole block; only actions on a prefix take it.
+    Raises InvalidValueError for fields that do not fit the action, so that a clear that lost its
+    prefix does not clear everything.
     """
 
     id: int
@@ -79,14 +79,14 @@ class KvCommand:
 class KvOutcome(IntEnum):
     DONE = 0
     REFUSED = 1
-    """Not possible as things stand: too much is pinned, say."""
+    """Not possible at present, for example because too much is pinned."""
     FAILED = 2
-    """A tier did not do its part."""
+    """A tier failed to do its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvReply:
-    """The end of a `KvCommand`. `text` is a JSON object when it was done, else why not."""
+    """Result of a `KvCommand`. `text` is a JSON object if DONE, else the reason."""
 
     id: int
     outcome: KvOutcome

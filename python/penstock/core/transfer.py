@@ -1,8 +1,8 @@
-"""Transfers of KV between the pool and the tiers behind it, and their answers.
+"""Transfers of KV between the pool and the tiers behind it, and their results.
 
-Each rank moves its own part (its layers, its KV heads) of the blocks; all ranks get the same
-transfers in the same order. A block in a transfer has no other use until every rank has answered:
-one that is loaded is in no plan, one that is stored is not written to.
+Each rank moves its own part of the blocks (its layers, its KV heads). All ranks get the same
+transfers in the same order. Until every rank has answered, a block in a transfer has no other use:
+a block being loaded is in no plan, a block being stored is not written.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 RAM = 0
-"""`Transfer.tier` of the RAM tier; the others count from 1 in the order of their flags."""
+"""`Transfer.tier` of the RAM tier. The others are numbered from 1 in the order of their flags."""
 KEY_BYTES = 32
 GROUP_BYTES = 4
-"""First bytes of a digest: its salt group (`crates/kv/prefix`)."""
+"""Length of a digest's first part, its salt group (`crates/kv/prefix`)."""
 
 
 class TransferKind(IntEnum):
@@ -25,91 +25,91 @@ class TransferKind(IntEnum):
     STORE = 2
     """Pool -> tier."""
     PROBE = 3
-    """Which of several chunks a tier has."""
+    """Query which of several chunks a tier has."""
     REMOVE = 4
-    """Forget chunks, in all chunk tiers."""
+    """Remove chunks from all chunk tiers."""
     CANCEL = 5
-    """Transfers `ids` are not wanted any more; those not begun are answered as not done. Not
-    answered itself.
+    """Cancel the transfers `ids`: those not started are answered as not done. CANCEL itself gets no
+    answer.
     """
     CLEAR = 6
-    """Forget one salt group, in all chunk tiers; without keys, everything of this
-    identity.
+    """Remove one salt group from all chunk tiers; without keys, everything of this cache identity.
     """
 
 
 class Fault(IntEnum):
-    """What a transfer that was not done says of its tier; the largest of several ranks counts."""
+    """Fault of the tier behind a failed transfer. The largest value of all ranks counts."""
 
     NONE = 0
-    """Nothing: done, missing, cancelled, or not what a tier can do."""
+    """No fault of the tier: done, missing, cancelled, or not supported by the tier."""
     FULL = 1
-    """STORE: for want of room, or of what the day may write."""
+    """STORE: out of space, or the daily write budget is spent."""
     DAMAGED = 2
-    """LOAD: a part failed verification, and was put aside."""
+    """LOAD: a part failed verification and was quarantined."""
     FAILED = 3
-    """The tier failed: an error of its own, or no answer."""
+    """The tier reported an error, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTiers:
-    """What the engine tells all ranks once it knows what they loaded; everything else about the
-    tiers is in the configuration.
+    """Message from the engine to all ranks after loading. All other settings of the tiers come from
+    the configuration.
     """
 
     cache: str
-    """The cache identity of all ranks together, as 64 hex digits."""
+    """Cache identity of the whole model, as 64 hex digits."""
     ram_slots: int
-    """Entries of the RAM tier on every rank, each a block of every group."""
+    """Entries of the RAM tier on each rank. An entry holds one block of every KV group."""
     flush_s: float
-    """Seconds that stores under way get when the executor is closed."""
+    """Seconds that stores in flight may take when the executor closes."""
 
 
 @dataclass(slots=True)
 class Transfer:
-    """Names at most as many blocks, chunks or ids as the pools have blocks: so much has room in a
-    message.
+    """A transfer names at most as many blocks, chunks or ids as the pools have blocks, so that it
+    fits into a message.
     """
 
     id: int
-    """Counts up from 1. That of a CANCEL means nothing."""
+    """Ascending from 1. Ignored for CANCEL."""
     kind: TransferKind
     tier: int = RAM
     blocks: array[int] = field(default_factory=lambda: array("i"))
-    """Blocks of the pools, group after group, as many of each, in the order of their tokens. LOAD
-    and STORE: those of one chunk (RAM: of any number). LOAD: NO_BLOCK where a group needs none.
+    """Block numbers, group after group, the same number for each group, in token order. For LOAD
+    and STORE, the blocks of one chunk (RAM: of any number). For LOAD, NO_BLOCK marks entries that a
+    group does not need.
     """
     slots: array[int] = field(default_factory=lambda: array("i"))
-    """RAM: the slot that the blocks of all groups at one place are loaded from or stored to."""
+    """RAM only: the slot for the blocks of all groups at the same index."""
     keys: bytes = b""
-    """Chunk tiers: 32 bytes for each chunk, the digest of its last block. LOAD and STORE
-    have one, REMOVE at least one; CLEAR has a group of 4 bytes, or none.
+    """Chunk tiers only: 32 bytes for each chunk, the digest of its last block. LOAD and STORE have
+    one key, REMOVE at least one. CLEAR has a salt group of 4 bytes, or nothing.
     """
     counts: array[int] = field(default_factory=lambda: array("i"))
-    """PROBE: blocks of each chunk."""
+    """PROBE only: number of blocks of each chunk."""
     ids: array[int] = field(default_factory=lambda: array("q"))
     """CANCEL only."""
     parent: bytes = b""
-    """STORE to chunk tiers: digest of the block before the chunk, if there is one."""
+    """STORE to chunk tiers: digest of the block before the chunk; empty for the first chunk."""
 
 
 @dataclass(slots=True)
 class TransferResult:
-    """A rank's answer, or that of all ranks together."""
+    """Answer of one rank, or of all ranks combined."""
 
     id: int
     done: bool
-    """LOAD, STORE, REMOVE, CLEAR: whether all of it was."""
+    """True if the whole transfer succeeded (not for PROBE)."""
     found: bytes = b""
-    """PROBE: a byte for each chunk, 1 where the tier has all parts of it."""
+    """PROBE: one byte for each chunk, 1 if the tier has all its parts."""
     bytes: int = 0
     seconds: float = 0.0
-    """Time of the movement, without that in the queue."""
+    """Transfer time, without the time in the queue."""
     waited: float = 0.0
-    """In the queue."""
+    """Seconds in the queue."""
     error: str = ""
-    """Why not, when not done; empty for what was only not there, or was cancelled."""
+    """Reason if not done; empty if the data was missing or the transfer cancelled."""
     fault: Fault = Fault.NONE
-    """What `error` says of the tier."""
+    """The tier's fault that `error` describes."""
     left: builtins.bytes = b""
-    """Digests of chunks that have left the tier, which no answer has named before."""
+    """Digests of chunks that have left the tier and were not reported before."""
