@@ -1,4 +1,4 @@
-"""The accounts of the KV pools: ownership, block tables, lookup by digest. Moves no bytes."""
+"""Bookkeeping of the KV pools: ownership, block tables, lookup by digest. Moves no bytes."""
 
 from penstock.kv.cache import BlockTable, KvCache, window_blocks
 from penstock.kv.events import KvEvents

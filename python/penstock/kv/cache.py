@@ -1,8 +1,8 @@
 """KV blocks of all groups: block tables of sequences, prefix hits, and the audit.
 
-Table index = position / block_size in every group. A group with a window holds only the blocks
-that a later token can see: those behind it are given back, and a prefix hit does not need them.
-A window may be a chunk: it does not slide, but begins anew at the multiples of its size.
+A table's index is position / block_size in every group. A group with a window holds only blocks
+that a later token can see. Blocks behind the window are released, and a prefix hit does not need
+them. With chunked attention the window does not slide: it restarts at multiples of its size.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from penstock.kv.pool import BlockPool
 
 @dataclass(slots=True, eq=False)
 class BlockTable:
-    """Blocks of one sequence, a list for each group."""
+    """Block numbers of one sequence, one list for each group."""
 
     groups: tuple[array[int], ...]
     behind: list[int]
-    """Leading entries without a block, by group: no later token sees them."""
+    """For each group, the leading entries without a block, which no later token sees."""
     capacity: int = 0
-    """Tokens for which every group has blocks."""
+    """Number of tokens for which every group has blocks."""
     sent: int = 0
-    """Leading entries that plans have carried to the executor."""
+    """Leading entries already sent to the executor."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """What a sequence takes from one group when it is admitted."""
+    """Blocks that an admitted sequence takes from one group."""
 
     pool: BlockPool
     behind: int
@@ -42,11 +42,11 @@ class _Share:
 
 
 class KvCache:
-    """`blocks` and `windows` have one entry for each group; a window is None where a token sees all
-    before it, and one that is `chunked` does not slide. Without a `hasher` no block is named; with
-    `searched` off none is found.
+    """`blocks` and `windows` have one entry for each group. A window of None means full attention;
+    a `chunked` window does not slide. Without a `hasher` no block gets a digest; with `searched`
+    off no prefix is found.
 
-    `step_tokens` are the most that one step computes of a sequence.
+    `step_tokens` is the maximum number of tokens of one sequence in a step.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class KvCache:
         self._step_tokens = step_tokens
         self._searched = searched
         self.events = events
-        # A hit needs the blocks of every group: the group without a window has most of them.
+        # A hit needs blocks in every group; the group without a window has most of them.
         self._reported = self.pools[windows.index(None) if None in windows else 0]
         self._reported.events = events
 
     def table(self) -> BlockTable:
-        """An empty block table."""
+        """A new, empty block table."""
         return BlockTable(tuple(array("i") for _ in self.pools), [0] * len(self.pools))
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
     def shortage(self, tokens: int) -> tuple[int, int] | None:
-        """Blocks needed and blocks there are, in a pool that can never hold so many tokens of one
-        sequence.
+        """Blocks needed and pool size, for the first pool that can never hold `tokens` tokens of
+        one sequence; None if all pools can.
         """
         for pool, window in zip(self.pools, self._windows, strict=True):
             needed = self.blocks_for(tokens)
@@ -98,7 +98,7 @@ class KvCache:
     # Block tables ---------------------------------------------------------------------------------
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Add blocks for `tokens` tokens in every group; False, adding none, if a pool is full."""
+        """Allocate blocks for `tokens` tokens in every group; False, allocating none, if full."""
         entries = -(-tokens // self.block_size)
         pairs = tuple(zip(self.pools, table.groups, strict=True))
         if any(entries - len(blocks) > pool.available for pool, blocks in pairs):
@@ -118,11 +118,11 @@ class KvCache:
         spare: int,
         resume: int = 0,
     ) -> bool:
-        """Fill an empty table for `tokens` tokens. The first `hits` blocks are cached; those up to
-        `resume`, if that is more, will be loaded before the rest is computed.
+        """Fill an empty table for `tokens` tokens. The first `hits` blocks are cached; blocks up to
+        `resume`, if larger, are loaded before the rest is computed.
 
-        A group with a window gets blocks for one step, and of what is before it those that the step
-        sees. False, and nothing, when a pool would keep fewer than `spare` blocks.
+        A group with a window gets blocks for one step, and the earlier blocks that this step sees.
+        Returns False and changes nothing if a pool would keep fewer than `spare` free blocks.
         """
         first = min(max(hits, resume) * self.block_size, tokens - 1)
         shares = []
@@ -150,7 +150,7 @@ class KvCache:
         table.behind[group] = share.behind
 
     def give_back(self, table: BlockTable, position: int) -> None:
-        """Release the blocks that no token from `position` on can see."""
+        """Release blocks that no token from `position` on can see."""
         for group in range(len(self.pools)):
             first, end = table.behind[group], self._behind(group, position)
             if end > first:
@@ -160,7 +160,7 @@ class KvCache:
                 table.behind[group] = end
 
     def release(self, table: BlockTable) -> None:
-        """Empty the table."""
+        """Release all blocks and empty the table."""
         for group, pool in enumerate(self.pools):
             blocks = table.groups[group]
             pool.release(blocks[table.behind[group] :])
@@ -169,7 +169,7 @@ class KvCache:
         table.capacity = table.sent = 0
 
     def _behind(self, group: int, position: int) -> int:
-        """Leading blocks that a token at `position` does not see."""
+        """Number of leading blocks that a token at `position` does not see."""
         window = self._windows[group]
         if window is None:
             return 0
@@ -180,21 +180,21 @@ class KvCache:
     # Prefix cache ---------------------------------------------------------------------------------
 
     def find_prefix(self, digests: Sequence[bytes], limit: int) -> int:
-        """Blocks of the longest prefix hit, at most `limit`: every group has what the next token
-        sees. Takes no reference.
+        """Length of the longest prefix hit in blocks, at most `limit`. In each group it covers all
+        blocks that the next token sees. Takes no references.
         """
         hits = limit if self._searched else 0
         for pool, window in zip(self.pools, self._windows, strict=True):
             if window is None:
                 hits = next((at for at in range(hits) if pool.find(digests[at]) < 0), hits)
-        # A window may shorten the hit, which moves the windows of the others: repeat.
+        # A shorter hit moves the windows of all groups, so repeat until nothing changes.
         if self.windowed:
             while (shorter := self._visible_hit(digests, hits)) < hits:
                 hits = shorter
         return hits
 
     def _visible_hit(self, digests: Sequence[bytes], hits: int) -> int:
-        """`hits`, or a bound of the hits below it where a group lacks a block that they need."""
+        """`hits`, or a smaller upper bound if a group lacks a block that the hit needs."""
         for group, pool in enumerate(self.pools):
             if self._windows[group] is None:
                 continue
@@ -204,7 +204,7 @@ class KvCache:
         return hits
 
     def publish(self, table: BlockTable, entry: int, digest: bytes) -> None:
-        """Name the blocks of a table entry, whose contents are computed."""
+        """Publish the digest of a table entry's blocks, whose contents are computed."""
         for pool, blocks in zip(self.pools, table.groups, strict=True):
             if blocks[entry] != NO_BLOCK:
                 pool.publish(blocks[entry], digest)
@@ -212,7 +212,7 @@ class KvCache:
     def report_stored(
         self, tokens: array[int], digests: Sequence[bytes], first: int, end: int
     ) -> None:
-        """Report blocks first .. end - 1 of a sequence as events: they are in the pool."""
+        """Emit KV events for blocks first .. end - 1 of a sequence, now in the pool."""
         if self.events is None:
             return
         size = self.block_size
@@ -223,16 +223,16 @@ class KvCache:
                 self.events.stored(digests[at], parent, block)
 
     def publish_events(self) -> None:
-        """Publish the events since the last call."""
+        """Send the KV events collected since the last call."""
         if self.events is not None:
             self.events.flush()
 
     def forget(self, digest: bytes) -> bool:
-        """Take a name away in all groups; whether there was one."""
+        """Remove a digest from all groups; returns whether one had it."""
         return sum(pool.forget(digest) for pool in self.pools) > 0
 
     def forget_all(self, salt_group: bytes = b"") -> int:
-        """Take away all names, or those of one salt group; how many there were."""
+        """Remove all digests, or those of one salt group; returns their number."""
         return sum(pool.forget_all(salt_group) for pool in self.pools)
 
     # Reports --------------------------------------------------------------------------------------
@@ -243,19 +243,19 @@ class KvCache:
 
     @property
     def used(self) -> int:
-        """Blocks that have owners."""
+        """Number of blocks with owners."""
         return sum(pool.num_blocks - pool.available for pool in self.pools)
 
     @property
     def named(self) -> int:
-        """Blocks that can be found."""
+        """Number of blocks with a published digest."""
         return sum(pool.named for pool in self.pools)
 
     def check(
         self, tables: Iterable[BlockTable], held: Iterable[tuple[int, Sequence[int]]] = ()
     ) -> None:
-        """Audit all pools against the tables of all sequences and the blocks that others hold, as
-        (group, blocks); raises PoolCorruptError.
+        """Audit all pools against the sequences' tables and the blocks that transfers hold, given
+        as (group, blocks). Raises PoolCorruptError.
         """
         owned: list[list[Sequence[int]]] = [[] for _ in self.pools]
         for table in tables:
@@ -268,5 +268,5 @@ class KvCache:
 
 
 def window_blocks(window: int, step_tokens: int, block_size: int) -> int:
-    """Most blocks that one sequence holds in a group with this window."""
+    """Maximum number of blocks that one sequence holds in a group with this window."""
     return -(-(window + step_tokens) // block_size) + 1

@@ -1,4 +1,4 @@
-"""KV events: what enters and leaves the pool and its tiers, for gateways that route by it."""
+"""KV events: blocks that enter or leave the pool and its tiers, for prefix-aware routing."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Protocol
 
 
 class KvEvents(Protocol):
-    """Where they go: `penstock._native.KvEventPublisher`."""
+    """Sink of KV events: `penstock._native.KvEventPublisher`."""
 
     def stored(self, digest: bytes, parent: bytes | None, tokens: array[int], /) -> None:
-        """The block `digest` of `tokens` behind `parent` is in the pool."""
+        """Block `digest`, with `tokens`, which follows block `parent`, is in the pool."""
 
     def removed(self, digest: bytes, /) -> None:
-        """The block `digest` has left the pool."""
+        """Block `digest` has left the pool."""
 
     def tier_stored(self, tier: int, kind: int, key: bytes, digests: Sequence[bytes], /) -> None:
-        """The tier holds the chunk `key` of the blocks `digests`, which were in the pool; `kind`
-        is a TierKind. Said again, it changes nothing.
+        """The tier holds chunk `key`, made of the blocks `digests`, which were in the pool. `kind`
+        is a TierKind. Idempotent.
         """
 
     def tier_removed(self, tier: int, key: bytes, /) -> None:
-        """The tier holds the chunk `key` no more, if it did."""
+        """The tier no longer holds chunk `key`. Ignored if it did not."""
 
     def flush(self) -> None:
-        """Publish the events since the last call. Never waits."""
+        """Publish the events since the last call. Never blocks."""

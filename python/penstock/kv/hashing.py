@@ -1,4 +1,4 @@
-"""Digests of KV blocks: names by the tokens that lead up to a block and fill it."""
+"""Digests of KV blocks, computed from all tokens up to the end of a block."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.core import InvalidValueError
 from penstock.core.transfer import GROUP_BYTES
 
 UNIT = 16
-"""Tokens under one digest of the hash rule (`crates/kv/prefix`)."""
+"""Tokens for each digest of the hash rule (`crates/kv/prefix`)."""
 
 
 class HashChain(Protocol):
-    """Digest of each full unit of `tokens` after `parent`: `penstock._native.hash_chain`."""
+    """Digests of each full unit of `tokens` after `parent`: `penstock._native.hash_chain`."""
 
     def __call__(
         self, identity: bytes, parent: bytes | None, tokens: array[int], /
@@ -21,13 +21,13 @@ class HashChain(Protocol):
 
 
 class HashRoot(Protocol):
-    """First parent of a chain under an adapter and a cache salt: `penstock._native.hash_root`."""
+    """First parent of a chain for an adapter and a cache salt: `penstock._native.hash_root`."""
 
     def __call__(self, identity: bytes, adapter: bytes, salt: bytes, /) -> bytes: ...
 
 
 class BlockHasher:
-    """The digest of a block is that of its last unit."""
+    """Digests of blocks. A block's digest is the digest of its last unit."""
 
     def __init__(
         self, block_size: int, identity: bytes, hash_chain: HashChain, hash_root: HashRoot
@@ -42,7 +42,7 @@ class BlockHasher:
     def digests(
         self, tokens: array[int], known: list[bytes], salt: bytes, adapter: int = 0
     ) -> list[bytes]:
-        """Digests of the full blocks of `tokens` after the `known` ones; `adapter` 0 is none."""
+        """Digests of the full blocks of `tokens` after the `known` ones. `adapter` 0 means none."""
         size = self.block_size
         start, end = len(known) * size, len(tokens) // size * size
         if start == end:
@@ -53,7 +53,7 @@ class BlockHasher:
         return units[per_block - 1 :: per_block]
 
     def salt_group(self, salt: bytes) -> bytes:
-        """First bytes of all digests under this salt."""
+        """First bytes of all digests with this salt."""
         return (self._root(salt) or bytes(GROUP_BYTES))[:GROUP_BYTES]
 
     def _root(self, salt: bytes, adapter: int = 0) -> bytes | None:

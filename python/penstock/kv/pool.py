@@ -11,31 +11,31 @@ from penstock.kv.events import KvEvents
 
 
 class OutOfBlocksError(PenstockError):
-    """`take` on a pool whose every block is owned. Callers ask `available` first."""
+    """`take` on a pool without a free block. Callers check `available` first."""
 
 
 class PoolCorruptError(PenstockError):
-    """The self-audit found a block leaked, owned twice, or named wrongly: a bug in a caller or
-    here.
+    """The audit found a block that leaked, has two owners or a wrong digest: a bug here or in a
+    caller.
     """
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences and optionally named by a
+    """Blocks 0 .. num_blocks - 1, each owned by zero or more sequences, and optionally named by a
     digest.
 
     A block is in exactly one state:
 
         owned        references > 0, named or not
-        blank        free and unnamed: reused first, and last freed first out, while it is warm
-        untouched    never taken: comes next, so memory grows only when no blank block is left
-        cached       free but named: found by `find`; given away last, least recently used first
+        blank        free and unnamed: reused first, in LIFO order while still in the CPU's caches
+        untouched    never used: taken next, so memory grows only when no blank block is left
+        cached       free and named: found by `find`; evicted last, in LRU order
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.events: KvEvents | None = None
-        """Where names that are taken away are reported."""
+        """Receives the digests that are removed."""
         self.available = num_blocks
         self._references = array("i", bytes(4 * num_blocks))
         self._digests: list[bytes | None] = [None] * num_blocks
@@ -45,7 +45,7 @@ class BlockPool:
         self._untouched = 0
 
     def take(self) -> int:
-        """Give away one block with one reference."""
+        """Allocate one block with one reference."""
         if self._blank:
             block = self._blank.pop()
         elif self._untouched < self.num_blocks:
@@ -60,15 +60,15 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """Add an owner to a block that `find` returned."""
+        """Add a reference to a block that `find` returned."""
         if self._references[block] == 0:
             del self._cached[block]
             self.available -= 1
         self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Drop one owner from each block of a table; a prefix's tail becomes reusable before its
-        head.
+        """Drop one reference from each block of a table. A prefix's tail becomes reusable before
+        its head.
         """
         references, digests = self._references, self._digests
         for block in reversed(blocks):
@@ -82,23 +82,23 @@ class BlockPool:
                 self._cached[block] = None
 
     def publish(self, block: int, digest: bytes) -> None:
-        """Name an owned block whose contents are computed. The first block of a digest keeps the
-        name.
+        """Name an owned block whose contents are computed. If two blocks have the same digest, the
+        first keeps it.
         """
         if self._digests[block] is None and self._by_digest.setdefault(digest, block) == block:
             self._digests[block] = digest
 
     def find(self, digest: bytes) -> int:
-        """The block of this name, or -1."""
+        """The block with this digest, or -1."""
         return self._by_digest.get(digest, -1)
 
     @property
     def named(self) -> int:
-        """Blocks that can be found."""
+        """Number of blocks with a digest."""
         return len(self._by_digest)
 
     def forget(self, digest: bytes) -> bool:
-        """Take a name away; whether there was one. An owned block stays with its owners."""
+        """Remove a digest; returns whether it existed. An owned block stays with its owners."""
         block = self._by_digest.pop(digest, -1)
         if block < 0:
             return False
@@ -111,7 +111,7 @@ class BlockPool:
         return True
 
     def forget_all(self, group: bytes = b"") -> int:
-        """Forget every name, or those of one group, which they begin with; how many there were."""
+        """Remove all digests, or those that start with `group`; returns their number."""
         return sum(
             [self.forget(digest) for digest in list(self._by_digest) if digest.startswith(group)]
         )
@@ -130,8 +130,8 @@ class BlockPool:
         return block
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Audit against the block tables of all live sequences; raises PoolCorruptError, naming one
-        fault.
+        """Audit against the block tables of all live sequences. Raises PoolCorruptError, which
+        names one fault.
         """
         owners = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):

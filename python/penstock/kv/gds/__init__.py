@@ -1,6 +1,6 @@
-"""Parts of a disk tier read straight into an accelerator's memory: GPUDirect Storage.
+"""GPUDirect Storage: parts of a disk tier, read straight into an accelerator's memory.
 
-Files, names and damage are the disk tier's own (docs/kv-format.md).
+File names, format and verification are the disk tier's (docs/kv-format.md).
 """
 
 from penstock.kv.gds.contract import (

@@ -1,4 +1,4 @@
-"""What a reader of parts takes, and its errors."""
+"""Types and errors of a reader of parts."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from penstock.core import PenstockError
 
 
 class PartsError(PenstockError):
-    """The directory, the device or the driver failed: which, and why."""
+    """The directory, the device or the driver failed. The message says which, and why."""
 
 
 class PartMissingError(PartsError):
-    """No such part."""
+    """The part does not exist."""
 
 
 class PartDamagedError(PartsError):
-    """The checksum is wrong. The part was put aside."""
+    """The checksum does not match. The part was quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks that end a prefix, of one KV head, in some layers: one file."""
+    """One file: the last blocks of a prefix, for one KV head and a range of layers."""
 
     digest: bytes
-    """Name of the prefix, 32 bytes."""
+    """Digest of the prefix, 32 bytes."""
     blocks: int
     head: int
-    """Counted over the whole model."""
+    """Index over the whole model."""
     layers: tuple[int, int]
-    """The first and the one after the last."""
+    """First layer, and one past the last."""
 
 
 class DeviceMemory(Protocol):
-    """Contiguous memory of a device: a tensor of torch or cupy."""
+    """Contiguous device memory, such as a tensor of torch or cupy."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
 Memory = memoryview | DeviceMemory
-"""Memory of the host or of a device, which may be written."""
+"""Writable memory of the host or of a device."""

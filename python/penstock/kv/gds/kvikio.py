@@ -1,5 +1,5 @@
-"""Payloads read by kvikio: GPUDirect Storage where driver, file system and device have it, POSIX
-calls and a bounce buffer elsewhere. Host memory goes through POSIX calls.
+"""Reads payloads with kvikio: by GPUDirect Storage if driver, file system and device support it,
+else by POSIX calls and a bounce buffer. Host memory always uses POSIX calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from penstock.kv.gds.contract import Memory, Part, PartsError
 
 THREADS = 4
-"""Threads of kvikio, each of which moves an extent."""
+"""Threads of kvikio. Each moves one extent at a time."""
 DRIVER = "libcuda.so.1"
 REMEDY = "install it with pip install 'penstock[gds]'"
 
@@ -31,20 +31,20 @@ class PartFiles(Protocol):
 
 
 class KvikioParts:
-    """Parts of the disk tier that has the number `tier` among those of `files`."""
+    """Parts of the disk tier with the number `tier` in `files`."""
 
     def __init__(self, files: PartFiles, tier: int) -> None:
-        """PartsError: kvikio or the driver is missing, and the remedy."""
+        """Raises PartsError, with the remedy, if kvikio or the driver is missing."""
         self._kvikio = _import()
         self._kvikio.defaults.set("num_threads", THREADS)
         self._files, self._tier = files, tier
 
     def load(self, part: Part, into: Sequence[Memory], checksum: Callable[[], int]) -> None:
-        """Fill the extents of a part, one for each block in order. `checksum` gives the CRC-64/NVME
-        of all of them together, when they are filled.
+        """Fill the extents of a part, one for each block in order. `checksum` returns the
+        CRC-64/NVME over all filled extents.
 
-        PartMissingError, PartDamagedError or another PartsError: the contents of `into` are
-        unspecified, and nothing writes to them any more.
+        Raises PartMissingError, PartDamagedError or another PartsError. The contents of `into` are
+        then unspecified, and nothing writes to them any more.
         """
 
         def take(file: int) -> int:
@@ -55,8 +55,8 @@ class KvikioParts:
         self._files.load_by(self._tier, name, sum(map(size, into)), take)
 
     def _read(self, file: int, into: Sequence[Memory]) -> None:
-        """All extents at once. The file is opened by its descriptor: it is the one whose header was
-        read, also after a rename, and kvikio, which caches every path, has few.
+        """Read all extents concurrently. Opening the path in /proc reaches the file whose header
+        was read, even after a rename, and keeps kvikio's cache of paths small.
         """
         from penstock._native import KV_PAYLOAD_AT
 
@@ -65,8 +65,8 @@ class KvikioParts:
             moving = []
             try:
                 for memory in into:
-                    # One task each: a call of several may end with an error while others of them
-                    # still move.
+                    # One task for each extent: a read split over several tasks can fail while some
+                    # still write.
                     count = size(memory)
                     moving.append(opened.pread(memory, count, offset, max(count, 1)))
                     offset += count
@@ -77,7 +77,7 @@ class KvikioParts:
 
 
 def size(memory: Memory) -> int:
-    """Bytes of a memory."""
+    """Size of a memory in bytes."""
     if isinstance(memory, memoryview):
         return memory.nbytes
     interface = memory.__cuda_array_interface__
@@ -85,14 +85,14 @@ def size(memory: Memory) -> int:
 
 
 def _join(moving: Sequence[Any]) -> int:
-    """Bytes moved, when all of it has ended: the memory is lent until then. Raises what failed
-    first.
+    """Bytes moved, after all reads have ended, because the memory is in use until then. Raises the
+    first error.
     """
     done, failed = 0, None
     for future in moving:
         try:
             done += future.get()
-        except Exception as error:  # noqa: BLE001 - kvikio's are of many kinds; raised below
+        except Exception as error:  # noqa: BLE001 - kvikio raises many types; raised again below
             failed = failed or error
     if failed is not None:
         raise failed
@@ -104,7 +104,7 @@ def _import() -> Any:
         import kvikio
         import kvikio.defaults
 
-        # kvikio asks the driver whose memory an address is, and says only then that there is none.
+        # kvikio reports a missing driver only on its first use of an address.
         ctypes.CDLL(DRIVER)
     except ModuleNotFoundError as error:
         raise PartsError(f"GPUDirect Storage needs kvikio ({error}): {REMEDY}") from error

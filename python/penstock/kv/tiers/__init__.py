@@ -1,4 +1,4 @@
-"""KV beyond the pool: what to load, what to store. Moves no bytes."""
+"""KV tiers behind the pool: decides what to load and what to store. Moves no bytes."""
 
 from penstock.kv.tiers.breaker import CircuitBreaker
 from penstock.kv.tiers.cache import TierCache

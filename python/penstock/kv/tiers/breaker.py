@@ -1,12 +1,12 @@
-"""Circuit breaker of a chunk tier (Nygard 2007, "Release It!"): the one place that knows whether a
-tier is in use.
+"""Circuit breaker of a chunk tier (Nygard 2007, "Release It!"). It alone decides whether a tier is
+in use.
 
     closed --failures in a row, or a stall--> open --pause--> half open --trial succeeds--> closed
                                                ^                   |
                                                +--- trial fails ---+
 
-The pause doubles each time it opens. It starts anew only after as many successes in a row as
-failures open it, so that a tier that works now and then is not hammered.
+The pause doubles each time the breaker opens. It is reset only after FAILURES successes in a row,
+so that an unreliable tier is not retried too often.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from collections.abc import Callable
 from enum import Enum
 
 FAILURES = 5
-"""Failures in a row that open a breaker."""
+"""Consecutive failures that open a breaker."""
 SHORTEST, LONGEST = 1.0, 60.0
-"""Seconds of the first pause, and of the longest."""
+"""Seconds of the first and of the longest pause."""
 QUIET = 60.0
-"""Seconds between two lines in the log that say of one tier that it is skipped, at least."""
+"""Minimum seconds between two log lines about the same skipped tier."""
 
 log = logging.getLogger("penstock.kv.tiers")
 
 
 class BreakerState(Enum):
     CLOSED = 0
-    """Every transfer may begin."""
+    """All transfers may start."""
     HALF_OPEN = 1
-    """The pause is over: one transfer may begin, the trial, which decides."""
+    """The pause is over. One transfer, the trial, may start, and its result decides."""
     OPEN = 2
-    """No transfer may begin."""
+    """No transfer may start."""
 
 
 class CircuitBreaker:
-    """Told which loads, stores and lookup probes of a tier began, by their ids, and how each ended:
-    `succeeded`, `failed`, `stalled` or `inconclusive`.
+    """Tracks loads, stores and probes of a tier by id: `began`, then `succeeded`, `failed`,
+    `stalled` or `inconclusive`.
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        """`name` is the tier's, for the log. `clock` gives seconds and never goes back."""
+        """`name` is the tier's name in the log. `clock` returns monotonic seconds."""
         self._name = name
         self._clock = clock
         self._until: float | None = None
-        """End of the pause; None while it is closed."""
+        """End of the pause; None while closed."""
         self._pause = SHORTEST
         self._failures = self._successes = 0
-        """In a row."""
+        """Consecutive counts."""
         self._trial: int | None = None
         self._stalled: set[int] = set()
-        """Transfers that stalled and have not ended since."""
+        """Stalled transfers that have not ended yet."""
         self._told = False
-        """Whether the log says that the tier is skipped."""
+        """Whether the log reported the tier as skipped."""
         self._quiet_until = -math.inf
 
     @property
@@ -64,20 +64,20 @@ class CircuitBreaker:
 
     @property
     def admits(self) -> bool:
-        """Whether a transfer may begin now."""
+        """Whether a transfer may start now."""
         state = self.state
         return state is BreakerState.CLOSED or (
             state is BreakerState.HALF_OPEN and self._trial is None
         )
 
     def began(self, transfer: int) -> None:
-        """A transfer that was admitted."""
+        """An admitted transfer has started."""
         if self._until is not None:
             self._trial = transfer
 
     def succeeded(self, transfer: int) -> None:
-        """Its bytes were moved. One that had stalled shows as well as a trial that the tier is
-        back; one that merely began before the breaker opened does not.
+        """A transfer has moved its bytes. A trial, or a transfer that had stalled, closes the
+        breaker. Any other transfer that began before the breaker opened does not.
         """
         decides = transfer == self._trial or transfer in self._stalled
         self.inconclusive(transfer)
@@ -91,7 +91,7 @@ class CircuitBreaker:
             self._pause = SHORTEST
 
     def failed(self, transfer: int, why: str) -> None:
-        """By a fault of the tier. One that had stalled was counted then."""
+        """A transfer failed through a fault of the tier. A stalled one was already counted."""
         trial, counted = transfer == self._trial, transfer in self._stalled
         self.inconclusive(transfer)
         if trial:
@@ -103,15 +103,15 @@ class CircuitBreaker:
                 self._open(f"{self._failures} failures in a row, the last: {why}")
 
     def stalled(self, transfer: int, seconds: float) -> None:
-        """It was not answered for so long. It may still end."""
+        """A transfer got no answer for `seconds`. It may still end."""
         trial = transfer == self._trial
         self._stalled.add(transfer)
         if trial or self._until is None:
             self._open(f"no answer within {seconds:.1f} s")
 
     def inconclusive(self, transfer: int) -> None:
-        """It ended and says nothing of the tier: cancelled, missing, no room. The next one is the
-        trial.
+        """A transfer ended without evidence about the tier: cancelled, missing, no room. The next
+        transfer becomes the trial.
         """
         self._stalled.discard(transfer)
         if transfer == self._trial:

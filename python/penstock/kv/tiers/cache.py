@@ -1,4 +1,4 @@
-"""The tiers behind the pool: lookup, load and write-behind put together."""
+"""Facade of the tiers behind the pool: lookup, load and write-behind."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 PROBE_PATIENCE = 0.1
-"""Seconds that a request waits for the answers of tiers; no answer counts as so long."""
+"""Maximum seconds that a request waits for probes. A missing answer counts as this long."""
 PROBE_JITTER, PROBE_LEAST = 8.0, 0.05
-"""Times the usual time of an answer, and seconds, that answers of quick tiers are awaited: one of
-them may have stalled.
+"""Quick tiers are awaited for this multiple of their usual answer time, and at least these seconds,
+because one of them may have stalled.
 """
 PROBE_SHARE = 0.05
-"""Share of the computing time that answers of slower tiers are awaited."""
+"""Slower tiers are awaited for this share of the compute time that they can save."""
 
 
 class TierCache(Tiers):
-    """`pools` has one for each KV group; `index` is None without a RAM tier, `stats` has its
-    counters anyway. `breakers` are those of the chunk tiers, in their order.
+    """`pools` has one pool for each KV group. `index` is None without a RAM tier; `stats` has its
+    counters anyway. `breakers` has one for each chunk tier, in order.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TierCache(Tiers):
         return wanted
 
     def _patience(self, first: int, end: int) -> float:
-        """Seconds that the answers to probes of these blocks are worth."""
+        """Maximum seconds to wait for probes of these blocks."""
         size, rates = self._shape.block_size, self._rates
         worth = PROBE_SHARE * rates.compute_seconds(first * size, (end - first) * size)
         usual = rates.probe_seconds

@@ -1,4 +1,4 @@
-"""Interfaces of the KV tiers: the scheduler's seam above, movers below."""
+"""Interfaces of the KV tiers: to the scheduler above and to the movers below."""
 
 from __future__ import annotations
 
@@ -15,81 +15,81 @@ if TYPE_CHECKING:
 
 
 Blocks = Sequence[Sequence[int]]
-"""A column for each KV group, of the blocks at the same entries of the block tables."""
+"""For each KV group, the blocks at the same range of block table entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes that do not change while an engine runs."""
+    """Sizes that are constant while an engine runs."""
 
     block_size: int
-    """Tokens."""
+    """Tokens in a block."""
     block_bytes: int
-    """One block of the groups without a window, on all ranks together."""
+    """Bytes of one block in all groups without a window, summed over all ranks."""
     per_chunk: int
-    """Blocks of a chunk."""
+    """Blocks in a chunk."""
     step_tokens: int
-    """Tokens of the largest step."""
+    """Maximum number of tokens in a step."""
     window_bytes: int = 0
-    """What the groups with a window need of a prefix, however long; 0 without such groups."""
+    """Bytes that the groups with a window need for any prefix; 0 without such groups."""
 
 
 class Tiers:
-    """The tiers as the scheduler sees them: those of an engine that has none. No method waits, and
-    none moves bytes.
+    """The tiers as seen by the scheduler. This base class stands for an engine without tiers. No
+    method blocks or moves bytes.
 
-    lookup -> start -> limit and `PrefixLoad.advance`, step by step -> released
+        lookup -> start -> limit and `PrefixLoad.advance`, step by step -> released
     """
 
     @property
     def busy(self) -> bool:
-        """Whether transfers are in flight or queued."""
+        """Whether transfers are queued or in flight."""
         return False
 
     @property
     def offloading(self) -> bool:
-        """Whether blocks become free as soon as RAM has a copy of them."""
+        """Whether offloads in flight will free blocks."""
         return False
 
     @property
     def stalled_for(self) -> float:
-        """Seconds for which a load that stalls has held blocks; 0 without one."""
+        """Seconds for which a stalled load has held blocks; 0 without one."""
         return 0.0
 
     @property
     def next_poll(self) -> float:
-        """Seconds until the next poll, while there is nothing else to do."""
+        """Seconds until the next poll, if there is nothing else to do."""
         return math.inf
 
     def lookup(self, load: PrefixLoad, digests: list[bytes], hits: int) -> int | None:
-        """Plan the load of a prompt, whose first `hits` blocks are in the pool: how many of those
-        are still wanted. None while the tiers' answers are awaited; ask again after a poll.
+        """Plan the load of a prompt whose first `hits` blocks are in the pool. Returns how many of
+        these are used, or None while probes are pending: call again after a poll.
         """
         return hits
 
     def start(self, load: PrefixLoad, blocks: Sequence[array[int]]) -> None:
-        """Begin the planned load into the block tables of the sequence."""
+        """Start the planned load into the sequence's block tables."""
 
     def limit(self, load: PrefixLoad, end: int) -> int:
-        """The token, at most `end`, up to which may be computed now. Segments before it that have
-        not begun are computed instead of loaded.
+        """Position, at most `end`, up to which tokens may be computed now. Segments before it that
+        have not started are dropped and computed.
         """
         return end
 
     def poll(self) -> None:
-        """Take in the transfers that have ended, and begin others."""
+        """Handle the transfers that have ended, and start others."""
 
     def published(self, digests: list[bytes], end: int, blocks: Blocks, prompt_blocks: int) -> None:
-        """Store the blocks of a sequence up to `end`, which were computed and named; its prompt has
-        `prompt_blocks` full blocks.
+        """Store the blocks of a sequence up to `end`, which are computed and published. Its prompt
+        has `prompt_blocks` full blocks.
         """
 
     def released(
         self, load: PrefixLoad, digests: list[bytes], end: int, offload: Blocks = ()
     ) -> None:
-        """End the load of a sequence that gives up its blocks, of which `end` were published; 0 for
-        one that had none. RAM takes the blocks `offload`, up to `end`, of a preempted one in any
-        case.
+        """End the load of a sequence that releases its blocks. `end` is the number of published
+        blocks; 0 if it had none. The blocks `offload` of a preempted sequence, up to `end`, are
+        stored in RAM unconditionally.
         """
 
     def tables(self) -> Iterable[tuple[int, Sequence[int]]]:
@@ -98,10 +98,10 @@ class Tiers:
 
 
 class TransferExecutor(Protocol):
-    """Moves bytes on every rank: an executor."""
+    """Executor that moves the bytes of a transfer on every rank."""
 
     def transfer(self, transfer: Transfer, /) -> None:
-        """Begin, and return at once."""
+        """Start a transfer. Does not block."""
 
     def moved(self) -> list[TransferResult]:
-        """Transfers that every rank has answered since the last call."""
+        """Transfers that all ranks have answered since the last call."""

@@ -1,4 +1,4 @@
-"""Loads of prefixes: begun as tiers have time for them, abandoned when they stall."""
+"""Loads of prefixes: started as tiers have capacity, abandoned when they stall."""
 
 from __future__ import annotations
 
@@ -25,84 +25,84 @@ from penstock.kv.tiers.transfers import TierContext
 from penstock.kv.tiers.write_behind import WriteBehind
 
 IN_FLIGHT = 6
-"""Loads of a tier in flight, at most."""
+"""Maximum number of loads in flight for each tier."""
 STALLED, LEAST_STALL = 8.0, 0.2
-"""A load counts as stalled after so many times its expected time, so many seconds, and the time of
-computing.
+"""A load stalls after this multiple of its expected time, but not before these seconds or its
+compute time.
 """
 MEASURE_INTERVAL = 1.0
-"""Seconds between the end of a load that only measures and the next one of its tier, at least."""
+"""Minimum seconds between two measuring loads of a tier."""
 MEASURE_SHARE = 20.0
-"""Times as long as such a load took, until the next: a twentieth of the tier's time."""
+"""Minimum pause after a measuring load, as a multiple of its duration: 1/20 of the time."""
 MEASURE_SPARE = 4
-"""Times its blocks that must be available for such a load."""
+"""A measuring load needs this multiple of its blocks to be free."""
 
 
 @dataclass(slots=True, eq=False)
 class PrefixLoad:
-    """The load of one sequence: looked up, planned, then in flight beside its computation.
+    """The load of one sequence: looked up, planned, then in flight while other blocks are computed.
 
-    Segments that are awaited, loaded or in flight bound what may be computed: computing goes up to
-    the first of them, and on behind it when it is loaded. Others that have not begun are computed
-    instead when the computation reaches them.
+    Segments that are awaited, in flight or loaded limit computation: it stops at the first of them,
+    and continues behind it when it is loaded. Other segments are dropped and computed when
+    computation reaches them before they have started.
     """
 
     digests: Sequence[bytes] = ()
     block_size: int = 1
     deadline: float = math.inf
-    """When answers to probes are no longer awaited."""
+    """Clock time after which probes are no longer awaited."""
     stats: Sequence[TierStats] = ()
     found: list[set[Chunk]] = field(default_factory=list)
-    """Chunks that each chunk tier has."""
+    """For each chunk tier, the chunks that it has."""
     probes: list[int] = field(default_factory=list)
-    """Tiers whose answers are outstanding."""
+    """Tiers with pending probes."""
     first_asked: int = 0
-    """The first chunk that tiers were probed for."""
+    """First chunk that was probed."""
     deepened: bool = False
     """Whether shorter chunks were probed after the full ones."""
     ram_first: int = 0
     ram_slots: list[int] = field(default_factory=list)
-    """Slots of the blocks from `ram_first` on; held until they are loaded or dropped."""
+    """RAM slots of the blocks from `ram_first` on, held until loaded or dropped."""
     looked: bool = False
-    """Whether the RAM index was asked."""
+    """Whether the RAM index was searched."""
     available: Sequence[LoadSegment] = ()
-    """Segments that could have been chosen."""
+    """All segments that could be loaded."""
     segments: list[LoadSegment] = field(default_factory=list)
-    """In the order of their blocks; those that failed or were passed are gone."""
+    """Chosen segments in block order, without failed and passed ones."""
     blocks: Sequence[array[int]] = ()
-    """The block tables of the sequence."""
+    """Block tables of the sequence."""
     whole: bool = False
-    """Whether all is awaited, and the load lost with one segment: groups with a window have no
-    blocks to compute what is before its end.
+    """Whether all segments are awaited, and one lost segment loses the load: groups with a window
+    have no blocks in which to compute tokens before the end of the load.
     """
     lost: bool = False
-    """The sequence is to give up its blocks, and to compute when it has others."""
+    """The sequence must release its blocks, and compute once it gets others."""
     barred: bool = False
-    """Whether nothing is to be loaded, because the load before was lost."""
+    """Whether loading is disabled because the previous load was lost."""
     planned: int = 0
-    """Tokens that were in the pool, or computed, or are in a plan."""
+    """Tokens in the pool, computed, or in a plan."""
     tokens: Counter[int] = field(default_factory=Counter)
-    """Loaded and passed, by tier."""
+    """Tokens loaded and used, by tier."""
 
     @property
     def pending(self) -> bool:
-        """Whether segments are to be passed or loaded, or were lost."""
+        """Whether segments are still to be loaded or passed, or the load is lost."""
         return bool(self.segments) or self.lost
 
     @property
     def end(self) -> int:
-        """The block behind the last segment; 0 without any."""
+        """Block after the last segment; 0 without segments."""
         return self.segments[-1].end if self.segments else 0
 
     def limit(self, end: int) -> int:
-        """The token, at most `end`, up to which may be computed at present."""
+        """Position, at most `end`, up to which tokens may be computed now."""
         for segment in self.segments:
             if segment.awaited or segment.state is not SegmentState.WAITING:
                 return min(end, segment.first * self.block_size)
         return end
 
     def computing(self, end: int) -> list[LoadSegment]:
-        """Drop what has not begun before `end`, up to where tokens are in a plan."""
+        """Drop and return unstarted segments before `end`, the end of planned tokens."""
         self.planned = end
         before = self.segments
         self.segments = [
@@ -113,7 +113,7 @@ class PrefixLoad:
         return [segment for segment in before if segment not in self.segments]
 
     def advance(self, computed: int, known: int) -> int:
-        """Computed tokens after passing what is loaded; the last of `known` is always computed."""
+        """Number of computed tokens after loaded segments, fewer than `known`."""
         size = self.block_size
         if self.whole and any(each.state is not SegmentState.LOADED for each in self.segments):
             return computed
@@ -130,14 +130,14 @@ class PrefixLoad:
         return computed
 
     def tier_tokens(self) -> TierTokens:
-        """Tokens passed, by the kind of tier."""
+        """Tokens passed, by kind of tier."""
         by_kind: Counter[TierKind] = Counter()
         for tier, tokens in self.tokens.items():
             by_kind[self.stats[tier].kind] += tokens
         return TierTokens(by_kind[TierKind.RAM], by_kind[TierKind.DISK], by_kind[TierKind.REMOTE])
 
     def choose(self, plan: LoadPlan) -> None:
-        """Load these, besides what is in flight."""
+        """Replace the waiting segments by this plan. Segments in flight stay."""
         for segment in plan.awaited:
             segment.awaited = True
         for segment in plan.meanwhile:
@@ -147,31 +147,31 @@ class PrefixLoad:
         self.segments = sorted(chosen, key=lambda segment: segment.first)
 
     def abandon_waiting(self, tier: int) -> None:
-        """Compute what waits for its turn in this tier, unless it is chosen again."""
+        """Drop the segments that wait for this tier. They are computed unless chosen again."""
         for segment in list(self.segments):
             if segment.tier == tier and segment.state is SegmentState.WAITING:
                 segment.awaited = False
                 self.lose(segment)
 
     def lose(self, segment: LoadSegment) -> None:
-        """Compute a segment instead of loading it."""
+        """Drop a segment, which is then computed."""
         self.segments.remove(segment)
         self.lost = self.whole
 
     def left(self) -> list[LoadSegment]:
-        """What could still be loaded, chosen or not; RAM holds only what was chosen."""
+        """Segments that could still be loaded, chosen or not. RAM holds only chosen ones."""
         waiting = [each for each in self.available if each.state is SegmentState.WAITING]
         after = [each for each in waiting if each.first * self.block_size >= self.planned]
         return [each for each in after if each.key or each in self.segments]
 
     @property
     def open(self) -> bool:
-        """Whether anything may still be loaded."""
+        """Whether any segment can still be loaded."""
         end = self.available[-1].first * self.block_size if self.available else -1
         return self.planned <= end
 
     def next_waiting(self, tiers: Collection[int]) -> LoadSegment | None:
-        """The next of these tiers: awaited ones from the front, then others from the end."""
+        """Next segment to start on these tiers: the first awaited one, else the last."""
         waiting = [
             each
             for each in self.segments
@@ -188,17 +188,17 @@ class Loader:
         self._write_behind = write_behind
         tiers = len(self._stats.tiers)
         self.backlog = [0] * tiers
-        """Bytes in flight of each tier."""
+        """Bytes in flight on each tier."""
         self._loading = [0] * tiers
         self._issued: dict[LoadSegment, PrefixLoad] = {}
-        """In flight and not abandoned, in the order in which they were begun."""
+        """Segments in flight and not abandoned, in start order."""
         self._loads: list[PrefixLoad] = []
         self._skipped: set[int] = set()
-        """Tiers that were skipped when the breakers were last looked at."""
+        """Tiers skipped at the last check of the breakers."""
         self._measure_at = [-math.inf] * tiers
 
     def plan(self, segments: Sequence[LoadSegment], whole: bool = False) -> LoadPlan:
-        """Which of them to load; `whole`: all of those together, or none."""
+        """Choose the segments to load. With `whole`, they are loaded together or not at all."""
         plan, skipped = plan_whole if whole else plan_load, self._transfers.skipped
         return plan(segments, self.backlog, self._rates, self._shape, skipped)
 
@@ -212,7 +212,7 @@ class Loader:
         self._measure_unused(load)
 
     def end(self, load: PrefixLoad) -> None:
-        """Drop a load that is no longer wanted. Transfers in flight end by themselves."""
+        """Drop a load that is not needed any more. Transfers in flight end by themselves."""
         if load in self._loads:
             self._loads.remove(load)
         self.drop(each for each in load.segments if each.state is SegmentState.WAITING)
@@ -221,7 +221,7 @@ class Loader:
         load.segments = []
 
     def drop(self, segments: Iterable[LoadSegment]) -> None:
-        """Release what had not begun, and will not."""
+        """Release segments that will not start."""
         if self._index is not None:
             for segment in segments:
                 self._index.release(segment.slots)
@@ -235,7 +235,7 @@ class Loader:
             self._issue()
 
     def _follow_breakers(self) -> None:
-        """Compute what waits for a tier that is skipped now; choose again when one is back."""
+        """Drop segments that wait for a newly skipped tier; plan again when a tier is back."""
         skipped = self._transfers.skipped
         opened, closed = skipped - self._skipped, self._skipped - skipped
         self._skipped = skipped
@@ -278,7 +278,7 @@ class Loader:
         )
 
     def _limit(self, segment: LoadSegment) -> float:
-        """Seconds after which its load counts as stalled."""
+        """Seconds after which the segment's load counts as stalled."""
         tier, size = segment.tier, self._shape.block_size
         expected = self._rates.queue_seconds(tier, self.backlog[tier])
         computed = self._rates.compute_seconds(segment.first * size, segment.blocks * size)
@@ -307,8 +307,8 @@ class Loader:
         self.backlog[segment.tier] += more * segment.blocks * self._shape.block_bytes
 
     def _abandon_stalled(self) -> None:
-        """A load that stalls is left to itself, and another may have its turn; the sequence gets
-        other blocks and computes. Without as many it gives up all of its blocks, and waits.
+        """Abandon stalled loads, so that other loads can start. The sequence gets new blocks and
+        computes. If the pool has too few, it releases all its blocks and waits.
         """
         pool, stalled = self._pools[0], self._transfers.stalled
         for segment, load in [each for each in self._issued.items() if each[0].id in stalled]:
@@ -325,7 +325,7 @@ class Loader:
             self._count(segment, -1)
 
     def _plan_again(self, load: PrefixLoad) -> None:
-        """A tier has answered: it may be faster than it seemed, or is back."""
+        """Plan again after a tier has answered: it may be faster than estimated, or be back."""
         left = load.left()
         if load.whole or all(segment.awaited for segment in left):
             return
@@ -335,9 +335,9 @@ class Loader:
     # Measurements ---------------------------------------------------------------------------------
 
     def _measure_unused(self, load: PrefixLoad) -> None:
-        """Measure a tier whose segments are computed because it seems too slow, or is skipped, by a
-        load that no request awaits, into spare blocks: else nothing would ever be loaded from it
-        again. While the breaker is half open this is the trial.
+        """Measure a tier whose segments are all computed because it seems too slow or is skipped.
+        The load goes to spare blocks, and no request awaits it. Without it the tier would never be
+        used again. While the breaker is half open, this load is the trial.
         """
         used = {RAM, *(each.tier for each in load.segments)}
         unused = [each for each in load.available if each.tier not in used]

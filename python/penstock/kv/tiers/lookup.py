@@ -1,4 +1,4 @@
-"""Lookup of a prompt in the tiers: RAM answers at once, chunk tiers are probed."""
+"""Lookup of a prompt in the tiers: a search of the RAM index, and probes of the chunk tiers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TierLookup:
         self._write_behind = write_behind
 
     def probe(self, load: PrefixLoad, hits: int) -> None:
-        """Ask the chunk tiers for the chunks behind the `hits` blocks of the pool and RAM's."""
+        """Probe the chunk tiers for chunks after the blocks that the pool (`hits`) and RAM have."""
         digests = load.digests
         self._stats.lookup_tokens += (len(digests) - hits) * load.block_size
         at = hits + (self._index.peek(list(digests[hits:])) if self._index is not None else 0)
@@ -29,8 +29,8 @@ class TierLookup:
             self._probe(load, chunks_to_probe(digests, at, self._per_chunk))
 
     def in_ram(self, load: PrefixLoad, hits: int) -> list[int]:
-        """Slots of the blocks from `hits` on. They are held, so the index is asked once, unless the
-        pool lost blocks meanwhile.
+        """RAM slots of the blocks from `hits` on. The slots are held, so the index is searched
+        once, or again if the pool has lost blocks.
         """
         index = self._index
         if index is None:
@@ -45,7 +45,7 @@ class TierLookup:
         return load.ram_slots[hits - load.ram_first :]
 
     def hold_only_segments(self, load: PrefixLoad) -> None:
-        """Release the slots of RAM that are in no segment."""
+        """Release RAM slots that are in no segment."""
         if self._index is not None and load.ram_slots:
             wanted = {slot for segment in load.segments for slot in segment.slots}
             self._index.release([slot for slot in load.ram_slots if slot not in wanted])

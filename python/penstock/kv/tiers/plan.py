@@ -1,15 +1,15 @@
-"""Load or compute: the segments of a prefix that tiers have, and which of them to load.
+"""Load or compute: the segments of a prefix that the tiers have, and which of them to load.
 
-Loading goes from the end towards the beginning while the beginning is computed, and both meet: with
-prefill rate R and bandwidth B of k bytes per token that is R + B / k tokens per second (Jin et al.,
-"Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). The beginning that a fast tier has is
-awaited before that.
+Loading runs from the end backwards while the beginning is computed, until both meet. With prefill
+rate R, bandwidth B and k bytes per token, this yields R + B / k tokens per second (Jin et al.,
+"Compute or Load KV Cache? Why Not Both?", arXiv 2410.03065). The leading part that a fast tier has
+is awaited first.
 
     RAM RAM RAM S3 S3 S3 S3 S3 S3
     awaited --> computed -> <- loaded meanwhile
 
-Where a KV group has a window, all that is loaded is awaited: the group gets the blocks that are
-seen from the end of the load, and nothing before that can be computed.
+If a KV group has a window, the whole load is awaited: that group gets only the blocks visible from
+the end of the load, so nothing before it can be computed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from penstock.kv.tiers.contract import Shape
 from penstock.kv.tiers.rates import Rates
 
 RAM_SEGMENT = 32
-"""Blocks of RAM that one transfer loads."""
+"""Maximum number of RAM blocks in one transfer."""
 
 Chunk = tuple[bytes, int]
-"""Digest of the last block, number of blocks."""
+"""Digest of the last block, and number of blocks."""
 
 
 class SegmentState(Enum):
@@ -44,16 +44,16 @@ class LoadSegment:
     first: int
     end: int
     slots: list[int] = field(default_factory=list)
-    """RAM."""
+    """RAM only."""
     key: bytes = b""
-    """Chunk tiers."""
+    """Chunk tiers only."""
     awaited: bool = False
-    """Computing stops here until it is loaded. Otherwise it is computed if it has not begun when
-    computing reaches it.
+    """Computation stops here until the segment is loaded. Otherwise the segment is dropped and
+    computed if it has not started when computation reaches it.
     """
     state: SegmentState = SegmentState.WAITING
     id: int = 0
-    """Id of its transfer, once issued."""
+    """Transfer id, once issued."""
 
     @property
     def blocks(self) -> int:
@@ -63,16 +63,16 @@ class LoadSegment:
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     awaited: Sequence[LoadSegment]
-    """From the first on: loaded so soon that nothing is computed before."""
+    """Leading segments, loaded so soon that nothing is computed before."""
     meanwhile: Sequence[LoadSegment]
-    """Loaded while what is before them is computed."""
+    """Segments loaded while the tokens before them are computed."""
 
 
 # Segments -----------------------------------------------------------------------------------------
 
 
 def chunks_to_probe(digests: Sequence[bytes], first: int, per_chunk: int) -> list[Chunk]:
-    """The full chunks from that of block `first` on, then the tails of the last, longest first."""
+    """Full chunks from block `first` on, then shorter forms of the last, longest first."""
     full = len(digests) // per_chunk
     start = first // per_chunk
     whole = [(digests[(at + 1) * per_chunk - 1], per_chunk) for at in range(start, full)]
@@ -93,11 +93,11 @@ def cover(
     slots: list[int],
     found: Sequence[set[Chunk]],
 ) -> list[LoadSegment]:
-    """The longest run of segments from block `hits` on without a gap: those of RAM, in `slots`,
-    then chunk by chunk the first chunk tier that found one.
+    """The longest gapless run of segments from block `hits` on: RAM's `slots` first, then, chunk by
+    chunk, the first chunk tier that has it.
 
-    A chunk is moved as a whole, so it may replace a part of what is before it: the first segment
-    may begin before `hits`.
+    A chunk is moved as a whole and may overlap earlier blocks, so the first segment can begin
+    before `hits`.
     """
     segments = _ram_segments(hits, slots)
     at = hits + len(slots)
@@ -130,7 +130,7 @@ def _chunk_segment(
 
 
 def _cut(segments: list[LoadSegment], end: int) -> None:
-    """Leave what lies before block `end`."""
+    """Keep only what lies before block `end`."""
     while segments and segments[-1].end > end:
         last = segments[-1]
         if last.first >= end or last.tier != RAM:
@@ -150,8 +150,8 @@ def plan_load(
     shape: Shape,
     skipped: Collection[int] = (),
 ) -> LoadPlan:
-    """Choose the segments that are loaded sooner than computed; they follow without a gap.
-    `backlog` is the bytes in flight of each tier; nothing is loaded from tiers that are `skipped`.
+    """Choose the segments that load faster than they compute, without gaps. `backlog` is the bytes
+    in flight on each tier. Nothing is loaded from `skipped` tiers.
     """
     awaited = _worth_waiting(segments, backlog, rates, shape, skipped)
     sizes = list(backlog)
@@ -171,8 +171,8 @@ def plan_whole(
     shape: Shape,
     skipped: Collection[int] = (),
 ) -> LoadPlan:
-    """Choose the leading segments with which all is there soonest, the rest computed behind them;
-    none where computing all is sooner.
+    """Choose the leading segments that minimise the time until all tokens are present, with the
+    rest computed afterwards. Empty if computing everything is faster.
     """
     if not segments:
         return LoadPlan((), ())
@@ -200,7 +200,7 @@ def _worth_waiting(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """The leading segments for which computing meanwhile would save less than half a step: a step
+    """Leading segments for which computing in parallel would save less than half a step: a step
     cannot be interrupted when the load is done.
     """
     sizes, count = list(backlog), 0
@@ -213,7 +213,7 @@ def _worth_waiting(
         sizes[tier] += blocks * shape.block_bytes
         step = rates.compute_seconds(start, min(shape.step_tokens, tokens))
         load, compute = rates.queue_seconds(tier, sizes[tier]), rates.compute_seconds(start, tokens)
-        # Both together take load x compute / (load + compute), so this is what they save.
+        # Both in parallel take load x compute / (load + compute); this is the time saved.
         if not load / (1 + compute / load) <= step / 2:
             break
         count += len(run)
@@ -228,7 +228,7 @@ def _from_the_end(
     shape: Shape,
     skipped: Collection[int],
 ) -> Sequence[LoadSegment]:
-    """Computing starts with the first of them, `begin` seconds from now."""
+    """Segments to load from the end. Computation starts at the first in `begin` seconds."""
     sizes = list(backlog)
     chosen: list[LoadSegment] = []
     too_slow = set(skipped)

@@ -1,4 +1,4 @@
-"""Estimates of loading and computing times, from recent measurements."""
+"""Estimates of load and compute times from recent measurements."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from penstock.core import StepPlan, TierKind
 from penstock.core.transfer import RAM
 
 GUESSED = {TierKind.RAM: 4e9, TierKind.DISK: 2e9, TierKind.REMOTE: 5e8}
-"""Bytes per second of a tier that has not loaded anything yet."""
+"""Initial bandwidth in bytes per second, until a tier has loaded something."""
 PARALLEL = 2.0
-"""Speed-up of a chunk tier by several loads at once."""
+"""Speed-up of a chunk tier by concurrent loads."""
 MEMORY = 0.9
-"""Share of the past in a running mean."""
+"""Weight of the past in a running mean."""
 MEMORY_RARE = 0.5
-"""The same for rare measurements: loads that only measure, and answers to lookups."""
+"""The same for rare measurements: measuring loads, and answers to probes."""
 LEAST_TOKENS = 48
-"""Steps with fewer say little about prompts."""
+"""Steps with fewer tokens are ignored: they do not show the speed of prefill."""
 
 
 class Rates:
-    """Computing takes `tokens x (a + b x position)` seconds: products with weights do not depend on
-    the position, attention grows with it. Both are fitted by least squares over decaying sums.
+    """Compute time is modelled as `tokens x (a + b x position)` seconds: products with weights do
+    not depend on the position, attention grows with it. Both are fitted by least squares over
+    decaying sums.
     """
 
     def __init__(
@@ -30,11 +31,11 @@ class Rates:
         seconds_per_token: float = 1e-3,
         bandwidth: Iterable[float] | None = None,
     ) -> None:
-        """`bandwidth` replaces the guesses, in bytes per second of each tier."""
+        """`bandwidth` replaces the initial guesses, in bytes per second for each tier."""
         kinds = list(tiers)
         self._bandwidth = list(bandwidth or [GUESSED[kind] for kind in kinds])
         self._learned = [0] * len(kinds)
-        """Loads in the mean of each bandwidth, without the guess."""
+        """Number of loads in each mean bandwidth, without the guess."""
         self._remote = [kind is TierKind.REMOTE for kind in kinds]
         self._probe = [0.0] * len(kinds)
         self._a, self._b = seconds_per_token, 0.0
@@ -43,7 +44,7 @@ class Rates:
     # Computing ------------------------------------------------------------------------------------
 
     def observed(self, plan: StepPlan, seconds: float) -> None:
-        """A step took so long."""
+        """Record the duration of a step."""
         positions = sum(
             length * (start + length // 2)
             for start, length in zip(plan.starts, plan.lengths, strict=True)
@@ -51,7 +52,7 @@ class Rates:
         self.computed(len(plan.tokens), positions, seconds)
 
     def computed(self, tokens: int, positions: int, seconds: float) -> None:
-        """A step computed `tokens`, the sum of whose positions is `positions`."""
+        """Record a step of `tokens` tokens whose positions add up to `positions`."""
         if tokens < LEAST_TOKENS:
             return
         x, y, t = float(tokens), float(positions), seconds
@@ -64,7 +65,7 @@ class Rates:
         self._a = max((xt - self._b * xy) / xx, 1e-9)
 
     def compute_seconds(self, first: int, tokens: int) -> float:
-        """Time of the tokens at positions first .. first + tokens - 1."""
+        """Seconds to compute the tokens at positions first .. first + tokens - 1."""
         return tokens * (self._a + self._b * (first + tokens / 2))
 
     # Loading --------------------------------------------------------------------------------------
@@ -74,11 +75,11 @@ class Rates:
         self._learn(tier, size, seconds, min(MEMORY, past / (past + 1)))
 
     def measured(self, tier: int, size: int, seconds: float) -> None:
-        """A load that no request awaited ended."""
+        """Record a load that no request awaited."""
         self._learn(tier, size, seconds, MEMORY_RARE)
 
     def stored(self, tier: int, size: int, seconds: float) -> None:
-        """Until something was loaded, stores show whether a remote tier is slower than guessed."""
+        """Record a store, which shows a slow remote tier until something was loaded."""
         if self._remote[tier] and not self._learned[tier] and size:
             per_byte = MEMORY_RARE / self._bandwidth[tier] + (1 - MEMORY_RARE) * seconds / size
             self._bandwidth[tier] = min(1 / per_byte, GUESSED[TierKind.REMOTE])
@@ -86,25 +87,25 @@ class Rates:
     def _learn(self, tier: int, size: int, seconds: float, memory: float) -> None:
         if size and seconds > 0:
             rate = size / seconds
-            # The mean of times and not of rates: one slow load weighs as much as it took.
+            # Average times, not rates, so that a slow load counts by its duration.
             self._bandwidth[tier] = 1 / (memory / self._bandwidth[tier] + (1 - memory) / rate)
             self._learned[tier] += 1
 
     def load_seconds(self, tier: int, size: int) -> float:
-        """Time of one transfer by itself."""
+        """Seconds for one transfer alone."""
         return size / self._bandwidth[tier]
 
     def queue_seconds(self, tier: int, size: int) -> float:
-        """Time of many transfers in a queue."""
+        """Seconds for many queued transfers."""
         return self.load_seconds(tier, size) / (PARALLEL if tier != RAM else 1.0)
 
     # Lookups --------------------------------------------------------------------------------------
 
     def probed(self, tier: int, seconds: float) -> None:
-        """A tier took so long to answer a lookup."""
+        """Record a tier's response time to a probe."""
         self._probe[tier] += (1 - MEMORY_RARE) * (seconds - self._probe[tier])
 
     @property
     def probe_seconds(self) -> float:
-        """Usual time of an answer, of the slowest tier."""
+        """Usual response time of the slowest tier, in seconds."""
         return max(self._probe)

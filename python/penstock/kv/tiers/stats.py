@@ -1,4 +1,4 @@
-"""Counters of the tiers, and the document that reports them."""
+"""Counters of the tiers, and the JSON document that reports them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ DURATION_BOUNDS = (
     *(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
-"""Upper bounds of the buckets of `Durations`, in seconds, inclusive."""
+"""Inclusive upper bounds of the buckets of `Durations`, in seconds."""
 STATES = {
     BreakerState.CLOSED: "serving",
     BreakerState.HALF_OPEN: "trying",
     BreakerState.OPEN: "skipped",
 }
-"""What the document says of a tier."""
+"""State of a tier in the document."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """Histogram of the seconds of transfers; the last bucket is above all bounds."""
+    """Histogram of transfer times in seconds. The last bucket has no upper bound."""
 
     seconds: float = 0.0
     buckets: array[int] = field(
@@ -49,23 +49,23 @@ class Durations:
 
 @dataclass(slots=True)
 class TierStats:
-    """Counters of one tier, over all ranks, since the start."""
+    """Counters of one tier since the start, summed over all ranks."""
 
     name: str
-    """`ram`, `disk:/var/kv`."""
+    """For example `ram` or `disk:/var/kv`."""
     kind: TierKind
     capacity_bytes: int = 0
-    """0 is no bound, or none that is known."""
+    """0 if unbounded or unknown."""
     hits: int = 0
-    """Chunks that were asked for and found."""
+    """Chunks requested and found."""
     misses: int = 0
     hit_tokens: int = 0
-    """Prompt tokens that came from it."""
+    """Prompt tokens loaded from it."""
     loaded_bytes: int = 0
     stored_bytes: int = 0
     errors: int = 0
     dropped_stores: int = 0
-    """Not written: the tier was behind, full or skipped, or its daily budget was spent."""
+    """Not stored: the tier was slow, full or skipped, or its daily write budget was spent."""
     loads: Durations = field(default_factory=Durations)
     stores: Durations = field(default_factory=Durations)
 
@@ -92,7 +92,7 @@ class TierStats:
         ranks: Iterable[dict[str, object]],
         state: BreakerState = BreakerState.CLOSED,
     ) -> dict[str, object]:
-        """With the tier's part of the reports of all ranks: their counters are added."""
+        """The tier's entry of the document, with the counters of all `ranks` added up."""
         evicted = quarantined = used = 0
         for rank in ranks:
             counters = rank.get("counters", {})
@@ -123,22 +123,22 @@ class TierStats:
 
 @dataclass(slots=True)
 class Decisions:
-    """Requests whose prefix a tier had, by what was done."""
+    """Requests with a prefix in a tier, by decision."""
 
     load: int = 0
     compute: int = 0
     both: int = 0
-    """Loaded from one end while the other was computed."""
+    """Loaded from one end while the other end was computed."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """`tiers` by the numbers of transfers: RAM, configured or not, then the chunk tiers."""
+    """`tiers` is indexed by `Transfer.tier`: RAM (even if not configured), then the chunk tiers."""
 
     tiers: Sequence[TierStats] = ()
     decisions: Decisions = field(default_factory=Decisions)
     lookup_tokens: int = 0
-    """Prompt tokens that the pool did not have and the tiers were asked for."""
+    """Prompt tokens not found in the pool and looked up in the tiers."""
 
     def report(
         self,
@@ -147,8 +147,8 @@ class Stats:
         breakers: Iterable[CircuitBreaker],
         movers: Iterable[str],
     ) -> dict[str, object]:
-        """What the tiers hold and did, as a JSON object. `breakers` are those of the chunk tiers,
-        `movers` the reports of the ranks.
+        """Contents and counters of the tiers, as a JSON object. `breakers` has one for each chunk
+        tier; `movers` has one report for each rank.
         """
         ranks = [{each["name"]: each for each in json.loads(text)["tiers"]} for text in movers]
         tiers = [

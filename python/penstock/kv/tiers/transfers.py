@@ -1,5 +1,5 @@
-"""Transfers in flight: each holds its blocks, calls back when it ends, and tells the circuit
-breaker of its tier how it ended.
+"""Transfers in flight. Each holds its blocks, calls back when it ends, and reports its outcome to
+the circuit breaker of its tier.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from penstock._native import TierIndex
 
 POLL, POLL_LATER, OFTEN = 0.0005, 0.01, 400
-"""Seconds between polls, and the seconds after so many polls in vain: a stalled tier is cheap."""
+"""Seconds between polls; the longer ones after this many polls without a result."""
 STALL = 5.0
-"""Seconds after which a store or a lookup probe counts as stalled."""
+"""Seconds after which a store or a probe counts as stalled."""
 
 Done = Callable[[TransferResult], None]
 
@@ -39,7 +39,7 @@ class _Open(NamedTuple):
     blocks: Blocks
     done: Done
     limit: float
-    """Seconds after which it counts as stalled."""
+    """Seconds after which the transfer counts as stalled."""
 
 
 class Transfers:
@@ -50,18 +50,18 @@ class Transfers:
         breakers: Sequence[CircuitBreaker],
         clock: Callable[[], float],
     ) -> None:
-        """`breakers` are those of the chunk tiers, in their order."""
+        """`breakers` has one for each chunk tier, in order."""
         self._pools = pools
         self._executor = executor
         self._breakers = breakers
         self._clock = clock
         self._open: dict[int, _Open] = {}
         self._due: dict[int, float] = {}
-        """When transfers count as stalled; without those that do."""
+        """Clock time at which a transfer counts as stalled. Stalled ones are not in it."""
         self.stalled: dict[int, float] = {}
-        """Ids of those that do, until they are answered."""
+        """Ids of stalled transfers, each with a time, until they are answered."""
         self._quarantined: set[int] = set()
-        """Tiers of which the log says that a chunk was put aside."""
+        """Tiers for which the log reported a quarantined chunk."""
         self.on_left: Callable[[int, bytes], None] = lambda tier, key: None
         """Called with a tier and the digest of a chunk that has left it."""
         self._last_id = 0
@@ -72,19 +72,19 @@ class Transfers:
 
     @property
     def skipped(self) -> set[int]:
-        """Tiers that no request may count on: their breakers are not closed."""
+        """Tiers whose breaker is not closed: requests must not depend on them."""
         return self._in_state(BreakerState.OPEN, BreakerState.HALF_OPEN)
 
     @property
     def refused(self) -> set[int]:
-        """Tiers whose breakers are open: not even a trial may begin."""
+        """Tiers whose breaker is open: not even a trial may start."""
         return self._in_state(BreakerState.OPEN)
 
     def _in_state(self, *states: BreakerState) -> set[int]:
         return {tier for tier, each in enumerate(self._breakers, start=1) if each.state in states}
 
     def admits(self, tier: int) -> bool:
-        """Whether a load, store or lookup probe of the tier may begin now."""
+        """Whether a load, store or probe of the tier may start now."""
         return tier == RAM or self._breakers[tier - 1].admits
 
     def begin(
@@ -100,9 +100,9 @@ class Transfers:
         parent: bytes = b"",
         limit: float = STALL,
     ) -> int:
-        """Start a transfer; its id. Each block gets a reference until the transfer is answered;
-        then `poll` calls `done`. A tier other than RAM must admit it. Loads, and all transfers of
-        such a tier, stall when they are not answered within `limit` seconds.
+        """Start a transfer and return its id. Each block is referenced until the transfer is
+        answered; then `poll` calls `done`. A tier other than RAM must admit the transfer. Loads,
+        and all transfers of chunk tiers, stall if not answered within `limit` seconds.
         """
         self._last_id += 1
         self._in_vain = 0
@@ -129,17 +129,17 @@ class Transfers:
         return transfer.id
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Those that have not begun are answered as not done."""
+        """Cancel transfers. Those that have not started are answered as not done."""
         if ids:
             self._executor.transfer(Transfer(0, TransferKind.CANCEL, ids=array("q", ids)))
 
     @property
     def next_poll(self) -> float:
-        """Seconds until something may have ended."""
+        """Seconds until the next poll is worthwhile."""
         return POLL if self._in_vain < OFTEN else POLL_LATER
 
     def poll(self) -> None:
-        """Take in what has ended."""
+        """Handle the transfers that have ended."""
         skipped = self.skipped
         ended = self._executor.moved()
         self._in_vain = 0 if ended else self._in_vain + 1
@@ -159,7 +159,7 @@ class Transfers:
         self.cancel([number for number, each in self._open.items() if each.tier in opened])
 
     def _judge(self, each: _Open, moved: TransferResult) -> None:
-        """A lookup probe is answered from an index, so it does not prove that bytes can be had."""
+        """Report the outcome to the breaker; a probe's success proves no transfer of bytes."""
         breaker = self._breakers[each.tier - 1]
         if moved.fault is Fault.FAILED:
             breaker.failed(moved.id, moved.error)
@@ -184,7 +184,7 @@ class Transfers:
 
     @property
     def stalled_for(self) -> float:
-        """Seconds for which a load that stalls has held blocks; 0 without one."""
+        """Seconds for which a stalled load has held blocks; 0 without one."""
         loads = (
             at
             for number, at in self.stalled.items()
@@ -199,10 +199,10 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class TierContext:
-    """What lookup, loads and write-behind share."""
+    """Context shared by lookup, loads and write-behind."""
 
     pools: Sequence[BlockPool]
-    """One for each KV group."""
+    """One pool for each KV group."""
     transfers: Transfers
     index: TierIndex | None
     """None without a RAM tier."""

@@ -1,5 +1,5 @@
-"""Write-behind: blocks go to RAM as they are named, chunks to the other tiers when these have time,
-or not at all.
+"""Write-behind: blocks are stored in RAM when published, and chunks in the other tiers when these
+have capacity. Under overload, stores are dropped.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from penstock.kv.tiers.contract import Blocks
 from penstock.kv.tiers.transfers import Done, TierContext
 
 IN_FLIGHT = 2
-"""Stores of a chunk tier in flight, at most."""
+"""Maximum stores in flight for each chunk tier."""
 POOL_SHARE = 4
-"""A quarter of a pool's blocks at most is held by stores."""
+"""Stores hold at most 1 / POOL_SHARE of a pool's blocks."""
 MOST_KNOWN = 1 << 18
-"""Chunks of a tier whose presence is remembered."""
+"""Chunks whose presence is remembered, for each tier."""
 MOST_QUEUED = 4096
-"""Chunks queued for a tier; more are dropped, the oldest first."""
+"""Maximum chunks queued for each tier. Beyond it the oldest are dropped."""
 
 
 class ChunkStore(NamedTuple):
-    """A chunk to be stored, by the digests of its blocks: they may leave the pools before.
+    """A chunk to store, as digests of its blocks, which may leave the pool before.
 
-    Blocks that a window has passed keep their names, and leave last of those without an owner.
+    Blocks behind a window keep their digests, and are evicted last of the blocks without an owner.
     """
 
     tier: int
     digests: tuple[bytes, ...]
     parent: bytes
-    """Digest of the block before; empty: there is none."""
+    """Digest of the block before; empty if there is none."""
 
     @property
     def key(self) -> bytes:
@@ -40,7 +40,7 @@ class ChunkStore(NamedTuple):
 
 
 class WriteBehind:
-    """Queues of the chunk tiers, the chunks that these are known to have, and stores in flight."""
+    """Queues of the chunk tiers, their known chunks, and stores in flight."""
 
     def __init__(self, common: TierContext) -> None:
         self._pools, self._transfers, self._index = common.pools, common.transfers, common.index
@@ -49,13 +49,13 @@ class WriteBehind:
         tiers = self._stats.tiers
         self._queues: list[deque[ChunkStore]] = [deque() for _ in tiers[1:]]
         self._known: list[OrderedDict[bytes, bool]] = [OrderedDict() for _ in tiers[1:]]
-        """Whether the chunk is there; else its store is queued or in flight."""
+        """True if the tier has the chunk; False while its store is queued or in flight."""
         self._events = common.events
         self._transfers.on_left = self.forget
         self._storing = [0] * len(tiers)
         self._held = 0
         self.offloading = 0
-        """Blocks that preempted sequences left, on their way to RAM."""
+        """Blocks of preempted sequences in flight to RAM."""
 
     def __bool__(self) -> bool:
         return any(self._queues)
@@ -67,7 +67,7 @@ class WriteBehind:
             self._add(digests, chunk * size, (chunk + 1) * size)
 
     def tail(self, digests: Sequence[bytes], end: int) -> None:
-        """Queue the rest beyond full chunks of a sequence, or of a prompt, of `end` blocks."""
+        """Queue the tail after the last full chunk of a sequence, or prompt, of `end` blocks."""
         start = end // self._per_chunk * self._per_chunk
         if start < end:
             self._add(digests, start, end)
@@ -76,7 +76,7 @@ class WriteBehind:
         parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
             if (held := known.get(digests[end - 1])) is not None:
-                # Found by a lookup, and read since: its blocks have been in the pool.
+                # Known and in the pool now, so that its event can be sent.
                 self._report(tier, digests[end - 1], digests[first:end] if held else ())
                 continue
             store = ChunkStore(tier, tuple(digests[first:end]), parent)
@@ -92,7 +92,7 @@ class WriteBehind:
     # Presence -------------------------------------------------------------------------------------
 
     def know(self, tier: int, key: bytes, held: bool = True) -> None:
-        """Remember that the tier has this chunk, or will."""
+        """Remember that the tier has the chunk, or will have it."""
         known = self._known[tier - 1]
         known[key] = held
         known.move_to_end(key)
@@ -104,19 +104,19 @@ class WriteBehind:
             self._events.tier_removed(tier, key)
 
     def _report(self, tier: int, key: bytes, digests: Sequence[bytes]) -> None:
-        """Report the blocks of a chunk of a tier as an event, if there are any."""
+        """Emit an event for the blocks of a tier's chunk, if there are any."""
         if digests and self._events is not None:
             self._events.tier_stored(tier, self._stats.tiers[tier].kind, key, digests)
 
     def _report_left(self) -> None:
-        """Report what RAM lost by the last call of its index."""
+        """Emit events for blocks that the last call of the RAM index evicted."""
         if self._index is None or self._events is None:
             return
         for digest in self._index.take_left():
             self._events.tier_removed(RAM, digest)
 
     def remove(self, digests: list[bytes]) -> int:
-        """Forget these blocks and the chunks that they end, in all tiers; how many RAM had."""
+        """Remove blocks, and the chunks that they end, from all tiers; returns RAM's count."""
         for tier in range(1, len(self._stats.tiers)):
             for key in digests:
                 self.forget(tier, key)
@@ -126,7 +126,7 @@ class WriteBehind:
         return count
 
     def clear(self, group: bytes = b"") -> int:
-        """Forget everything, or one salt group, in all tiers; how many blocks RAM had."""
+        """Remove everything, or one salt group, from all tiers; returns RAM's block count."""
         queues = zip(self._queues, self._known, strict=True)
         for tier, (queue, known) in enumerate(queues, start=1):
             waiting = [store for store in queue if not store.key.startswith(group)]
@@ -141,7 +141,7 @@ class WriteBehind:
 
     def _forget_chunks(self, kind: TransferKind, keys: bytes) -> None:
         if self._queues:
-            # A tier that could not forget counts that itself.
+            # A failure to remove is counted by the tier itself.
             self._transfers.begin(kind, RAM, lambda _: None, keys=keys)
 
     # Stores ---------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ class WriteBehind:
     def to_ram(
         self, digests: Sequence[bytes], first: int, blocks: Blocks, awaited: bool = False
     ) -> None:
-        """Store the blocks of a sequence from `first` on in RAM, as far as they are admitted;
-        `awaited` ones pass the filter.
+        """Store the blocks of a sequence from `first` on in RAM if the index admits them. `awaited`
+        blocks skip the admission filter.
         """
         if self._index is None:
             return
