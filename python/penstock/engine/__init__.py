@@ -1,4 +1,4 @@
-"""The engine: takes requests in, schedules, computes, publishes. Its process: `python -m
+"""The engine: accepts requests, schedules, computes, publishes. Runs as `python -m
 penstock.engine`.
 """
 

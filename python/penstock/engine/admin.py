@@ -1,4 +1,4 @@
-"""Administration of the KV cache: forget, pin, report."""
+"""Administration of the KV cache: clear, pin, report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.engine.tiers import OpenedTiers
 from penstock.kv import KvCache
 
 REPORT_S = 1.0
-"""Seconds between reports for the metrics."""
+"""Seconds between reports to the metrics page."""
 NO_PINS = "pinned prefixes are kept in the RAM tier, and there is none: --kv-tier ram:SIZE"
 
 
 class KvAdmin:
-    """Answers KV commands. `movers` gives the reports of the ranks' movers."""
+    """Executes KV commands. `movers` returns the reports of the ranks' movers."""
 
     def __init__(
         self, kv: KvCache, opened: OpenedTiers, movers: Callable[[], Iterable[str]]
@@ -28,14 +28,14 @@ class KvAdmin:
         self._next_report = 0.0
 
     def due(self, now: float) -> TiersFrame | None:
-        """A report for the metrics, about every second, where there are tiers."""
+        """A report for the metrics page, about once a second; None if not due or without tiers."""
         if self._opened.write_behind is None or now < self._next_report:
             return None
         self._next_report = now + REPORT_S
         return TiersFrame(json.dumps(self.report()))
 
     def report(self) -> dict[str, object]:
-        """State and counters of the tiers."""
+        """State and counters of the tiers, as a JSON object."""
         return self._opened.report(self._movers())
 
     def answer(self, command: KvCommand) -> KvReply:
@@ -58,7 +58,7 @@ class KvAdmin:
         return KvReply(command.id, KvOutcome.DONE, json.dumps(done))
 
     def clear(self) -> None:
-        """Forget all cached KV that no sequence uses."""
+        """Remove all cached KV that no sequence uses."""
         self._clear(b"")
 
     def _clear_all(self, _: KvCommand) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Settings that all nodes of an engine must share, in words for errors."""
+"""Settings that all nodes of an engine must share, worded for error messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.config import EngineConfig
 from penstock.model import ModelInfo
 
 OWN = {"model.path", "parallel.node_rank", "parallel.master", "parallel.token_file"}
-"""Settings of each node. Threads and instruction set are its own too."""
+"""Settings that may differ by node. Threads and instruction set may differ too."""
 
 
 def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
-    """Settings by name, none of them secret: they cross the network in clear."""
+    """Shared settings by name. None is secret: they cross the network in clear text."""
     from penstock._native import __version__
 
     found = {
@@ -33,7 +33,7 @@ def config_fingerprint(config: EngineConfig, info: ModelInfo) -> dict[str, str]:
 
 
 def describe(info: ModelInfo) -> str:
-    """All but the weights, which are compared when the ranks have loaded them."""
+    """Identify the model without its weights, which are compared after loading."""
     spec = info.spec
     digest = hashlib.blake2b(
         (spec.to_json() + info.weights.to_json()).encode(), digest_size=4

@@ -1,4 +1,4 @@
-"""Facts of all ranks as one."""
+"""Combines the facts of all ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core import Numerics, PenstockError, WorkerFacts
 
 
 def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
-    """Facts of the whole model; PenstockError when the ranks did not open the same checkpoint."""
+    """Facts of the whole model. Raises PenstockError if the ranks opened different checkpoints."""
     fingerprints = [rank.fingerprint for rank in ranks]
     for number, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:
@@ -30,8 +30,8 @@ def join_facts(ranks: Sequence[WorkerFacts]) -> WorkerFacts:
 
 
 def join_numerics(ranks: Iterable[Numerics]) -> Numerics:
-    """Numerics of the whole: a rank has the forms of its own matrices only. Activations are int8
-    where those of any rank are.
+    """Numerics of the whole model. A rank reports only the formats of its own matrices. Activations
+    are int8 if any rank uses int8.
     """
     each = list(ranks)
     weights = tuple(sorted({form for numerics in each for form in numerics.weights}))
@@ -41,8 +41,8 @@ def join_numerics(ranks: Iterable[Numerics]) -> Numerics:
 
 
 def cache_identity(facts: WorkerFacts, spec_json: str) -> bytes:
-    """32 bytes that identify everything which changes the values of a KV block, however the model
-    is cut.
+    """32-byte digest of everything that affects the values of a KV block. It does not depend on how
+    the model is split over ranks.
     """
     parts = (facts.fingerprint.hex(), str(facts.numerics), spec_json)
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()

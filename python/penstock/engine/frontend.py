@@ -1,4 +1,4 @@
-"""The front door: frames as plain data, and the socket that carries them (docs/wire.md)."""
+"""Frames between front door and engine as plain data, and their socket (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_POLL_BYTES = 16 << 20
 _MAX_UNSENT_BYTES = 64 << 20
 
 
-class ConnectionClosed(PenstockError):  # noqa: N818 - an event of every normal end
-    """The front door is gone; the engine exits."""
+class ConnectionClosed(PenstockError):  # noqa: N818 - part of every normal shutdown
+    """The front door has closed the connection, so the engine exits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of the start, which took `seconds`."""
+    """One start-up stage and its duration in seconds."""
 
     name: str
     seconds: float
@@ -49,7 +49,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine takes requests within these limits. `cache_identity` has 32 bytes."""
+    """The engine accepts requests within these limits. `cache_identity` has 32 bytes."""
 
     max_model_len: int
     max_num_seqs: int
@@ -79,8 +79,8 @@ class Fatal:
 class Step:
     """Outputs of one engine step and the counters after it. A heartbeat has no outputs.
 
-    `step` counts from 1 and stays in heartbeats; `batch_tokens` were computed in `step_ms`
-    milliseconds.
+    `step` counts from 1; a heartbeat repeats the last number. `batch_tokens` tokens were computed
+    in `step_ms` milliseconds.
     """
 
     step: int
@@ -92,21 +92,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """State of the KV tiers: a JSON object, opaque to the wire."""
+    """State of the KV tiers as a JSON object, opaque to the wire."""
 
     report: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End these requests. Unknown ids are ignored: they may have just ended."""
+    """End these requests. Unknown ids are ignored, because a request may have just ended."""
 
     ids: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """End all requests as cancelled and exit 0."""
+    """Cancel all requests and exit with status 0."""
 
 
 EngineFrame = Hello | Stage | Ready | Fatal | Step | Tiers | KvReply
@@ -114,11 +114,11 @@ FrontFrame = Request | Cancel | Shutdown | KvCommand
 
 
 class Connection:
-    """A unix socket that never blocks the engine while its peer is slow.
+    """A Unix socket that does not block the engine when its peer is slow.
 
-    Bytes that the kernel does not take at once are kept and sent by later calls. A send that waits
-    receives too. Not for several threads. Methods raise ConnectionClosed when the front door is
-    gone and CodecError for bytes that are not a frame. `clock` stamps `Request.arrived`.
+    Bytes that the kernel does not accept at once are buffered and sent by later calls. A send that
+    has to wait receives meanwhile. Not thread-safe. Methods raise ConnectionClosed if the front
+    door is gone, and CodecError for malformed frames. `clock` stamps `Request.arrived`.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Connection:
         self._unsent = bytearray()
 
     def send(self, frame: EngineFrame) -> None:
-        """Send `frame`, or keep it. Waits while 64 MiB are unsent, and receives meanwhile."""
+        """Send or buffer `frame`. Blocks while more than 64 MiB are unsent, but keeps receiving."""
         data = encode_frame(frame)
         if self._unsent:
             self._unsent += data
@@ -155,7 +155,7 @@ class Connection:
             self._flush()
 
     def poll(self, timeout: float) -> list[FrontFrame]:
-        """Frames that have arrived; waits up to `timeout` seconds for the first. 0 never waits."""
+        """Frames that have arrived. Waits up to `timeout` seconds for the first."""
         deadline = time.monotonic() + timeout
         while True:
             self._receive()
@@ -168,7 +168,7 @@ class Connection:
         return frames
 
     def close(self, timeout: float = 1.0) -> None:
-        """Close the socket after up to `timeout` seconds of sending unsent bytes."""
+        """Close the socket. Spends up to `timeout` seconds on sending buffered bytes."""
         deadline = time.monotonic() + timeout
         try:
             while self._unsent and (remaining := deadline - time.monotonic()) > 0:
@@ -176,18 +176,18 @@ class Connection:
                 self._receive()
                 self._flush()
         except ConnectionClosed:
-            pass  # the front door is gone
+            pass  # The front door is gone.
         finally:
             self._socket.close()
 
     def _wait(self, timeout: float | None) -> None:
         self._poll.modify(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        # Rounded up: a wait of 0 ms for a remaining fraction would spin.
+        # Round up: a timeout of 0 ms for a remaining fraction would busy-wait.
         self._poll.poll(None if timeout is None else int(timeout * 1000) + 1)
 
     def _receive(self) -> None:
-        """Take what has arrived: a CANCEL must not wait a step behind its request. At most 16 MiB,
-        so that a flood of frames does not delay the step.
+        """Read all frames that have arrived, so that a CANCEL is handled in the same step as its
+        request. At most 16 MiB, so that a flood of frames cannot delay the step.
         """
         for _ in range(_MAX_POLL_BYTES // _READ_BYTES):
             try:
@@ -205,7 +205,7 @@ class Connection:
             del self._unsent[: self._write(self._unsent)]
 
     def _write(self, data: bytes | bytearray) -> int:
-        """Number of bytes that the kernel took."""
+        """Number of bytes that the kernel accepted."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

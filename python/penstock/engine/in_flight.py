@@ -1,4 +1,4 @@
-"""Plans in flight: as many as keep the executor busy, applied in the order of submission."""
+"""Plans in flight: enough to keep the executor busy, applied in order of submission."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class SubmittedPlan:
     plan: StepPlan
     began: float
     future: StepFuture | None
-    """None when the executor did not take the plan."""
+    """None if the executor rejected the plan."""
     seconds: float = 0.0
-    """Time of its computation."""
+    """Compute time."""
     error: Exception | None = None
     ended_requests: bool = False
-    """Whether the error did; else it only follows that of the plan before."""
+    """Whether the error ended requests; False if it only follows from the previous plan's error."""
 
 
 class InFlight:
@@ -44,7 +44,7 @@ class InFlight:
         return bool(self._plans)
 
     def submit_ready(self) -> None:
-        """Submit plans until the executor is busy or there is nothing to compute."""
+        """Submit plans until the executor is busy or nothing is left to compute."""
         while len(self._plans) < self._executor.depth and (plan := self._scheduler.schedule()):
             step = SubmittedPlan(plan, self._clock(), None)
             self._plans.append(step)
@@ -52,35 +52,35 @@ class InFlight:
                 step.future = self._executor.submit(plan)
             except WorkersLostError:
                 raise
-            except Exception as error:  # noqa: BLE001 - any error is this step's
+            except Exception as error:  # noqa: BLE001 - every error belongs to this step
                 step.error = error
 
     def pause(self) -> SubmittedPlan:
-        """Compute a plan without sequences, while nothing is in flight."""
+        """Compute a plan without sequences. Nothing else may be in flight."""
         step = SubmittedPlan(self._scheduler.pause(), self._clock(), None)
         try:
             step.future = self._executor.submit(step.plan)
             step.future.result()
         except WorkersLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - the ranks may be usable
+        except Exception as error:  # noqa: BLE001 - the ranks may still be usable
             step.error = error
         return step
 
     def wait_oldest(self) -> SubmittedPlan:
-        """Wait for the oldest plan and apply its result, or fail its requests with its `error`."""
+        """Wait for the oldest plan. Apply its result, or fail its requests and set its `error`."""
         step = self._plans[0]
         plan = step.plan
         try:
             result = step.future.result() if step.future is not None else None
         except WorkersLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - any error is this step's
+        except Exception as error:  # noqa: BLE001 - every error belongs to this step
             step.error, result = error, None
         self._plans.popleft()
         step.seconds = self._clock() - step.began
         if result is not None:
-            # One stage computes plans one after another, though they are submitted ahead.
+            # With one stage, plans are computed one at a time although they are submitted ahead.
             if self._scheduler.limits.stages == 1 and result.seconds > 0:
                 step.seconds = result.seconds
             self._rates.observed(plan, step.seconds)
@@ -91,6 +91,6 @@ class InFlight:
         return step
 
     def abandon(self, reason: str) -> None:
-        """Forget what is in flight; its requests end."""
+        """Drop all plans in flight and end their requests."""
         while self._plans:
             self._scheduler.fail(self._plans.pop().plan, reason)

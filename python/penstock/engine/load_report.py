@@ -1,5 +1,5 @@
-"""Progress of loading on standard error: on a terminal one line that is written anew, elsewhere a
-line of the log every few seconds.
+"""Progress of loading on standard error: one line that is overwritten on a terminal, else a log
+line every few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.engine.startup import StageSink, Started, start
 
 STDERR = 2
 INTERVAL = 5.0
-"""Seconds between two lines of the log, and before the first."""
+"""Seconds between two log lines, and before the first."""
 COLUMNS = 80
 CLEAR = "\r\x1b[K"
 
@@ -23,8 +23,8 @@ log = logging.getLogger("penstock.engine")
 
 
 class LoadReport:
-    """Takes the lines of a `penstock.core.progress.LoadProgress`; begins with the load. `terminal`:
-    whether standard error is one that shows progress.
+    """Receives the lines of a `penstock.core.progress.LoadProgress`; create it when loading starts.
+    `terminal`: whether standard error is a terminal.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class LoadReport:
     def __call__(self, line: str) -> None:
         text = f"loading weights: {line}"
         if self._terminal:
-            # Other processes write here too: their next line begins at the left.
+            # End with a carriage return, so that other processes' output starts at the left margin.
             self._shown = self._write(f"{CLEAR}{text[: self._width()]}\r") or self._shown
         elif self._clock() >= self._due:
             self._due = self._clock() + INTERVAL
             log.info("%s", text)
 
     def end(self) -> None:
-        """Take the line off the terminal."""
+        """Erase the line from the terminal."""
         if self._shown:
             self._write(CLEAR)
             self._shown = False
 
     def _width(self) -> int:
-        """Columns, but one: a line that wraps cannot be written anew."""
+        """Terminal width minus one: a line that wraps could not be overwritten."""
         try:
             columns = os.get_terminal_size(self._descriptor).columns
         except OSError:
@@ -61,7 +61,7 @@ class LoadReport:
         return (columns or COLUMNS) - 1
 
     def _write(self, text: str) -> bool:
-        """Nothing to a terminal that is stopped or gone: the load does not wait for it."""
+        """Write without blocking, so that a suspended or closed terminal cannot delay the load."""
         try:
             _, writable, _ = select.select([], [self._descriptor], [], 0)
             return bool(writable) and os.write(self._descriptor, text.encode()) > 0
@@ -70,7 +70,7 @@ class LoadReport:
 
 
 def on_terminal(descriptor: int = STDERR) -> bool:
-    """Whether standard error is a terminal."""
+    """Whether the descriptor is a terminal."""
     try:
         return os.isatty(descriptor)
     except OSError:
@@ -80,7 +80,7 @@ def on_terminal(descriptor: int = STDERR) -> bool:
 def start_reported(
     config: EngineConfig, on_stage: StageSink, terminal: bool, *, arrivals: bool = True
 ) -> Started:
-    """As `penstock.engine.startup.start`, with a report of the loading."""
+    """`penstock.engine.startup.start`, with progress reports."""
     report = LoadReport(terminal)
 
     def on_stage_alone(name: str, seconds: float, detail: str) -> None:

@@ -1,8 +1,8 @@
-"""The loop: apply, schedule, submit, and only then publish. One STEP frame for each step.
+"""The engine loop: apply, schedule, submit, then publish. It sends one STEP frame for each step.
 
 The executor computes the next plan while rows go to the clients (`in_flight.py`).
 
-No features live here: policy belongs to the scheduler, arithmetic to the backend.
+Features do not belong here: policy is in the scheduler, arithmetic in the backend.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from penstock.executor import Executor
 from penstock.scheduler import Scheduler
 
 HEARTBEAT = 1.0
-"""Seconds between frames of an idle engine."""
+"""Seconds between heartbeats of an idle engine."""
 QUIET = 0.02
-"""Seconds without a frame before a pause is used: clients that ask again at once wait for none."""
+"""Idle seconds before a pause, so that it does not delay clients that send at once."""
 MOST_FAILURES = 3
-"""Steps that fail one after another before the decoder counts as unusable."""
+"""Consecutive failed steps after which the decoder counts as unusable."""
 GC_STEPS = 4096
 
 log = logging.getLogger("penstock.engine")
 
 
 class UnusableError(PenstockError):
-    """Every step fails, or would; the process has to be replaced."""
+    """Steps keep failing, or are bound to fail: the process must be replaced."""
 
 
 class Channel(Protocol):
-    """The engine's side of the wire, as `penstock.engine.frontend.Connection` offers it."""
+    """The engine's side of the wire: `penstock.engine.frontend.Connection`."""
 
     def poll(self, timeout: float) -> list[FrontFrame]: ...
 
@@ -45,9 +45,9 @@ class Channel(Protocol):
 
 
 class Engine:
-    """`run` returns after SHUTDOWN. The channel's error comes through when the front door is gone,
-    `WorkersLostError` when ranks are, UnusableError when steps keep failing or the device is lost:
-    then the process is replaced.
+    """The engine. `run` returns after SHUTDOWN, and raises the channel's error if the front door is
+    gone, WorkersLostError if ranks are lost, and UnusableError if steps keep failing or the device
+    is lost. After an error the process must be replaced.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         pauses: int = 0,
     ) -> None:
-        """`pauses`: those that the ranks have a use for (`WorkerFacts`)."""
+        """`pauses`: number of pauses that the ranks can use (`WorkerFacts`)."""
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
@@ -90,8 +90,8 @@ class Engine:
         flush(self._scheduler.tiers)
 
     def _poll_frontend(self, timeout: float) -> bool:
-        """Obey what has arrived; False when nothing has. Cancels first: they free room, and a
-        request that was left before it is here needs none.
+        """Handle the frames that have arrived; returns False if there were none. Cancels come
+        first: they free capacity, and a request cancelled in the same batch needs none.
         """
         frames = self._channel.poll(timeout)
         left = {key for frame in frames if isinstance(frame, Cancel) for key in frame.ids}
@@ -109,8 +109,8 @@ class Engine:
         return bool(frames)
 
     def _publish_applied(self) -> None:
-        """Send what the last step gave; UnusableError when too many have failed, or
-        one with the device.
+        """Publish the outputs of the last step. Raises UnusableError after too many failed steps,
+        or if the device is lost.
         """
         step, self._applied = self._applied, None
         if step is None:
@@ -134,7 +134,7 @@ class Engine:
             gc.collect()
 
     def _idle(self) -> None:
-        """Answer what ended without a step, or wait for a frame or the next heartbeat."""
+        """Publish what ended without a step, or wait for a frame or the next heartbeat."""
         self._executor.check()
         outputs_due = self._scheduler.has_outputs()
         wait = self._last_sent + HEARTBEAT - self._clock()
@@ -149,7 +149,7 @@ class Engine:
                 self._pause()
 
     def _pause(self) -> None:
-        """Let the ranks do a part of what they left for later."""
+        """Give the ranks time for one piece of deferred work."""
         self._pauses -= 1
         step = self._in_flight.pause()
         if step.error is None:
@@ -160,7 +160,7 @@ class Engine:
             raise UnusableError(str(step.error))
 
     def _collect_when_idle(self) -> None:
-        """Run the garbage collector once after each stretch of work."""
+        """Run the garbage collector once after each busy period."""
         if not self._collected and not self._scheduler.has_requests():
             gc.collect()
             self._collected = True

@@ -1,5 +1,5 @@
-"""The engine as a process (or a thread) behind a socket: HELLO, stages, READY, the loop, and how it
-ends.
+"""The engine as a process (or thread) behind a socket: HELLO, start-up stages, READY, loop,
+shutdown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--socket", required=True, help="unix socket of the front door")
     parsed = parser.parse_args(arguments)
-    # They reach whole process groups; the front door decides when its engine ends.
+    # Signals reach whole process groups, but the front door decides when its engine ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     config = EngineConfig.from_json(sys.stdin.read())
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(socket: str, config: EngineConfig) -> int:
-    """Serve the front door at `socket` until it says SHUTDOWN or goes away; returns the exit
-    status.
+    """Serve the front door at `socket` until SHUTDOWN or the end of the connection. Returns the
+    exit status.
     """
     try:
         connection = Connection(socket)
@@ -82,7 +82,7 @@ def _live(connection: Connection, config: EngineConfig) -> int:
 
 
 def _start(connection: Connection, config: EngineConfig) -> Started:
-    # In a log of objects a line of progress is one of them.
+    # Overwrite progress in place only in a text log; a JSON log needs whole lines.
     terminal = on_terminal() and config.log.format == "text" and log.isEnabledFor(INFO)
     return start_reported(config, lambda *stage: connection.send(Stage(*stage)), terminal)
 
@@ -109,7 +109,7 @@ def ready(started: Started) -> Ready:
 
 
 def _quieten_collector() -> None:
-    """Loaded objects stay: the collector skips them, and runs when the loop asks for it."""
+    """Freeze loaded objects, and leave garbage collection to the loop."""
     gc.collect()
     gc.freeze()
     gc.disable()

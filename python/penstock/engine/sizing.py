@@ -1,4 +1,4 @@
-"""Sizes decided by the engine: messages before the ranks load, KV blocks after it."""
+"""Sizes that the engine decides: messages before the ranks load, KV blocks afterwards."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from penstock.model.spec import Attention, Layer
 
 MIB = 2**20
 HOST_BACKENDS = ("cpu", "torch")
-"""Those whose KV blocks lie in the host's memory."""
+"""Backends that keep KV blocks in host memory."""
 FLOOR = 256 * MIB
 CEILING = 1024 * MIB
 TRANSFERS = 5
-"""Transfers in flight to the ranks before the engine waits."""
+"""Transfers in flight to the ranks before the engine blocks."""
 
 
 def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout:
-    """The grid with room for the largest step.
+    """The layout of ranks, with messages large enough for the largest step.
 
-    A plan may register every sequence anew, each with a block table of full length in every KV
-    group, so plans are bounded by `--max-num-seqs` and the length; the number of KV blocks, which
-    is known later, is no tighter bound, because sequences share blocks. A transfer concerns one
+    A plan may register every sequence anew, each with a full block table in every KV group. Its
+    size is therefore bounded by `--max-num-seqs` and the maximum length. The number of KV blocks,
+    known later, is no tighter bound, because sequences share blocks. A transfer is for one
     sequence.
     """
     from penstock._native import HEAD_ROWS
@@ -61,7 +61,7 @@ def plan_layout(config: EngineConfig, info: ModelInfo, grid: Grid) -> RankLayout
 
 
 def _kv_group(layer: Layer) -> tuple[int | None, int | None]:
-    """What a layer's KV group has in common."""
+    """Window and chunk size: layers with equal values share a KV group."""
     mixer = layer.mixer
     return (mixer.window, mixer.chunk) if isinstance(mixer, Attention) else (None, None)
 
@@ -72,50 +72,51 @@ class KvPlan:
     """KV blocks of each group, the same on every rank."""
     max_model_len: int
     bytes: int
-    """All blocks of all ranks."""
+    """Bytes of all blocks on all ranks."""
     block_bytes: int
-    """One block of every group, of all ranks."""
+    """Bytes of one block of every group, summed over all ranks."""
     growth_bytes: int
-    """One block of every group without a window, of all ranks."""
+    """Bytes of one block of every group without a window, summed over all ranks."""
     window_bytes: int
-    """What a token sees in the groups with a window, on all ranks."""
+    """Bytes visible to one token in the groups with a window, summed over all ranks."""
     notice: str
-    """What was lowered and why, or empty."""
+    """Which value was lowered and why; empty if none was."""
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the groups without a window."""
+        """Number of blocks in the groups without a window."""
         return max(self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class KvNeeds:
-    """Facts that decide the KV pools. `asked_*` is None where the user left it to the rule."""
+    """Inputs for the size of the KV pools. `asked_*` is None if the user has not set it."""
 
     specs: Sequence[KvSpec]
-    """Bytes of each rank."""
+    """KV shape of each rank."""
     model_len: int
-    """Longest sequence that the model was made for."""
+    """The model's maximum length in tokens."""
     max_num_seqs: int
     step_tokens: int
     chunk_tokens: int
-    """Tokens of a chunk that tiers store; 0 without such tiers."""
+    """Tokens of a chunk in the chunk tiers; 0 without such tiers."""
     available: int
-    """Smallest free memory of a rank, after its weights."""
+    """Smallest free memory of all ranks after loading, in bytes."""
     asked_bytes: int | None
     asked_len: int | None
     own_memory: bool = False
-    """What is available serves nothing else: by default the pools take it."""
+    """Whether `available` is device memory, all of which the pools take by default."""
 
     @property
     def block_size(self) -> int:
         return self.specs[0].block_size
 
     def blocks(self, full: int, sequences: int) -> tuple[int, ...]:
-        """Blocks of each group for `full` blocks in those without a window.
+        """Blocks of each group if the groups without a window have `full` blocks.
 
-        A sequence holds at most its window, one step's tokens and the block that the window's start
-        cuts; the blocks of a chunk stay until it is full and stored. More are useless.
+        In a group with a window, a sequence holds at most its window, the tokens of one step, and
+        the partial block at the window's start. Blocks of a chunk stay until the chunk is full and
+        stored. More blocks would never be used.
         """
         tokens = self.step_tokens + self.chunk_tokens
         return tuple(
@@ -126,14 +127,14 @@ class KvNeeds:
         )
 
     def rank_bytes(self, blocks: Sequence[int]) -> list[int]:
-        """Memory of so many blocks of each group on each rank."""
+        """Bytes on each rank for these numbers of blocks."""
         return [
             sum(count * group.block_bytes for count, group in zip(blocks, spec.groups, strict=True))
             for spec in self.specs
         ]
 
     def fit(self, size: int) -> int:
-        """Blocks in the groups without a window that fit into `size` bytes on the largest rank."""
+        """Maximum blocks in the groups without a window, for `size` bytes on the largest rank."""
         growth = max(sum(g.block_bytes for g in s.groups if g.window is None) for s in self.specs)
         sequence = -(-self.model_len // self.block_size)
         most = size // growth if growth else self.max_num_seqs * sequence
@@ -145,7 +146,7 @@ class KvNeeds:
 
 
 def size_kv(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) -> KvPlan:
-    """PenstockError when the KV cache does not hold what was asked of it, or memory no block."""
+    """Size the KV pools. PenstockError if they are too small for the request or one block."""
     return plan_kv(kv_needs(config, info, loaded))
 
 
@@ -164,12 +165,13 @@ def kv_needs(config: EngineConfig, info: ModelInfo, loaded: Sequence[Loaded]) ->
 
 
 def plan_kv(needs: KvNeeds) -> KvPlan:
-    """By default room for two sequences of full length, at least 256 MiB; but at most 1 GiB, half
-    of the free memory, and what `max_num_seqs` full sequences can fill. Pages are touched as used.
-    On a device with memory of its own all that is free, up to what those sequences can fill.
+    """Size the KV pools. The default has room for two sequences of full length and at least 256
+    MiB, but at most 1 GiB, half of the free memory, and what `max_num_seqs` full sequences can
+    fill. Memory is committed as pages are touched. On a device with its own memory the default is
+    all free memory, up to what those sequences can fill.
 
-    When one sequence of full length does not fit, the length is lowered; PenstockError where the
-    user asked for it.
+    If one sequence of full length does not fit, the maximum length is lowered; PenstockError if the
+    user set that length.
     """
     length = needs.asked_len or needs.model_len
     table = -(-length // needs.block_size)
@@ -214,9 +216,9 @@ def plan_kv(needs: KvNeeds) -> KvPlan:
 
 
 def check_ram_tier(config: EngineConfig, kv: KvPlan, loaded: Sequence[Loaded]) -> None:
-    """PenstockError when a RAM tier and the KV cache of a rank are more than its free memory. A
-    tier is touched ahead: the kernel would end the engine, again after each start. Behind a device
-    with memory of its own it is pinned memory of the host. Of other backends the host's is unknown.
+    """Check that a RAM tier and the KV cache fit into each rank's free memory; raises
+    PenstockError. The tier's pages are touched at the start, so without this check the kernel would
+    kill the engine after every restart. On a GPU the tier is pinned host memory.
     """
     ram = config.tiers.ram
     if ram is None or not ram.size_bytes:

@@ -1,4 +1,4 @@
-"""From a configuration to a scheduler and an executor that are ready to work."""
+"""Start-up: from a configuration to a ready scheduler and executor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class StageSink(Protocol):
-    """Receives each stage of the start as it ends."""
+    """Receives each start-up stage when it ends."""
 
     def __call__(self, name: str, seconds: float, detail: str) -> None: ...
 
@@ -43,12 +43,12 @@ class Started:
     scheduler: Scheduler
     admin: KvAdmin
     facts: WorkerFacts
-    """Facts of all ranks together."""
+    """Combined facts of all ranks."""
     kv: KvPlan
     cache_identity: bytes
 
     def close(self) -> None:
-        """End the ranks."""
+        """Shut down the ranks."""
         self.executor.close()
 
 
@@ -60,9 +60,9 @@ def start(
     arrivals: bool = True,
     on_progress: Report = silent,
 ) -> Started:
-    """Load the model, size and allocate its KV, and build the rooms around it. PenstockError has
-    the cause and the remedy. `arrivals`: requests come while others run. `on_progress` takes lines
-    while weights are loaded.
+    """Load the model, size and allocate its KV, and build all parts. PenstockError names the cause
+    and the remedy. `arrivals`: whether requests can arrive during the run. `on_progress` receives
+    progress lines while weights are loaded.
     """
     began = time.monotonic()
     info = read_model(config)
@@ -96,8 +96,8 @@ def start(
 def build_executor(
     config: EngineConfig, info: ModelInfo, grid: Grid, report: Report = silent
 ) -> Executor:
-    """The executor that the configuration names. Returns when its ranks are loaded; `report` takes
-    lines meanwhile.
+    """Build the configured executor; returns when its ranks have loaded. `report` receives progress
+    lines.
     """
     if config.parallel.backend == "inline":
         from penstock.backends import load_backend
@@ -124,15 +124,15 @@ def build_executor(
 def report(
     loaded: Sequence[Loaded], info: ModelInfo, grid: Grid, metadata: float, on_stage: StageSink
 ) -> None:
-    """Stages of the start: all stages of a single rank; of several ranks a line for each. The last
-    one says what is free.
+    """Report start-up stages: every stage of a single rank, or one line for each of several ranks.
+    The last line reports free memory.
     """
     if len(loaded) == 1:
         stages = loaded[0].facts.stages
         for at, (name, seconds, detail) in enumerate(stages, 1):
             last = free(loaded[0]) if at == len(stages) else []
             on_stage(name, seconds + metadata, ", ".join([detail, *last]))
-            metadata = 0.0  # Part of the first stage, the reading of the model.
+            metadata = 0.0  # Counted once, in the first stage.
         return
     on_stage("model read", metadata, f"{grid.tp} x {grid.pp} ranks (tensor x pipeline)")
     for rank, each in enumerate(loaded):
@@ -145,8 +145,8 @@ def report(
 
 
 def free(loaded: Loaded) -> list[str]:
-    """Memory that the rank's pool and steps may take on a GPU, and that of its host if it is this
-    one.
+    """Describe free memory: GPU memory for KV if there is any, and host memory if the rank is on
+    this host.
     """
     own = loaded.facts
     gpu = [f"{size(loaded.free_memory)} of GPU memory free for KV"] if own.own_memory else []
@@ -164,8 +164,8 @@ def describe(kv: KvPlan, config: EngineConfig, facts: WorkerFacts) -> str:
 
 
 def read_model(config: EngineConfig) -> ModelInfo:
-    """Metadata of the model, checked against the settings. PenstockError for a file that is
-    malformed or cannot be read.
+    """The model's metadata, checked against the settings. Raises PenstockError for a malformed or
+    unreadable file.
     """
     try:
         info = load_model(Path(config.model.path), served=config.model.max_model_len)
@@ -191,7 +191,7 @@ def build_limits(config: EngineConfig, info: ModelInfo, kv: KvPlan, facts: Worke
         by_priority=config.scheduler.policy == "priority",
         pooling=info.pooling,
         max_wait=config.scheduler.max_wait or math.inf,
-        # A GPU waits for Python between two steps: a few hundredths of any decode step.
+        # Always plan ahead on a GPU: its idle gap is a few percent of any decode step.
         ahead_seconds=math.inf if facts.own_memory else AHEAD_SECONDS,
     )
 
@@ -215,7 +215,7 @@ def build_kv_cache(config: EngineConfig, kv: KvPlan, spec: KvSpec, identity: byt
 
 
 def open_events(settings: KvEventsConfig | None) -> KvEvents | None:
-    """The publisher of KV events, if any; PenstockError where it cannot listen."""
+    """The publisher of KV events, if configured. Raises PenstockError if it cannot listen."""
     if settings is None:
         return None
     from penstock._native import KvEventPublisher

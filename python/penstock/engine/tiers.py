@@ -1,4 +1,4 @@
-"""Opens the tiers of the configuration on all ranks."""
+"""Opens the configured tiers on all ranks."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 KINDS = {"disk": TierKind.DISK, "redis": TierKind.REMOTE, "object": TierKind.REMOTE}
 FLUSH_S, CLOSE_S = 8.0, 4.0
-"""Seconds for queued stores at the end, then for stores that ranks have begun. The front door waits
-15 s.
-"""
+"""Seconds at shutdown for queued stores, then for stores in flight. The front door allows 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedTiers:
-    """The scheduler's seam of the tiers, and the parts that administration uses."""
+    """The tiers as the scheduler sees them, and the parts used for administration."""
 
     tiers: Tiers = field(default_factory=Tiers)
     write_behind: WriteBehind | None = None
@@ -47,7 +45,7 @@ class OpenedTiers:
     block_bytes: int = 0
 
     def report(self, movers: Iterable[str]) -> dict[str, object]:
-        """State and counters as a JSON object; `movers` are the reports of the ranks."""
+        """State and counters as a JSON object. `movers` has one report for each rank."""
         return self.stats.report(self.index, self.block_bytes, self.breakers, movers)
 
 
@@ -59,7 +57,7 @@ def open_tiers(
     identity: bytes,
     clock: Callable[[], float],
 ) -> OpenedTiers:
-    """Open the tiers on all ranks; PenstockError names the one that cannot be opened, and the
+    """Open the tiers on all ranks. PenstockError names the tier that cannot be opened, and the
     remedy.
     """
     settings = config.tiers
@@ -91,7 +89,7 @@ def open_tiers(
 
 
 def flush(tiers: Tiers) -> None:
-    """Store what is queued, as far as there is time for it."""
+    """Write queued stores until the flush deadline."""
     deadline = time.monotonic() + FLUSH_S
     tiers.poll()
     while tiers.busy and time.monotonic() < deadline:
@@ -100,7 +98,7 @@ def flush(tiers: Tiers) -> None:
 
 
 def kinds(settings: TiersConfig) -> TierKinds:
-    """Kinds of the tiers behind the pool."""
+    """Kinds of the configured tiers."""
     found = TierKinds.RAM if settings.ram else TierKinds.NONE
     for tier in settings.named:
         found |= TierKinds[KINDS[tier.kind].name]
