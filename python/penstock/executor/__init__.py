@@ -1,12 +1,12 @@
-"""Executors: carry plans to one or more workers. The kind is chosen at start, in engine/startup.py.
+"""Executors carry plans to one or more workers. engine/startup.py chooses one of them:
 
 inline  one rank in the engine's process (`inline.py`)
-mp      each rank a process of this host (`mp.py`), over rings of shared memory; of several hosts
+mp      each rank a process of this host (`mp.py`), over rings in shared memory; on several hosts
         with --nnodes (`nodes/`), over streams between them
 ray     each rank an actor of a Ray cluster (`ray/`), over rings, streams, or Ray's own channels
 
-All but the first are a `RanksExecutor` (`ranks.py`, on `connection.py`) over a `Transport`. Only
-the kind that is used is imported.
+All but `inline` are a `RanksExecutor` (`rank_group.py`, on `connection.py`) over a `Transport`.
+Only the module of the chosen executor is imported.
 """
 
 from penstock.backends import StepFuture

@@ -1,4 +1,4 @@
-"""One connection to all ranks: messages out, answers in, and the end of all when one is lost."""
+"""Connection to all ranks: sends messages, receives answers, and ends all ranks if one is lost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.executor.ranks.messages import Answer, Failed, decode_answer
 from penstock.executor.transport import Transport
 
 LOOK = 0.2
-"""Seconds after which a wait for one rank looks at the others' answers."""
+"""Seconds of waiting for one rank before the answers of the others are checked."""
 GRACE = 0.5
-"""Seconds that other ranks get to fail in the same step, or to explain their end."""
+"""Seconds that other ranks get to fail in the same step, or to send the reason of their end."""
 
 EXPLANATION = 5.0
-"""Seconds in which the end of a connection is explained, at most: a machine may be busy."""
+"""Maximum seconds to wait for the reason of a closed connection; long, for busy machines."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -34,8 +34,8 @@ class Members(Protocol):
 
 
 class RankConnection:
-    """`on_answer` receives each answer with its rank. `cleanup` ends the members and frees what
-    connects them.
+    """Connection to all ranks. `on_answer` is called with each answer and its rank. `cleanup` ends
+    the ranks and frees their communication resources.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RankConnection:
             raise self._lost
 
     def send(self, message: bytes) -> None:
-        """To all ranks."""
+        """Send to all ranks."""
         self.check()
         assert self.transport.plans is not None
         try:
@@ -70,7 +70,7 @@ class RankConnection:
         return self.transport.answers[rank].ready()
 
     def pump(self, rank: int, timeout: float) -> bool:
-        """Hand out the rank's next answer; False when none came in time."""
+        """Pass the rank's next answer to `on_answer`; returns False if none arrived in time."""
         try:
             message = self.transport.answers[rank].receive(timeout)
         except ConnectionError as error:
@@ -87,19 +87,19 @@ class RankConnection:
         self._cleanup.close()
 
     def _lose_connection(self, error: ConnectionError) -> NoReturn:
-        """The end of a connection says little: who watches the ranks knows what ended it."""
+        """Raise the reason of the loss, which the thread that watches the ranks reports."""
         self.transport.await_exit(EXPLANATION)
         self.lose(str(error))
 
     def lose(self, reason: str, answer: Failed | None = None) -> NoReturn:
-        """End all ranks and raise the error of the first that failed."""
+        """End all ranks and raise the error of the rank that failed first."""
         self.transport.abort(reason)
         self.members.all_ended(GRACE)
         failures = [*self._last_words(), *([answer] if answer else [])]
         causes = [failed for failed in failures if not failed.derived]
         first = min(causes, key=lambda failed: failed.at, default=None)
         gone = self.transport.exit
-        # A rank's own failure comes before its exit, whatever the clocks say.
+        # A rank's failure precedes its exit, whatever the clocks show.
         if first is not None and (gone is None or first.rank == gone.rank or first.at < gone.at):
             where = f" in step {first.step}" if first.step else ""
             if first.trace:
@@ -112,7 +112,7 @@ class RankConnection:
         raise self._lost
 
     def _last_words(self) -> list[Failed]:
-        """Failures among unread answers."""
+        """Failures among the unread answers."""
         found = []
         for answers in self.transport.answers:
             while answers.ready() and (message := answers.receive(0.0)) is not None:

@@ -1,4 +1,4 @@
-"""Protocols that the engine sees of any executor."""
+"""Interfaces of all executors, as the engine uses them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class WorkersLostError(PenstockError):
-    """A rank is lost or unusable: the executor has ended all ranks and computes no more."""
+    """A rank is lost or unusable. The executor has ended all ranks and computes nothing more."""
 
 
 class TransferExecutor(Protocol):
-    """Transfers of KV between the pools and the tiers, on every rank."""
+    """Transfers of KV between pools and tiers, on every rank."""
 
     def open_tiers(self, tiers: OpenTiers) -> None:
-        """Open the tiers of the configuration on every rank, before the first transfer.
+        """Open the configured tiers on every rank, before the first transfer.
 
-        PenstockError names the rank and the tier that cannot be opened, the reason and the remedy;
-        no rank is usable then.
+        PenstockError names the rank, the tier, the reason and the remedy. After it no rank is
+        usable.
         """
 
     def transfer(self, transfer: Transfer) -> None:
-        """Start a transfer on every rank and return at once. Steps and transfers do not wait for
-        each other.
-        """
+        """Start a transfer on every rank. Does not block. Steps and transfers run independently."""
 
     def moved(self) -> list[TransferResult]:
-        """Transfers that all ranks have answered since the last call, without waiting: done where
-        all are, found where all have it, bytes of all, seconds of the slowest, the first error.
-        WorkersLostError ends the others.
+        """Transfers that all ranks have answered since the last call. Does not block. Results are
+        combined: done if all ranks are done, found if all found it, the sum of bytes, the seconds
+        of the slowest rank, and the first error. WorkersLostError replaces the remaining results.
         """
 
     def mover_reports(self) -> tuple[str, ...]:
-        """State of each rank's tiers (JSON), about a second old; () without tiers."""
+        """State of each rank's tiers as JSON, about a second old; () without tiers."""
 
 
 class Executor(Protocol):
@@ -51,21 +49,21 @@ class Executor(Protocol):
     def transfers(self) -> TransferExecutor: ...
 
     def allocate(self, blocks: Sequence[int]) -> None:
-        """Allocate so many KV blocks of each group on every rank, before the first step.
+        """Allocate `blocks[g]` KV blocks of each group g on every rank, before the first step.
 
-        PenstockError with the reason of the first rank that cannot; no rank is usable then.
+        PenstockError has the reason of the first rank that failed. After it no rank is usable.
         """
 
     def submit(self, plan: StepPlan) -> StepFuture:
-        """Start a step and return at once. Plans are computed in the order of submission.
+        """Start a step. Does not block. Plans are computed in order of submission.
 
-        The future raises the step's error, or WorkersLostError when no more will be computed.
+        The future raises the step's error, or WorkersLostError if no further step will be computed.
         """
 
     def check(self) -> None:
-        """WorkersLostError when ranks were lost while idle."""
+        """Raise WorkersLostError if ranks were lost while idle."""
 
     def close(self) -> None:
-        """End the ranks, after pending stores were written or `OpenTiers.flush_s` passed. Results
+        """End the ranks after pending stores are written or `OpenTiers.flush_s` has passed. Results
         in flight are dropped.
         """

@@ -10,7 +10,7 @@ from penstock.core.transfer import OpenTiers, Transfer, TransferResult
 
 
 class InlineExecutor:
-    """The backend computes on its own threads, so `submit` returns at once."""
+    """Single-rank executor. The backend computes on its own threads, so `submit` does not block."""
 
     depth = 2
 
@@ -26,7 +26,7 @@ class InlineExecutor:
         return self._backend.submit(plan)
 
     def check(self) -> None:
-        """The rank lives as long as this process."""
+        """Nothing to check: the rank lives as long as this process."""
 
     def close(self) -> None:
         self.transfers.close()

@@ -1,4 +1,4 @@
-"""Ranks as processes of this host, over rings of shared memory."""
+"""Ranks as processes of this host, connected by rings in shared memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from penstock.executor.transport import Transport, open_rings
 def connect_processes(
     layout: RankLayout, config: EngineConfig, directory: Path, report: Report = silent
 ) -> RanksExecutor:
-    """Returns when all ranks are loaded. PenstockError with the reason of the first that cannot.
+    """Start the ranks; returns when all have loaded. PenstockError has the reason of the first rank
+    that failed.
 
-    `directory` is in memory.
+    `directory` must be in memory (tmpfs).
     """
     local, cleanup = LocalResources(directory), ExitStack()
     try:

@@ -1,4 +1,4 @@
-"""Processes of ranks: started together, watched, ended together."""
+"""Processes of the ranks: started together, watched, ended together."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ WORKER = "penstock.executor.worker"
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
 SETTLE = 0.5
-"""Seconds that a rank which ended by itself waits for the report of one that was killed: its own
-end may be the consequence, and the kernel takes longer to take down the larger process.
+"""After a rank exited by itself, seconds to wait for the report of a killed rank. The exit may be
+its consequence, and the kernel takes longer to tear down a larger process.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The end of a rank."""
+    """The end of a rank's process."""
 
     rank: int
     reason: str
     at: float
     """Monotonic time of this host."""
     killed: bool = False
-    """By a signal: a cause, not a consequence of another rank's end."""
+    """Killed by a signal, so it is a cause and not a consequence of another rank's end."""
 
 
 class Processes:
-    """A process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
-    the first ends, with one that was killed where there is one. `host` is part of error messages,
-    where there are several hosts.
+    """One process for each rank, numbered from `first`. `on_exit` is called once, on a thread, when
+    the first process ends; a killed process takes precedence. `host` is named in errors if there
+    are several hosts.
 
-    A rank reads its job as one line from standard input, a pipe whose end means that this process
-    has ended. A stopped rank does not read; if a main thread started it, the kernel ends it.
+    A rank reads its job as one line from standard input. End of file on that pipe tells it that
+    this process has ended. A stopped rank cannot read, so if the main thread started it, the kernel
+    kills it.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Processes:
         return [process.pid for process in self._all]
 
     def all_ended(self, timeout: float) -> bool:
-        """Whether all ranks have ended, after at most `timeout` seconds."""
+        """Wait up to `timeout` seconds for all ranks to end; returns whether they have."""
         deadline = time.monotonic() + timeout
         for process in self._all:
             try:
@@ -80,7 +81,7 @@ class Processes:
         return True
 
     def end(self, notice: float = NOTICE) -> None:
-        """Ask the ranks to end, kill them after `notice` seconds; returns when all have ended."""
+        """Request all ranks to end; kill them after `notice` seconds. Waits for their end."""
         for process in self._all:
             if process.stdin:
                 process.stdin.close()
@@ -95,16 +96,16 @@ class Processes:
         self._handles.clear()
 
     def _start(self, rank: int, job: str, descriptors: Sequence[int]) -> None:
-        # -P: a directory called penstock in the working directory must not shadow the package.
+        # -P: a directory named penstock in the working directory must not shadow the package.
         command = [sys.executable, "-P", "-m", WORKER, "--rank", str(rank)]
         if threading.current_thread() is threading.main_thread():
-            # The kernel watches the starting thread, and only the main thread lasts.
+            # The kernel watches the starting thread; only the main thread lasts.
             command.append("--end-with-starter")
         process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, pass_fds=descriptors)
         self._all.append(process)
         self._handles.append(os.pidfd_open(process.pid))
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # Ended already: the watcher reports it.
+        with suppress(BrokenPipeError):  # It has already ended; the watcher reports it.
             process.stdin.write(job.encode() + b"\n")
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Several ranks as one executor. `connect_*` of each kind (mp, nodes, ray) make it."""
+"""Several ranks as one executor, built by `connect_*` of each kind (mp, nodes, ray)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from penstock.executor.transfers import RankTransfers
 from penstock.executor.transport import Transport
 
 FIRST_STEP = 120.0
-"""Seconds that the first step may take."""
+"""Timeout of the first step, in seconds."""
 
 log = logging.getLogger("penstock.executor")
 
 
 class RanksExecutor:
-    """`after_ready` is called when all ranks have allocated, before the first plan."""
+    """Executor over several ranks. `after_ready` is called once all ranks have allocated KV."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class RanksExecutor:
         self.transfers = RankTransfers(layout.size, self._connection)
         self._starting: dict[int, LoadStatus | Loaded | Ready] = {}
         self._pending: deque[int] = deque()
-        """Steps that the reading rank has not answered."""
+        """Submitted steps without an answer from the reading rank."""
         self._results: dict[int, StepResult | Exception] = {}
         self._failures: dict[int, dict[int, Failed]] = {}
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the ranks on their nodes, by rank."""
+        """Process ids of the ranks on their own nodes, by rank."""
         return self._connection.members.pids
 
     # Start ----------------------------------------------------------------------------------------
 
     def await_loaded(self, hosts: Sequence[str] = ()) -> None:
-        """`hosts` names the node of each rank, where there are several."""
+        """Wait until all ranks have loaded. `hosts` has each rank's node, if several."""
         self._await_all(Loaded)
         found = [self._starting[rank] for rank in range(self._layout.size)]
         loaded = [answer for answer in found if isinstance(answer, Loaded)]
@@ -90,13 +90,13 @@ class RanksExecutor:
         waiting = list(range(self._layout.size))
         while waiting:
             self.check()
-            # All in turn: a rank whose reports are not read would wait.
+            # Poll all in turn: a rank blocks if its progress reports are not read.
             for rank in waiting:
                 self._connection.pump(rank, LOOK / len(waiting))
             waiting = [rank for rank in waiting if not isinstance(self._starting.get(rank), kind)]
 
     def _on_loading(self, rank: int, loading: LoadStatus) -> None:
-        """Reports the slowest rank of those that are not loaded."""
+        """Report the progress of the slowest rank that is still loading."""
         self._starting[rank] = loading
         found = self._starting.items()
         under_way = {each: at.share for each, at in found if isinstance(at, LoadStatus)}
@@ -104,9 +104,10 @@ class RanksExecutor:
             self._report(f"rank {rank} of {self._layout.size}: {loading.line}")
 
     def compute_first_step(self) -> None:
-        """One token of one sequence through all ranks: a check that hosts can work together.
+        """Compute one token of one sequence on all ranks, to check that hosts work together.
 
-        It writes the start of block 0, which requests write again before they read it.
+        It writes the start of block 0. Requests write a block before they read it, so this is
+        harmless.
         """
         sampling = encode_sampling()
         groups = len(self.loaded[0].kv_spec.groups)
@@ -139,7 +140,7 @@ class RanksExecutor:
         self._connection.close()
 
     def await_result(self, step: int, timeout: float | None) -> StepResult:
-        """The result of `step`. Older results are dropped: steps are awaited in order or never."""
+        """The result of `step`. Older results are dropped: steps are awaited in order."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while step not in self._results:
             self.check()
@@ -185,14 +186,14 @@ class RanksExecutor:
     # Failures of plans ----------------------------------------------------------------------------
 
     def _look_at_others(self) -> None:
-        """A rank that failed alone in a step leaves the others waiting for it, or a step ahead."""
+        """Detect a rank that failed alone in a step, for which the others wait."""
         reader = self._layout.reader
         for rank in range(self._layout.size):
             while rank != reader and self._connection.ready(rank):
                 self._connection.pump(rank, 0.0)
         for step, failures in self._failures.items():
             first = min(failures.values(), key=lambda failed: failed.at)
-            # The reading rank is due to fail too, unless it is at an earlier step or unread.
+            # The reading rank must fail too, unless it is at an earlier step or unread.
             at_work = step in self._pending and (
                 step != self._pending[0] or self._connection.ready(reader)
             )
@@ -201,8 +202,8 @@ class RanksExecutor:
                 self._connection.lose(first.message, first)
 
     def _failed_everywhere(self, answer: Failed) -> Exception:
-        """The error of a plan that no rank could compute, which leaves all usable. A plan that
-        some ranks computed is the end of all.
+        """The error of a plan that failed on every rank, which leaves the ranks usable. If some
+        rank computed the plan, all ranks are ended instead.
         """
         failures = self._failures[answer.step]
         deadline = time.monotonic() + GRACE
@@ -222,5 +223,5 @@ class RanksFuture:
         self._step = step
 
     def result(self, timeout: float | None = None) -> StepResult:
-        """Can be taken once."""
+        """Wait for the result, which can be fetched once."""
         return self._executor.await_result(self._step, timeout)

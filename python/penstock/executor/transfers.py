@@ -1,4 +1,4 @@
-"""Transfers on several ranks, each complete when all ranks have answered it."""
+"""Transfers on several ranks. A transfer is complete when all ranks have answered."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class RankTransfers:
         self._closed: set[int] = set()
         self._flush_s = 0.0
         self.known_steps = 0
-        """Steps since the tiers were opened whose results are known: a rank starts a transfer when
-        it has computed so many.
+        """Number of steps since the tiers were opened whose results are known. A rank starts a
+        transfer when it has computed as many.
         """
 
     def open_tiers(self, tiers: OpenTiers) -> None:
         self._connection.send(encode_open(tiers))
         for rank in self._ranks:
-            # A rank that fails says so and ends, which ends this wait.
+            # A failing rank sends its error and ends, which ends this wait.
             while rank not in self._reports:
                 self._connection.pump(rank, LOOK)
         self._flush_s, self.known_steps = tiers.flush_s, 0
@@ -61,11 +61,11 @@ class RankTransfers:
             self._closed.add(rank)
 
     def close(self) -> None:
-        """Returns when all ranks have written pending stores, or the flush deadline passed."""
+        """Wait until all ranks have written pending stores or the flush deadline has passed."""
         if not self._reports:
             return
         deadline = time.monotonic() + self._flush_s + GRACE
-        with suppress(WorkersLostError):  # Then there is nothing to write.
+        with suppress(WorkersLostError):  # After a loss there is nothing to write.
             self._connection.send(END)
             while len(self._closed) < len(self._ranks) and time.monotonic() < deadline:
                 for rank in set(self._ranks) - self._closed:
@@ -85,7 +85,7 @@ class TransferTracker:
         self._open[transfer_id] = {}
 
     def add(self, rank: int, batch: Iterable[TransferResult]) -> None:
-        """A rank's results. PenstockError for one that was not asked for."""
+        """Add a rank's results. Raises PenstockError for a transfer that the rank was not sent."""
         for moved in batch:
             answers = self._open.get(moved.id)
             if answers is None or rank in answers:
@@ -103,7 +103,7 @@ class TransferTracker:
 
 
 def join(ranks: Sequence[TransferResult]) -> TransferResult:
-    """One result of all ranks. A rank that could not look has found nothing."""
+    """Combine the results of all ranks. A rank that could not look up has found nothing."""
     chunks = max(len(moved.found) for moved in ranks)
     found = [moved.found.ljust(chunks, b"\0") for moved in ranks]
     return TransferResult(

@@ -1,5 +1,5 @@
-"""Plans to the ranks and their answers: rings of shared memory on the engine's node, streams to
-others.
+"""Transport of plans and answers: rings in shared memory on the engine's node, streams to other
+nodes.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from penstock._native import RingWriter
 
 PATIENCE = 600.0
-"""Seconds that ranks may leave plans unread; there are never more plans than ring cells."""
+"""Seconds that ranks may leave plans unread. There are never more plans than ring cells."""
 LEAST_ANSWER = 1 << 16
-"""Bytes of an answer that every rank may give: facts, or a traceback."""
+"""Minimum answer capacity in bytes: enough for facts or a traceback."""
 
 
 class PlanSender(Protocol):
     def send(self, message: bytes, /) -> None:
-        """To all ranks; ConnectionError once aborted."""
+        """Send to all ranks; raises ConnectionError once aborted."""
 
 
 class AnswerReceiver(Protocol):
     """Answers of one rank."""
 
     def receive(self, timeout: float, /) -> bytes | None:
-        """The next one; None when none came in time, ConnectionError when none will come."""
+        """The next answer. None if none arrives in time; ConnectionError if none will follow."""
 
     def ready(self) -> bool:
-        """Whether `receive` has one at once."""
+        """Whether `receive` would return one at once."""
 
 
 class AbortHandle(Protocol):
@@ -46,20 +46,20 @@ class AbortHandle(Protocol):
 class Transport:
     plans: PlanSender | None = None
     answers: Sequence[AnswerReceiver] = ()
-    """One for each rank."""
+    """One receiver for each rank."""
     abort_handles: list[AbortHandle] = field(default_factory=list)
     exit: RankExit | None = None
     """The first exit of a rank."""
     _exited: threading.Event = field(default_factory=threading.Event)
 
     def on_exit(self, exited: RankExit) -> None:
-        """Called by the thread that watches the ranks: no wait outlasts a lost rank."""
+        """Record the exit and abort all waits. Called by the thread that watches the ranks."""
         self.exit = exited
         self._exited.set()
         self.abort(exited.reason)
 
     def await_exit(self, timeout: float) -> None:
-        """Returns when there is an `exit`, after at most `timeout` seconds."""
+        """Wait up to `timeout` seconds for an `exit`."""
         self._exited.wait(timeout)
 
     def abort(self, reason: str) -> None:
@@ -77,10 +77,10 @@ def open_rings(
     transport: Transport,
     streams: Mapping[int, HeartbeatStream] | None = None,
 ) -> list[dict[str, Any]]:
-    """Connect `transport` to all ranks: over `streams` for those of other nodes, else over rings on
-    `files`, which stay open until the ranks have opened them.
+    """Connect `transport` to all ranks: through `streams` to ranks on other nodes, else through
+    rings in `files`, which stay open until the ranks have opened them.
 
-    Gives the fields of each rank's job that name its end.
+    Returns, for each rank's job, the fields that describe its end.
     """
     from penstock._native import RingReader, RingWriter
 
@@ -112,7 +112,7 @@ def open_rings(
 
 
 class SplitPlans:
-    """Plans over one ring to the ranks of this node, over streams to the others."""
+    """Sends plans through one ring to local ranks, and through streams to the others."""
 
     def __init__(self, ring: RingWriter | None, streams: Sequence[HeartbeatStream]) -> None:
         self._ring = ring
@@ -134,7 +134,7 @@ class StreamAnswers:
         return self._stream.ready()
 
     def end(self, reason: str) -> None:
-        """The stream stays open: the rank's last answer may explain the loss."""
+        """Record the reason. The stream stays open: a last answer may explain the loss."""
         self._reason = reason
 
     def receive(self, timeout: float) -> bytes | None:
@@ -143,6 +143,6 @@ class StreamAnswers:
         message = self._stream.receive(timeout)
         failed = decode_answer(message) if message and is_failed(message) else None
         if isinstance(failed, Failed):
-            # Clocks of two hosts cannot be compared.
+            # Clocks of two hosts are not comparable, so use the local arrival time.
             return encode_answer(replace(failed, at=self._stream.arrived))
         return message

@@ -16,21 +16,21 @@ from penstock.executor.nodes.messages import LIMIT, PROTOCOL, Hello, MessageErro
 from penstock.executor.ranks import HeartbeatStream, join_address
 
 CONNECT = 5.0
-"""Seconds that one call may take."""
+"""Timeout of one call, in seconds."""
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 2.0
-"""Seconds between calls; node 0 needs about as long to replace an engine."""
+"""Maximum seconds between calls. Node 0 needs about as long to replace an engine."""
 SAY = 30.0
-"""Seconds between two log lines about the same trouble."""
+"""Seconds between two log lines about the same problem."""
 SILENCE = 5.0
-"""Seconds without a heartbeat after which the engine counts as lost, and the ranks here end."""
+"""Seconds without a heartbeat after which the engine counts as lost and the local ranks end."""
 
 log = logging.getLogger("penstock.node")
 
 
 class NodeAgent:
-    """`fingerprint` has the settings that all nodes must share; `heartbeats` is the directory of
-    the node's heartbeat.
+    """`fingerprint` has the settings that all nodes must share. `heartbeats` is the directory for
+    the node's heartbeat file.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class NodeAgent:
         self._said = 0.0
 
     def stop(self) -> None:
-        """Make `run` end its ranks and return. May be called by a signal handler."""
+        """Make `run` end its ranks and return. Safe to call from a signal handler."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Returns after `stop`; RefusedError when node 0 refuses this node for good."""
+        """Run until `stop`. Raises RefusedError if node 0 refuses this node permanently."""
         wait = FIRST_WAIT
         self._heartbeat = Heartbeat(self._heartbeats, self._config.parallel.node_rank)
         try:
@@ -67,13 +67,13 @@ class NodeAgent:
             self._heartbeat.close()
 
     def _is_stopping(self) -> bool:
-        """Asked by every loop of the agent, again and again."""
+        """Whether to stop. Also beats the heartbeat: every loop of the agent calls it."""
         if self._heartbeat is not None:
             self._heartbeat.beat()
         return self._stopping.is_set()
 
     def _serve_engine(self) -> bool:
-        """One session with an engine; False when node 0 was not reached."""
+        """Run one session with an engine; returns False if node 0 was not reached."""
         parallel = self._config.parallel
         try:
             engine, stream, host = self._call()
@@ -81,7 +81,7 @@ class NodeAgent:
             name = f"node 0 at {parallel.master}"
             self._complain(f"{name} turned this node away: {error}. Is the token the same on both?")
             return False
-        except (OSError, ValueError) as error:  # Of names, of sockets.
+        except (OSError, ValueError) as error:  # From name resolution or sockets.
             self._complain(f"node 0 at {parallel.master} cannot be reached: {error}")
             return False
         log.info("node %d (%s) has called node 0 at %s", parallel.node_rank, host, engine)
@@ -103,7 +103,7 @@ class NodeAgent:
         return True
 
     def _call(self) -> tuple[str, HeartbeatStream, str]:
-        """Address of the engine, a stream to it after the greeting, address of this node."""
+        """Call node 0. Returns its address, a greeted stream, and this node's address."""
         from penstock._native import Stream
 
         parallel = self._config.parallel
@@ -117,7 +117,7 @@ class NodeAgent:
         return engine, HeartbeatStream(stream, LIMIT, SILENCE, lambda _: None), host
 
     def _complain(self, trouble: str) -> None:
-        """Log a trouble at once, and every `SAY` seconds while it lasts."""
+        """Log a problem at once, then every `SAY` seconds while it lasts."""
         now = time.monotonic()
         if trouble != self._trouble or now - self._said >= SAY:
             log.warning("%s; calling again", trouble)
@@ -125,7 +125,7 @@ class NodeAgent:
 
 
 def own_address(family: int, target: object) -> str:
-    """Source address of packets to `target`. Nothing is sent."""
+    """Source address for packets to `target`. Sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect(target)  # type: ignore[arg-type]
         return str(asking.getsockname()[0])

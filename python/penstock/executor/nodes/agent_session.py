@@ -1,4 +1,4 @@
-"""Ranks of a node for one engine, from its first message to the end of its stream."""
+"""Ranks of one node for one engine, from the engine's first message to the end of its stream."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from penstock.executor.ranks import HeartbeatStream, LocalResources, RankTask, k
 from penstock.executor.transport import AbortHandle
 
 LOOK = 0.25
-"""Seconds between looks at the stop flag."""
+"""Seconds between checks of the stop flag."""
 
 
 class RefusedError(PenstockError):
-    """Node 0 refuses this node, for good where `final`."""
+    """Node 0 refuses this node; permanently if `final`."""
 
     def __init__(self, reason: str, final: bool) -> None:
         super().__init__(reason)
@@ -48,9 +48,9 @@ class RefusedError(PenstockError):
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
     config: EngineConfig
-    """This node's: path of the model, threads, tiers."""
+    """This node's configuration: its own model path, threads and tiers."""
     directory: Path
-    """A directory in memory."""
+    """A directory in memory (tmpfs)."""
     key: bytes
     engine: str
     """Address and port of node 0."""
@@ -69,8 +69,8 @@ class AgentSession:
         self._over = False
 
     def serve(self, stopping: Callable[[], bool]) -> str:
-        """Handle the engine's messages until its stream ends; the reason of the end. RefusedError
-        when it refuses this node.
+        """Handle the engine's messages until its stream ends; returns the reason of the end. Raises
+        RefusedError if the engine refuses this node.
         """
         try:
             while not stopping():
@@ -133,7 +133,7 @@ class AgentSession:
         return Started(self._processes.pids)
 
     def _job(self, job: Job, config: str) -> str:
-        """As `penstock.executor.worker.process` reads it."""
+        """The job in the format that `penstock.executor.worker.process` reads."""
         wiring = keyed(job.wiring, session_key(self._settings.key, self._session))
         task = RankTask(job.rank, job.reads, config, job.shard, wiring)
         stream = {
@@ -145,7 +145,7 @@ class AgentSession:
         return json.dumps({"task": asdict(task), "capacity": job.capacity, "stream": stream})
 
     def _on_exit(self, gone: RankExit) -> None:
-        """Abort the waits on this node and report the exit to the engine."""
+        """Abort all waits on this node and report the exit to the engine."""
         for handle in self._abort_handles:
             handle.end(gone.reason)
         if not self._over:

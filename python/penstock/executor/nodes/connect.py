@@ -36,14 +36,14 @@ from penstock.executor.transport import (
 )
 
 MAKE = 30.0
-"""Seconds in which a node makes its communication resources."""
+"""Timeout in seconds for a node to create its communication resources."""
 CALL = 60.0
-"""Seconds in which ranks on other nodes start and call."""
+"""Timeout in seconds for ranks on other nodes to start and call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One engine over several nodes. `key` authenticates all streams."""
+    """One engine on several nodes. `key` authenticates all streams."""
 
     layout: RankLayout
     config: EngineConfig
@@ -62,10 +62,10 @@ def connect_nodes(
     fingerprint: Mapping[str, str],
     report: Report = silent,
 ) -> RanksExecutor:
-    """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
+    """Start the ranks; returns when all have loaded. `allocate` then runs a first step across them.
 
-    PenstockError: a node that is missing or differs, or the reason of the first rank that cannot
-    load.
+    PenstockError names a node that is missing or differs, or the reason of the first rank that
+    cannot load.
     """
     cleanup = ExitStack()
     try:
@@ -73,7 +73,7 @@ def connect_nodes(
         rendezvous = Rendezvous(parallel.master, key, fingerprint, parallel.nnodes)
         cleanup.callback(rendezvous.close)
         members = rendezvous.gather(parallel.join_timeout)
-        # Node 0 has the address by which the others reached it.
+        # Node 0's address is the one by which the first other node reached it.
         nodes = [Node(0, members[0].called), *(member.node for member in members)]
         launch = Launch(layout, config, directory, key, members, hosts(layout, nodes))
         return _connect(launch, rendezvous, cleanup, report)
@@ -97,7 +97,7 @@ def _connect(
         )
 
         def check() -> None:
-            # Ranks that have called may have explained a loss.
+            # Streams of ranks that have called may already carry the reason of a loss.
             transport.answers = [StreamAnswers(stream) for stream in rendezvous.ranks.values()]
             executor.check()
 
@@ -119,7 +119,7 @@ def _connect(
 
 
 def _make_resources(launch: Launch, local: LocalResources) -> list[dict[str, Any]]:
-    """Make communication resources on all nodes; the wiring of each rank, but for keys."""
+    """Create communication resources on all nodes; returns the ranks' wiring without keys."""
     resources = comm_resources(launch.layout, launch.hosts)
 
     def of(node: int) -> list[CommResource]:
@@ -136,7 +136,7 @@ def _make_resources(launch: Launch, local: LocalResources) -> list[dict[str, Any
 
 
 def _start_elsewhere(launch: Launch, wirings: Sequence[dict[str, Any]]) -> int:
-    """Start the ranks of other nodes; the largest message in bytes."""
+    """Start the ranks of the other nodes; returns the maximum message size in bytes."""
     layout = launch.layout
     limit = max(layout.plan_bytes, layout.result_bytes, LEAST_ANSWER)
     held = ranks_of(layout, len(launch.members) + 1)

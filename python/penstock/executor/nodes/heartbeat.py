@@ -1,4 +1,4 @@
-"""Heartbeat of a node's agent in a file, for probes on the same host: such a node has no port."""
+"""Heartbeat of a node's agent in a file. Such a node has no port, so local probes read the file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PERIOD = 1.0
-"""Least seconds between two writes."""
+"""Minimum seconds between two writes."""
 _NAME = re.compile(r"penstock-node-(\d+)\.heartbeat")
 
 
 class Heartbeat:
-    """The time of the agent's last `beat`, in seconds since boot, which no change of the clock
-    moves. The agent's loop beats, so a loop that hangs makes the file stale.
+    """Writes the time of the agent's last `beat`, in seconds since boot: changes of the wall clock
+    do not affect it. The agent's loop calls `beat`, so a hanging loop makes the file stale.
     """
 
     def __init__(self, directory: Path, node: int) -> None:
-        """Raises OSError, also when another user has a file or a link of that name."""
+        """Create the file. Raises OSError, also for another user's file or a link."""
         self._path = directory / f"penstock-node-{node}.heartbeat"
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
@@ -38,12 +38,12 @@ class Heartbeat:
 
 
 def heartbeats(directory: Path) -> Iterator[tuple[int, float]]:
-    """Numbers of the nodes that have a heartbeat in `directory`, and its age in seconds."""
+    """Node number and age in seconds of each heartbeat in `directory`."""
     for path in sorted(directory.iterdir()):
         if found := _NAME.fullmatch(path.name):
             try:
                 age = since_boot() - float(path.read_text())
-            except (OSError, ValueError):  # of another user, or just removed
+            except (OSError, ValueError):  # Another user's file, or just removed.
                 continue
             yield int(found[1]), age
 

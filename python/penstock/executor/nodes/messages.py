@@ -1,16 +1,16 @@
-"""Messages between engine and node agents: JSON, one object with a `type` each.
+"""Messages between engine and node agents: JSON objects with a `type`.
 
 ```text
 node   -> engine   Hello
 engine -> node     Refused, and the stream ends; else, when all nodes have joined:
 engine -> node     Make      node -> engine   Made
 engine -> node     Start     node -> engine   Started
-rank   -> engine   Called, on a stream of its own; plans and answers follow there
+rank   -> engine   Called, on its own stream; plans and answers follow there
 engine -> node     Opened
 engine -> node     End       node -> engine   Ended
 ```
 
-`Gone` and `Unable` come from a node at any time. No message holds a secret: both sides derive the
+A node may send `Gone` and `Unable` at any time. No message contains a secret: both sides derive the
 keys from the cluster's key and the session.
 """
 
@@ -24,24 +24,24 @@ from typing import Any, TypeVar, get_args
 from penstock.core import PenstockError
 
 PROTOCOL = {"the protocol": "2"}
-"""Version of these messages, part of the configuration fingerprint."""
+"""Version of this protocol, part of the configuration fingerprint."""
 LIMIT = 8 << 20
-"""Largest message in bytes: the tasks of a node's ranks."""
+"""Maximum message size in bytes; the largest message has the tasks of a node's ranks."""
 
 
 class MessageError(PenstockError):
-    """Malformed bytes, or another message than expected."""
+    """Malformed bytes, or an unexpected message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A node asks to join."""
+    """Request of a node to join."""
 
     node: int
     address: str
-    """Node's address, as the engine reaches it."""
+    """The node's address, as the engine reaches it."""
     called: str
-    """Engine's address, as this node reaches it."""
+    """The engine's address, as this node reaches it."""
     fingerprint: dict[str, str]
     """Settings that all nodes must share, by name."""
 
@@ -50,12 +50,12 @@ class Hello:
 class Refused:
     reason: str
     final: bool
-    """Whether calling again is useless."""
+    """Whether the refusal is permanent, so that a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Communication resources of this node (`LocalResources`)."""
+    """Create communication resources on this node (`LocalResources`)."""
 
     session: str
     """32 hexadecimal digits, new for each engine."""
@@ -69,16 +69,16 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One rank to start, with the model and settings of its node."""
+    """One rank to start, with its node's model path and settings."""
 
     rank: int
     reads: bool
     shard: str
     wiring: dict[str, Any]
     capacity: int
-    """Largest answer in bytes."""
+    """Maximum size of an answer in bytes."""
     limit: int
-    """Largest plan in bytes."""
+    """Maximum size of a plan in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Ranks have opened their resources, which the node may close."""
+    """All ranks have opened their resources, so the node may close its own handles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A rank ended on its own."""
+    """A rank ended by itself."""
 
     rank: int
     reason: str
@@ -116,7 +116,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The node cannot do what a message asked."""
+    """The node cannot do what a message requires."""
 
     reason: str
 
@@ -160,5 +160,5 @@ def expect(message: Message, kind: type[M]) -> M:
 
 
 def session_key(key: bytes, session: str) -> bytes:
-    """Key of the streams between ranks, for one engine."""
+    """Key of the streams between ranks, unique to one engine."""
     return hashlib.blake2b(session.encode(), key=key, digest_size=32).digest()

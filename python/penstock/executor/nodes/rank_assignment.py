@@ -1,4 +1,4 @@
-"""Assignment of ranks to nodes: in order, as evenly as they allow."""
+"""Assignment of ranks to nodes: in order, as evenly as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendezvous of nodes at node 0: which have joined, which may not, which are missing."""
+"""Rendezvous of nodes at node 0: tracks which have joined, are refused, or are missing."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 SILENCE = 1.25
 """Seconds without a heartbeat after which a node or rank counts as lost."""
 PATIENCE = 30.0
-"""Seconds in which a peer receives a message."""
+"""Timeout in seconds for a peer to receive a message."""
 LOOK = 0.2
 SAY = 10.0
 """Seconds between two log lines about missing nodes."""
 GREETING = 10.0
-"""Seconds until a caller's first message."""
+"""Timeout in seconds for a caller's first message."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -52,11 +52,11 @@ class Member:
 
     node: Node
     called: str
-    """Node 0's address, as this one reaches it."""
+    """Node 0's address, as this node reaches it."""
     stream: HeartbeatStream
 
     def ask(self, message: Message, kind: type[M], timeout: float) -> M:
-        """The node's answer, of this `kind`; PenstockError when there is none."""
+        """Send a message; returns the reply of type `kind`, PenstockError without one."""
         try:
             self.stream.send(encode(message))
             answer = self.stream.receive(timeout)
@@ -74,17 +74,17 @@ class Member:
 
 @dataclass(slots=True)
 class Callers:
-    """Callers so far."""
+    """Nodes and ranks that have called."""
 
     members: dict[int, Member] = field(default_factory=dict)
     ranks: dict[int, HeartbeatStream] = field(default_factory=dict)
     turned_away: str = ""
-    """The last caller without the token."""
+    """Address of the last caller with a wrong token."""
 
 
 class Rendezvous:
-    """Listens at `master` for nodes with the same `fingerprint`, and for their ranks, all
-    authenticated by `key`. PenstockError when it cannot listen there.
+    """Listens at `master` for nodes with the same `fingerprint`, and for their ranks. `key`
+    authenticates all of them. Raises PenstockError if it cannot listen there.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ class Rendezvous:
 
     @property
     def ranks(self) -> Mapping[int, HeartbeatStream]:
-        """Ranks that have called so far."""
+        """Streams of the ranks that have called."""
         return self._callers.ranks
 
     def gather(self, patience: float) -> list[Member]:
-        """All other nodes, in their order. PenstockError names those missing after `patience`
-        seconds, or the first with another fingerprint.
+        """Wait for all other nodes; returns them in order. PenstockError names the nodes missing
+        after `patience` seconds, or the first with a different fingerprint.
         """
         began = said = time.monotonic()
         members = self._callers.members
@@ -137,8 +137,8 @@ class Rendezvous:
         check: Callable[[], None],
         on_end: Callable[[int, str], None],
     ) -> dict[int, HeartbeatStream]:
-        """A stream to each of `ranks`, with messages of at most `limit` bytes. `check` raises when
-        one of them is lost; `on_end` is called with the rank and the reason when its stream ends.
+        """A stream to each of `ranks`, for messages of at most `limit` bytes. `check` raises if one
+        of them is lost. `on_end` is called with rank and reason when a stream ends.
         """
         deadline = time.monotonic() + patience
         streams = self._callers.ranks
@@ -151,7 +151,7 @@ class Rendezvous:
                 if called.session == session and rank in ranks and rank not in streams:
                     ended = partial(on_end, rank)
                     streams[rank] = HeartbeatStream(stream, limit, SILENCE, ended)
-                else:  # Of an earlier engine.
+                else:  # A rank of an earlier engine.
                     stream.end()
             if time.monotonic() >= deadline:
                 missing = ", ".join(str(rank) for rank in sorted(set(ranks) - set(streams)))
@@ -170,7 +170,7 @@ class Rendezvous:
     # Callers --------------------------------------------------------------------------------------
 
     def _take(self) -> tuple[Stream, Called] | None:
-        """The next caller, if it is a rank. A node joins or is refused."""
+        """Accept the next caller and return it if it is a rank. A node joins or is refused."""
         assert self._listener is not None
         stream = self._listener.accept_within(LOOK, PATIENCE)
         away = self._listener.turned_away()
@@ -232,7 +232,7 @@ class Rendezvous:
 
 
 def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Differences in words."""
+    """Differences between two fingerprints, worded for an error message."""
     return [
         f"{name} is {theirs.get(name, 'unknown')} there, {ours.get(name, 'unknown')} on node 0"
         for name in sorted({*ours, *theirs})
@@ -241,8 +241,8 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def listening_address(master: str) -> str:
-    """An address as it is; all addresses of this host for a name, which may resolve to a loopback
-    here.
+    """The address to listen at. An IP address is used as it is. A host name becomes the wildcard
+    address, because on its own host it may resolve to loopback.
     """
     host, port = split_address(master)
     try:

@@ -1,4 +1,4 @@
-"""All ranks of several nodes: processes of this node, and those that other nodes report."""
+"""All ranks of several nodes: local processes, and ranks that other nodes report on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.executor.processes import Processes, RankExit
 NOTICE = 5.0
 """Seconds between the request to end and a kill."""
 REPORT = 1.0
-"""Seconds in which a better account of a loss may follow the first: a machine may be busy."""
+"""Seconds to wait for stronger evidence of a loss after the first; long, for busy machines."""
 WAIT = 60.0
 
 CAUSE, END, SILENT = range(3)
-"""Accounts of a loss, the best first: a kill or the end of a node, an exit, the end of a stream."""
+"""Evidence for a lost rank, strongest first: signal or node failure, exit status, closed stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Loss:
 
 
 class World:
-    """`hosts` names the node of each rank. `on_exit` is called once, on a thread, with the best
-    account of the first loss.
+    """All ranks. `hosts` has the node of each rank. `on_exit` is called once, on a thread, with the
+    strongest evidence of the first loss.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class World:
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the ranks on their nodes, by rank."""
+        """Process ids of the ranks on their own nodes, by rank."""
         own = self._processes.pids if self._processes else []
         return [
             *own,
@@ -129,8 +129,8 @@ class World:
     # The end --------------------------------------------------------------------------------------
 
     def all_ended(self, timeout: float) -> bool:
-        """Whether all ranks have ended, after at most `timeout` seconds; False at once when a node
-        is lost.
+        """Wait up to `timeout` seconds for all ranks to end; returns whether they have. Returns
+        False at once if a node is lost.
         """
         deadline = time.monotonic() + timeout
         if self._cut_off or (
@@ -142,7 +142,7 @@ class World:
         )
 
     def end(self, notice: float = NOTICE) -> None:
-        """Returns when the ranks of this node have ended, and those of nodes that still answer."""
+        """End all ranks; returns when local ranks, and ranks of responding nodes, have ended."""
         if self._over:
             return
         self._over = True

@@ -1,4 +1,4 @@
-"""What ranks and executors share: layout, messages, topology, shared memory, streams."""
+"""Shared by ranks and executors: layout, messages, topology, shared memory, streams."""
 
 from penstock.executor.ranks.heartbeat_stream import HeartbeatStream
 from penstock.executor.ranks.layout import RankLayout, RankTask

@@ -1,4 +1,4 @@
-"""A stream to another host with heartbeats: an unreachable host sends nothing, not even an end."""
+"""Stream to another host with heartbeats, since an unreachable host closes no connection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BEAT = 0.25
 
 
 class HeartbeatStream:
-    """Receives messages of at most `limit` bytes. `on_end` is called once, on a thread, with the
-    reason, when the peer has ended or was silent for `silence` seconds; then all methods raise
+    """Receives messages of at most `limit` bytes. If the peer ends or is silent for `silence`
+    seconds, `on_end` is called once, on a thread, with the reason. After that all methods raise
     ConnectionError.
     """
 
@@ -32,7 +32,7 @@ class HeartbeatStream:
         self._news = threading.Condition()
         self._reason: str | None = None
         self.arrived = 0.0
-        """Arrival of the message received last: monotonic time of this host."""
+        """Arrival of the last received message, in monotonic time of this host."""
         self._thread = threading.Thread(target=self._listen, name="stream", daemon=True)
         self._thread.start()
         stream.beat(BEAT)
@@ -43,7 +43,7 @@ class HeartbeatStream:
         self._stream.send(message)
 
     def receive(self, timeout: float) -> bytes | None:
-        """The next message, also after the end; None when none came within `timeout` seconds."""
+        """The next message, also after the end; None if `timeout` seconds pass first."""
         with self._news:
             self._news.wait_for(lambda: self._messages or self._reason is not None, timeout)
             if self._messages:
@@ -55,14 +55,14 @@ class HeartbeatStream:
 
     @property
     def ended(self) -> str:
-        """The reason of the end; empty before."""
+        """The reason of the end; empty while open."""
         return self._reason or ""
 
     def ready(self) -> bool:
         return bool(self._messages)
 
     def end(self, reason: str) -> None:
-        """End the waits on both sides. The first reason stays."""
+        """End the waits on both sides. The first reason is kept."""
         with self._news:
             if self._reason is not None:
                 return
@@ -72,7 +72,7 @@ class HeartbeatStream:
         self._on_end(reason)
 
     def close(self, reason: str) -> None:
-        """`end`, and join the thread: a process must not exit while it waits in native code."""
+        """`end`, and join the thread: the process must not exit while it waits in native code."""
         self.end(reason)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Shared memory and ports of one host, made for the ranks that communicate over them."""
+"""Shared memory and ports of one host, created for the ranks that communicate over them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ MIB = 2**20
 
 
 class SharedFiles:
-    """Files without a name on `parent`, a directory in memory: nothing is left to remove, even
-    after a kill.
+    """Unlinked files on `parent`, a directory in memory. Nothing is left behind, even after a kill.
 
-    They are opened by way of /proc/self/fd, here and in processes that inherit `descriptors`. Other
-    processes of the same user open them by the number of this `process`, until `close`.
+    This process, and processes that inherit `descriptors`, open them through /proc/self/fd. Other
+    processes of the same user open them through the process id `process`, until `close`.
     """
 
     def __init__(self, parent: Path, process: str = "self") -> None:
@@ -37,8 +36,8 @@ class SharedFiles:
         self._directory = self._own.path
 
     def ring(self, readers: int, cells: int, capacity: int) -> dict[str, Any]:
-        """Arguments of a RingReader or RingWriter, but for its own. `cells` is rounded up to a
-        power of two.
+        """Create a ring; returns the common arguments of RingReader and RingWriter. `cells` is
+        rounded up to a power of two.
         """
         from penstock._native import create_ring
 
@@ -48,7 +47,7 @@ class SharedFiles:
         return {"path": self._unlink(file), "slots": cells, "capacity": capacity}
 
     def group(self, ranks: int, capacity: int) -> dict[str, Any]:
-        """Arguments of a rank group, but for the rank; `capacity` counts float32 values."""
+        """Arguments of a new rank group, without the rank. `capacity` is in float32 values."""
         from penstock._native import create_group
 
         file = self._directory / "group"
@@ -56,13 +55,13 @@ class SharedFiles:
         return {"path": self._unlink(file), "ranks": ranks, "capacity": capacity}
 
     def abort_handles(self) -> list[AbortHandle]:
-        """One for each file."""
+        """One handle for each file."""
         from penstock._native import AbortHandle
 
         return [AbortHandle(f"/proc/self/fd/{descriptor}") for descriptor in self.descriptors]
 
     def seal(self) -> None:
-        """Call after the last file. PenstockError when the memory behind them is too small."""
+        """Call after the last file. PenstockError if the file system has too little space."""
         self._remove_directory()
         needed = sum(os.fstat(descriptor).st_size for descriptor in self.descriptors)
         room = os.statvfs(self._parent)
@@ -75,7 +74,7 @@ class SharedFiles:
             )
 
     def close(self) -> None:
-        """Files stay with the processes that have opened them."""
+        """Close the descriptors. Processes that have opened the files keep them."""
         self._remove_directory()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -92,9 +91,10 @@ class SharedFiles:
 
 
 class LocalResources:
-    """Resources of `topology.comm_resources` on this host. `close` once the ranks have opened them.
+    """Creates the resources of `topology.comm_resources` on this host. Call `close` when the ranks
+    have opened them.
 
-    `process` as for `SharedFiles`.
+    `process` is as for `SharedFiles`.
     """
 
     def __init__(self, directory: Path, process: str = "self") -> None:
@@ -102,10 +102,11 @@ class LocalResources:
         self._ports: list[socket.socket] = []
 
     def make(self, requests: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-        """("group", ranks, capacity), ("ring", cells, capacity) or ("port", host) each.
+        """Create resources, each ("group", ranks, capacity), ("ring", cells, capacity) or ("port",
+        host).
 
-        Gives fields of a rank's wiring, but for rank, key and capacity of a stream. PenstockError
-        when the host has no such address. `files.seal` follows.
+        Returns fields of a rank's wiring, without rank, key and stream capacity. PenstockError if
+        this host does not have the address. Call `files.seal` afterwards.
         """
         return [self._make(*request) for request in requests]
 
@@ -123,7 +124,7 @@ class LocalResources:
         return {"kind": "stream", "address": self._reserve(*sizes)}
 
     def _reserve(self, host: str) -> str:
-        """A free port, held by a bound socket until the rank's listener shares its address."""
+        """A free port. A bound socket holds it until the rank's listener shares the address."""
         held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._ports.append(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,5 +136,5 @@ class LocalResources:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around IPv6 hosts."""
+    """`host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

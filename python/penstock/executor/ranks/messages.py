@@ -1,7 +1,7 @@
-"""Messages between an executor and its ranks. The first byte tells the kind.
+"""Messages between an executor and its ranks. The first byte is the kind.
 
-To a rank: `P` a plan, `T` a transfer (`core.codec`, `ranks.transfers`), `A` allocate, `O` open
-the tiers, `E` close them. From a rank: the answers below.
+To a rank: `P` a plan, `T` a transfer (`core.codec`, `ranks.transfers`), `A` allocate, `O` open the
+tiers, `E` close them. From a rank: the answers below.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEP = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class LoadStatus:
-    """How far the rank's weights are loaded."""
+    """Progress of loading a rank's weights."""
 
     share: float
     line: str
@@ -57,24 +57,24 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A step that could not be computed, or a rank that cannot go on."""
+    """A step failed, or the rank cannot continue."""
 
     rank: int
     step: int
-    """0: not in a step."""
+    """Step number; 0 outside a step."""
     message: str
     trace: str
-    """The traceback; empty for an error that needs none."""
+    """Traceback; empty for errors whose message suffices."""
     fatal: bool
-    """Whether the rank ends: its backend is unusable."""
+    """Whether the rank ends because its backend is unusable."""
     derived: bool
-    """Whether it follows from the loss of another rank."""
+    """Whether it is a consequence of the loss of another rank."""
     at: float
     """Monotonic time of the rank's host."""
 
     @classmethod
     def of(cls, rank: int, step: int, error: Exception) -> Failed:
-        """Fatal, except for a ValueError in a step: then only the plan was wrong."""
+        """Fatal, except for a ValueError in a step, which means that only the plan was wrong."""
         known = isinstance(error, PenstockError)
         return cls(
             rank=rank,
@@ -89,7 +89,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class MoverReport:
-    """State of the rank's tiers: once when they are open, then after each change."""
+    """State of the rank's tiers: sent once they are open, then after each change."""
 
     report: str
     """JSON."""
@@ -97,7 +97,7 @@ class MoverReport:
 
 @dataclass(frozen=True, slots=True)
 class MoverClosed:
-    """Pending stores were written, or the flush deadline passed."""
+    """Pending stores are written, or the flush deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ Answer = Single | TransferResults
 
 
 def encode_allocate(blocks: Sequence[int]) -> bytes:
-    """`blocks` of each KV group."""
+    """`blocks` has the number of blocks of each KV group."""
     return ALLOCATE + json.dumps(list(blocks)).encode()
 
 
@@ -124,7 +124,7 @@ def decode_allocate(data: bytes) -> list[int]:
 
 
 def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
-    """Bytes of an answer; texts of a failure are shortened to fit `capacity`."""
+    """Encode an answer. The texts of a failure are truncated to fit `capacity` bytes."""
     if isinstance(answer, Computed):
         return b"C" + _STEP.pack(answer.step) + encode_result(answer.result)
     if isinstance(answer, Ready):
@@ -139,14 +139,14 @@ def encode_answer(answer: Single, capacity: int | None = None) -> bytes:
         return b"E"
     fields = asdict(answer)
     if capacity is not None:
-        # At most six bytes of JSON for a character; the end of a traceback is its best part.
+        # JSON takes up to six bytes for a character; a traceback's end matters most.
         room = max(capacity - 512, 0) // 12
         fields.update(message=answer.message[:room], trace=answer.trace[-room:] if room else "")
     return b"F" + json.dumps(fields).encode()
 
 
 def encode_results(results: Iterable[TransferResult], capacity: int) -> Iterator[bytes]:
-    """Answers of at most `capacity` bytes; none without results."""
+    """Answers of at most `capacity` bytes each; none if there are no results."""
     return (b"M" + batch for batch in encode_moved(results, capacity - 1))
 
 
@@ -156,7 +156,7 @@ def is_failed(data: bytes) -> bool:
 
 
 def decode_answer(data: bytes) -> Answer:
-    """CodecError for bytes that are no answer."""
+    """Decode an answer; raises CodecError for malformed bytes."""
     kind, body = data[:1], data[1:]
     if kind == b"C" and len(body) >= _STEP.size:
         return Computed(_STEP.unpack_from(body)[0], decode_result(body[_STEP.size :]))

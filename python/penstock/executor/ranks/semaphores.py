@@ -1,4 +1,4 @@
-"""Named semaphores of Ray's compiled graphs, which Ray leaves behind in /dev/shm."""
+"""Removal of the named semaphores that Ray's compiled graphs leave behind in /dev/shm."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 MAPS = Path("/proc/self/maps")
 MEMORY = Path("/dev/shm")
 NAME = re.compile(r"sem\.(?:hdr|obj)(\d+)-(\d+)")
-"""Process of Ray that made it, and its time in nanoseconds of the wall clock."""
+"""Process id of the Ray process that created it, and its wall-clock time in nanoseconds."""
 
 
 def forget_graph_semaphores(since: int, maps: Path = MAPS, memory: Path = MEMORY) -> list[str]:
-    """Remove the names of a graph's semaphores, once the graph has run.
+    """Unlink the semaphores of a compiled graph, once the graph has run; returns their names.
 
-    Processes that have them open keep them without a name, and the last one frees them by its end.
-    Removed are the semaphores that this process has open, and those that the same processes of Ray
-    made since `since` (nanoseconds), because Ray leaves some unopened.
+    Processes that have them open keep using them; the last one frees them when it ends. Removed are
+    the semaphores that this process has open, and those that the same Ray processes created since
+    `since` (nanoseconds), because Ray leaves some unopened.
     """
     parts = [line.split() for line in maps.read_text().splitlines()]
     opened = {

@@ -1,7 +1,7 @@
-"""Connections among ranks: a rank group for each stage, a pipe between neighbours of two stages.
+"""Topology: a rank group for each stage, and a pipe between neighbouring ranks of two stages.
 
-Ranks of one host share memory, those of several have streams. Memory and ports are made on the host
-of the first rank that uses them (`LocalResources`).
+Ranks on one host use shared memory, ranks on several hosts use streams. Memory and ports are
+created on the host of the first rank that uses them (`LocalResources`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from penstock.executor.ranks.layout import RankLayout
 
 LOOPBACK = "127.0.0.1"
 PATIENCE = 600.0
-"""Seconds that a rank waits for another: a last resort, lost ranks are detected otherwise."""
+"""Seconds that a rank waits for another. A last resort: lost ranks are detected by other means."""
 PIPE_CELLS = 2
-"""A stage may be one step ahead of the next."""
+"""Ring cells of a pipe: a stage may be one step ahead of the next."""
 
 
 class Host(Protocol):
@@ -28,24 +28,24 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """As other hosts reach it."""
+        """Address by which other hosts reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommResource:
-    """A resource that ranks share, made by `maker`, used by `users` (rank, field of its wiring)."""
+    """A shared resource, created by rank `maker` for `users`: (rank, field of its wiring) pairs."""
 
     maker: int
     request: tuple[Any, ...]
-    """As `LocalResources.make` takes it."""
+    """Argument of `LocalResources.make`."""
     users: tuple[tuple[int, str], ...]
 
 
 def comm_resources(
     layout: RankLayout, hosts: Sequence[Host] | None = None, carried: str = ""
 ) -> list[CommResource]:
-    """Resources for ranks on these hosts, or on one. No pipes where the caller carries residual
-    streams: `carried` says how, as bytes ("carried") or as tensors ("tensors").
+    """Resources for ranks on these hosts, or on a single one. If the caller carries the residual
+    streams, no pipes are created: `carried` is then "carried" (as bytes) or "tensors".
     """
     found = []
     for stage in range(layout.pp):
@@ -83,7 +83,7 @@ def wire(
     made: Sequence[dict[str, Any]],
     carried: str = "",
 ) -> list[dict[str, Any]]:
-    """`penstock_decoder::Wiring` of each rank, but for keys. `made` belongs to `resources`."""
+    """`penstock_decoder::Wiring` of each rank, without keys. `made` corresponds to `resources`."""
     wirings = [_empty(layout, rank // layout.tp, carried) for rank in range(layout.size)]
     for resource, fields in zip(resources, made, strict=True):
         streams = fields.get("kind") == "stream"
@@ -98,7 +98,7 @@ def wire(
 
 
 def keyed(wiring: dict[str, Any], key: bytes) -> str:
-    """JSON of a wiring with the key of its streams, which is never sent over a stream itself."""
+    """JSON of a wiring with the key of its streams. The key itself is never sent over a stream."""
     whole = dict(wiring)
     for name in ("group", "before", "after"):
         if whole[name] is not None and whole[name]["kind"] == "stream":

@@ -1,5 +1,5 @@
-"""Transfers and their results as bytes (`crates/base/wire`), and the messages that open and close
-the tiers of a rank.
+"""Codec of transfers and their results (`crates/base/wire`), and the messages that open and close a
+rank's tiers.
 
 The first byte of a message to a rank is its kind (`penstock.executor.ranks.messages`).
 """
@@ -20,8 +20,9 @@ END = b"E"
 
 
 def encode_transfer(transfer: Transfer, after: int) -> bytes:
-    """`after` counts the plans, from the opening of the tiers on, that a rank has to have computed
-    before: those whose results the engine had. Ranks other than the reader may be a little behind.
+    """Encode a transfer. `after` is the number of plans, counted since the tiers were opened, that
+    the rank must have computed before it: the plans whose results the engine has read. Ranks other
+    than the reading one may lag a little.
     """
     return TRANSFER + _native.encode_transfer(transfer, after)
 
@@ -32,24 +33,24 @@ def is_transfer(message: bytes) -> bool:
 
 
 def decode_transfer(data: bytes) -> tuple[Transfer, int]:
-    """With the plans before it; CodecError unless `data` is one transfer and nothing else."""
+    """A transfer and its `after`. Raises CodecError unless `data` is exactly one transfer."""
     if not is_transfer(data):
         raise CodecError(f"a transfer begins with {TRANSFER!r}, not {data[:1]!r}")
     return _native.decode_transfer(data[len(TRANSFER) :])
 
 
 def transfer_bytes(blocks: int) -> int:
-    """The largest transfer where the pool has so many blocks."""
+    """Maximum bytes of a transfer for a pool of `blocks` blocks."""
     return len(TRANSFER) + _native.transfer_bytes(blocks)
 
 
 def encode_moved(batch: Iterable[TransferResult], capacity: int) -> list[bytes]:
-    """As many messages of at most `capacity` bytes as it takes; errors are cut to 1 KiB."""
+    """Messages of at most `capacity` bytes each. Error texts are truncated to 1 KiB."""
     return _native.encode_transfer_results(batch, capacity)
 
 
 def decode_moved(data: bytes) -> tuple[TransferResult, ...]:
-    """CodecError unless `data` is whole results and nothing else."""
+    """Decode results; raises CodecError for malformed or trailing bytes."""
     return tuple(_native.decode_transfer_results(data))
 
 
@@ -58,7 +59,7 @@ def encode_open(tiers: OpenTiers) -> bytes:
 
 
 def decode_open(data: bytes) -> OpenTiers:
-    """CodecError for malformed bytes."""
+    """Decode an `OpenTiers` message; raises CodecError for malformed bytes."""
     try:
         fields = json.loads(data[len(OPEN) :])
         return OpenTiers(str(fields["cache"]), int(fields["ram_slots"]), float(fields["flush_s"]))

@@ -16,21 +16,22 @@ from penstock.executor.ray.cluster import Cluster
 from penstock.executor.ray.placement import Placement, RankPlacement
 
 NOTICE = 5.0
-"""Seconds until killed actors have ended."""
+"""Timeout in seconds for killed actors to end."""
 START = 120.0
-"""Seconds that actors may take to start: a process each, on nodes that may be busy."""
+"""Timeout in seconds for actors to start: one process each, on nodes that may be busy."""
 
 SETTLE = 1.0
-"""Seconds that the loss of a connection waits for the end of the rank behind it: Ray takes longer
-to report a process that was killed than its peers do.
+"""Seconds that a lost connection waits for the end of the rank behind it. Ray reports a killed
+process later than the rank's peers notice it.
 """
 
 log = logging.getLogger("penstock.executor")
 
 
 class Actors:
-    """An actor of `kind` for each rank. `on_exit` is called once, on a thread, at the first end,
-    with a cause where others only lost a connection to it.
+    """One actor of class `kind` for each rank. `on_exit` is called once, on a thread, at the first
+    end. An actor that caused the loss takes precedence over actors that only lost their connection
+    to it.
     """
 
     def __init__(
@@ -60,18 +61,18 @@ class Actors:
         self._watcher.start()
 
     def greet(self) -> None:
-        """Returns when all have started; PenstockError names the first that has not."""
+        """Wait until all actors have started. PenstockError names the first that has not."""
         self.pids = self.get({r: handle.greet.remote() for r, handle in enumerate(self.handles)})
 
     def everywhere(self, method: str) -> None:
-        """Call `method` of all ranks, beside their other calls."""
+        """Call `method` on all ranks, concurrently with their other calls."""
         calls = [
             getattr(handle, method).options(concurrency_group="control") for handle in self.handles
         ]
         self.get({rank: call.remote() for rank, call in enumerate(calls)})
 
     def get(self, refs: Mapping[int, Any], timeout: float = START) -> list[Any]:
-        """Results of calls by rank; PenstockError names the first rank without one."""
+        """Results of calls by rank. PenstockError names the first rank without one."""
         deadline = time.monotonic() + timeout
         found = []
         for rank, ref in refs.items():
@@ -92,12 +93,12 @@ class Actors:
         return f"rank {rank} (on {where}{process})"
 
     def cut_off(self, rank: int, reason: str) -> None:
-        """Its stream ended, after its last answer: its end is not awaited."""
+        """Report a rank whose stream ended, after its last answer, without waiting for its end."""
         self._cut_off = True
         self._lost(rank, reason)
 
     def _lost(self, rank: int, reason: str) -> None:
-        """Report the first loss; later ones are its consequences."""
+        """Report the first loss. Later losses are its consequences."""
         with self._lock:
             if self._over:
                 return
@@ -106,8 +107,8 @@ class Actors:
         self._on_exit(RankExit(rank, lost, time.monotonic()))
 
     def await_report(self) -> None:
-        """Call when something of Ray's failed, and before the actors are killed for it: `on_exit`
-        has the cause then, if an actor has ended.
+        """Call when a Ray operation failed, before killing the actors for it. Afterwards, if an
+        actor has ended, `on_exit` has the cause.
         """
         self._watcher.join(2 * SETTLE)
 
@@ -127,7 +128,7 @@ class Actors:
         return len(done) == len(self._stays)
 
     def end(self, notice: float = NOTICE) -> None:
-        """Kill the actors: they hold nothing that a kill would harm."""
+        """Kill the actors. They hold nothing that a kill could damage."""
         with self._lock:
             self._over = True
         self.kill()
@@ -140,7 +141,7 @@ class Actors:
         while waiting:
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=timeout)
             if not done or (self._killed and first is not None):
-                break  # who ends after a kill of ours is no cause
+                break  # An actor that ends after our own kill is not a cause.
             reason, derived = self._end(done[0])
             if first is None or not derived:
                 first = self._stays.index(done[0]), reason
@@ -151,7 +152,7 @@ class Actors:
         self._lost(*first)
 
     def _end(self, stay: Any) -> tuple[str, bool]:
-        """Why an actor ended, and whether that follows from the loss of another rank."""
+        """Why an actor ended, and whether that is a consequence of another rank's loss."""
         try:
             answer = self._ray.get(stay)
         except self._ray.exceptions.RayError as error:

@@ -13,7 +13,7 @@ from penstock.executor.ray.cluster import Cluster
 
 
 class CallAnswers:
-    """Results of one actor's calls, in their order. `keep` calls may be in flight."""
+    """Results of one actor's calls, in order. At most `keep` calls may be in flight."""
 
     def __init__(self, ray: Any, name: str, keep: int) -> None:
         self._ray = ray
@@ -21,20 +21,20 @@ class CallAnswers:
         self._keep = keep
         self._refs: deque[Any] = deque()
         self._report: Any = None
-        """The call for the next report of a load, whose own call is the oldest."""
+        """Pending call for the next progress report; the load itself is then the oldest call."""
         self._next_report: Callable[[], Any] = lambda: None
         self._unread: deque[bytes] = deque()
         self._reason: str | None = None
         self._lost = False
 
     def add(self, ref: Any) -> None:
-        """Append a call. Takes the oldest result where the executor does not read this rank."""
+        """Append a call. Discards the oldest result if the executor does not read this rank."""
         self._refs.append(ref)
         if len(self._refs) > self._keep:
             self._take(0.0)
 
     def add_load(self, ref: Any, next_report: Callable[[], Any]) -> None:
-        """Append a load, and the reports that `next_report` calls for until an empty one."""
+        """Append a load. Its progress reports come from `next_report`, up to an empty one."""
         self._next_report, self._report = next_report, next_report()
         self.add(ref)
 
@@ -59,7 +59,7 @@ class CallAnswers:
         self._reason = reason
 
     def _take(self, timeout: float) -> bool:
-        """Whether the oldest call has returned, or reported."""
+        """Take the oldest result, or a progress report; returns whether there was one."""
         if self._lost:
             return False
         try:
@@ -80,7 +80,7 @@ class CallAnswers:
 
 
 class Calls:
-    """Messages as calls of `step`."""
+    """Channel that sends each message as a call of `step`."""
 
     def __init__(self, cluster: Cluster, actors: Actors, depth: int) -> None:
         self._handles = actors.handles
@@ -100,15 +100,15 @@ class Calls:
 
 
 class GraphAnswers:
-    """Answers of one rank, from the results of executions."""
+    """Answers of one rank, taken from the results of graph executions."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.messages: deque[bytes] = deque()
 
     def receive(self, timeout: float) -> bytes | None:
-        """Reads the next execution without a timeout: Ray cannot resume an abandoned read. The end
-        of an actor ends it.
+        """Read the next execution, without a timeout, because Ray cannot resume an abandoned read.
+        The read ends if an actor ends.
         """
         if not self.messages:
             self._graph.read(timeout)
@@ -119,10 +119,11 @@ class GraphAnswers:
 
 
 class Graph:
-    """Plans as executions of a compiled graph: input, ranks of each stage in turn, output.
+    """Channel that sends plans as executions of a compiled graph: input, the ranks of each stage in
+    turn, output.
 
-    `edges` has Ray's communicator of each rank that hands rows to the next stage as a tensor; none
-    where they are bytes.
+    `edges` has Ray's communicator of each rank that sends rows to the next stage as a tensor; empty
+    if rows travel as bytes.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Graph:
             raise ConnectionError(str(error)) from error
 
     def read(self, timeout: float) -> None:
-        """Hand out the answers of the oldest execution."""
+        """Distribute the answers of the oldest execution."""
         if self._reason is not None:
             raise ConnectionError(self._reason)
         if not self._refs:
@@ -182,7 +183,7 @@ class Graph:
         nodes = [handle.stage.bind(given) for handle in handles[:tp]]
         for start in range(tp, len(handles), tp):
             row = handles[start : start + tp]
-            # Of changing shape: a step has as many rows as its plan, or a failure and no rows.
+            # The shape varies: a step has as many rows as its plan, and a failed step has none.
             for node, edge in zip(nodes, self._edges[start - tp : start], strict=bool(self._edges)):
                 node.with_tensor_transport(transport=edge)
             nodes = [
@@ -191,7 +192,7 @@ class Graph:
         return nodes
 
     def _hand_out(self, column: int, answer: bytes) -> None:
-        """A failure belongs to the failed rank and to later stages, which had no input."""
+        """Distribute one answer. A failure also counts for all later stages, which had no input."""
         failed = decode_answer(answer) if is_failed(answer) else None
         if isinstance(failed, Failed):
             for rank in range(failed.rank, len(self.answers), self._tp):

@@ -1,4 +1,4 @@
-"""A Ray cluster, joined or started for this engine alone."""
+"""A Ray cluster: an existing one, or one started for this engine alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.executor.ray.cluster_reaper import ClusterReaper
 
 MIB = 2**20
 LEAST_STORE = 128 * MIB
-"""Object store of an own cluster. Only compiled graphs use it."""
+"""Minimum size of the object store of an own cluster. Only compiled graphs use it."""
 REACH = 5.0
-"""Seconds until a cluster accepts. Ray itself would try for a minute, and end the process."""
+"""Timeout in seconds to connect to a cluster. Ray itself would retry for a minute, then exit."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -32,7 +32,7 @@ class Node:
 
 
 class Cluster:
-    """The used part of Ray. `own_cpus` and `store` (bytes) apply to an own cluster."""
+    """The subset of Ray in use. `own_cpus` and `store` (bytes) apply only to an own cluster."""
 
     def __init__(self, address: str | None, own_cpus: int, store: int) -> None:
         address = prepare_ray_environment(address)
@@ -66,13 +66,13 @@ class Cluster:
         self._reaper = ClusterReaper() if address == LOCAL else None
 
     def close(self) -> None:
-        """Leave the cluster; an own one ends."""
+        """Disconnect from the cluster; an own cluster ends."""
         self.ray.shutdown()
         if self._reaper is not None:
             self._reaper.end()
 
     def nodes(self) -> list[Node]:
-        """Living nodes."""
+        """Nodes that are alive."""
         return [
             Node(
                 node["NodeID"],
@@ -85,7 +85,7 @@ class Cluster:
         ]
 
     def free(self, kind: str) -> float:
-        """What all nodes together have free: `CPU` or `GPU`."""
+        """Free amount of the resource `CPU` or `GPU`, summed over all nodes."""
         return float(self.ray.available_resources().get(kind, 0.0))
 
     # Placement groups -----------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class Cluster:
     def actor(
         self, kind: type, group: Any, bundle: int, gpus: int, environment: dict[str, str]
     ) -> Any:
-        """An actor on one CPU of a bundle, and on so many of its GPUs, the only ones that it sees
-        (CUDA_VISIBLE_DEVICES). Calls in the group "control" pass the others.
+        """An actor on one CPU and `gpus` GPUs of a bundle. It sees only these GPUs
+        (CUDA_VISIBLE_DEVICES). Calls in the group "control" overtake the others.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -135,10 +135,10 @@ class Cluster:
         return self.ray.remote(concurrency_groups={"control": 2})(kind).options(**options).remote()
 
     def graph(self, build: Any, in_flight: int, buffer_bytes: int, overlap: bool) -> Any:
-        """A compiled graph. `build` gets the input node and returns the last nodes."""
+        """A compiled graph. `build` receives the input node and returns the last nodes."""
         from ray.dag import InputNode, MultiOutputNode
 
-        # It reports each dead actor; the executor reports the first.
+        # Silence Ray's report of every dead actor; the executor reports the first.
         logging.getLogger("ray.dag.compiled_dag_node").setLevel(logging.CRITICAL)
         with InputNode() as given:
             nodes = MultiOutputNode(build(given))
@@ -150,7 +150,7 @@ class Cluster:
 
 
 def _reach(address: str) -> None:
-    """PenstockError without a listener at host:port. Ray checks other forms of addresses."""
+    """Raise PenstockError if nothing listens at host:port. Ray checks other forms of addresses."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return

@@ -1,7 +1,8 @@
-"""End of an own Ray cluster, also after a kill of its engine.
+"""Ends an own Ray cluster, even if its engine was killed.
 
-Ray's agents outlive a killed engine by a minute. So a small process, this file run as a script,
-keeps handles of the cluster's processes and kills the remaining ones when its standard input ends.
+Ray's agents outlive a killed engine by a minute. A small process therefore keeps handles of the
+cluster's processes, and kills those that remain when its standard input ends. It runs this file as
+a script.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ NOTICE = 5.0
 
 
 class ClusterReaper:
-    """Reaper of all descendants that this process has when it is created."""
+    """Reaper of all processes that descend from this one at construction."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", __file__]
         pids = descendants(os.getpid())
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # No reaper then: work does not need it.
+        with suppress(BrokenPipeError):  # The reaper failed to start. The engine works without it.
             self._process.stdin.write(" ".join(map(str, pids)).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -41,7 +42,7 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError):  # Ended meanwhile.
+            with suppress(OSError):  # It has ended meanwhile.
                 found += map(int, children.read_text().split())
     return found[1:]
 
@@ -49,7 +50,7 @@ def descendants(pid: int) -> list[int]:
 def main() -> int:
     handles = []
     for pid in sys.stdin.buffer.readline().split():
-        # Process ids are reused, handles are not.
+        # Process ids are reused; pidfds are not.
         with suppress(ProcessLookupError):
             handles.append(os.pidfd_open(int(pid)))
     sys.stdin.buffer.read()

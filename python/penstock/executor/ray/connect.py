@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from penstock._native import StreamListener
 
 PLACEMENT = 60.0
-"""Seconds that the cluster gets to find room."""
+"""Timeout in seconds for the cluster to place the ranks."""
 CALLED = 60.0
-"""Seconds in which ranks on other nodes call the engine."""
+"""Timeout in seconds for ranks on other nodes to call the engine."""
 SILENCE = 1.25
 """Seconds without a heartbeat after which a rank on another node counts as lost."""
 NUMBER = 16
-"""Largest first message of a rank, which is its number."""
+"""Maximum size of a rank's first message, which is its number."""
 ENVELOPE = 4096
 """Bytes that Ray may add to a message."""
 GRAPHS = {"compiled-graph": "carried", "compiled-graph-tensors": "tensors"}
-"""Channels that are compiled graphs, each with what carries rows from stage to stage."""
+"""Channels that are compiled graphs, each with the way rows travel between stages."""
 
 log = logging.getLogger("penstock.executor")
 
@@ -78,14 +78,14 @@ def connect_ray(
     placement_timeout: float = PLACEMENT,
     report: Report = silent,
 ) -> RanksExecutor:
-    """Returns when all ranks are loaded; `allocate` shows that they compute a step together.
+    """Start the ranks; returns when all have loaded. `allocate` then runs a first step across them.
 
     PenstockError: no Ray, no cluster, no room, or the reason of the first rank that cannot load.
     """
     _check(config)
     largest = max(layout.plan_bytes, layout.rows_bytes, layout.result_bytes, LEAST_ANSWER)
     messages = largest + ENVELOPE
-    # Each rank writes to its own buffers, the engine to one set; twice that for safety.
+    # Each rank writes to its own buffers, the engine to one set. Double that, for safety.
     store = 2 * (layout.size + 1) * (layout.depth + 1) * messages
     cleanup = ExitStack()
     try:
@@ -104,7 +104,7 @@ def connect_ray(
 def _check(config: EngineConfig) -> None:
     channel = config.parallel.ray_channel
     if config.tiers.tiers and channel != "ring":
-        # Calls of actors would wait for steps, and a graph carries plans only.
+        # Actor calls would queue behind steps, and a graph carries plans only.
         raise InvalidValueError("--ray-channel", channel, "ring, which --kv-tier needs")
     if GRAPHS.get(channel) != "tensors":
         return
@@ -153,7 +153,7 @@ def _close_streams(streams: dict[int, HeartbeatStream]) -> None:
 def _open_streams(
     launch: Launch, actors: Actors, placement: Placement, streams: dict[int, HeartbeatStream]
 ) -> None:
-    """A stream to each rank on another node, for its heartbeats, whatever carries its plans."""
+    """Open a stream to each rank on another node: heartbeats need it in any case."""
     from penstock._native import StreamListener
 
     here = launch.cluster.here
@@ -175,7 +175,7 @@ def _open_streams(
 
 
 def _accept(listener: StreamListener) -> tuple[int, Any]:
-    """The next rank that calls and its stream."""
+    """Accept the next rank that calls; returns its number and stream."""
     try:
         stream = listener.accept(CALLED)
         return int(stream.receive(CALLED, NUMBER) or b""), stream
@@ -209,7 +209,7 @@ def _abort_handles(
     resources: Sequence[CommResource],
     made: Sequence[dict[str, Any]],
 ) -> list[Any]:
-    """Handles of the shared memory of this node. That of other nodes ends with its actors."""
+    """Abort handles of this node's shared memory. Memory of other nodes ends with their actors."""
     from penstock._native import AbortHandle
 
     return [

@@ -1,10 +1,10 @@
-"""Edges of a compiled graph that carry tensors: the rows between two stages, without the host.
+"""Edges of a compiled graph that carry tensors: rows between two stages, without a host copy.
 
-Ray sends a tensor's shape and type through shared memory, and asks a communicator for what is in
-it. On GPUs that is `Edge`, an NCCL connection of two ranks. On torch's CPU device it is Ray's
-`CPUCommunicator`, whose tensors go through shared memory, too.
+Ray sends a tensor's shape and type through shared memory, and leaves the data to a communicator. On
+GPUs that is `Edge`, an NCCL connection of two ranks. On torch's CPU device it is Ray's
+`CPUCommunicator`, which also uses shared memory.
 
-Shapes are not static: a step has as many rows as its plan, or failed and has none.
+Shapes are not static: a step has as many rows as its plan, and a failed step has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.executor.ray.actors import Actors
 
 
 class Edge:
-    """Ray's communicator of a rank and the one that gets its rows. Ray calls it on the actors."""
+    """Ray's communicator between a rank and the receiver of its rows, used on the actors."""
 
     def __init__(self, actors: Sequence[Any], wiring: dict[str, Any]) -> None:
         self._actors = list(actors)
@@ -61,13 +61,13 @@ class Edge:
         return self._pair.receive_stream
 
     def destroy(self) -> None:
-        """Called for each end of each channel."""
+        """Close the connection. Ray calls this once for each end of each channel."""
         pair, self._pair = self._pair, None
         if pair is not None:
             pair.close()
 
     def _move(self, move: Callable[[], Any]) -> Any:
-        """An error in here ends Ray's loop on the actor, and the driver is not told which."""
+        """Run a transfer and record its error, which Ray does not report to the driver."""
         try:
             return move()
         except Exception as error:
@@ -82,11 +82,11 @@ class Edge:
 def open_edges(
     actors: Actors, tp: int, backend: str, *, overlap: bool, buffer_bytes: int, key: bytes
 ) -> list[Any]:
-    """Communicators of all ranks but those of the last stage. `close_files` of the actors follows
-    when the graph is compiled.
+    """Communicators of all ranks outside the last stage. Call the actors' `close_files` when the
+    graph is compiled.
     """
     gpus = backend in GPU_BACKENDS
-    # A rank on Ray sees its own GPU alone.
+    # Each rank on Ray sees only its own GPU.
     device = "cuda:0" if gpus else "cpu"
     prepared = [
         handle.__ray_call__.remote(prepare, device, overlap, buffer_bytes)
@@ -97,13 +97,13 @@ def open_edges(
 
 
 def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
-    """Make the device of an actor's tensors known to Ray, in the actor."""
+    """Register the device of an actor's tensors with Ray, inside the actor."""
     backend = import_module("penstock.backends.torch.ray_communicator")
     announce(backend.Accelerator(device, overlap, actor.lose), buffer_bytes)
 
 
 def announce(accelerator: Any, buffer_bytes: int) -> None:
-    """Make Ray use the accelerator in this process."""
+    """Make Ray use this accelerator in this process."""
     from ray.dag import DAGContext
     from ray.experimental.channel import ChannelContext
     from ray.experimental.channel.accelerator_context import AcceleratorContext
@@ -112,15 +112,15 @@ def announce(accelerator: Any, buffer_bytes: int) -> None:
     ChannelContext.get_current().set_torch_device(accelerator.get_accelerator_devices()[0])
     context = DAGContext.get_current()
     context.buffer_size_bytes = buffer_bytes
-    # After that time, by default 0.1 s, Ray reads an edge from its beginning again. Where it had a
-    # tensor and waited for the rest of the message, the tensor is lost, and the step after it.
+    # After this time (default 0.1 s) Ray reads an edge from its beginning again. If it already had
+    # a tensor and waited for the rest of the message, that tensor and the next step would be lost.
     context.read_iteration_timeout = PATIENCE
 
 
 def connect_gpus(actors: Actors, tp: int, key: bytes) -> list[Any]:
     from ray.experimental.channel.communicator import Communicator
 
-    # Not a base class: Ray is imported in functions alone.
+    # Registered instead of a base class, because Ray is imported only inside functions.
     Communicator.register(Edge)
     nodes = [each.node for each in actors.ranks]
     pairs = list(zip(range(len(nodes)), range(tp, len(nodes)), strict=False))
@@ -146,7 +146,7 @@ def connect_cpus(actors: Actors, tp: int) -> list[Any]:
 
 
 def _accelerator() -> Any:
-    """What was announced in this process."""
+    """The accelerator registered in this process."""
     from ray.experimental.channel.accelerator_context import AcceleratorContext
 
     return AcceleratorContext.get()

@@ -1,4 +1,4 @@
-"""Placement of stages: the ranks of a stage are one bundle, so they are on one node."""
+"""Placement of stages. The ranks of a stage form one bundle, so they share a node."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Placement:
 def place(
     cluster: Cluster, layout: RankLayout, strategy: str, deadline: float, gpus: int = 0
 ) -> Placement:
-    """Reserve a CPU and `gpus` GPUs for each rank. After `deadline` seconds PenstockError names the
-    shortage.
+    """Reserve one CPU and `gpus` GPUs for each rank. After `deadline` seconds, PenstockError names
+    the missing resources.
     """
     each = {"CPU": 1, **({"GPU": gpus} if gpus else {})}
     bundle = {kind: float(count * layout.tp) for kind, count in each.items()}
@@ -61,9 +61,9 @@ def place(
 def assign(
     layout: RankLayout, places: Sequence[str], nodes: Sequence[Node], here: str
 ) -> tuple[RankPlacement, ...]:
-    """Stages node by node, the engine's own node first: the fewest pipes cross nodes.
+    """Assign stages node by node, starting with the engine's node, to minimise pipes between nodes.
 
-    `places` names the node of each bundle.
+    `places` has the node of each bundle.
     """
     known = {node.id: node for node in nodes}
     lost = [place for place in places if place not in known]
@@ -78,8 +78,8 @@ def assign(
 
 
 def shortage(cluster: Cluster, layout: RankLayout, strategy: str, rank: Mapping[str, int]) -> str:
-    """Needs of the ranks, resources of the cluster and the remedy, in one line. `rank` is what each
-    rank needs.
+    """One line with the needs of the ranks, the resources of the cluster and the remedy. `rank` has
+    the resources that each rank needs.
     """
     nodes = cluster.nodes()
     least = {"spread": 1, "pack": 1, "strict-pack": 1, "strict-spread": layout.pp}[strategy]
@@ -106,7 +106,7 @@ def _remedy(
         return "Add nodes or choose another --placement"
     for kind, count in rank.items():
         if max((_of(node, kind) for node in nodes), default=0.0) < count * together:
-            # A bundle is on one node.
+            # A bundle must fit on one node.
             return (
                 f"Add a node with more {kind}s, or lower --tensor-parallel-size: the ranks of a "
                 "stage are on one node"

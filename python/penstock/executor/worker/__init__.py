@@ -1,1 +1,1 @@
-"""One rank's loop: receive a message, let the backend compute it, answer. No policy."""
+"""The loop of one rank: receive a message, let the backend compute it, answer. No policy."""

@@ -5,5 +5,5 @@ from penstock.executor.worker.process import main
 
 status = main()
 logging.shutdown()
-# Threads of movers are in native code, which Python cannot end.
+# The movers' threads run native code, which Python cannot end.
 os._exit(status)

@@ -1,6 +1,6 @@
 """One rank as a Ray actor: the loop of `loop.py`, driven by calls.
 
-Ray is not imported here: the `ray` executor makes an actor of the class.
+Ray is not imported here: the `ray` executor turns the class into an actor.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from penstock.executor.worker.loop import MessageChannel, Rank, serve
 from penstock.executor.worker.process import open_rings, open_stream
 
 FETCH = 60.0
-"""Seconds in which a computed step hands over its rows, which are there."""
+"""Timeout in seconds to fetch the rows of a step that is already computed."""
 LOADED = b""
-"""In place of a report of the load: it has ended."""
+"""Sent instead of a progress report when the load has ended."""
 CARRIED = b"X"
-"""First byte of a residual stream in bytes, where an answer could come too."""
+"""First byte of a residual stream sent as bytes, which distinguishes it from an answer."""
 
 
 class Actor:
-    """Methods are called in this order. `stay` runs beside the others until the rank ends, and
-    `loading` beside `load`.
+    """Actor of one rank. Methods are called in this order. `stay` runs concurrently until the rank
+    ends, and `loading` runs concurrently with `load`.
     """
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Actor:
         self._last_word = b""
 
     def greet(self) -> int:
-        """Process id."""
+        """Process id of the actor."""
         return os.getpid()
 
     def stay(self) -> bytes:
-        """Returns when the rank ends, with the answer that explains it, if it was not sent."""
+        """Block until the rank ends; returns the answer that explains it, if not sent."""
         self._over.wait()
         return self._last_word
 
@@ -61,7 +61,7 @@ class Actor:
         self._stream = open_stream(address, key.hex(), str(rank), limit)
 
     def make(self, requests: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
-        """Communication resources of this host, for this rank and others."""
+        """Create communication resources on this host, for this rank and others."""
         self._local = LocalResources(shared_memory_directory(), str(os.getpid()))
         made = self._local.make(requests)
         self._local.files.seal()
@@ -73,14 +73,14 @@ class Actor:
             self._local.close()
 
     def lose(self, error: Exception) -> None:
-        """End the rank for an error beside its steps: the executor gets it from `stay`."""
+        """End the rank after an error outside its steps. `stay` reports it to the executor."""
         self._last_word = self._last_word or self._rank.failure(error)
         self._over.set()
 
     # Plans over rings or a stream -----------------------------------------------------------------
 
     def serve(self, job: dict[str, Any]) -> None:
-        """Answer until the messages end."""
+        """Answer messages until they end."""
         if self._stream is not None:
             channel = MessageChannel(self._stream, self._stream, job["capacity"])
         else:
@@ -92,7 +92,7 @@ class Actor:
     # Plans as calls -------------------------------------------------------------------------------
 
     def load(self, job: dict[str, Any]) -> bytes:
-        """The first answer."""
+        """Load the model; returns the first answer."""
         try:
             self._rank, self._last = Rank(RankTask(**job["task"]), job["capacity"]), job["last"]
             answer = self._rank.load(
@@ -104,15 +104,15 @@ class Actor:
         return answer
 
     def loading(self) -> bytes:
-        """The next report of the load, beside it; LOADED when there are no more."""
+        """The next progress report of the load; LOADED at the end."""
         return self._loading.get()
 
     def step(self, message: bytes) -> bytes:
         return self._rank.answer(message)
 
     def stage(self, message: bytes, carried: Any = None) -> Any:
-        """One node of a compiled graph: takes the previous stage's residual stream, as bytes or as
-        a tensor, and gives its own, or the answer where it is the last. Failures are passed on.
+        """Compute one node of a compiled graph. Takes the previous stage's residual stream as bytes
+        or a tensor; returns its own, or the answer if it is the last stage. Failures are passed on.
         """
         if carried is not None:
             in_bytes = isinstance(carried, bytes)
@@ -123,7 +123,7 @@ class Actor:
         if not is_failed(answer):
             return answer if self._last else self._carry()
         if not self._rank.usable:
-            # The graph's answer may never come: other ranks wait for this one.
+            # The graph's answer may never arrive, because other ranks wait for this one.
             self._last_word = answer
             self._over.set()
         return answer
@@ -133,5 +133,5 @@ class Actor:
         return CARRIED + rows if isinstance(rows, bytes) else rows
 
     def forget_graph_semaphores(self) -> None:
-        """Call when the graph has run once."""
+        """Call after the graph's first execution."""
         forget_graph_semaphores(self._loaded)

@@ -1,4 +1,4 @@
-"""The loop of one rank, whatever carries its messages."""
+"""The loop of one rank, independent of the transport of its messages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from penstock._native import RingReader, RingWriter
 
 WAIT = 60.0
-"""Seconds of one wait for a message."""
+"""Timeout of one wait for a message, in seconds."""
 NOTHING = b""
 """The answer of a rank whose results are not read."""
 
 
 class MessageChannel:
-    """A channel over rings of shared memory, or over a stream."""
+    """A channel over rings in shared memory, or over a stream."""
 
     def __init__(
         self,
@@ -71,22 +71,22 @@ class Step:
     """A plan in flight."""
 
     number: int = 0
-    """0 for bytes that are no plan."""
+    """Step number; 0 if the bytes were no valid plan."""
     future: StepFuture | None = None
     outcome: StepResult | Exception | None = None
 
     def wait(self) -> None:
-        """Returns when there is an `outcome`."""
+        """Wait until there is an `outcome`."""
         if self.outcome is None and self.future is not None:
             try:
                 self.outcome = self.future.result()
-            except Exception as error:  # noqa: BLE001 - the engine gets any error
+            except Exception as error:  # noqa: BLE001 - the engine gets every error
                 self.outcome = error
 
 
 class Rank:
-    """Answers to messages, in at most `capacity` bytes each. Whatever the backend raises becomes an
-    answer; `usable` is False after a fatal one.
+    """Computes the answers to messages, at most `capacity` bytes each. Every exception of the
+    backend becomes an answer. `usable` is False after a fatal one.
     """
 
     backend: CarryingBackend
@@ -103,7 +103,7 @@ class Rank:
             info = load_model(Path(config.model.path), served=config.model.max_model_len)
             backend = self.backend = load_backend(config, info, (task.shard, task.wiring), report)
             loaded = Loaded(backend.facts, backend.kv_spec(), backend.free_memory())
-        except Exception as error:  # noqa: BLE001 - the engine gets any error
+        except Exception as error:  # noqa: BLE001 - the engine gets every error
             return self._fail(0, error)
         return encode_answer(loaded)
 
@@ -114,7 +114,7 @@ class Rank:
             plan = decode_plan(message)
             step.number = plan.step
             step.future = self.backend.submit(plan)
-        except Exception as error:  # noqa: BLE001 - the engine gets any error
+        except Exception as error:  # noqa: BLE001 - the engine gets every error
             step.outcome = error
         return step
 
@@ -128,13 +128,13 @@ class Rank:
         return self._fail(step.number, step.outcome)
 
     def answer(self, message: bytes) -> bytes:
-        """The answer to a plan, or to the numbers of KV blocks."""
+        """The answer to a plan, or to the message that allocates KV blocks."""
         if message.startswith(ALLOCATE):
             return self._allocate(message)
         return self.finish(self.start(message))
 
     def failure(self, error: Exception) -> bytes:
-        """The answer to an error beside the steps, which ends the rank."""
+        """The answer to an error outside the steps, which ends the rank."""
         return encode_answer(Failed.of(self._task.rank, 0, error), self._capacity)
 
     def _fail(self, step: int, error: Exception) -> bytes:
@@ -145,9 +145,9 @@ class Rank:
     def _allocate(self, message: bytes) -> bytes:
         try:
             self.backend.allocate(decode_allocate(message))
-        except Exception as error:  # noqa: BLE001 - the engine gets any error
+        except Exception as error:  # noqa: BLE001 - the engine gets every error
             return self._fail(0, error)
-        # Loaded objects stay, and steps leave no cycles: the collector has nothing to do.
+        # Loaded objects stay and steps create no reference cycles: disable the collector.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -155,9 +155,9 @@ class Rank:
 
 
 def serve(rank: Rank, channel: Channel) -> bool:
-    """Load and answer until the messages end; False when the rank became unusable.
+    """Load the model and answer messages until they end; returns False if the rank became unusable.
 
-    A plan that is there when the previous one is computed starts before that is answered.
+    A plan that is already waiting starts before the result of the previous one is sent.
     """
     channel.answer(rank.load(lambda line: channel.answer(encode_answer(LoadStatus.of(line)))))
     running: Step | None = None
@@ -177,7 +177,7 @@ def serve(rank: Rank, channel: Channel) -> bool:
 
 
 def handle(message: bytes, channel: Channel, rank: Rank) -> Channel:
-    """Answer a message that is no plan; the channel from now on."""
+    """Answer a message that is not a plan; returns the channel to use from now on."""
     if message.startswith(OPEN):
         return open_tiers(message, channel, rank) or channel
     if message.startswith(END) and isinstance(channel, TransferChannel):
@@ -189,14 +189,14 @@ def handle(message: bytes, channel: Channel, rank: Rank) -> Channel:
 
 
 def open_tiers(message: bytes, channel: Channel, rank: Rank) -> TransferChannel | None:
-    """`channel` with transfers; None when the tiers cannot be opened."""
+    """`channel` extended by transfers; None if the tiers cannot be opened."""
     try:
         tiers = decode_open(message)
         mover = rank.backend.open_tiers(tiers)
         channel.answer(encode_answer(MoverReport(mover.report())))
     except ConnectionError:
         raise
-    except Exception as error:  # noqa: BLE001 - the engine gets any error
+    except Exception as error:  # noqa: BLE001 - the engine gets every error
         rank.usable = False
         channel.answer(rank.failure(error))
         return None

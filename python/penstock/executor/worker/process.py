@@ -1,7 +1,7 @@
 """One rank as a process: `python -P -m penstock.executor.worker`, started by the executors `mp` and
 `nodes`.
 
-Standard input is a pipe: its first line is the job, its end means that the executor has ended,
+Standard input is a pipe. Its first line is the job; end of file means that the executor has ended,
 however it died.
 """
 
@@ -22,9 +22,9 @@ from penstock.executor.ranks import HeartbeatStream, RankTask
 from penstock.executor.worker.loop import MessageChannel, Rank, serve
 
 PATIENCE = 600.0
-"""Seconds in which the executor reads an answer."""
+"""Timeout in seconds for the executor to read an answer."""
 CONNECT = 30.0
-"""Seconds in which an executor on another host accepts a call."""
+"""Timeout in seconds for an executor on another host to accept a call."""
 EXECUTOR_SILENCE = 10.0
 """Seconds without a heartbeat after which the executor counts as lost."""
 STDIN = 0
@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     rank: int = parsed.rank
     if parsed.end_with_starter:
-        # A starter that has ended before shows as the end of standard input.
+        # If the starter has already ended, end of file on standard input reveals it.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Ctrl-C and the end of a service reach process groups; the executor decides when ranks end.
+    # Ctrl-C and service stops signal whole process groups, but the executor decides when ranks end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     job = json.loads(_line(STDIN))
@@ -59,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("%s", error)
         return 0
     if "stream" in job:
-        # Its threads wait in native code, which an exit of the interpreter cannot end.
+        # The stream's threads wait in native code, which an interpreter exit cannot end.
         logging.shutdown()
         os._exit(status)
     return status
 
 
 def open_channel(job: dict[str, Any]) -> MessageChannel:
-    """To the executor: rings on its own host, a stream from another one."""
+    """Channel to the executor: rings on the same host, else a stream."""
     if "stream" not in job:
         return open_rings(job["plans"], job["answers"])
     stream = open_stream(**job["stream"])
@@ -76,7 +76,7 @@ def open_channel(job: dict[str, Any]) -> MessageChannel:
 def open_stream(address: str, key: str, greeting: str, limit: int) -> HeartbeatStream:
     """Call the executor on another host and send the greeting. This process ends with the stream.
 
-    `key` is in hexadecimal, `limit` the largest message in bytes.
+    `key` is in hexadecimal; `limit` is the maximum message size in bytes.
     """
     from penstock._native import Stream
 
@@ -95,7 +95,7 @@ def open_rings(plans: dict[str, Any], answers: dict[str, Any]) -> MessageChannel
 
 
 def _line(descriptor: int) -> bytes:
-    """The one line on a pipe that stays open."""
+    """Read one line from a pipe that stays open."""
     found = bytearray()
     while not found.endswith(b"\n"):
         piece = os.read(descriptor, 1 << 16)
@@ -106,7 +106,7 @@ def _line(descriptor: int) -> bytes:
 
 
 def _end_with(descriptor: int) -> None:
-    """End with the executor's end of the pipe, at once: other threads may be in a step."""
+    """Exit at once when the executor closes its end of the pipe: other threads may be in a step."""
     while os.read(descriptor, 1):
         pass
     os._exit(0)

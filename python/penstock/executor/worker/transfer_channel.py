@@ -1,5 +1,5 @@
 """Transfers in a rank outside the engine's process: started while steps compute, answered when they
-end. Used only with tiers, so that other plans are not passed between threads.
+end. Used only with tiers, so that without them plans need not be passed between threads.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from penstock.executor.ranks.messages import MoverReport, encode_answer, encode_
 from penstock.executor.ranks.transfers import decode_transfer, is_transfer
 
 REPORT = 1.0
-"""Seconds between reports of the tiers."""
+"""Seconds between reports on the tiers."""
 
 
 class Channel(Protocol):
     capacity: int
-    """Largest answer in bytes."""
+    """Maximum size of an answer in bytes."""
 
     def receive(self) -> bytes | None:
-        """The next message; None when there will be no more."""
+        """The next message; None if there will be no more."""
 
     def ready(self) -> bool:
-        """Whether `receive` has one at once."""
+        """Whether `receive` would return one at once."""
 
     def answer(self, message: bytes) -> None:
-        """Answer the oldest message without an answer."""
+        """Answer the oldest unanswered message."""
 
 
 class TransferChannel:
-    """`channel` without its transfers. One thread receives all messages and starts the transfers,
-    another one answers them, between the answers of plans.
+    """`channel` without its transfers. One thread receives all messages and starts the transfers.
+    Another thread answers them, between the answers to plans.
 
-    A transfer waits for the plans whose results the engine had when it asked: the results came from
-    another rank, and this one may still use the blocks. It does not wait for later plans.
+    A transfer waits for the plans whose results the engine had read when it sent the transfer: the
+    results came from another rank, and this rank may still use the blocks. It does not wait for
+    later plans.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class TransferChannel:
         self._failure = failure
         self._rest: SimpleQueue[bytes | None] = SimpleQueue()
         self._plans: deque[bool] = deque()
-        """For each message without an answer, whether it is a plan."""
+        """For each unanswered message, whether it is a plan."""
         self._computed = 0
         self._progress = threading.Condition()
         self._answering = threading.Lock()
@@ -69,7 +70,7 @@ class TransferChannel:
             threading.Thread(target=self._run, args=(loop,), name="transfers", daemon=True).start()
 
     def receive(self) -> bytes | None:
-        """The next message that is no transfer."""
+        """The next message that is not a transfer."""
         message = self._rest.get()
         if message is not None:
             self._plans.append(is_plan(message))
@@ -86,7 +87,7 @@ class TransferChannel:
         self._send(message)
 
     def close(self) -> None:
-        """Write pending stores, until the flush deadline."""
+        """Write pending stores until the flush deadline."""
         self._mover.close(self._flush_s)
 
     def _send(self, message: bytes) -> None:
@@ -99,7 +100,7 @@ class TransferChannel:
                 loop()
             except ConnectionError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the engine gets any error
+            except Exception as error:  # noqa: BLE001 - the engine gets every error
                 self._send(self._failure(error))
         self._rest.put(None)
 
