@@ -1,8 +1,9 @@
-"""Flags, file and environment to frozen sections. The only room that reads the environment.
+"""Configuration: flags, file and environment become frozen sections. No other room reads the
+environment.
 
-raw     strings as the user wrote them, each with the place it came from (`sources`)
+raw     strings as the user wrote them, each with its source (`sources`)
 parsed  one value for each row of the flag table (`flags`, `kinds`)
-Config  sections that other rooms read (`sections`); cross-checks happen on the way (`resolve`)
+Config  sections that other rooms read (`sections`), after cross-checks (`resolve`)
 """
 
 from penstock.config.documents import read_document

@@ -1,7 +1,7 @@
-"""YAML (and JSON) files within bounds, with the line of every value.
+"""YAML (and JSON) files within limits, with the line of every value.
 
-A few hundred bytes of aliases stand for gigabytes, and nesting that is deep enough ends a reader:
-size, depth and values are counted, aliases as what they stand for, before anything is made of them.
+A few hundred bytes of aliases can expand to gigabytes, and deep nesting can crash a reader. Size,
+depth and number of values are therefore checked, with aliases expanded, before any object is built.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import yaml
 from penstock.core import PenstockError, shortened
 
 LARGEST = 8 << 20
-"""Bytes of a file."""
+"""Maximum size of a file in bytes."""
 DEEPEST = 100
-"""Mappings and lists in one another."""
+"""Maximum nesting of mappings and lists."""
 MOST = 250_000
-"""Values of a document, each use of an alias with all of its own."""
+"""Maximum number of values in a document; each use of an alias counts all values of its target."""
 Steps = tuple[str | int, ...]
-"""The way to a value: keys of mappings and places in lists."""
+"""Path to a value: keys of mappings and indices of lists."""
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _ValueConstructor(yaml.SafeLoader):
-    """Values of nodes: the errors of PyYAML's own constructors have no place, and many types."""
+    """Builds values from nodes, and converts PyYAML's many types of errors to one."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -44,23 +44,23 @@ class _ValueConstructor(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A document of a file."""
+    """One document of a file."""
 
     file: Path
     content: object
     lines: Mapping[Steps, int]
-    """Line of each value, from 1; of a member, that of its key."""
+    """Line of each value, from 1. A member of a mapping has the line of its key."""
 
     def place(self, *steps: str | int) -> str:
-        """`FILE:LINE` of a value, or of what it would be in."""
+        """`FILE:LINE` of a value, or of the container that would hold a missing value."""
         while steps not in self.lines:
             steps = steps[:-1]
         return f"{self.file}:{self.lines[steps]}"
 
 
 def read_text(path: Path, flag: str = "", largest: int = LARGEST) -> str:
-    """A file's text. PenstockError where it cannot be read, is over `largest` bytes, or no UTF-8.
-    `flag` is what named it.
+    """The text of a file. PenstockError if it cannot be read, exceeds `largest` bytes, or is not
+    UTF-8. `flag` is the flag that named the file.
     """
     place = f"{flag} {path}".lstrip()
     try:
@@ -83,7 +83,7 @@ def compose(text: str, path: Path, loader: Any = _FASTEST) -> list[yaml.Node | N
     except yaml.MarkedYAMLError as error:
         said, line = _said(error)
     except yaml.reader.ReaderError as error:
-        # libyaml counts bytes, Python's reader characters.
+        # libyaml reports a byte offset, Python's reader a character offset.
         own = issubclass(loader, yaml.reader.Reader)
         at = error.position if own else len(text.encode()[: error.position].decode(errors="ignore"))
         said, line = error.reason, text.count("\n", 0, at) + 1
@@ -114,8 +114,8 @@ def read_trees(path: Path) -> list[Tree]:
 
 
 def read_tree(path: Path) -> Tree:
-    """The one document of a file, a mapping of values that JSON has. PenstockError with file and
-    line.
+    """The only document of a file: a mapping whose values JSON can represent. PenstockError with
+    file and line.
     """
     trees = read_trees(path)
     if len(trees) != 1 or not isinstance(trees[0].content, dict):
@@ -132,7 +132,7 @@ def read_document(path: Path) -> dict[str, object]:
 
 
 def _as_json(tree: Tree, value: object, steps: Steps) -> None:
-    """PenstockError for a value that JSON lacks, such as a date."""
+    """Raise PenstockError for a value that JSON cannot represent, such as a date."""
     wrong = ""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -159,7 +159,7 @@ def _as_json(tree: Tree, value: object, steps: Steps) -> None:
 
 
 def _scan(text: str, path: Path, loader: Any) -> None:
-    """Depth and values as they are written, before a tree is made of them."""
+    """Check depth and number of values, aliases not expanded, before a tree is built."""
     depth = count = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -173,7 +173,7 @@ def _scan(text: str, path: Path, loader: Any) -> None:
 def _expanded(
     node: yaml.Node, path: Path, known: dict[int, tuple[int, int]], inside: set[int]
 ) -> tuple[int, int]:
-    """Depth and values of a node, aliases as what they stand for."""
+    """Depth and number of values of a node, with aliases expanded."""
     key = id(node)
     if key in known:
         return known[key]
@@ -220,7 +220,7 @@ def _note(node: yaml.Node, path: Steps, lines: dict[Steps, int]) -> None:
 
 
 def _said(error: yaml.MarkedYAMLError) -> tuple[str, int]:
-    """Error of the parser, and its line."""
+    """Message of a parser error, and its line."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 1
     began = error.context_mark

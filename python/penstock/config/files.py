@@ -1,7 +1,7 @@
 """Configuration files: YAML in which every scalar stays text as written.
 
-Scalars are not typed by YAML: `dtype: off` is the word off and `port: 0123` is 0123, as on the
-command line and in the environment. The kind of the flag parses the text.
+YAML does not assign types: `dtype: off` is the word off and `port: 0123` is 0123, as on the command
+line and in the environment. The kind of the flag parses the text.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from penstock.config.kinds import Section
 from penstock.core import PenstockError
 
 LARGEST = 1 << 20
-"""Bytes of a file: the loader that keeps places is slow."""
+"""Maximum size of a file in bytes. Small, because the loader that records positions is slow."""
 _TAG = "tag:yaml.org,2002:"
 _WORDS = {"": "null", "~": "null", "true": "true", "false": "false", "null": "null"}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of a file with its value."""
+    """One key of a file, with its value."""
 
     name: str
-    """As written."""
+    """The key as written."""
     place: str
     """File and line."""
     items: tuple[str | Section, ...]
     listed: bool
-    """Whether the items are in a list; otherwise there is one."""
+    """Whether the value is a list. If not, there is one item."""
     source: str
-    """The value, for errors."""
+    """The value as text, for error messages."""
 
     @property
     def key(self) -> str:
@@ -43,8 +43,8 @@ class Setting:
 
 
 def read_settings(path: Path, as_json: Container[str] = ()) -> list[Setting]:
-    """Entries of a file in order; mappings of the keys `as_json` become JSON. PenstockError names
-    the file, the line and the expected text.
+    """Entries of a file in order. Mappings under the keys `as_json` become JSON. PenstockError
+    names the file, the line and the expected text.
     """
     return list(_File(path, as_json).settings())
 
@@ -74,7 +74,7 @@ class _File:
             )
 
     def _document(self) -> yaml.Node | None:
-        # Not libyaml's loader: marks of this one are places in the text.
+        # Not libyaml's loader: marks of this one are character offsets into the text.
         nodes = compose(self._text, self._path, yaml.BaseLoader)
         if len(nodes) > 1:
             raise self._fault(nodes[1], "a second document, where one is expected")
@@ -94,8 +94,8 @@ class _File:
         )
 
     def _value(self, node: yaml.Node) -> object:
-        """What a node means in JSON. Quoted scalars are texts; so is what is no word or number of
-        JSON, such as `yes`.
+        """The JSON value of a node. Quoted scalars are strings, and so are scalars such as `yes`
+        that are no literal of JSON.
         """
         if isinstance(node, yaml.MappingNode):
             return {name: self._value(value) for name, _, value in self._entries(node)}
@@ -111,7 +111,7 @@ class _File:
             return text
 
     def _entries(self, mapping: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
-        """Keys with their lines and values; no key twice, in any spelling."""
+        """Keys with their lines and values. A duplicate key, in any spelling, is an error."""
         self._untagged(mapping, "map")
         seen: dict[str, int] = {}
         for key, value in mapping.value:
@@ -132,7 +132,7 @@ class _File:
         return str(node.value)
 
     def _untagged(self, node: yaml.Node, kind: str) -> None:
-        """Refuse tags: they would be ignored, and `!env NAME` has a meaning for its author."""
+        """Refuse tags: they would be ignored, but the author of `!env NAME` expects an effect."""
         if node.tag != f"{_TAG}{kind}":
             tag = node.tag.replace(_TAG, "!!")
             raise self._fault(node, f"the tag {tag} is not understood; write the value alone")

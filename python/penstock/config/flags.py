@@ -1,7 +1,7 @@
 """The flag table: each flag once, with its group, help, range, default and environment name.
 
-Spelling is vLLM's where the meaning is the same. `None` as default means "decided from the model or
-the machine"; `resolve` says how.
+Flags are named as in vLLM if the meaning is the same. A default of `None` means that `resolve`
+derives it from the model or the machine.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Flag:
     help: str
     repeatable: bool = False
     offline: bool = True
-    """Whether it is a keyword of `penstock.LLM` too."""
+    """Whether `penstock.LLM` accepts it as a keyword too."""
     short: str = ""
-    """Short spelling on the command line."""
+    """Short name on the command line."""
     separator: str = ","
-    """Separator of the values of a repeatable flag in its environment variable."""
+    """Separator of several values in the environment variable of a repeatable flag."""
 
     @property
     def key(self) -> str:
-        """Key in a configuration file (where `-` equals `_`) and keyword of `LLM`."""
+        """Key in a configuration file (where `-` equals `_`), and keyword of `LLM`."""
         return self.name.removeprefix("--").replace("-", "_")
 
     @property
@@ -70,7 +70,7 @@ def _nodes(name: str, kind: Kind, default: object, help_: str) -> Flag:
 
 
 MASTER_PORT = 29501
-"""vLLM's default."""
+"""vLLM's default port."""
 _DTYPES = Choice(("auto", "float32", "bfloat16"))
 _WEIGHTS = Choice(
     _DTYPES.values, (("float", "float32"), ("half", "bfloat16"), ("float16", "bfloat16"))

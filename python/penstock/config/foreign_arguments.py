@@ -10,7 +10,7 @@ from penstock.config.vllm_flags import BY_NAME, FOREIGN
 
 
 def add_foreign(parser: argparse.ArgumentParser) -> None:
-    """Add each of these flags that `parser` lacks; a switch comes with its opposite."""
+    """Add each of these flags that `parser` lacks. A switch is added with its negation."""
     known = {name for action in parser._actions for name in action.option_strings}
     for flag in FOREIGN:
         names = [flag.name]
@@ -28,7 +28,7 @@ def add_foreign(parser: argparse.ArgumentParser) -> None:
 
 
 class _Notice(argparse.Action):
-    """Warns that a flag has no effect; PenstockError if ignoring it would change answers."""
+    """Warns that a flag has no effect. Raises PenstockError if ignoring it would change answers."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Environments of LMCache and of vLLM's Ray executor: what they set here, and what they do not."""
+"""Environment variables of LMCache and of vLLM's Ray executor, as settings or warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDLESS = {
     DISK_SIZE: f"it is the size of {DISK} or {GDS}",
     CHUNK: "chunks are those of a tier, and there is none",
 }
-"""Variables of LMCache that may have no effect, and why."""
+"""LMCache variables that can be ineffective here, with the reason."""
 DAG, OVERLAP = "VLLM_USE_RAY_COMPILED_DAG", "VLLM_USE_RAY_COMPILED_DAG_OVERLAP_COMM"
 OF_RAY = "VLLM_USE_RAY_"
 ON_RAY = "is for ranks on Ray: see --distributed-executor-backend ray"
@@ -35,10 +35,10 @@ log = logging.getLogger("penstock.config")
 def lmcache_settings(
     environ: Mapping[str, str], ranks: int, given: Container[str] = ()
 ) -> Settings:
-    """Settings by key, and a warning of each variable that says as what it is understood, or why it
-    is ignored, as it is where its key is among those `given`. LMCache has its memory and its disk
-    in each of the `ranks`; here they are the engine's. InvalidValueError for a size that is none,
-    and a path without a size.
+    """Settings by key. Logs a warning for each variable: its translation, or the reason why it is
+    ignored, for example because its key is in `given`. LMCache counts memory and disk for each of
+    the `ranks`; Penstock counts them for the whole engine. InvalidValueError for an invalid size,
+    and for a path without a size.
     """
     said = {
         name: text.strip().strip("\"'")
@@ -63,7 +63,7 @@ def lmcache_settings(
 
 
 def _tiers(said: Mapping[str, str], ranks: int) -> tuple[list[str], list[str]]:
-    """Variables that are used, and the tiers that they mean."""
+    """Variables in use, and the tiers that they define."""
     used: list[str] = []
     texts: list[str] = []
     size, room = (ranks * _gigabytes(said, name) for name in (CPU_SIZE, DISK_SIZE))
@@ -91,7 +91,7 @@ def _for_ranks(said: Mapping[str, str], ranks: int) -> str:
 
 
 def _gigabytes(said: Mapping[str, str], name: str) -> int:
-    """LMCache's sizes are in units of 2**30 bytes, with fractions."""
+    """Size in bytes. LMCache's sizes are in units of 2**30 bytes, with fractions."""
     text = said.get(name)
     if not text:
         return 0
@@ -104,9 +104,9 @@ def _gigabytes(said: Mapping[str, str], name: str) -> int:
 def ray_settings(
     environ: Mapping[str, str], *, on_ray: bool, on_gpus: bool, given: Container[str] = ()
 ) -> Settings:
-    """Settings by key from vLLM's switches of its Ray executor, and a warning of each of them. On
-    GPUs a compiled graph carries tensors, which its communication may overlap. A channel that is
-    `given` is in place of all of them.
+    """Settings by key from the switches of vLLM's Ray executor, each with a warning. On GPUs a
+    compiled graph carries tensors, and communication may overlap computation. A `given` channel
+    overrides them all.
     """
     found: Settings = {}
     for name, text in sorted(environ.items()):

@@ -1,6 +1,6 @@
-"""Forms of documents that other commands wrote: types and bounds of the members that are read.
+"""Schemas of documents that other commands wrote: types and bounds of the members in use.
 
-Members that are not listed are for other readers, and are not looked at.
+Members that are not listed are for other readers, and are not checked.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from penstock.config.documents import read_document
 from penstock.core import PenstockError, shortened
 
 SCHEMA = 1
-"""Version of the form of plan.yaml."""
+"""Schema version of plan.yaml."""
 REMEDY = "make the plan again: penstock plan MODEL ... -o"
 MOST = 2**62
-"""The largest number of bytes, seconds and tokens."""
+"""Maximum for numbers of bytes, seconds and tokens."""
 CONTROL = {"Cc": "a control character", "Cs": "a part of a character"} | dict.fromkeys(
     ("Zl", "Zp"), "a line break"
 )
-"""Categories of what no name, path or address has."""
+"""Unicode categories that are invalid in names, paths and addresses."""
 
 Form = Callable[[str, object], None]
-"""Says by PenstockError what is wrong with the value at a key."""
+"""Checks the value at a key; raises PenstockError if it is wrong."""
 
 
 def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
-    """A plan, which has the form. PenstockError names the file, the key and the remedy."""
+    """Read a plan and check it against `form`. PenstockError names file, key and remedy."""
     remedy = f"{REMEDY} {path}"
     try:
         found = read_document(path)
@@ -44,7 +44,7 @@ def read_plan(path: Path, form: Form) -> Mapping[str, Any]:
 
 
 def control_character(text: str) -> str:
-    """What is wrong with a text that has a character of CONTROL, and where; else nothing."""
+    """The first character of `text` in CONTROL, in words with its position; else empty."""
     for place, character in enumerate(text):
         if what := CONTROL.get(unicodedata.category(character)):
             return f"{what}, U+{ord(character):04X}, as character {place + 1}"
@@ -60,7 +60,7 @@ def wrong_value(key: str, value: object, expected: str) -> PenstockError:
 
 
 def text(characters: str = "", *, empty: bool = False) -> Form:
-    """One line; of these characters alone where they are given."""
+    """One line of text; restricted to `characters` if given."""
 
     def check(key: str, value: object) -> None:
         if not isinstance(value, str) or not (value or empty):
@@ -119,7 +119,7 @@ def rows(form: Form, *, least: int = 0) -> Form:
 
 
 def table(names: Form, form: Form) -> Form:
-    """Any members with such names."""
+    """A mapping with arbitrary members whose names and values are valid."""
 
     def check(key: str, value: object) -> None:
         if not isinstance(value, dict):

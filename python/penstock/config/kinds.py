@@ -1,4 +1,4 @@
-"""Kinds of flag values: parsing of text, and the description of the allowed range."""
+"""Kinds of flag values: parsing, and the description of the valid range."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", re.IGNORECASE)
 
 
 def _no_constant(name: str) -> None:
-    """Python reads NaN and Infinity, which JSON has not."""
+    """Reject NaN and Infinity, which Python's parser accepts and JSON does not."""
     raise ValueError(name)
 
 
 class PartError(ValueError):
-    """One part of a value is wrong. The message continues the name of the part."""
+    """One part of a value is wrong. The message starts after the name of the part."""
 
     def __init__(self, said: str, name: str = "") -> None:
         super().__init__(said)
         self.name = name
-        """Name of the part, if one is wrong."""
+        """Name of the wrong part, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping in a configuration file in place of a text, such as a KV tier."""
+    """A mapping in a configuration file used instead of a text, such as a KV tier."""
 
     setting: str
     """Key of the mapping."""
     place: str
     """File and line."""
     words: tuple[tuple[str, str], ...]
-    """Keys, with `-` for `_`, and their texts."""
+    """Keys (with `-` instead of `_`) and their texts."""
     places: tuple[str, ...]
-    """Positions of the values in the file."""
+    """Position of each value in the file."""
 
     def place_of(self, name: str) -> str:
-        """Position of the value of `name`, else of the section, as a prefix of errors."""
+        """Position of the value of `name`, or else of the section, as a prefix for errors."""
         named = zip(self.words, self.places, strict=True)
         place = next((place for (word, _), place in named if word == name), self.place)
         return f"{place}: {self.setting}"
@@ -50,12 +50,12 @@ class Section:
 
 class Kind(Protocol):
     def parse(self, text: str) -> object:
-        """The value, or ValueError when the text is outside the range, PartError when a part of it
-        is.
+        """The value. Raises ValueError for a text outside the range, and PartError for a wrong
+        part.
         """
 
     def expected(self) -> str:
-        """Description of the range, to follow "expected"."""
+        """Description of the range, worded to follow "expected"."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Text:
 
 @dataclass(frozen=True)
 class JsonObject:
-    """An object in JSON, kept as text. Files may have it as a mapping."""
+    """A JSON object, kept as text. A configuration file may write it as a mapping."""
 
     def parse(self, text: str) -> str:
         try:
@@ -90,7 +90,7 @@ class JsonObject:
 class Choice:
     values: tuple[str, ...]
     synonyms: tuple[tuple[str, str], ...] = ()
-    """Other spellings, each with its value."""
+    """Alternative spellings, each with its value."""
 
     def parse(self, text: str) -> str:
         text = dict(self.synonyms).get(text, text)
@@ -124,7 +124,7 @@ class Count:
     low: int
     high: int
     none: tuple[str, ...] = ()
-    """Texts for the default."""
+    """Texts that select the default."""
 
     def parse(self, text: str) -> int | None:
         if text in self.none:
@@ -201,7 +201,7 @@ class Url:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A size in bytes. `512M` is decimal, `512MiB` binary; a lone `B` or none at all is bytes."""
+    """A size in bytes. `512M` is decimal, `512MiB` binary; the default unit is `B`."""
 
     low: int
     high: int
@@ -221,7 +221,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Switch:
-    """`--name` and `--no-name`; in files and the environment true or false."""
+    """`--name` or `--no-name`; true or false in files and the environment."""
 
     def parse(self, text: str) -> bool:
         lowered = text.lower()
@@ -236,5 +236,5 @@ class Switch:
 
 
 def negative(name: str) -> str:
-    """The flag that switches `name` off."""
+    """The flag that negates the switch `name`."""
     return f"--no-{name.removeprefix('--')}"

@@ -1,5 +1,5 @@
-"""Where the API server of a cluster is, and as whom it is asked: a kubeconfig file, or the service
-account of the pod that this runs in.
+"""Address and credentials of a cluster's API server, from a kubeconfig file or from the service
+account of this pod.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ UNSUPPORTED = {
     "auth-provider": "an authentication provider",
     "username": "a password",
 }
-"""What a user of a kubeconfig may have that is not looked at."""
+"""Unsupported credentials of a kubeconfig user, named in errors."""
 EXEC_VERSIONS = tuple(f"client.authentication.k8s.io/{version}" for version in ("v1", "v1beta1"))
 
 Kubeconfig = Sequence[tuple[Path, Mapping[str, object]]]
-"""Files with their contents. Of two entries of one name the first counts, as in kubectl."""
+"""Files with their contents. The first entry with a name wins, as in kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
     cluster: Mapping[str, object]
-    """As `Cluster` in crates/gateway/kube/src/cluster.rs."""
+    """JSON of `Cluster` in crates/gateway/kube/src/cluster.rs."""
     namespace: str
-    """The one that is meant where none is named."""
+    """Default namespace."""
 
 
 def default_kubeconfigs(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """The files that KUBECONFIG names."""
+    """Files listed in KUBECONFIG."""
     return tuple(Path(name) for name in environ.get("KUBECONFIG", "").split(os.pathsep) if name)
 
 
@@ -47,8 +47,8 @@ def cluster_access(
     environ: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
-    """Access by the current context of a kubeconfig, else of those that KUBECONFIG names, else by
-    the service account of this pod. PenstockError names what is missing.
+    """Access through the current context of `kubeconfig`, else of the files in KUBECONFIG, else
+    through the service account of this pod. PenstockError names what is missing.
     """
     if kubeconfig is not None:
         return _from_kubeconfigs([(kubeconfig, read_document(kubeconfig))], environ)
@@ -101,7 +101,7 @@ def _from_kubeconfigs(files: Kubeconfig, environ: Mapping[str, str]) -> ClusterA
 def _named(
     asked: Path, files: Kubeconfig, key: str, member: str, name: object
 ) -> tuple[Path, dict[str, object]]:
-    """The entry of a list that has this name, and the file that has it; `asked` names it."""
+    """The list entry with this name, and the file that contains it. Errors name `asked`."""
     for path, content in files:
         entries = content.get(key)
         for entry in entries if isinstance(entries, list) else []:
@@ -145,7 +145,7 @@ def _user(path: Path, user: Mapping[str, object]) -> dict[str, object]:
 
 
 def _material(path: Path, holder: Mapping[str, object], key: str) -> dict[str, object] | None:
-    """A file, beside the kubeconfig where its path is relative, or what the kubeconfig carries."""
+    """A credential: a file (relative to the kubeconfig), or text in the kubeconfig."""
     data = holder.get(f"{key}-data")
     if data:
         try:
@@ -162,7 +162,7 @@ def _plugin(
     cluster: Mapping[str, object],
     environ: Mapping[str, str],
 ) -> dict[str, object]:
-    """A command that prints credentials, as `Plugin` in crates/gateway/kube/src/plugin.rs."""
+    """A command that prints credentials: `Plugin` in crates/gateway/kube/src/plugin.rs."""
     plugin = given if isinstance(given, dict) else {}
     version, command = plugin.get("apiVersion"), str(plugin.get("command") or "")
     if version not in EXEC_VERSIONS:
@@ -171,7 +171,7 @@ def _plugin(
         )
     if plugin.get("interactiveMode") == "Always":
         raise PenstockError(f"{path}: exec asks at a terminal (interactiveMode), and there is none")
-    # A path is relative to the kubeconfig, a name is looked up, as kubectl does it.
+    # As in kubectl, a path is relative to the kubeconfig, and a bare name is searched in PATH.
     place = str(path.parent / command) if os.sep in command else command
     program = shutil.which(place, path=environ.get("PATH")) if command else None
     if program is None:
@@ -194,7 +194,7 @@ def _plugin(
 
 
 def _cluster_info(path: Path, cluster: Mapping[str, object]) -> dict[str, object]:
-    """What a plugin may know of the cluster (Cluster of client.authentication.k8s.io/v1)."""
+    """Cluster data passed to a plugin (`Cluster` of client.authentication.k8s.io/v1)."""
     info: dict[str, object] = {"server": cluster["server"]}
     authorities = _material(path, cluster, "certificate-authority") or {}
     if "file" in authorities:

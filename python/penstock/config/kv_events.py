@@ -1,4 +1,4 @@
-"""`--kv-events-config`: where KV events are published, in vLLM's JSON."""
+"""`--kv-events-config`: the publisher of KV events, in vLLM's JSON."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _OWN = ("enable_kv_cache_events", "publisher", "max_queue_size")
 
 @dataclass(frozen=True, slots=True)
 class KvEventsConfig:
-    """A publisher of KV events. Defaults are vLLM's."""
+    """Settings of the publisher of KV events. The defaults are vLLM's."""
 
     endpoint: str = "tcp://*:5557"
-    """With `*` it listens there, else it connects."""
+    """Address to listen on if it contains `*`, else to connect to."""
     replay_endpoint: str | None = None
-    """Where past batches are sent again."""
+    """Address where past batches can be requested again."""
     buffer_steps: int = 10_000
-    """Batches that are kept for that."""
+    """Number of batches kept for replay."""
     hwm: int = 100_000
-    """Batches that wait for one subscriber, at most."""
+    """Maximum number of batches queued for one subscriber."""
     topic: str = ""
 
 
 @dataclass(frozen=True)
 class KvEvents:
-    """Kind of the value of --kv-events-config."""
+    """The kind of the value of --kv-events-config."""
 
     def parse(self, text: str) -> KvEventsConfig | None:
         given = json.loads(text)

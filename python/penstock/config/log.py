@@ -1,6 +1,6 @@
-"""The log of a Python process, in the form of the front door's (`crates/server/http/src/log.rs`),
-and like it: lines go through a bounded queue to a thread, so that a standard error that is full or
-closed holds up no step.
+"""Log of a Python process, in the same format as the front door's
+(`crates/server/http/src/log.rs`). A bounded queue and a writer thread keep a full or closed
+standard error from delaying a step.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from penstock.config.sections import LogConfig
 
 LOG_LEVELS = ("error", "warning", "info")
 LOG_FORMATS = ("text", "json")
-"""The words of `crates/server/http/src/log.rs`."""
+"""Level and format names, as in `crates/server/http/src/log.rs`."""
 TEXT = "%(asctime)s %(levelname)s {source}: %(message)s"
 QUEUE = 1024
 FLUSH = 1.0
-"""Seconds that the last lines may take."""
+"""Seconds allowed at exit to write the last lines."""
 ERROR_FLUSH = 0.2
-"""Seconds that an error waits until it is written: the process may be ended because of it."""
+"""Seconds to wait until an error is written, because the process may be killed because of it."""
 STDERR = 2
 
 
 def warn(text: str) -> None:
-    """A warning of a command, before there is a log."""
+    """Print a warning of a command before the log is configured."""
     print(f"penstock: warning: {text}", file=sys.stderr)
 
 
 def configure_log(
     settings: LogConfig, source: str = "%(name)s", descriptor: int = STDERR
 ) -> logging.Handler:
-    """Log to `descriptor`. `source` stands for the name of the logger. Other packages log warnings
-    and errors only.
+    """Log to `descriptor`. `source` is the format of the logger's name. Loggers of other packages
+    are limited to warnings and errors.
     """
     handler = _Queued(descriptor)
     handler.setFormatter(_Json(source) if settings.format == "json" else _Text(source))
@@ -51,7 +51,7 @@ class _Queued(logging.Handler):
         self._descriptor = descriptor
         self._lines: queue.Queue[str] = queue.Queue(QUEUE)
         self._dropped = 0
-        """Lines that were not written, and of which the log does not say so yet."""
+        """Dropped lines that the log has not reported yet."""
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -92,7 +92,7 @@ class _Queued(logging.Handler):
         return self.format(record)
 
     def _write(self, line: str) -> None:
-        """Not through `sys.stderr`, whose lock must be free at the end of the process."""
+        """Write without `sys.stderr`, whose lock must be free when the process exits."""
         data = (line + "\n").encode(errors="replace")
         while data:
             data = data[os.write(self._descriptor, data) :]
@@ -107,7 +107,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One object for each line; a traceback is part of the message."""
+    """One JSON object on each line. A traceback is part of the message."""
 
     def __init__(self, source: str) -> None:
         super().__init__("%(message)s")

@@ -1,7 +1,7 @@
-"""Resources of this process: CPUs and memory within the limits of cgroup v1 and v2, and what the
-processors are.
+"""Resources of this process (CPUs and memory within the limits of cgroup v1 and v2), and properties
+of the processors.
 
-`root` stands for `/`, so that tests can bring their own machine.
+`root` replaces `/`, so that tests can supply their own machine.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pathlib import Path
 
 ROOT = Path("/")
 NO_LIMIT = 2**60
-"""Memory limits of cgroup v1 above this mean unlimited."""
+"""A cgroup v1 memory limit above this value means unlimited."""
 
 
 PORTS = range(20_000, 32_000)
-"""Ports that no system here gives to a connection, or to who asks for any, and none that Ray has by
-default (6379, 8265, 10001 to 19999, 52365), which refuses one of those for another of its parts.
+"""Ports outside the ephemeral range of Linux and outside Ray's defaults (6379, 8265, 10001 to
+19999, 52365). Ray refuses a port that is the default of another of its parts.
 """
 _given: deque[int] = deque(maxlen=len(PORTS) // 2)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nothing listens on, another one each time."""
+    """An unused TCP port, different on each call."""
     while True:
         port = secrets.choice(PORTS)
         if port in _given:
@@ -46,7 +46,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def cpu_count(root: Path = ROOT) -> int:
-    """CPUs of the affinity mask, or fewer when a cgroup has a smaller quota; at least 1."""
+    """Number of CPUs in the affinity mask, or fewer if a cgroup quota is smaller; at least 1."""
     count = len(os.sched_getaffinity(0))
     quotas = [quota for quota in _cpu_quotas(root) if quota > 0]
     return max(1, min([count, *(math.ceil(quota) for quota in quotas)]))
@@ -59,14 +59,14 @@ def available_memory(root: Path = ROOT) -> int:
 
 
 def cpuinfo(key: str, root: Path = ROOT) -> list[str]:
-    """Values of a key of /proc/cpuinfo, one for each processor; none on other systems."""
+    """Values of a key in /proc/cpuinfo, one for each processor; empty on other systems."""
     pairs = (line.partition(":") for line in _read(root / "proc/cpuinfo").splitlines())
     return [value.strip() for name, _, value in pairs if name.strip() == key]
 
 
 def has_cuda(root: Path = ROOT) -> bool:
-    """Whether NVIDIA's driver shows a device (of its own, or of WSL) and torch is installed. Torch
-    is not imported for that.
+    """Whether an NVIDIA driver device exists (native or WSL) and torch is installed. Does not
+    import torch.
     """
     shown = any((root / name).exists() for name in ("dev/nvidiactl", "dev/dxg"))
     return shown and importlib.util.find_spec("torch") is not None
@@ -115,10 +115,10 @@ def _free(directory: Path, limit_file: str, usage_file: str, cache_field: str) -
 
 
 def _cgroup_directories(root: Path, controller: str) -> Iterator[Path]:
-    """Directories of this process's cgroup and its ancestors; "" is the unified hierarchy of
-    version 2.
+    """Directories of this process's cgroup and its ancestors. The controller "" selects the unified
+    hierarchy of version 2.
 
-    In a container the path of /proc/self/cgroup may be the host's; then only the top of the mount
+    In a container, /proc/self/cgroup may show a path of the host. Then only the top of the mount
     exists.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():

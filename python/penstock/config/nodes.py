@@ -1,4 +1,4 @@
-"""Several hosts without Ray: the number of this one, the address of node 0, the shared secret."""
+"""Settings for several hosts without Ray: number of this node, address of node 0, secret."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.core import InvalidValueError, PenstockError
 
 TOKEN = "PENSTOCK_CLUSTER_TOKEN"
 LEAST_TOKEN = 16
-"""Least characters of the secret: a recorded handshake allows guesses offline."""
+"""Minimum length of the secret. A recorded handshake allows offline guessing."""
 PURPOSE = b"penstock cluster"
 
 
 def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `ParallelConfig`; an error for flags that do not go together."""
+    """Fields of `ParallelConfig`. Raises an error for flags that are incompatible."""
     nnodes, node_rank = values["nnodes"], values["node_rank"]
     if nnodes == 1:
         if node_rank:
@@ -50,8 +50,8 @@ def resolve_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of HOST, HOST:PORT, [HOST] or [HOST]:PORT; a host with colons is an address of
-    IPv6.
+    """Host and port of HOST, HOST:PORT, [HOST] or [HOST]:PORT. A host that contains colons is an
+    IPv6 address.
     """
     host, port = text, ""
     if text.startswith("["):
@@ -68,7 +68,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def cluster_key(token_file: str | None, environ: Mapping[str, str] = os.environ) -> bytes:
-    """32-byte key from the secret of the nodes; PenstockError for a missing or short one."""
+    """32-byte key derived from the nodes' secret; PenstockError if it is missing or too short."""
     if token_file is not None:
         try:
             token, place = (

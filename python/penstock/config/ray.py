@@ -1,4 +1,4 @@
-"""Ray's own settings, which it reads from the environment on import."""
+"""Ray's own settings, which Ray reads from the environment on import."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 LOCAL = "local"
 """Ray's name for a private cluster."""
 PASSED = ("RUST_BACKTRACE",)
-"""Variables of this process that ranks inherit. Settings reach them as `EngineConfig`, keys never.
+"""Environment variables that ranks inherit. Settings are in `EngineConfig`; keys are never passed.
 """
 
 
 def prepare_ray_environment(
     asked: str | None, environ: MutableMapping[str, str] = os.environ, home: Path | None = None
 ) -> str:
-    """Address of the cluster, with Ray's own defaults made explicit.
+    """Address of the cluster. Sets Ray's defaults explicitly in `environ`.
 
-    Usage statistics are off. A private cluster has a token, by default a random one that is not
-    stored; to join another, its token is used if there is one, unless RAY_AUTH_MODE decides
+    Usage statistics are off. A private cluster uses a token, by default a random one that is not
+    stored. An existing cluster is joined with its token if there is one, unless RAY_AUTH_MODE says
     otherwise.
     """
     address = asked or environ.get("RAY_ADDRESS") or LOCAL
     environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if address == LOCAL:
         environ["RAY_AUTH_MODE"] = "token"
-        # Ray reads the token once per process: the next private cluster has the same.
+        # Ray reads the token once in each process, so later private clusters have the same one.
         environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     elif not environ.get("RAY_AUTH_MODE"):
         environ["RAY_AUTH_MODE"] = (

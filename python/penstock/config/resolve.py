@@ -29,7 +29,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 @dataclass(frozen=True, slots=True)
 class StepDefaults:
-    """What a step takes where no flag says it."""
+    """Defaults for the size of a step."""
 
     sequences: int
     tokens: int
@@ -38,11 +38,11 @@ class StepDefaults:
 CERTIFICATE_AND_KEY = "--ssl-certfile and --ssl-keyfile go together: give both or neither"
 ON_CPUS = StepDefaults(sequences=64, tokens=256)
 ON_GPUS = StepDefaults(sequences=256, tokens=8192)
-"""A GPU computes few tokens in the time in which it reads the weights."""
+"""A GPU can compute many tokens in the time that it takes to read the weights."""
 
 
 def parse(raw: Mapping[str, Raw]) -> dict[str, Any]:
-    """A value for every flag, by key; InvalidValueError names the source of the first wrong one."""
+    """A value for every flag, by key. InvalidValueError names the source of the first wrong one."""
     return {flag.key: _value(flag, raw.get(flag.key)) for flag in FLAGS}
 
 
@@ -76,7 +76,7 @@ class WrongPartError(InvalidValueError):
 
 
 def resolve(raw: Mapping[str, Raw], model_path: str, served_name: str) -> Config:
-    """Configuration of a server for the model at `model_path`; `served_name` is its name for
+    """Configuration of a server for the model at `model_path`. `served_name` is its name for
     clients.
     """
     values = parse(raw)
@@ -178,7 +178,7 @@ def _parallel(values: Mapping[str, Any]) -> ParallelConfig:
 
 
 def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
-    """vLLM writes the origins as one JSON list."""
+    """The origins. A value may be a JSON list, as in vLLM."""
     origins: list[str] = []
     for value in given:
         try:

@@ -1,4 +1,4 @@
-"""Resolved settings, one frozen section for each room that reads them."""
+"""Resolved settings: one frozen section for each room that reads them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ModelConfig:
     dtype: str
     quantization: str
     max_model_len: int | None
-    """None: limited by model and KV cache."""
+    """None: limited by the model and the KV cache."""
     seed: int | None
     generation_config: str = "auto"
-    """Where sampling defaults come from: auto, vllm, or a path."""
+    """Source of sampling defaults: auto, vllm, or a path."""
     override_generation_config: str | None = None
     """A JSON object."""
 
@@ -33,35 +33,35 @@ class CacheConfig:
     dtype: str
     prefix_caching: bool
     events: KvEventsConfig | None = None
-    """None: not published."""
+    """None: KV events are not published."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """A KV tier, in lookup order."""
+    """Settings of one KV tier. Tiers are in lookup order."""
 
     kind: str
     """`ram`, `disk`, `redis` or `object`."""
     size_bytes: int | None = None
-    """RAM and disk: capacity over all ranks, in bytes."""
+    """RAM and disk: capacity summed over all ranks, in bytes."""
     quota: float = 1.0
-    """RAM and disk: share of the capacity for requests of one cache salt."""
+    """RAM and disk: share of the capacity that requests with the same cache salt may use."""
     path: str | None = None
     """Disk: directory."""
     url: str | None = None
     """Redis and object stores: URL."""
     daily_write_bytes: int | None = None
-    """Disk: bytes written in any 24 hours at most."""
+    """Disk: maximum bytes written in any 24 hours."""
     gds: bool = False
-    """Disk: read into a GPU's memory by GPUDirect Storage."""
+    """Disk: read into GPU memory with GPUDirect Storage."""
     ttl_seconds: int | None = None
-    """Redis: seconds until a value expires."""
+    """Redis: lifetime of a value in seconds."""
     options: tuple[tuple[str, str], ...] = ()
-    """Object stores: settings beside the URL."""
+    """Object stores: settings in addition to the URL."""
 
     @property
     def name(self) -> str:
-        """For logs, metrics and errors; without a password."""
+        """Name for logs, metrics and errors, without a password."""
         if self.kind == "ram":
             return "ram"
         return f"disk:{self.path}" if self.kind == "disk" else without_password(self.url or "")
@@ -71,7 +71,7 @@ class TierConfig:
 class TiersConfig:
     tiers: tuple[TierConfig, ...] = ()
     chunk_tokens: int = 256
-    """Tokens of a chunk on disks and remote stores."""
+    """Tokens in a chunk on disk and remote tiers."""
 
     @property
     def ram(self) -> TierConfig | None:
@@ -90,18 +90,18 @@ class SchedulerConfig:
     max_queue: int
     policy: str = "fcfs"
     max_wait: float = 0.0
-    """Seconds for which a client's request may wait for its turn; 0: any."""
+    """Maximum queue time of a client's request in seconds; 0 for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeConfig:
     threads: int
     isa: str | None
-    """None: the best one of the machine."""
+    """None: the best instruction set of the machine."""
     backend: str = "cpu"
-    """Module of `penstock.backends`, or the full name of another one."""
+    """Module of `penstock.backends`, or the full name of any other module."""
     attention: str = "triton"
-    """`triton` or `flashinfer`; of GPUs alone."""
+    """`triton` or `flashinfer`; GPUs only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ class ParallelConfig:
     tensor: int = 1
     pipeline: int = 1
     by_experts: bool = False
-    """Ranks have whole experts, not columns of all."""
+    """Each rank has whole experts, instead of some columns of every expert."""
     library_sums: bool = False
-    """GPUs leave all sums to NCCL."""
+    """GPUs use NCCL for all sums."""
     backend: str = "inline"
     """`inline`, `mp` or `ray`."""
     ray_address: str | None = None
@@ -122,11 +122,11 @@ class ParallelConfig:
     nnodes: int = 1
     node_rank: int = 0
     master: str = ""
-    """`HOST:PORT` of node 0 with several nodes."""
+    """`HOST:PORT` of node 0, if there are several nodes."""
     join_timeout: float = 300.0
-    """Seconds that node 0 waits for the others."""
+    """Seconds that node 0 waits for the other nodes."""
     token_file: str | None = None
-    """None: the secret of the nodes is in the environment."""
+    """None: the nodes' secret is in the environment."""
 
     @property
     def ranks(self) -> int:
@@ -134,18 +134,18 @@ class ParallelConfig:
 
     @property
     def most_ranks_on_a_node(self) -> int:
-        """Ranks of node 0, which no other node exceeds."""
+        """Number of ranks on node 0. No other node has more."""
         return len(ranks_of_nodes(self.tensor, self.pipeline, self.nnodes)[0])
 
     def number_on_node(self, rank: int) -> int:
-        """Place of a rank among those of its node."""
+        """Index of a rank among the ranks of its node."""
         held = ranks_of_nodes(self.tensor, self.pipeline, self.nnodes)
         return next(own.index(rank) for own in held if rank in own)
 
 
 def ranks_of_nodes(tp: int, pp: int, nnodes: int) -> list[range]:
-    """Ranks of each node, in order: whole stages where every node can have one, else as evenly as
-    ranks allow. The first nodes hold one more where the number is no multiple.
+    """Ranks of each node, in order. Nodes get whole stages if there are enough stages, else ranks
+    are distributed evenly. Any remainder goes to the first nodes.
     """
     unit = tp if nnodes <= pp else 1
     least, more = divmod(tp * pp // unit, nnodes)
@@ -173,11 +173,11 @@ class ServerConfig:
     shutdown_timeout: float
     engine_stall_timeout: float
     admin_api_key: str | None = None
-    """None: /v1/kv is closed."""
+    """None: /v1/kv is disabled."""
     max_request_bytes: int | None = None
-    """None: follows the model's length."""
+    """None: derived from the model's length."""
     max_queue_wait: float = 0.0
-    """Seconds; 0: any."""
+    """Seconds; 0 for no limit."""
     uds: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
@@ -186,20 +186,20 @@ class ServerConfig:
     api_key_file: str | None = None
     access_log: bool = False
     allow_special_tokens: bool = False
-    """Whether what clients write can be control tokens."""
+    """Whether text from clients may contain control tokens."""
     trust_request_chat_template: bool = False
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     tokenizer: str | None = None
-    """Name of the model whose tokenizer is used; None: the model's own."""
+    """Model whose tokenizer is used; None for the model's own."""
     revision: str | None = None
-    """Branch, tag or commit of the hub's repository."""
+    """Branch, tag or commit of the Hugging Face repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Configuration of the engine process, sent as JSON to its standard input: a command line can
-    be read by every user of the host, and tiers have passwords.
+    """Configuration of the engine process, sent as JSON to its standard input. A command line would
+    be readable by every user of the host, and tiers have passwords.
     """
 
     model: ModelConfig
@@ -212,7 +212,7 @@ class EngineConfig:
 
     @property
     def kv_dtype(self) -> str:
-        """KV dtype: as configured, else float32 where all else is, else bfloat16."""
+        """KV dtype: as configured; by default float32 for a float32 model, else bfloat16."""
         if self.cache.dtype != "auto":
             return self.cache.dtype
         whole = self.model.quantization == "none" or (
@@ -244,7 +244,7 @@ class Config:
 
 
 def without_password(url: str) -> str:
-    """`redis://:secret@host` as `redis://host`."""
+    """The URL without credentials: `redis://:secret@host` becomes `redis://host`."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url
 

@@ -1,4 +1,4 @@
-"""Sources of settings: flags over environment over file over defaults. All values are text."""
+"""Sources of settings, by precedence: flags, environment, file, defaults. All values are text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 MODEL = "model"
 PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = {f"{PREFIX}{name}" for name in ("CACHE", "CONFIG", "CLUSTER_TOKEN")}
-"""What is read beside the flags' variables."""
+"""Variables that are read in addition to those of the flags."""
 _KUBERNETES = re.compile(
     r"PENSTOCK_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
 )
 _RANKS = re.compile(r"[0-9]{1,9}")
 log = logging.getLogger("penstock.config")
 IN_FILES = {MODEL: Flag("MODEL", "model", Text(), None, "what to serve"), **BY_KEY}
-"""The model is positional on the command line."""
+"""The model, which is positional on the command line."""
 _AS_JSON = {key for key, flag in BY_KEY.items() if isinstance(flag.kind, JsonObject | KvEvents)}
 
 
@@ -44,12 +44,12 @@ class Raw:
 
     place: str
     texts: tuple[str | Section, ...]
-    """Sections come from files, for values with parts only."""
+    """Sections come only from files, for values with parts."""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `penstock pull` keeps models: $PENSTOCK_CACHE, or `penstock` under the user's cache
-    directory.
+    """Directory in which `penstock pull` keeps models: $PENSTOCK_CACHE, or `penstock` in the user's
+    cache directory.
     """
     own = environ.get("PENSTOCK_CACHE")
     if own:
@@ -59,31 +59,31 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def openai_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Key of clients of OpenAI-compatible servers, from the variable that all of them read."""
+    """API key for OpenAI-compatible servers, from the variable that all their clients read."""
     return environ.get("OPENAI_API_KEY") or None
 
 
 def backend_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Key with which a gateway calls its replicas, where no command line shows it."""
+    """API key with which a gateway calls its replicas. A command line would expose it."""
     return environ.get("PENSTOCK_BACKEND_API_KEY") or None
 
 
 def gateway_api_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Key that a gateway's clients need, from the variable that `penstock serve` reads."""
+    """API key that a gateway's clients need, from the variable that `penstock serve` reads."""
     return environ.get("PENSTOCK_API_KEY") or None
 
 
 def notify_socket(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Socket of a service manager that wants to know when the server is ready (sd_notify)."""
+    """Socket for readiness notification of a service manager (sd_notify)."""
     return environ.get("NOTIFY_SOCKET") or None
 
 
 def replica_environment(
     key: str, runtime: str, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Environment of a server behind this process's gateway, which has the listener's settings and
-    speaks to the service manager. The key is here because every user of the machine can read a
-    command line.
+    """Environment of a replica behind this process's gateway. The gateway keeps the listener's
+    settings and the service manager's socket. The key is passed here because any user of the
+    machine can read a command line.
     """
     hidden = ("PENSTOCK_API_KEY_FILE", "PENSTOCK_REPLICAS", "NOTIFY_SOCKET")
     kept = {name: value for name, value in environ.items() if name not in hidden}
@@ -91,7 +91,7 @@ def replica_environment(
 
 
 def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The user's runtime directory for sockets, else the temporary directory."""
+    """The user's runtime directory for sockets; None if there is none."""
     own = environ.get("XDG_RUNTIME_DIR")
     return own if own and Path(own).is_dir() else None
 
@@ -99,14 +99,14 @@ def runtime_directory(environ: Mapping[str, str] = os.environ) -> str | None:
 def shared_memory_directory(
     environ: Mapping[str, str] = os.environ, usual: Path = Path("/dev/shm")
 ) -> Path:
-    """Directory where ranks of one host connect: /dev/shm, else that of sockets."""
+    """Directory for the shared memory of local ranks: /dev/shm, else the directory for sockets."""
     if usual.is_dir() and os.access(usual, os.W_OK | os.X_OK):
         return usual
     return Path(runtime_directory(environ) or tempfile.gettempdir())
 
 
 def heartbeat_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Directory of the heartbeats of this user's node agents."""
+    """Directory for the heartbeat files of this user's node agents."""
     return Path(runtime_directory(environ) or tempfile.gettempdir())
 
 
@@ -115,9 +115,7 @@ def gather(
     config_file: str | None,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Raw]:
-    """Raw settings by key. `flags` are those of the command line, `config_file` the value of
-    --config.
-    """
+    """Raw settings by key. `flags` come from the command line, `config_file` from --config."""
     chosen = config_file or environ.get("PENSTOCK_CONFIG")
     found = from_file(Path(chosen)) if chosen else {}
     notice_unknown(environ)
@@ -140,8 +138,8 @@ def gather(
 
 
 def notice_unknown(environ: Mapping[str, str]) -> None:
-    """Warn of variables that look like settings and are none. Those that Kubernetes makes for a
-    service called penstock are no mistake.
+    """Warn about variables that look like settings but are not. Ignores variables that Kubernetes
+    sets for a service called penstock.
     """
     known = {flag.env for flag in FLAGS} | OTHER_VARIABLES
     for name, text in environ.items():
@@ -153,7 +151,7 @@ def notice_unknown(environ: Mapping[str, str]) -> None:
 
 
 def notice_service(name: str, text: str) -> None:
-    """Warn of the address of a Kubernetes Service where a setting could be."""
+    """Warn about a variable that holds the address of a Kubernetes Service instead of a setting."""
     service = name.removesuffix("_PORT").lower().replace("_", "-")
     log.warning(
         "%s=%s is the address of a Kubernetes Service named %s, no setting: it is ignored; "
@@ -165,7 +163,7 @@ def notice_service(name: str, text: str) -> None:
 
 
 def _of_kubernetes(name: str, text: str) -> bool:
-    """Whether it is one of the variables that Kubernetes sets for a service."""
+    """Whether Kubernetes sets this variable for a service."""
     return bool(_KUBERNETES.fullmatch(name)) or _is_address(name, text)
 
 
@@ -179,19 +177,19 @@ def _add(found: dict[str, Raw], place: str, settings: Mapping[str, tuple[str, ..
 
 
 def _said(found: Mapping[str, Raw], key: str) -> str:
-    """The text of a setting that has one; empty where it is the default."""
+    """The text of a setting; empty if it has the default."""
     raw = found.get(key)
     return str(raw.texts[0]) if raw is not None and raw.texts else ""
 
 
 def _ranks(found: Mapping[str, Raw]) -> int:
-    """Tensor times pipeline parallel size; what is wrong with them is said where they are read."""
+    """Tensor times pipeline parallel size. Invalid sizes, reported elsewhere, count as 1."""
     sizes = [_said(found, f"{name}_parallel_size") for name in ("tensor", "pipeline")]
     return math.prod(int(size) if _RANKS.fullmatch(size) else 1 for size in sizes)
 
 
 def from_file(path: Path) -> dict[str, Raw]:
-    # Deferred: a YAML parser is slow to import and most servers have no file.
+    # Import late: a YAML parser is slow to import, and most servers have no file.
     from penstock.config.files import read_settings
 
     found = {}
@@ -215,8 +213,8 @@ def from_file(path: Path) -> dict[str, Raw]:
 
 
 def _is_ignored(setting: Setting) -> bool:
-    """Whether it is a flag of vLLM that has nothing to set here, for which the reason is logged;
-    errors as `Foreign.notice`.
+    """Whether it is a vLLM flag without effect here; logs the reason. Errors are those of
+    `Foreign.notice`.
     """
     name = setting.key.replace("_", "-")
     foreign = BY_NAME.get(f"--{name}") or BY_NAME.get(f"--{name.removeprefix('no-')}")
@@ -233,7 +231,7 @@ def _is_ignored(setting: Setting) -> bool:
 
 
 class NoModelError(InvalidValueError):
-    """No model is named anywhere."""
+    """No model was named."""
 
     def __init__(self, message: str) -> None:
         PenstockError.__init__(self, message)
@@ -241,7 +239,7 @@ class NoModelError(InvalidValueError):
 
 
 def model_named(raw: Mapping[str, Raw], argument: str | None) -> str:
-    """The model of the command line, else that of the file."""
+    """The model from the command line, else from the file."""
     said = raw.get(MODEL) if argument is None else Raw("MODEL", (argument,))
     if said is None:
         raise NoModelError(

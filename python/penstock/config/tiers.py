@@ -26,7 +26,7 @@ AWS = (
     "DEFAULT_REGION",
     "ENDPOINT_URL",
 )
-"""Environment variables of object stores, each after AWS_."""
+"""Environment variables of object stores, without the prefix AWS_."""
 
 OPTIONS: Mapping[str, Mapping[str, tuple[str, Kind]]] = {
     "ram": {"ram": ("size_bytes", SIZE), "quota": ("quota", Share())},
@@ -46,7 +46,7 @@ REQUIRED = {"disk": ("size",)}
 
 @dataclass(frozen=True)
 class Tier:
-    """Kind of the values of --kv-tier."""
+    """The kind of the values of --kv-tier."""
 
     def parse(self, text: str) -> TierConfig:
         kind, _, rest = text.partition(":")
@@ -73,7 +73,7 @@ class Tier:
 
 
 def read_tier(options: Iterable[tuple[str, str]]) -> TierConfig:
-    """The tier of names and texts in any order, one of them a kind; PartError for a wrong one."""
+    """The tier for options in any order, one of which is the kind. PartError if one is wrong."""
     said: dict[str, str] = {}
     for name, text in options:
         key = name.replace("_", "-")
@@ -117,14 +117,14 @@ def _value(kind: str, name: str, text: str) -> object:
 
 
 def _object_option(name: str, text: str) -> tuple[str, str]:
-    """An option for the store itself; its names have underscores."""
+    """An option passed to the object store, whose option names have underscores."""
     if not name or not text:
         raise PartError(f"object: option {name!r} is {text!r}, expected a name with a value", name)
     return name.replace("-", "_"), text
 
 
 def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: int) -> TiersConfig:
-    """The section; InvalidValueError or PenstockError for tiers that do not go together."""
+    """The section for all tiers. InvalidValueError or PenstockError for incompatible tiers."""
     if not tiers:
         return TiersConfig(chunk_tokens=chunk_tokens)
     if chunk_tokens % block_size:
@@ -143,7 +143,7 @@ def resolve_tiers(tiers: tuple[TierConfig, ...], chunk_tokens: int, block_size: 
 
 
 def object_options(tier: TierConfig, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Options of an object store: the flag's over the environment's."""
+    """Options of an object store. The flag overrides the environment."""
     found = {
         f"aws_{name.lower()}": environ[f"AWS_{name}"] for name in AWS if environ.get(f"AWS_{name}")
     }

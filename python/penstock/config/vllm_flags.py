@@ -1,5 +1,5 @@
-"""Flags of vLLM that have nothing to set here, for the command line and for `penstock.LLM` alike:
-ignored with the reason, or refused where ignoring them would change the answers.
+"""Flags of vLLM without a counterpart here, for the command line and `penstock.LLM`: ignored with
+the reason, or refused if ignoring them would change answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 @dataclass(frozen=True)
 class Foreign:
-    """A flag of vLLM. With `only`, these values say what happens anyway and others are refused."""
+    """A flag of vLLM. With `only`, these values match the behaviour here; others are refused."""
 
     name: str
     why: str
@@ -24,7 +24,7 @@ class Foreign:
         return self.name.removeprefix("--").replace("-", "_")
 
     def notice(self, spelling: str, value: str) -> str:
-        """The warning to show, empty for none; InvalidValueError or PenstockError where the flag
+        """The warning to show; empty for none. InvalidValueError or PenstockError if the flag
         cannot be ignored.
         """
         if self.refused and spelling.startswith("--no-"):
@@ -66,7 +66,7 @@ _NOT_LOGGED = "see --access-log; no text of a request is ever logged"
 _HF_HOME = "files of the hub are kept by huggingface_hub; set HF_HOME"
 
 FOREIGN: tuple[Foreign, ...] = (
-    # model
+    # Model
     _switch("--trust-remote-code", _NO_CODE),
     _only("--load-format", "the files show their format", "auto", "safetensors", "gguf", "hf"),
     _only("--config-format", "the files show their format", "auto", "hf"),
@@ -89,7 +89,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _refused("--logits-processors", "the sampler runs no code of its callers"),
     _only("--logprobs-mode", "they are of the unchanged logits", "raw_logprobs"),
     Foreign("--max-logprobs", "up to 20 may be asked for"),
-    # memory and cache
+    # Memory and cache
     Foreign("--gpu-memory-utilization", _MEMORY),
     Foreign("--num-gpu-blocks-override", _MEMORY),
     Foreign("--swap-space", "KV of preempted requests goes to RAM with --kv-tier ram:SIZE"),
@@ -103,7 +103,7 @@ FOREIGN: tuple[Foreign, ...] = (
     _switch("--disable-hybrid-kv-cache-manager", "layers with a window have blocks of their own"),
     _switch("--disable-cascade-attn", "there is no other attention than one"),
     _switch("--enable-sleep-mode", "a server that is stopped gives all memory back"),
-    # computation
+    # Computation
     _switch("--enforce-eager", _GRAPHS),
     Foreign("--max-seq-len-to-capture", _GRAPHS),
     Foreign("--cuda-graph-sizes", _GRAPHS),
@@ -112,7 +112,7 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--optimization-level", _KERNELS),
     Foreign("--speculative-config", "drafts change the speed only, and there is no drafter"),
     _switch("--ray-workers-use-nsight", "there is nothing of CUDA to profile"),
-    # scheduling
+    # Scheduling
     _switch("--enable-chunked-prefill", "prompts are always computed in chunks"),
     _switch("--async-scheduling", "steps are planned ahead where it helps"),
     Foreign("--max-num-partial-prefills", "see --max-num-batched-tokens"),
@@ -120,14 +120,14 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--long-prefill-token-threshold", "see --max-num-batched-tokens"),
     Foreign("--num-scheduler-steps", "a step computes one token of each sequence"),
     Foreign("--stream-interval", "each token is sent as it comes"),
-    # ranks
+    # Ranks
     _only("--data-parallel-size", _ONE_SERVER, "1"),
     _only("-dp", _ONE_SERVER, "1"),
     _only("--api-server-count", _ONE_SERVER, "1"),
     _only("--prefill-context-parallel-size", "see --tensor-parallel-size", "1"),
     _only("--decode-context-parallel-size", "see --tensor-parallel-size", "1"),
     _switch("--headless", "nodes other than 0 have no front door anyway"),
-    # adapters and media
+    # Adapters and media
     _refused("--enable-lora", _MERGE, takes_value=False),
     Foreign("--max-loras", _NO_ADAPTERS),
     Foreign("--max-lora-rank", _NO_ADAPTERS),
@@ -140,7 +140,7 @@ FOREIGN: tuple[Foreign, ...] = (
     Foreign("--allowed-local-media-path", _NO_MEDIA),
     Foreign("--allowed-media-domains", _NO_MEDIA),
     _switch("--disable-mm-preprocessor-cache", _NO_MEDIA),
-    # server
+    # Server
     _only("--response-role", "answers have OpenAI's role", "assistant"),
     _only(
         "--chat-template-content-format",
@@ -181,8 +181,8 @@ _BY_KEY = {flag.key: flag for flag in FOREIGN}
 
 
 def ignored_value(key: str, value: object) -> str | None:
-    """The warning for a keyword of vLLM's `LLM`, empty where the value says what happens anyway;
-    None for a keyword that is not known. Errors as `Foreign.notice`.
+    """Warning for a keyword of vLLM's `LLM`; empty if the value matches the behaviour here, None if
+    the keyword is unknown. Errors are those of `Foreign.notice`.
     """
     flag = _BY_KEY.get(key)
     if flag is None:
