@@ -1,1 +1,1 @@
-"""The command line. Imports each room when a command needs it."""
+"""The command line. Each command imports the rooms that it needs when it runs."""

@@ -1,4 +1,4 @@
-"""The flag table as argparse arguments. Values stay text: `penstock.config` parses all sources."""
+"""The flag table as argparse arguments. Values stay text, which `penstock.config` parses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.config.foreign_arguments import add_foreign
 from penstock.config.kinds import Bytes, Choice, IntegerChoice, Switch, negative
 
 KEY = "setting_"
-"""Prefix of settings in the namespace."""
+"""Prefix of settings in the argparse namespace."""
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` every flag, in its group, and `--config`."""
+    """Add every flag to its group of `parser`, and `--config`."""
     parser.add_argument(
         "--config", metavar="FILE.yaml", help="settings by flag name [PENSTOCK_CONFIG]"
     )
@@ -26,7 +26,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(parsed: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Settings of the command line, by key."""
+    """Settings from the command line, by key."""
     found = {}
     for name, value in vars(parsed).items():
         if name.startswith(KEY):

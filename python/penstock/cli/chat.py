@@ -1,4 +1,4 @@
-"""`penstock chat`: a conversation in the terminal, with a server or a model that it starts."""
+"""`penstock chat`: a conversation in the terminal, with a given server or with its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """The conversation; exit status 1 when a question of a pipe was not answered."""
+    """Run the conversation. Exit status 1 if a question from a pipe was not answered."""
     options = {
         name: value
         for name in ("max_tokens", "temperature")
@@ -90,10 +90,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def own_server(model: str) -> Iterator[str]:
-    """The address of a server for `model`, stopped at the end. Its log is shown when it fails."""
+    """Run a server for `model` in the block and yield its address. Prints its log if it fails."""
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        # In a session of its own: Ctrl-C stops an answer, not the server.
+        # A new session, so that Ctrl-C stops an answer and not the server.
         server = subprocess.Popen(
             serve_command(model, port), stdout=log, stderr=log, start_new_session=True
         )
@@ -108,10 +108,10 @@ def own_server(model: str) -> Iterator[str]:
 
 
 class StartUp:
-    """What the log of a server that starts said last, on a terminal."""
+    """Shows the last log line of a starting server on a terminal."""
 
     def __init__(self, log: IO[bytes]) -> None:
-        # A duplicate of the server's descriptor: it must not be moved.
+        # The server shares this file position, so read without moving it.
         self._log = log.fileno()
         self._terminal = sys.stderr.isatty()
         self._size = 0
@@ -142,7 +142,7 @@ def last_line(log: IO[bytes]) -> str:
 
 
 class Conversation:
-    """Messages so far. A question that was not answered is not part of it."""
+    """Messages so far, without questions that were not answered."""
 
     def __init__(self, client: ChatClient, system: str | None, out: TextIO) -> None:
         self.client = client
@@ -152,8 +152,8 @@ class Conversation:
         self._terminal = out.isatty()
 
     def ask(self, question: str) -> None:
-        """Print the answer as it comes. ChatError says why there is none; after Ctrl-C the part
-        that came is kept.
+        """Print the answer as it streams. Raises ChatError with the reason if it fails. After
+        Ctrl-C, the part received so far is kept.
         """
         before = [{"role": "system", "content": self.system}] if self.system else []
         asked = [*self.messages, {"role": "user", "content": question}]
@@ -170,7 +170,7 @@ class Conversation:
                 self.messages = [*asked, {"role": "assistant", "content": "".join(parts)}]
 
     def command(self, line: str) -> bool:
-        """Run a line that begins with a slash; False to leave. ChatError names a mistake."""
+        """Run a slash command; returns False to quit. Raises ChatError for a mistake."""
         name, _, rest = line.partition(" ")
         rest = rest.strip()
         if name == "/exit":
@@ -201,12 +201,12 @@ class Conversation:
 
 
 def printable(text: str) -> str:
-    """Without control characters, which a terminal would obey."""
+    """`text` without control characters, which a terminal would interpret."""
     return "".join(c for c in text if c in "\n\t" or (c >= " " and not "\x7f" <= c <= "\x9f"))
 
 
 def from_pipe(talk: Conversation, lines: TextIO) -> int:
-    """Answer each line; 1 when one could not be answered."""
+    """Answer each line; returns 1 if one could not be answered."""
     status = 0
     for line in lines:
         line = line.strip()
@@ -223,7 +223,7 @@ def from_pipe(talk: Conversation, lines: TextIO) -> int:
 
 
 class Terminal:
-    """Questions at a prompt, with the line editing and history of readline."""
+    """Questions at a prompt, with readline's line editing and history."""
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
@@ -240,7 +240,7 @@ class Terminal:
         return 0
 
     def _turn(self) -> bool:
-        """One question or command; False to leave."""
+        """Read and run one question or command; returns False to quit."""
         try:
             line = input("> ").strip()
         except EOFError:
@@ -261,7 +261,7 @@ class Terminal:
         return True
 
     def _open_history(self) -> None:
-        # Without the module, as some builds of Python are, lines are read all the same.
+        # Some builds of Python lack readline; input works without it.
         with contextlib.suppress(ImportError, OSError):
             import readline
 

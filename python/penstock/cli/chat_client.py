@@ -1,4 +1,4 @@
-"""Streamed chat answers of any OpenAI-compatible server."""
+"""Client for streamed chat answers of any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.cli.local_server import events
 from penstock.core import InvalidValueError, PenstockError
 
 TIMEOUT = 600.0
-"""Seconds without a byte after which a server is given up."""
+"""Seconds without a byte after which the server counts as dead."""
 
 
 class ChatError(PenstockError):
@@ -20,8 +20,8 @@ class ChatError(PenstockError):
 
 
 class ChatClient:
-    """`url` is that of the server, with or without `/v1`; `model` one of its names, the first
-    where None.
+    """`url` is the server's address, with or without `/v1`. `model` is one of its model names; None
+    for the first.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ChatClient:
         self.model = model or self._first_model()
 
     def answer(self, messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
-        """Pieces of the answer. Closing the iterator ends the request."""
+        """Pieces of the answer. Closing the iterator cancels the request."""
         body = {"model": self.model, "messages": messages, "stream": True, **self._options}
         connection, response = self._send("POST", "/chat/completions", json.dumps(body))
         try:
@@ -96,7 +96,7 @@ def _refusal(response: http.client.HTTPResponse) -> str:
 
 
 def _message(body: Any) -> str:
-    """The message of an error in OpenAI's form, or in a simpler one, as one line."""
+    """The message of an error body, in OpenAI's format or a simpler one, on one line."""
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(message).split())

@@ -1,5 +1,5 @@
-"""`python -m penstock.cli.child PARENT COMMAND ...`: a command that dies with the thread of process
-PARENT that started it.
+"""`python -m penstock.cli.child PARENT COMMAND ...`: runs a command that dies with its parent, more
+precisely with the thread of process PARENT that started it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def run(parent: int, arguments: list[str]) -> int:
-    """The command's exit status; 1 where the parent is gone already."""
+    """Run the command and return its exit status; 1 if the parent has already ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return main(arguments) if os.getppid() == parent else 1
 

@@ -1,4 +1,4 @@
-"""`penstock completion SHELL`: a script made from the parsers of all commands."""
+"""`penstock completion SHELL`: a completion script generated from the parsers of all commands."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from penstock.cli.parser import Parser
 from penstock.model.locate import ALIASES
 
 FILES = ("FILE", "FILE.yaml", "PATH", "MODEL", "DIR", "DIRECTORY")
-"""Metavars of values that are files, or may be."""
+"""Metavars of values that are, or can be, files."""
 
 
 @dataclass(slots=True)
 class Words:
-    """What may follow one command."""
+    """Completions for one command."""
 
     path: str
     """The command, such as `penstock bench serve`."""
     commands: dict[str, str] = field(default_factory=dict)
-    """Its own commands with their help."""
+    """Subcommands with their help."""
     flags: dict[str, str] = field(default_factory=dict)
-    """Spellings with their help."""
+    """Flags with their help."""
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Values of the flags that take one; `FILES` for files, nothing for any text."""
+    """Values of flags that take one: `FILES` for files, empty for arbitrary text."""
     positional: tuple[str, ...] = ()
-    """Values of its first argument."""
+    """Values of the first positional argument."""
 
 
 def run(shell: str, top: Parser) -> int:
@@ -36,7 +36,7 @@ def run(shell: str, top: Parser) -> int:
 
 
 def commands(top: Parser) -> list[Words]:
-    """Every command, outer ones first."""
+    """Every command, parents first."""
     found = [_words("penstock", top)]
     for name, parser in top.commands().items():
         inner = parser.commands()
@@ -82,7 +82,7 @@ def _help(action: argparse.Action) -> str:
 
 
 def _split(values: tuple[str, ...]) -> tuple[str, bool]:
-    """The words, and whether files are possible too."""
+    """The fixed words, and whether files are valid too."""
     return " ".join(value for value in values if value != FILES[0]), FILES[0] in values
 
 
@@ -128,7 +128,7 @@ def _alternatives(every: list[Words]) -> str:
 
 
 def _zsh(every: list[Words]) -> str:
-    """The script for bash, which zsh can run."""
+    """The bash script, which zsh can run with bashcompinit."""
     start = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
     return f"#compdef penstock\n{start}{_bash(every)}"
 

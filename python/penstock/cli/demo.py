@@ -1,4 +1,4 @@
-"""`penstock demo`: start a server, stream one answer, print one line of numbers."""
+"""`penstock demo`: start a server, stream one answer, print one line of measurements."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def demo(model: str, question: str) -> int:
 
 
 def ask(port: int, question: str) -> Answer:
-    """Stream one chat answer to stdout."""
+    """Stream one chat answer to standard output."""
     body = {
         "messages": [{"role": "user", "content": question}],
         "max_tokens": MAX_TOKENS,

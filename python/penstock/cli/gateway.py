@@ -1,4 +1,4 @@
-"""`penstock gateway`: a reverse proxy before replicas (docs/gateway.md)."""
+"""`penstock gateway`: a reverse proxy in front of replicas (docs/gateway.md)."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _policy(group: argparse._ArgumentGroup) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Serve until a signal; the exit status is that of the drain."""
+    """Serve until a signal; returns the exit status of the drain."""
     connections = raise_descriptors()
 
     def again(resources: str) -> str:
@@ -205,7 +205,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _checked(parsed: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
-    """WrongSettingError for what the gateway refuses, at its line of --config."""
+    """Raise WrongSettingError, with the line of --config, for settings that the gateway refuses."""
     file = None if parsed.config is None else Path(parsed.config)
     check(found, file, _flags(parsed).keys())
     return found
@@ -217,8 +217,8 @@ def settings(
     resources: str = RESOURCES,
     access: Access = cluster_access,
 ) -> dict[str, object]:
-    """The configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources`
-    are those of the cluster, JSON; `access` finds its API server.
+    """Configuration of `crates/gateway/gateway` (`Config` in its src/config.rs). `resources` is the
+    JSON of the cluster's resources; `access` finds its API server.
     """
     found: dict[str, object] = {"host": "127.0.0.1", "port": 8080, "drain_timeout_s": 30.0}
     if parsed.config is not None:
@@ -250,12 +250,12 @@ def settings(
 
 
 UNSEEN = ClusterAccess({"server": "https://unseen"}, "default")
-"""A cluster that is not asked."""
+"""Placeholder for a cluster that is not contacted."""
 
 
 def complaint(path: Path) -> str | None:
-    """What is wrong with a gateway.yaml, after its place, as far as it can be seen without its
-    replicas.
+    """The error in a gateway.yaml, prefixed with its place; None if there is none. Replicas are not
+    contacted, so this finds only errors visible in the file.
     """
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -276,7 +276,7 @@ def _watched(found: dict[str, object]) -> list[object]:
 
 
 def _flags(parsed: argparse.Namespace) -> dict[str, object]:
-    """Settings that the command line gives."""
+    """Settings from the command line."""
     given: dict[str, object] = {
         "host": parsed.host,
         "port": parsed.port,
@@ -308,7 +308,7 @@ def _flags(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def _add_picker(found: dict[str, object], parsed: argparse.Namespace) -> None:
-    """Add the endpoint picker; flags win over the file, part by part."""
+    """Add the endpoint picker. Flags override the file, member by member."""
     given = found.get("ext_proc")
     picker: dict[str, object] = dict(given) if isinstance(given, dict) else {}
     if parsed.ext_proc is not None:
@@ -330,7 +330,7 @@ def _place(text: str, form: str) -> tuple[str, int]:
 
 
 def _pool(parsed: argparse.Namespace, access: Access) -> dict[str, object] | None:
-    """The pool that flags describe."""
+    """The pool described by flags."""
     named: list[dict[str, object]] = []
     if parsed.backend:
         named.append({"backends": parsed.backend})
@@ -366,7 +366,7 @@ def _path(given: object) -> Path | None:
 
 
 def _hedge(text: str) -> dict[str, float]:
-    """800 or p95."""
+    """Parse milliseconds such as 800, or a percentile such as p95."""
     try:
         if text.startswith("p"):
             return {"percentile": float(text[1:]) / 100}
@@ -415,7 +415,7 @@ def _listed(settings: dict[str, object], key: str, tree: Tree) -> list[object]:
 
 
 def _rules(files: list[Path], pools: list[str]) -> Rules:
-    """Rules and objectives of resources in files. The first that is wrong is an error."""
+    """Rules and objectives of the resources in files. Raises an error for the first wrong one."""
     resources, findings = read(files)
     rules = rules_of(resources, pools)
     wrong = [one for one in [*findings, *rules.findings] if one.wrong]
@@ -430,8 +430,8 @@ def _with_source(
     reach: Callable[[], ClusterAccess],
     ports: Mapping[str, int] | None = None,
 ) -> dict[str, object]:
-    """A pool whose `backends`, `file`, `dns` or `kubernetes` has become the source that the gateway
-    reads. A name without a port has the one of `ports`, by pool.
+    """A pool with `backends`, `file`, `dns` or `kubernetes` replaced by the source that the gateway
+    reads. A host name without a port gets the pool's port from `ports`.
     """
     sources = [key for key in ("backends", "file", "dns", "kubernetes") if key in pool]
     if len(sources) != 1:
@@ -458,14 +458,13 @@ def _with_source(
 def run_gateway(
     configuration: dict[str, object], reread: Callable[[str], str] | None = None
 ) -> int:
-    """Serve until a signal; the exit status is that of the drain. `reread` makes the configuration
-    again, as JSON, from the resources of the cluster, when they or one of its files have changed;
-    what it raises goes to the log.
+    """Serve until a signal; returns the exit status of the drain. When the cluster's resources or a
+    file change, `reread` returns the new configuration as JSON. Its exceptions are logged.
     """
     from penstock import _native
 
-    # The gateway handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a clean
-    # end.
+    # The gateway handles Ctrl-C. Python's handler would raise KeyboardInterrupt after a clean
+    # shutdown.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _native.gateway(json.dumps(configuration), reread)

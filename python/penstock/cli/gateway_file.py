@@ -1,4 +1,4 @@
-"""Errors of a gateway's configuration, at their line of gateway.yaml."""
+"""Errors in a gateway's configuration, located by their line in gateway.yaml."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _POOL = re.compile(r'pools? "((?:[^"\\]|\\.)*)"')
 
 
 def check(settings: dict[str, object], file: Path | None, of_flags: Container[str]) -> None:
-    """WrongSettingError for a setting that the gateway refuses, with its line in `file` unless a
-    flag gave the setting (`of_flags`: their names).
+    """Raise WrongSettingError for a setting that the gateway refuses. The error has the line in
+    `file`, unless a flag set the value (`of_flags`: names set by flags).
     """
     from penstock import _native
 
@@ -27,7 +27,7 @@ def check(settings: dict[str, object], file: Path | None, of_flags: Container[st
 
 
 def located(said: str, settings: object, tree: Tree, of_flags: Container[str] = ()) -> str:
-    """`FILE:LINE: what is wrong`, without a place for a setting that the file does not have."""
+    """`FILE:LINE: error`; without the place if the file does not contain the setting."""
     if found := _SERDE.match(said):
         steps = steps_at(settings, int(found[2]))
         return _placed(tree, _in_file(steps), found[1], of_flags)
@@ -48,7 +48,7 @@ def _placed(tree: Tree, steps: Steps, said: str, of_flags: Container[str]) -> st
 
 
 def steps_at(value: object, column: int) -> Steps:
-    """The way to what stands at a column of the JSON of a value, from 1."""
+    """Path to the value at a column (from 1) of `value` in JSON."""
     steps: list[str | int] = []
     start = 1
     while isinstance(value, (dict, list)):
@@ -70,7 +70,7 @@ def steps_at(value: object, column: int) -> Steps:
 
 
 def _in_file(steps: Steps) -> Steps:
-    """Where the file has it: the source of a pool's replicas has another form there."""
+    """The path as the file spells it: there, the source of a pool's replicas has another form."""
     if steps[:1] == ("pools",) and steps[2:4] == ("source", "static"):
         return (*steps[:2], "backends", *steps[4:])
     return steps

@@ -1,4 +1,4 @@
-"""Pools of `penstock gateway` whose replicas are pods, and the kinds beside them."""
+"""Pools of `penstock gateway` whose replicas are pods, and the related custom resources."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.inference_extension import cluster_rules
 
 MEMBERS = ("inference_pool", "namespace", "selector", "ports")
 RESOURCES = "[]"
-"""Before the cluster has said which there are."""
+"""Initial value, before the cluster has reported its resources."""
 
 
 class WrongSettingError(InvalidValueError):
-    """Settings of the gateway."""
+    """Invalid settings of the gateway."""
 
     def __init__(self, message: str) -> None:
         PenstockError.__init__(self, message)
 
 
 def pods_of(value: object, place: str, reach: Callable[[], ClusterAccess]) -> dict[str, object]:
-    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) of what a pool has as
-    `kubernetes`: the name of an InferencePool, with a namespace or without, or a mapping.
+    """The source (`Pods` in crates/gateway/fleet/src/backend.rs) for a pool's `kubernetes` value:
+    the name of an InferencePool, with or without a namespace, or a mapping.
     """
     given = dict(value) if isinstance(value, dict) else _named(value, place)
     unknown = [str(key) for key in given if key not in MEMBERS]
@@ -58,7 +58,7 @@ def _named(value: object, place: str) -> dict[object, object]:
 
 
 def _selector(value: object, place: str) -> str | None:
-    """Labels as a mapping, or a label selector as kubectl reads it."""
+    """A label selector: a mapping of labels, or a text in kubectl's syntax."""
     if isinstance(value, dict):
         return ",".join(f"{key}={label}" for key, label in value.items())
     if value is None or isinstance(value, str):
@@ -73,13 +73,13 @@ def _is_port(value: object) -> bool:
 
 
 def has_pods(found: Mapping[str, object]) -> bool:
-    """Whether a pool's replicas are pods."""
+    """Whether any pool has pods as replicas."""
     return any(_pods(pool) is not None for pool in _listed(found))
 
 
 def add_cluster_rules(found: dict[str, object], resources: str) -> None:
-    """Add rules and objectives of the cluster's resources (JSON) for the pools that are there
-    InferencePools. What is in `found` already wins. What is wrong with resources becomes warnings.
+    """Add rules and objectives of the cluster's resources (JSON) for pools that are InferencePools.
+    Entries that `found` already has take precedence. Invalid resources become warnings.
     """
     pools = _pools(found)
     if not pools:
@@ -89,7 +89,7 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
         own = found.get(key, [])
         assert isinstance(own, list)
         merged = list(own)
-        # An objective is one line for each pool, so only names from before are taken.
+        # An objective has one entry for each pool, so only names from `found` count as taken.
         taken = {one.get("name") for one in own if isinstance(one, dict)}
         for one in more:
             if one["name"] not in taken:
@@ -103,7 +103,7 @@ def add_cluster_rules(found: dict[str, object], resources: str) -> None:
 
 
 def _pools(found: Mapping[str, object]) -> dict[tuple[str, str], str]:
-    """The gateway's name of each InferencePool; of two pools with the same one, the first."""
+    """The gateway's pool for each InferencePool; of several, the first."""
     pools: dict[tuple[str, str], str] = {}
     for pool in _listed(found):
         pods = _pods(pool)

@@ -1,8 +1,8 @@
-"""Runs one job that a request brought, as a process of its own: the job on standard input, its
-outcome on standard output.
+"""Runs one job of a request in its own process: the job on standard input, the result on standard
+output.
 
-Nothing else bounds what such a job takes: a template doubles a string forty times, a grammar has as
-many states as a number in it. The limits end this process, and with it the work.
+Nothing else limits such a job: a template can double a string forty times, and a grammar has as
+many states as a number in it says. The limits end this process, and the job with it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import resource
 import sys
 
 MEMORY = 1 << 30
-"""Bytes of addresses, Python's own among them; more are refused, which ends the process."""
+"""Address space in bytes, including Python's own. Exceeding it ends the process."""
 SECONDS = {"template": 20, "grammar": 3}
-"""Seconds of processor time. An ordinary template takes milliseconds, and so does a grammar."""
+"""CPU time in seconds. An ordinary template or grammar takes milliseconds."""
 
 NICENESS = {"template": 19, "grammar": 0}
-"""The server and its engine come before templates of requests, which may loop for seconds."""
+"""Templates run at low priority: they may loop for seconds, and must not slow the engine."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """`penstock kv ls|verify|gc PATH`: list, check and clean the directory of a disk tier.
 
-Engines may use the directory meanwhile (docs/kv-format.md).
+Engines may use the directory at the same time (docs/kv-format.md).
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _call(function: Callable[..., str], *arguments: object) -> Report:
 
 
 class _Meter:
-    """How far a long work is, on one line of a terminal; nothing elsewhere, and nothing for short
-    ones.
+    """Progress of a long task on one line of a terminal. Prints nothing elsewhere, or for short
+    tasks.
     """
 
     def __init__(self, what: str, amount: Callable[[int], str]) -> None:
@@ -166,7 +166,7 @@ def _others(found: Report) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as 1.50 GiB."""
+    """Format bytes, for example 1.50 GiB."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -1,4 +1,4 @@
-"""A server of this command's own, and the client's side of a streamed answer."""
+"""A server started by this command, and the client's side of a streamed answer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def serve_command(model: str, port: int) -> list[str]:
 def wait_until_ready(
     server: subprocess.Popen[bytes], port: int, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    """PenstockError for a server that ends before, or is not ready in time. `meanwhile` is called
-    again and again.
+    """Wait for the server. PenstockError if it ends, or is not ready in time. Calls `meanwhile`
+    repeatedly.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
@@ -59,13 +59,13 @@ def authorization() -> dict[str, str]:
 
 
 def api_key() -> str | None:
-    """The key that the environment gives to client and server alike."""
+    """The API key from the environment, shared by client and server."""
     keys = gather({}, None).get("api_key")
     return str(keys.texts[0]) if keys else openai_api_key()
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
-    """Events of a stream. PenstockError when it ends without its last one."""
+    """Events of a stream. PenstockError if it ends before its last event."""
     for line in response:
         data = line.decode().strip().removeprefix("data: ")
         if data == "[DONE]":

@@ -17,7 +17,7 @@ from penstock.core import InvalidValueError, PenstockError
 
 Command = Callable[[argparse.Namespace], int]
 TOOLS = "penstock.commands"
-"""Entry point group of the commands. Each entry point names a module that is a `Tool`."""
+"""Entry point group of the commands. Each entry point names a module that implements `Tool`."""
 
 
 class Tool(Protocol):
@@ -26,14 +26,14 @@ class Tool(Protocol):
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Add flags, and set the default `command` to the function that runs the tool. A tool that
-        makes the parsers of its subcommands on demand sets `parsers` to a function that returns
+        creates the parsers of its subcommands lazily sets `parsers` to a function that returns
         them.
         """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0, 1 after an error, 2 after a wrong argument, 130 after
-    Ctrl-C. Without a command the help is printed.
+    """Run one command. Returns the exit status: 0, 1 after an error, 2 after a wrong argument, 130
+    after Ctrl-C. Without a command it prints the help.
     """
     try:
         top = parser()
@@ -119,7 +119,7 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _tools() -> dict[str, Tool]:
-    """The commands of other packages of the wheel. A source tree that is not installed has none."""
+    """Commands of other packages in the wheel; none in a source tree that is not installed."""
     try:
         points = distribution("penstock").entry_points.select(group=TOOLS)
     except PackageNotFoundError:

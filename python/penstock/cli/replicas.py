@@ -1,8 +1,8 @@
-"""`penstock serve MODEL --replicas N`: N servers of one model on this host, and a gateway before
-them.
+"""`penstock serve MODEL --replicas N`: N servers of one model on this host, with a gateway in front
+of them.
 
-Each replica is `penstock serve` on a port of the loopback address, with the flags that were given
-but those of the listener. It dies with this process, and is started again when it ends by itself.
+Each replica is `penstock serve` on a loopback port, with the given flags except those of the
+listener. It dies with this process, and is restarted if it ends by itself.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from penstock.config.machine import free_port
 from penstock.core import InvalidValueError
 
 RESTART_PAUSE = 1.0
-"""Seconds between the end of a replica and its next start."""
+"""Seconds between the end of a replica and its restart."""
 GATEWAYS_OWN = frozenset(
     (
         *("host", "port", "uds", "ssl_certfile", "ssl_keyfile", "access_log", "log_level"),
         *("api_key", "api_key_file", "allowed_origins", "replicas", "threads"),
     )
 )
-"""Settings that the gateway has instead of the replicas, or that are divided between them."""
+"""Settings that apply to the gateway instead of the replicas, or that replicas share out."""
 
 
 def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> int:
-    """Serve until a signal; the exit status is that of the gateway's drain."""
+    """Serve until a signal; returns the exit status of the gateway's drain."""
     server = config.server
     for name, value in (
         ("--metrics-port", server.metrics_port),
@@ -59,7 +59,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         raise InvalidValueError("--replicas", server.replicas, "1, with --nnodes")
     key = secrets.token_hex(16)
     threads = max(1, config.engine.compute.threads // server.replicas)
-    # One ready line: the gateway's.
+    # Log one ready line only: the gateway's.
     level = "warning" if config.engine.log.level == "info" else config.engine.log.level
     flags = ["--host", HOST, "--threads", str(threads), "--replicas", "1", "--log-level", level]
     flags += words_of(settings(parsed))
@@ -67,7 +67,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
         flags += ["--config", parsed.config]
     from penstock._native import PrivateDirectory
 
-    # Sockets of replicas that were killed go with it; one that is left over itself, with the next.
+    # Holds the replicas' sockets. A leftover directory is removed at the next start.
     runtime = PrivateDirectory(runtime_directory() or tempfile.gettempdir())
     replicas = [Replica(model, flags, key, str(runtime.path)) for _ in range(server.replicas)]
     try:
@@ -85,7 +85,7 @@ def serve_replicas(parsed: argparse.Namespace, model: str, config: Config) -> in
 
 
 def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
-    """The words of a command line that gives these settings, without the gateway's own."""
+    """Command line words for these settings, without the gateway's own settings."""
     by_key: dict[str, Flag] = {flag.key: flag for flag in FLAGS}
     words = []
     for key, values in given.items():
@@ -101,7 +101,7 @@ def words_of(given: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, object]:
-    """The configuration of `crates/gateway/gateway` before replicas of this host."""
+    """Configuration of `crates/gateway/gateway` in front of local replicas."""
     server = config.server
     return {
         "host": server.host,
@@ -129,7 +129,7 @@ def gateway_settings(config: Config, urls: list[str], key: str) -> dict[str, obj
 
 
 class Replica:
-    """One server, started again whenever it ends before `end`."""
+    """One server, restarted whenever it ends before `end` is called."""
 
     def __init__(self, model: str, flags: list[str], key: str, runtime: str) -> None:
         self._port = free_port()
@@ -147,8 +147,8 @@ class Replica:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            # A session of its own: signals of the terminal are for the gateway, which drains
-            # before the replicas end.
+            # A new session: the terminal's signals are for the gateway, which drains before the
+            # replicas end.
             self._command,
             env=self._environment,
             start_new_session=True,

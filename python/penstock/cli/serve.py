@@ -41,7 +41,7 @@ SOCKET_WAIT = 30.0
 
 def serve(parsed: argparse.Namespace) -> int:
     raw = gather(settings(parsed), parsed.config)
-    # Before the model is located: wrong values are reported first.
+    # Resolve before locating the model, so that wrong values are reported first.
     revision = resolve(raw, "", "").server.revision
     located = locate(model_named(raw, said_model(parsed)), revision)
     config = resolve(raw, str(located.path.resolve()), located.served_name)
@@ -51,7 +51,7 @@ def serve(parsed: argparse.Namespace) -> int:
         return serve_replicas(parsed, model_named(raw, said_model(parsed)), config)
     info = model_info(config.engine, located)
     if config.engine.parallel.nnodes > 1:
-        cluster_key(config.engine.parallel.token_file)  # Reported here rather than by the engine.
+        cluster_key(config.engine.parallel.token_file)  # Fail here, not in the engine.
     if config.engine.parallel.node_rank:
         from penstock.cli.node import serve_node
 
@@ -76,7 +76,7 @@ def serve(parsed: argparse.Namespace) -> int:
 
 
 def said_model(parsed: argparse.Namespace) -> str | None:
-    """MODEL, or --model as older scripts write it."""
+    """The model: MODEL, or --model as in older scripts."""
     positional: str | None = parsed.model
     flag: str | None = parsed.model_flag
     if positional is not None and flag not in (None, positional):
@@ -85,17 +85,17 @@ def said_model(parsed: argparse.Namespace) -> str | None:
 
 
 def model_info(config: EngineConfig, located: Located) -> ModelInfo:
-    """Metadata of the model, with the sampling defaults of an alias's card."""
+    """Metadata of the model, with the sampling defaults of an alias's model card."""
     info = read_model(config)
     return replace(info, generation=located.sampling) if located.sampling else info
 
 
 def run(configuration: dict[str, object]) -> int:
-    """Run the front door until it is drained; returns its exit status."""
+    """Run the front door until it has drained; returns its exit status."""
     from penstock import _native
 
-    # The front door handles Ctrl-C; Python's own handler would raise KeyboardInterrupt after a
-    # clean end.
+    # The front door handles Ctrl-C. Python's handler would raise KeyboardInterrupt after a clean
+    # shutdown.
     own = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _native.front_door(json.dumps(configuration))
@@ -108,7 +108,7 @@ def run(configuration: dict[str, object]) -> int:
 def front_door(
     config: Config, info: ModelInfo, engine: dict[str, object], connections: int
 ) -> dict[str, object]:
-    """Configuration of `crates/server/server` (`Config` in src/config.rs), `engine` included."""
+    """Configuration of `crates/server/server` (`Config` in src/config.rs), including `engine`."""
     server, generation = config.server, chosen_defaults(config.engine, info)
     defaults: dict[str, object] = {
         "temperature": generation.temperature,
