@@ -1,4 +1,4 @@
-"""The native decoder: one rank on CPU cores."""
+"""The native decoder as a backend: one rank on CPU cores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(
     rank: tuple[str, str] | None,
     report: Report = silent,
 ) -> CpuBackend:
-    """Errors name the tensor or the flag at fault."""
+    """Load the rank's weights. Errors name the tensor or the flag at fault."""
     from penstock._native import Decoder, ReadCount
 
     options, count = json.dumps(decoder_options(config)), ReadCount()
@@ -62,7 +62,7 @@ class CpuBackend:
         return KvSpec(block_size, tuple(found))
 
     def free_memory(self) -> int:
-        """An equal share for each rank of this host."""
+        """Free memory divided evenly among the ranks of this host."""
         return available_memory() // self._config.parallel.most_ranks_on_a_node
 
     def allocate(self, blocks: Sequence[int]) -> None:

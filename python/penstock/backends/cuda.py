@@ -1,4 +1,4 @@
-"""The torch backend on NVIDIA GPUs, one for each rank of a host. docs/gpu.md."""
+"""The torch backend on NVIDIA GPUs, one GPU for each rank. See docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load(
     config: EngineConfig, info: ModelInfo, rank: tuple[str, str] | None, report: Report = silent
 ) -> TorchBackend:
-    """PenstockError where torch or a GPU is missing, with the remedy."""
+    """Load the rank's weights. PenstockError, with the remedy, if torch or a GPU is missing."""
     index = rank_of_host(config, rank)
     with reading_ahead(Path(info.paths[0]), config, rank):
         open_context(index)
