@@ -1,10 +1,10 @@
-"""Kinds of the Gateway API inference extension: InferencePool, InferenceObjective,
+"""Custom resources of the Gateway API inference extension: InferencePool, InferenceObjective,
 InferenceModelRewrite, and the older InferenceModel.
 
-`read` checks the form of those in files, `rules_of` says what they mean for the gateway and which
-of them are at odds, `converted` writes new kinds for old ones. In a file an InferencePool has a
-name and a port; its replicas are those that gateway.yaml lists for the pool of this name.
-`cluster_rules` checks and translates the resources of a cluster.
+`read` validates resources in files, `rules_of` translates them to the gateway's rules and reports
+conflicts, `converted` migrates old kinds to new ones. In a file, an InferencePool provides a name
+and a port; its replicas are listed in gateway.yaml under the same pool name. `cluster_rules`
+validates and translates the resources of a cluster.
 """
 
 from penstock.inference_extension.cluster import cluster_rules

@@ -1,4 +1,4 @@
-"""Resources of a cluster, as the gateway has them from the API server."""
+"""Resources of a cluster, as received from the API server."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.inference_extension.schema import STABLE
 
 
 def cluster_rules(text: str, pools: Mapping[tuple[str, str], str]) -> Rules:
-    """Rules and objectives of resources, a JSON array. `pools` has the gateway's name of a pool by
-    the namespace and the name of its InferencePool.
+    """Rules and objectives of the resources in a JSON array. `pools` maps namespace and name of an
+    InferencePool to the gateway's name of the pool.
 
-    Resources for other pools are those of other gateways, and left out. One that is wrong is left
-    out with a finding, because its owner may be another one than the gateway's.
+    Resources for other pools belong to other gateways and are skipped. A wrong resource is skipped
+    with a finding, because its owner may not be the gateway's owner.
     """
     resources, findings = checked([_document(content) for content in json.loads(text)])
     found = Rules(findings=findings)
@@ -42,7 +42,7 @@ def _document(content: dict[str, object]) -> Document:
 
 
 def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[Resource]:
-    """Without InferencePools, which the gateway follows itself, and what is for other pools."""
+    """Without InferencePools, which the gateway watches itself, and without other pools."""
     found: list[Resource] = []
     for one in resources:
         if one.kind == "InferencePool":
@@ -60,7 +60,7 @@ def _for_pools(resources: Sequence[Resource], names: Mapping[str, str]) -> list[
 
 
 def _labels(resources: Sequence[Resource], names: Mapping[str, str]) -> dict[str, Labels]:
-    """Labels of the pools; of two with one name those of the newer version."""
+    """Labels of the pools. If two pools have the same name, the newer API version wins."""
     pools = [one for one in resources if one.kind == "InferencePool" and one.name in names]
     return {one.name: one.labels for one in sorted(pools, key=lambda one: one.version == STABLE)}
 
@@ -72,5 +72,5 @@ def _with_targets(rule: Rule, names: Mapping[str, str]) -> Rule:
 
 
 def _without_line(one: Finding) -> Finding:
-    """A warning: what is wrong has been left out."""
+    """The finding as a warning, because the wrong resource was skipped."""
     return replace(one, line=0, wrong=False)

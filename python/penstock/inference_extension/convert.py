@@ -1,4 +1,4 @@
-"""New kinds for the old: InferencePool v1 for v1alpha1 and v1alpha2, InferenceObjective and
+"""Migration of kinds: InferencePool v1 for v1alpha1 and v1alpha2; InferenceObjective and
 InferenceModelRewrite for InferenceModel.
 """
 
@@ -13,11 +13,11 @@ from penstock.inference_extension.resources import Resource
 from penstock.inference_extension.schema import CRITICALITIES, EXPERIMENTAL, STABLE
 
 PICKER_PORT = 9002
-"""The port of an extension that names none."""
+"""Default port of an extension."""
 
 
 def converted(resources: Sequence[Resource]) -> str:
-    """The YAML of new kinds for the old ones among `resources`."""
+    """YAML of the new resources for the old ones among `resources`."""
     found: list[dict[str, Any]] = []
     for one in resources:
         if one.kind == "InferenceModel":

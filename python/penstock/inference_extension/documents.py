@@ -19,10 +19,10 @@ class Document:
     lines: Mapping[Steps, int]
     """Line of each value of the file, from 1."""
     root: Steps
-    """Where the resource is in the file: the number of its document, further steps in a list."""
+    """Path of the resource in the file: the number of its document, and its index in a list."""
 
     def line(self, *steps: str | int) -> int:
-        """Line of a value of the resource, or of what it would be in."""
+        """Line of a value of the resource, or of the container that would hold it."""
         path = (*self.root, *steps)
         while path not in self.lines:
             path = path[:-1]
@@ -30,8 +30,8 @@ class Document:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """All resources of a YAML or JSON file; lists of resources become their items. PenstockError
-    names the file and the place.
+    """All resources of a YAML or JSON file. Lists of resources are expanded. PenstockError names
+    the file and the place.
     """
     lines: dict[Steps, int] = {(): 1}
     found: list[Document] = []

@@ -1,4 +1,4 @@
-"""Resources as plain data, and what is wrong with them."""
+"""Resources as plain data, and findings about them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.inference_extension.schema import CRITICALITIES, KINDS, MOST_WEIGH
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a file's owner should know."""
+    """An error or warning for the owner of a file."""
 
     file: str
     line: int
-    """From 1; 0 where there are no lines."""
+    """From 1; 0 if there are no lines."""
     text: str
     wrong: bool = True
-    """False: it works, perhaps otherwise than is thought."""
+    """False for a warning: the resource works, but perhaps not as intended."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -30,14 +30,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource whose form is right."""
+    """A resource with a valid form."""
 
     kind: str
     version: str
     name: str
     namespace: str
     created: str
-    """ISO 8601; empty where the file does not say."""
+    """ISO 8601; empty if unknown."""
     spec: Mapping[str, Any]
     document: Document
 
@@ -52,20 +52,20 @@ class Resource:
 
     @property
     def pools(self) -> list[str]:
-        """Names of the pools that it refers to, without those of a selector."""
+        """Names of the pools that it references, without those matched by a selector."""
         refs = [self.spec.get("poolRef"), *self.spec.get("poolRefs", [])]
         return [ref["name"] for ref in refs if ref]
 
 
 def read(paths: Sequence[Path]) -> tuple[list[Resource], list[Finding]]:
-    """The resources of files, the oldest first: those with a time of creation, then the others in
-    the order of the files. PenstockError where a file is no YAML.
+    """Resources of files, oldest first: resources with a creation time, then the others in file
+    order. PenstockError if a file is not valid YAML.
     """
     return checked([document for path in paths for document in read_documents(path)])
 
 
 def checked(documents: Sequence[Document]) -> tuple[list[Resource], list[Finding]]:
-    """The resources whose form is right, in the order of `read`."""
+    """The valid resources, in the order of `read`, and findings about the others."""
     found: list[Resource] = []
     findings: list[Finding] = []
     for document in documents:
@@ -110,12 +110,12 @@ def _resource(document: Document, findings: list[Finding]) -> Resource | None:
 
 
 def _time(value: object) -> str:
-    """YAML reads a time as one, with a zone or without."""
+    """ISO 8601 text of a time. YAML parses times with or without a zone."""
     return str(value).replace(" ", "T") if value else ""
 
 
 def _values(one: Resource) -> list[tuple[Steps, str, bool]]:
-    """What is wrong with values that have the right form."""
+    """Errors in values whose type is valid, each with its path and whether it is an error."""
     found: list[tuple[Steps, str, bool]] = []
     if one.kind == "InferenceModel":
         criticality = one.spec.get("criticality", "Standard")

@@ -1,4 +1,4 @@
-"""What resources mean for a gateway: its rules for models and its objectives."""
+"""Translation of resources to a gateway's rules for models and its objectives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.inference_extension.schema import CRITICALITIES
 
 Labels = Mapping[str, str]
 Rule = dict[str, object]
-"""A rule for a model, or an objective, as `crates/gateway/gateway` reads it."""
+"""A rule for a model, or an objective, in the form that `crates/gateway/gateway` reads."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Rules:
     models: list[Rule] = field(default_factory=list)
     objectives: list[Rule] = field(default_factory=list)
     ports: dict[str, int] = field(default_factory=dict)
-    """Target port of each InferencePool; the first where it has several."""
+    """Target port of each InferencePool; the first if there are several."""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -28,9 +28,8 @@ def rules_of(
     pools: Collection[str],
     labels: Mapping[str, Labels] | None = None,
 ) -> Rules:
-    """Rules and objectives of resources, the oldest first: where two say something about the same
-    thing the older one wins. `pools` are further ones that there are, `labels` what is known of
-    them.
+    """Rules and objectives of resources, which are given oldest first. If two conflict, the older
+    one wins. `pools` names further existing pools, `labels` has known labels of pools.
     """
     found = Rules()
     kept = _one_of_each(resources, found)
@@ -59,7 +58,7 @@ def rules_of(
 
 
 def _one_of_each(resources: Sequence[Resource], found: Rules) -> list[Resource]:
-    """Without those whose name another one of the kind has. A gateway knows no namespaces."""
+    """Resources without duplicates of kind and name: a gateway has no namespaces."""
     first: dict[tuple[str, str], Resource] = {}
     for one in resources:
         other = first.setdefault((one.kind, one.name), one)
@@ -87,7 +86,7 @@ def _objectives(one: Resource, pools: Mapping[str, Labels]) -> list[Rule]:
 
 
 def _add(one: Resource, by_model: dict[str, Resource], found: Rules) -> None:
-    """The rules of an InferenceModel or an InferenceModelRewrite."""
+    """Add the rules of an InferenceModel or an InferenceModelRewrite."""
     seen: set[str] = set()
     for name, path, rule in _of(one):
         older = by_model.setdefault(name, one)

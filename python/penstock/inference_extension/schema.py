@@ -1,4 +1,4 @@
-"""Members of the kinds, as their custom resource definitions have them."""
+"""Members of the kinds, according to their custom resource definitions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LLM_D = "llm-d.ai/v1alpha2"
 
 MOST_WEIGHT = 1_000_000
 CRITICALITIES = {"Critical": 1, "Standard": 0, "Sheddable": -1}
-"""Priorities of an InferenceModel's criticalities."""
+"""Priority of each criticality of an InferenceModel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """What a value has to be: a type, a list of items, or a mapping with these members."""
+    """Expected type of a value: a scalar type, a list of items, or a mapping with these members."""
 
     type: type
     members: Mapping[str, Of] | None = None
-    """None: any members."""
+    """None allows any members."""
     items: Of | None = None
     required: frozenset[str] = frozenset()
 
@@ -96,11 +96,11 @@ KINDS: Mapping[str, Mapping[str, Of]] = {
     "InferenceModelRewrite": {EXPERIMENTAL: _REWRITE, LLM_D: _REWRITE},
     "InferenceModel": {EXPERIMENTAL: _MODEL, FIRST: _MODEL},
 }
-"""By kind and apiVersion, what `spec` has to be."""
+"""Schema of `spec`, by kind and apiVersion."""
 
 
 def complaints(document: Document, spec: Of) -> Iterator[tuple[Steps, str]]:
-    """What is wrong with the form of a resource, with the way to each place."""
+    """Errors in the form of a resource, each with its path."""
     top = _mapping(
         "metadata spec",
         apiVersion=TEXT,
