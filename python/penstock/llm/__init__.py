@@ -1,5 +1,5 @@
-"""Offline batches without a server, typed as in vLLM: the engine's scheduler and executor, driven
-by the caller's thread.
+"""Offline batches without a server, with vLLM's types. The caller's thread drives the engine's
+scheduler and executor.
 
 llm = LLM("smollm2")
 for answer in llm.generate(["Hello", "Bonjour"], SamplingParams(max_tokens=32)):

@@ -1,4 +1,4 @@
-"""One batch: its requests to the scheduler, steps until all have ended, results from the rows."""
+"""One batch: submits requests to the scheduler, steps until all have ended, collects results."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class _Pending:
     output: CompletionOutput
     params: SamplingParams
     running: set[int]
-    """Open choices of the request, shared by all of them."""
+    """Choices of the request that have not ended; shared by all its choices."""
 
 
 class Batch:
-    """`ids` gives a number to each sequence and each prompt; no number twice in an engine."""
+    """A batch of requests. `ids` yields unique numbers for sequences and prompts."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Batch:
         params: Sequence[SamplingParams],
         results: list[RequestOutput],
     ) -> None:
-        """Fill `results`, which are those of the prompts, until all have ended."""
+        """Fill `results` (one for each prompt) until all requests have ended."""
 
         def submit() -> None:
             for prompt, wanted, result in zip(prompts, params, results, strict=True):
@@ -124,14 +124,14 @@ class Batch:
             self._pending[request_id] = _Pending(result, output, params, running)
 
     def _end_tokens(self, params: SamplingParams) -> list[int]:
-        """Tokens that are not drawn before `min_tokens`, nor before a grammar allows the end."""
+        """Tokens suppressed before `min_tokens`, and before a grammar allows the end."""
         if not params.min_tokens and params.structure is None:
             return []
         eos = () if params.ignore_eos else self._started.scheduler.limits.eos_token_ids
         return [*(params.stop_token_ids or ()), *eos]
 
     def _grammar(self, params: SamplingParams) -> bytes:
-        """The encoded grammar, which compiles; empty without one."""
+        """The encoded grammar, checked by compiling it; empty without one."""
         if params.structure is None:
             return b""
         if not self._end_tokens(params):
@@ -143,7 +143,7 @@ class Batch:
             raise PenstockError(f"structured_outputs.{kind}: {error}") from error
 
     def _token_runs(self, words: Sequence[str]) -> list[list[int]]:
-        """Tokens of words, at the start of a text and, where as many, after a space."""
+        """Token ids of words: at the start of a text and, if as many, after a space."""
         runs = []
         for word in words:
             plain = self._tokenizer.encode(word.lstrip(), False)
@@ -185,7 +185,7 @@ class Batch:
             output.cumulative_logprob = (output.cumulative_logprob or 0.0) + scored[0]
 
     def _settle(self, row: StepOutput, held: _Pending) -> None:
-        """Text so far, up to a stop text; ends the request at one."""
+        """Update the text, and end the request at a stop string."""
         output, params = held.output, held.params
         if params.detokenize:
             keep_all = row.finish is not FinishReason.STOP or params.include_stop_str_in_output
@@ -206,7 +206,7 @@ class Batch:
             self._started.scheduler.cancel(row.id)
 
     def _end(self, last: _Pending) -> None:
-        """Hand the request over, if its last open choice has ended."""
+        """Complete the request if this was its last open choice."""
         last.running.discard(last.output.index)
         if last.running:
             return

@@ -1,4 +1,4 @@
-"""Beam search over `generate`: each round asks for the best next tokens of every beam."""
+"""Beam search on top of `generate`: each round computes the best next tokens of every beam."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST_BEAMS = MAX_LOGPROBS // 2
 
 @dataclass(frozen=True, slots=True)
 class BeamSearchParams:
-    """`beam_width` is at most 10: twice as many alternatives are looked at. Scores are sums of
-    log-probabilities over length ** length_penalty.
+    """`beam_width` is at most 10, because twice as many alternatives are considered. Scores are
+    sums of log-probabilities divided by length ** length_penalty.
     """
 
     beam_width: int
@@ -37,7 +37,7 @@ class BeamSearchParams:
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """Prompt and continuation; `logprobs` and `cum_logprob` are those of the continuation."""
+    """Prompt and continuation. `logprobs` and `cum_logprob` cover only the continuation."""
 
     tokens: list[int]
     logprobs: list[LogprobDict]
@@ -54,7 +54,7 @@ class BeamSearchOutput:
 
 
 Best = Callable[[Sequence[list[int]], int], list[LogprobDict]]
-"""For each list of token ids that many of the most likely next tokens."""
+"""For each list of token ids, the given number of most likely next tokens."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Beams:
 def search(
     prompts: Sequence[list[int]], params: BeamSearchParams, eos: frozenset[int], best: Best
 ) -> list[BeamSearchOutput]:
-    """All prompts together, a round for each token."""
+    """Search from all prompts together, one round for each token."""
     searches = [Beams(len(ids), [BeamSearchSequence(ids, [])], []) for ids in prompts]
     for _ in range(params.max_tokens):
         every = [beam.tokens for each in searches for beam in each.open]

@@ -1,4 +1,4 @@
-"""The engine's steps, driven by the caller's thread."""
+"""Drives the engine's steps on the caller's thread."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def drive(
     submit: Callable[[], None],
     take: Callable[[StepOutput], None],
 ) -> None:
-    """Let `submit` add requests, and step until all have ended; `take` gets their rows. An error of
-    either, or of a step, ends all of them.
+    """Call `submit` to add requests, then step until all have ended; `take` receives their rows. An
+    error in either function, or in a step, ends all requests.
     """
     scheduler = started.scheduler
     try:

@@ -1,4 +1,4 @@
-"""State and counters of an engine in this process, by vLLM's names and classes."""
+"""State and counters of an engine in this process, with vLLM's names and classes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ NOT_HERE = {
     **dict.fromkeys(("collective_rpc", "apply_model"), "ranks run no code of their callers"),
     **dict.fromkeys(("start_profile", "stop_profile"), "`penstock bench latency` measures steps"),
 }
-"""Methods of vLLM's LLM that are not built, with the reason."""
+"""Methods of vLLM's LLM that are not implemented, with the reason."""
 log = logging.getLogger("penstock.llm")
 
 
@@ -76,13 +76,13 @@ class ModelView:
 class CacheView:
     block_size: int
     num_gpu_blocks: int
-    """Blocks of the KV cache, wherever it is."""
+    """Blocks of the KV cache, regardless of the device."""
     enable_prefix_caching: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What callers read from vLLM's `llm.llm_engine`. Nothing can be changed through it."""
+    """Read-only view with the attributes that callers read from vLLM's `llm.llm_engine`."""
 
     model_config: ModelView
     cache_config: CacheView
@@ -96,11 +96,11 @@ class EngineView:
 
 
 class LLM:
-    """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`; those
-    of vLLM that have nothing to set here are ignored with a warning that says why.
+    """A model in this process. `options` are the server's flags, such as `max_num_seqs=8`. vLLM
+    options without a counterpart are ignored with a warning that gives the reason.
 
-    `tokenizer` is the model whose tokenizer and template are used instead of its own;
-    `chat_template` a file with a template, or its text.
+    `tokenizer` names a model whose tokenizer and template replace the model's own. `chat_template`
+    is a file with a template, or its text.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class LLM:
         priority: Sequence[int] | None = None,
         on_end: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """Continue each prompt, computed together; results are in the same order. A prompt is a
-        text, token ids, or a mapping with `prompt` or `prompt_token_ids` and `cache_salt`.
+        """Continue all prompts in one batch; results are in prompt order. A prompt is a text, token
+        ids, or a mapping with `prompt` or `prompt_token_ids` and optionally `cache_salt`.
 
-        With `scheduling_policy="priority"` prompts with lower `priority` are computed first.
-        `use_tqdm` shows the progress on stderr: True, or a class like tqdm. `on_end` is called
-        with each request that is complete; after Ctrl-C these are the results.
+        With `scheduling_policy="priority"`, prompts with lower `priority` are computed first.
+        `use_tqdm` shows progress on stderr: True, or a class like tqdm. `on_end` is called with
+        each completed request; after Ctrl-C, the completed requests are the results.
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
@@ -170,11 +170,11 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation or a list of them, through the model's chat template or the text
-        `chat_template`. With `continue_final_message` the last message is continued.
+        """Answer one conversation or a list of them, with the model's chat template or the template
+        text `chat_template`. With `continue_final_message` the last message is continued.
 
-        `tools` and `chat_template_kwargs` are handed to the template. Content is always rendered
-        as text, whatever `chat_template_content_format` says.
+        `tools` and `chat_template_kwargs` are passed to the template. Content is always rendered as
+        text; `chat_template_content_format` has no effect.
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
@@ -199,8 +199,8 @@ class LLM:
         use_tqdm: bool | Tqdm = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
-        """The most likely continuations of each prompt; scores are of the unchanged logits. Takes
-        a round of `generate` for each token; the prefix cache has the beams.
+        """The most likely continuations of each prompt, scored with the unchanged logits. Runs one
+        round of `generate` for each token; the prefix cache keeps the beams.
         """
         if lora_request is not None:
             raise InvalidValueError("lora_request", lora_request, ADAPTERS)
@@ -232,8 +232,8 @@ class LLM:
         lora_request: None = None,
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput]:
-        """The pooled hidden state of each prompt as the model makes it; of a model with a
-        classification head the logits of its labels.
+        """The pooled hidden state of each prompt, unscaled; for a model with a classification head,
+        the logits of its labels.
         """
         params = _pooling(pooling_params, truncate_prompt_tokens, lora_request)
         found = self._pool(listed(prompts), params, use_tqdm)
@@ -283,8 +283,8 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         lora_request: None = None,
     ) -> list[ScoringRequestOutput]:
-        """How alike texts are, one with each of `data_2` or pair by pair: the cosine of their
-        embeddings, or what the model's classification head makes of both together.
+        """Similarity of text pairs: a single `data_1` with each of `data_2`, or pair by pair. It is
+        the cosine of the embeddings, or the classification head's score of both texts together.
         """
         left = [data_1] if isinstance(data_1, str) else list(data_1)
         right = [data_2] if isinstance(data_2, str) else list(data_2)
@@ -349,7 +349,7 @@ class LLM:
         return Tokenizer(self._native, self._started.info.tokens)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Defaults of the checkpoint, or those that the options choose."""
+        """Sampling defaults of the checkpoint, or those selected by options."""
         model = self._started.config.model
         defaults = sampling_defaults(
             self._card or self._started.info.generation,
@@ -361,7 +361,7 @@ class LLM:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
 
     def get_metrics(self) -> list[Metric]:
-        """State of the engine and sums over its requests so far."""
+        """State of the engine, and sums over its requests so far."""
         return metrics(self._started.scheduler.stats(), self._counted, self._name)
 
     @property
@@ -378,12 +378,12 @@ class LLM:
         )
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached KV of earlier requests."""
+        """Clear all cached KV of earlier requests."""
         self._started.admin.clear()
         return True
 
     def close(self) -> None:
-        """Flush stores, free weights and KV blocks, end the ranks. Idempotent."""
+        """Write pending stores, free weights and KV blocks, end the ranks. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -492,5 +492,5 @@ def _log_stage(name: str, seconds: float, detail: str) -> None:
 
 
 def _unbounded(config: EngineConfig) -> EngineConfig:
-    """A batch has no queue limit."""
+    """`config` without a queue limit, which a batch does not need."""
     return replace(config, scheduler=replace(config.scheduler, max_queue=UNBOUNDED))

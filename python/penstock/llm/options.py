@@ -1,4 +1,4 @@
-"""Keywords of `LLM` to settings: those of the command line, under their flags' names."""
+"""Keywords of `LLM` as settings: the same as the command line's, by the names of the flags."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.config import FLAGS, Raw, ignored_value
 from penstock.core import PenstockError
 
 Option = Any
-"""A text, number or truth value; a list of a value that may be given several times."""
+"""A text, number or bool; a list for a repeatable flag."""
 log = logging.getLogger("penstock.llm")
 
 
 def raw_settings(options: Mapping[str, Option]) -> dict[str, Raw]:
-    """Settings by key. An option of vLLM that has nothing to set here is ignored with a warning,
-    as its flag is; None is as not given. PenstockError lists the options for an unknown one.
+    """Settings by key. A vLLM option without a counterpart is ignored with a warning, like its
+    flag. None means not set. For an unknown option, PenstockError lists the valid ones.
     """
     known = {flag.key for flag in FLAGS if flag.offline}
     found = {}

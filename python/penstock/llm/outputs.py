@@ -11,7 +11,7 @@ from penstock.core import LogprobRow
 
 class Logprob(NamedTuple):
     """Log-probability of a token under the unchanged logits, its rank (1 = most likely), and its
-    text alone.
+    text.
     """
 
     logprob: float
@@ -34,10 +34,10 @@ def logprob_dict(token: int, row: LogprobRow, text_of: Callable[[int], str]) -> 
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One continuation. `token_ids` has the token that ended it, `text` has not.
+    """One continuation. `token_ids` includes the token that ended it; `text` does not.
 
-    `stop_reason` is the stop text or token id, None for the model's own end and at the length
-    limit. `logprobs` and their sum are None unless asked for.
+    `stop_reason` is the stop string or stop token id; None for the model's own end token and at the
+    length limit. `logprobs` and their sum are None unless requested.
     """
 
     index: int
@@ -55,29 +55,29 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Points in time of a request, in seconds of `time.monotonic`."""
+    """Timestamps of a request, in seconds of `time.monotonic`."""
 
     arrival_time: float
     queued_seconds: float = 0.0
-    """Until the first choice was scheduled."""
+    """Seconds until the first choice was scheduled."""
     first_token_time: float | None = None
     finished_time: float | None = None
 
     @property
     def first_token_latency(self) -> float | None:
-        """Seconds."""
+        """Seconds from arrival to the first token."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
 @dataclass(slots=True)
 class RequestOutput:
-    """All continuations of one prompt. `prompt_logprobs[i]` belongs to prompt token i; the first
-    has none, and the list is None unless asked for.
+    """All continuations of one prompt. `prompt_logprobs[i]` is for prompt token i; the first is
+    None. The list is None unless requested.
     """
 
     request_id: str
     prompt: str | None
-    """The text, that of the rendered template for a conversation; None for token ids."""
+    """The text, or the rendered template of a conversation; None for token ids."""
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     prompt_logprobs: list[LogprobDict | None] | None = None
@@ -90,7 +90,7 @@ class RequestOutput:
     kv_transfer_params: None = None
 
     def take_prompt_rows(self, rows: Sequence[LogprobRow], text_of: Callable[[int], str]) -> None:
-        """The rows of the tokens from the second on; choices after the first have the same."""
+        """Set the prompt's log-probabilities from its second token on, once for all choices."""
         if self.prompt_logprobs is None:
             scored = zip(self.prompt_token_ids[1:], rows, strict=True)
             dicts = [logprob_dict(token, row, text_of) for token, row in scored]

@@ -1,4 +1,4 @@
-"""Pooled batches: parameters and results by vLLM's names, and the run of one batch."""
+"""Pooled batches: parameters and results with vLLM's names, and the run of one batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PoolingParams:
-    """What becomes of a vector: its first `dimensions` numbers, scaled to length 1 with
-    `normalize`; None is as the model's users do. With `use_activation` logits of labels become
-    probabilities. Of a longer prompt the first `truncate_prompt_tokens` are kept; -1 keeps as many
+    """Post-processing of vectors: the first `dimensions` numbers, scaled to unit length with
+    `normalize` (None: as the model's users do). With `use_activation`, logits of labels become
+    probabilities. Longer prompts keep their first `truncate_prompt_tokens` tokens; -1 keeps as many
     as fit.
     """
 
@@ -32,10 +32,10 @@ class PoolingParams:
     use_activation: bool | None = None
     truncate_prompt_tokens: int | None = None
     task: str | None = None
-    """Has no effect: the method that is called says it."""
+    """Ignored: the called method determines the task."""
 
     def check(self, size: int) -> None:
-        """InvalidValueError names a value out of range; vectors have `size` numbers."""
+        """Validate for vectors of `size` numbers. InvalidValueError names a value out of range."""
         if self.dimensions is not None and not 1 <= self.dimensions <= size:
             raise InvalidValueError("dimensions", self.dimensions, f"1..{size}")
         keep = self.truncate_prompt_tokens
@@ -46,8 +46,8 @@ class PoolingParams:
 @dataclass(slots=True)
 class PoolingOutput:
     data: array[float]
-    """The pooled hidden state as f32 numbers, unscaled; `numpy.asarray` and `torch.asarray` take
-    it without a copy.
+    """The pooled hidden state as unscaled f32 numbers. `numpy.asarray` and `torch.asarray` take it
+    without a copy.
     """
 
 
@@ -104,12 +104,12 @@ class ScoringRequestOutput(_Result):
 
 @dataclass(slots=True)
 class Pooled:
-    """What the engine gave for one prompt."""
+    """The engine's result for one prompt."""
 
     request_id: str
     ids: list[int]
     vector: bytes = b""
-    """f32 numbers, little-endian."""
+    """Little-endian f32 numbers."""
     cached_tokens: int = 0
 
     def numbers(self) -> array[float]:
@@ -139,7 +139,7 @@ class Pooled:
 
 
 def activated(logits: list[float]) -> list[float]:
-    """Probabilities: sigmoid of one logit, softmax of several."""
+    """Probabilities: sigmoid of a single logit, softmax of several."""
     if len(logits) == 1:
         logits = [logits[0], 0.0]
         return softmax(logits)[:1]
@@ -153,7 +153,7 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 class PooledBatch:
-    """`ids` gives a number to each sequence; no number twice in an engine."""
+    """A batch of pooled requests. `ids` yields a unique number for each sequence."""
 
     def __init__(
         self, started: Started, in_flight: InFlight, tokenizer: Tokenizer, ids: Iterator[int]
@@ -173,7 +173,7 @@ class PooledBatch:
         results: list[Pooled],
         on_end: Callable[[Pooled], None],
     ) -> None:
-        """Fill `results`, which are those of the prompts, until all have ended."""
+        """Fill `results` (one for each prompt) until all requests have ended."""
         params.check(self._started.info.pooler.size)
 
         def submit() -> None:
@@ -206,7 +206,7 @@ class PooledBatch:
         self._pending[request_id] = result
 
     def _cut(self, prompt: ReadPrompt, keep: int | None) -> list[int]:
-        """The first `keep` tokens; special tokens around a text stay."""
+        """The first `keep` tokens. Special tokens around a text are kept."""
         from penstock._native import shortened_ids
 
         most = self._started.scheduler.limits.max_model_len if keep == -1 else keep

@@ -1,4 +1,4 @@
-"""Progress of a batch on stderr, in tqdm's form: a bar on a terminal, one line elsewhere."""
+"""Progress of a batch on stderr, in tqdm's format: a bar on a terminal, one line elsewhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 GLANCE = 0.1
-"""Seconds between two drawings."""
+"""Seconds between two updates."""
 WIDTH = 20
 Tqdm = Callable[..., Any]
-"""`tqdm.tqdm` or another class like it."""
+"""`tqdm.tqdm` or a compatible class."""
 
 
 class Progress(Protocol):
     def ended(self, inputs: int, outputs: int) -> None:
-        """A request with so many tokens has ended."""
+        """Record the end of a request with these numbers of tokens."""
 
     def close(self) -> None: ...
 
@@ -80,7 +80,7 @@ class Bar:
 
 
 class Theirs:
-    """A bar of the caller's, such as `tqdm.notebook.tqdm`."""
+    """A progress bar supplied by the caller, such as `tqdm.notebook.tqdm`."""
 
     def __init__(self, total: int, what: str, make: Tqdm) -> None:
         self._bar = make(total=total, desc=what, dynamic_ncols=True)
@@ -93,7 +93,7 @@ class Theirs:
 
 
 def open_progress(wanted: bool | Tqdm, total: int, what: str = "Processed prompts") -> Progress:
-    """`wanted` as vLLM's `use_tqdm`: whether, or a class like tqdm to do it with."""
+    """`wanted` is vLLM's `use_tqdm`: whether to show progress, or a class like tqdm."""
     if not wanted or not total:
         return Silent()
     return Bar(total, what, sys.stderr) if wanted is True else Theirs(total, what, wanted)

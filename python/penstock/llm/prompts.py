@@ -1,4 +1,4 @@
-"""Shapes of prompts, and conversations rendered to text."""
+"""Forms of prompts, and conversations rendered to text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TextPrompt(TypedDict, total=False):
 class TokensPrompt(TypedDict, total=False):
     prompt_token_ids: Sequence[int]
     prompt: str
-    """For the result only."""
+    """Shown in the result only."""
     cache_salt: str
 
 
@@ -41,8 +41,8 @@ class ReadPrompt:
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt is a text, a mapping or a sequence of token ids; anything else is a sequence of
-    prompts.
+    """The prompts as a list. A text, a mapping, or a sequence of token ids is one prompt; anything
+    else is a sequence of prompts.
     """
     if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], int)):
         return [cast(Prompt, prompts)]
@@ -50,7 +50,7 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
-    """InvalidValueError names what a mapping lacks or should not have."""
+    """Tokenize a prompt. InvalidValueError names a missing or unknown member of a mapping."""
     if isinstance(prompt, str):
         return ReadPrompt(prompt, tokenizer.encode(prompt, True))
     if not isinstance(prompt, Mapping):
@@ -68,7 +68,7 @@ def read_prompt(prompt: Prompt, tokenizer: Tokenizer) -> ReadPrompt:
 
 
 def truncated(ids: list[int], keep: int | None, max_model_len: int) -> list[int]:
-    """The last `keep` ids; -1: as many as leave room for one token."""
+    """The last `keep` ids; -1 keeps as many as leave room for one output token."""
     if keep is None:
         return ids
     return ids[-(max_model_len - 1 if keep == -1 else keep) :]
@@ -91,7 +91,7 @@ class ChatOptions:
 def read_conversation(
     messages: Sequence[Message], options: ChatOptions, tokenizer: Tokenizer
 ) -> ReadPrompt:
-    """A conversation through the model's chat template, which writes the special tokens itself."""
+    """Render a conversation with the model's chat template, which writes special tokens itself."""
     try:
         text = tokenizer.render_chat(
             json.dumps(list(messages)),

@@ -1,4 +1,4 @@
-"""Sampling parameters of a request, by vLLM's names."""
+"""Sampling parameters of a request, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.llm.structured import StructuredOutputsParams
 
 @dataclass(slots=True)
 class SamplingParams:
-    """How to continue prompts. Greedy is `temperature=0`; without a seed each request draws its
+    """How to continue prompts. `temperature=0` is greedy. Without a seed, each request draws its
     own.
 
-    `max_tokens` None is as many as the model's length allows. `logprobs` and `prompt_logprobs` are
-    numbers of alternatives (0..20), None for no log-probabilities. `logit_bias` adds to the logits
-    of token ids; only `allowed_token_ids` are drawn, where there are any; texts in `bad_words` are
-    not written. Of a longer prompt the last `truncate_prompt_tokens` are kept; -1 keeps as many as
-    leave room for one token. Values are checked here, and again when a request begins.
+    `max_tokens` None means up to the model's length. `logprobs` and `prompt_logprobs` are numbers
+    of alternatives (0 to 20), None for no log-probabilities. `logit_bias` is added to the logits of
+    token ids. `allowed_token_ids`, if given, are the only tokens drawn. Texts in `bad_words` are
+    never written. Longer prompts keep their last `truncate_prompt_tokens` tokens; -1 keeps as many
+    as leave room for one token. Values are checked here, and again when a request begins.
     """
 
     n: int = 1
@@ -45,22 +45,22 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     detokenize: bool = True
-    """Without, `text` stays empty; stop texts need it."""
+    """If False, `text` stays empty. Stop strings need it."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    """As True only: the text of special tokens is what the tokenizer writes."""
+    """Must be True: the tokenizer defines the text of special tokens."""
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    """What the output must match; it may end where that is whole."""
+    """Grammar that the output must match. The output may end where it is complete."""
     guided_decoding: StructuredOutputsParams | None = None
-    """The older name of `structured_outputs`."""
+    """Older name of `structured_outputs`."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """InvalidValueError or PenstockError names a value out of range."""
+        """Validate; InvalidValueError or PenstockError names a value out of range."""
         if self.n < 1:
             raise InvalidValueError("n", self.n, "at least 1")
         if "" in self.stops:
@@ -107,7 +107,7 @@ class SamplingParams:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     def generation(self, room: int) -> core.GenerationParams:
-        """Parameters for the scheduler; `room` tokens fit after the prompt."""
+        """Parameters for the scheduler. `room` tokens fit after the prompt."""
         return core.GenerationParams(
             max_tokens=max(room, 1) if self.max_tokens is None else self.max_tokens,
             min_tokens=self.min_tokens,
@@ -117,8 +117,8 @@ class SamplingParams:
         )
 
     def encoded(self, seed: int = 0, **of_the_request: object) -> bytes:
-        """Encoded sampling parameters; `seed` unless there is one. InvalidValueError names a value
-        out of range.
+        """Encoded sampling parameters, with `seed` as the default seed. InvalidValueError names a
+        value out of range.
         """
         from penstock._native import encode_sampling
 

@@ -1,4 +1,4 @@
-"""What an output must match, by vLLM's names."""
+"""Constraints on an output, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ANY_OBJECT = '{"type":"object"}'
 
 @dataclass(slots=True)
 class StructuredOutputsParams:
-    """One of the first six says what every output matches, from its first character to its end.
+    """Exactly one of the first six constrains every output, from its first character to its last.
 
-    `json` is a schema and `structural_tag` a tag, as a mapping or as its text; `regex` and
-    `grammar` have the syntax of docs/api.md; `json_object` is any object.
+    `json` is a schema and `structural_tag` a tag, each as a mapping or as JSON text. `regex` and
+    `grammar` have the syntax of docs/api.md. `json_object` allows any object.
     """
 
     json: str | Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ class StructuredOutputsParams:
     json_object: bool | None = None
     structural_tag: str | Mapping[str, Any] | None = None
     disable_fallback: bool = False
-    """No effect: there is one implementation, and nothing is weakened."""
+    """No effect: there is one implementation, which never relaxes a constraint."""
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None

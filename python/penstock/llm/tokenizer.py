@@ -1,4 +1,4 @@
-"""The tokenizer as callers know it from transformers."""
+"""The tokenizer, with the interface of transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer:
-    """Text and token ids of one model. No other methods of transformers' class are here."""
+    """Text and token ids of one model: a subset of the methods of transformers' tokenizers."""
 
     def __init__(self, native: _native.Tokenizer, tokens: TokenFacts) -> None:
         self._native = native
@@ -45,7 +45,7 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """Token ids of a conversation, or its text without `tokenize`."""
+        """Token ids of a conversation, or its text if not `tokenize`."""
         native = self._native
         if chat_template is not None:
             native = native.with_chat_template(chat_template)
