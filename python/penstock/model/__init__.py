@@ -1,4 +1,4 @@
-"""Checkpoint metadata to DecoderSpec: what a model is, without its weights and without any forward
+"""Checkpoint metadata to DecoderSpec: describes a model without its weights, and without forward
 code.
 """
 

@@ -1,5 +1,5 @@
-"""Metadata that the families share: shapes, rope and sliding windows, from config.json and from
-GGUF keys.
+"""Metadata that families share: shapes, rope and sliding windows, from config.json and from GGUF
+keys.
 """
 
 from dataclasses import replace
@@ -22,19 +22,19 @@ from penstock.model.spec import (
 )
 
 Windows = tuple[int | None, ...] | None
-"""Window of each layer; None: all layers see everything."""
+"""Attention window of each layer; None if no layer has a window."""
 
 MOST_LAYERS = 1024
 MOST_HEADS = 1024
 WIDEST = 1 << 18
-"""Bound of hidden and intermediate sizes, twice the largest published."""
+"""Maximum hidden and intermediate size, twice the largest published one."""
 LARGEST_VOCAB = 1 << 22
 LONGEST_CONTEXT = 1 << 26
 ACTIVATIONS = ("silu", "swish")
 SLIDING = "sliding_attention"
 LAYER_TYPES = (SLIDING, "full_attention")
 BLOCK = [128, 128]
-"""Rows and columns that share a scale in files of 8-bit floats."""
+"""Rows and columns that share a scale in checkpoints with 8-bit floats."""
 MOE_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -53,9 +53,9 @@ def hf_spec(
     part_rope: bool = False,
     latent: LatentAttention | None = None,
 ) -> DecoderSpec:
-    """The spec of a config.json with Llama's keys. `default_head_dim` None: hidden / heads;
-    `feed_forwards` None: dense ones of `intermediate_size`; `part_rope`: rope may be over a part
-    of the head; `latent`: in place of grouped-query attention.
+    """The spec of a config.json with Llama's keys. `default_head_dim` None means hidden / heads.
+    `feed_forwards` None means dense layers of `intermediate_size`. `part_rope` allows rope over
+    part of a head. `latent` replaces grouped-query attention.
     """
     _refuse_foreign_features(config, quantised=quantised)
     layers = hf_layers(config)
@@ -138,7 +138,7 @@ def _refuse_foreign_features(config: Fields, *, quantised: bool) -> None:
 
 
 def has_block_scales(config: Fields) -> bool:
-    """Whether matrices are 8-bit floats with a scale for each block."""
+    """Whether matrices are 8-bit floats with one scale for each block."""
     quantised = config.within("quantization_config")
     if quantised is None:
         return False
@@ -162,7 +162,7 @@ def check_heads(fields: Fields, attention: Attention, kv_heads_key: str, head_di
 
 
 def dividing_heads(fields: Fields, key: str, hidden: int) -> int:
-    """Heads that share the hidden size evenly."""
+    """Number of heads; refused unless it divides the hidden size."""
     heads = fields.integer(key, 1, min(MOST_HEADS, hidden))
     if hidden % heads:
         raise fields.refuse(key, f"a divisor of the hidden size, {hidden}")
@@ -174,15 +174,16 @@ def hf_layers(config: Fields) -> int:
 
 
 def uniform_windows(config: Fields) -> Windows:
-    """Mistral: one `sliding_window` for all layers, or null."""
+    """Windows as in Mistral: one `sliding_window` for all layers, or null."""
     if config.get("sliding_window") is None:
         return None
     return (config.integer("sliding_window", 1, LONGEST_CONTEXT),) * hf_layers(config)
 
 
 def upper_windows(config: Fields) -> Windows:
-    """Qwen: with `use_sliding_window`, the layers that `layer_types` names have a window, or else
-    those from `max_window_layers` up."""
+    """Windows as in Qwen. With `use_sliding_window`, the layers named by `layer_types` have a
+    window; without `layer_types`, the layers from `max_window_layers` on.
+    """
     if not config.flag("use_sliding_window", default=False):
         return None
     window = config.integer("sliding_window", 1, LONGEST_CONTEXT)
@@ -211,8 +212,9 @@ def gguf_spec(
     part_rope: bool = False,
     latent: LatentAttention | None = None,
 ) -> DecoderSpec:
-    """The spec of a GGUF file whose keys start with `architecture`. Biases and head show as
-    tensors. `feed_forward` None: a dense one; `latent`: in place of grouped-query attention.
+    """The spec of a GGUF file whose keys start with `architecture`. Biases and the head are
+    recognised by their tensors. `feed_forward` None means dense layers. `latent` replaces
+    grouped-query attention.
     """
     fields = header.fields(f"{architecture}.")
     if feed_forward is None:

@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""The error type of this room."""
 
 from pathlib import Path
 
@@ -6,9 +6,7 @@ from penstock.core.errors import PenstockError, shortened
 
 
 class ModelError(PenstockError):
-    """A checkpoint that cannot be served: the file, the key and value at fault, and what is
-    supported.
-    """
+    """A checkpoint that cannot be served: file, key, value, and what is supported."""
 
     def __init__(self, file: Path, problem: str) -> None:
         super().__init__(f"{file}: {problem}")
@@ -16,6 +14,6 @@ class ModelError(PenstockError):
 
 
 def unsupported(file: Path, key: str, value: object, supported: str) -> ModelError:
-    """The refusal of `value` at `key`; `supported` completes "supported: ..."."""
+    """Error for `value` at `key`. `supported` completes the text "supported: ..."."""
     shown = shortened(repr(value), 120)
     return ModelError(file, f"{key} = {shown} is not supported; supported: {supported}")

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what the families' metadata say of them."""
+"""Mixtures of experts, as described by the families' metadata."""
 
 from dataclasses import replace
 
@@ -20,25 +20,25 @@ from penstock.model.spec import (
 MOST_EXPERTS = 1 << 12
 LARGEST_SCALE = 1e6
 EPSILON = 1e-20
-"""Added to the sum that weights of sigmoids are divided by."""
+"""Added to the sum by which sigmoid weights are divided."""
 SOFTMAX, SIGMOID = 1, 2
-"""Values of a GGUF file's `expert_gating_func`."""
+"""Values of `expert_gating_func` in a GGUF file."""
 SHARED_EXPERTS = QWEN_EXPERTS | {
     f"shared_{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")
 }
-"""Modules of a layer of experts by role, of DeepSeek and GLM."""
+"""Modules of an expert layer by role, in DeepSeek and GLM."""
 HF_CORRECTION = "model.layers.{}.mlp.gate.e_score_correction_bias"
 GGUF_CORRECTION = "blk.{}.exp_probs_b.bias"
 
 
 def count(config: Fields) -> int:
-    """Routed experts, under the name that published files use or the one transformers 5 writes."""
+    """Number of routed experts, under the key of published files or that of transformers 5."""
     key = "num_local_experts" if config.get("num_experts") is None else "num_experts"
     return config.integer(key, 1, MOST_EXPERTS)
 
 
 def qwen_layers(config: Fields, shared: Mlp | None = None) -> tuple[FeedForward, ...]:
-    """Feed-forwards of Qwen's mixtures: every `decoder_sparse_step`-th layer has experts, but for
+    """Feed-forwards of Qwen's mixtures: every `decoder_sparse_step`-th layer has experts, except
     `mlp_only_layers`. `shared` has a gate.
     """
     experts, layers = count(config), hf_layers(config)
@@ -68,7 +68,7 @@ def gguf(
     normalise: bool,
     shared: Mlp | None = None,
 ) -> Experts:
-    """The experts of a GGUF file, of `width` each. `shared` has a gate."""
+    """The experts of a GGUF file. The key `width` has their size. `shared` has a gate."""
     fields = header.fields(f"{architecture}.")
     experts = fields.integer("expert_count", 1, MOST_EXPERTS)
     return Experts(
@@ -82,9 +82,9 @@ def gguf(
 
 
 def deepseek_layers(config: Fields, router: Router) -> tuple[FeedForward, ...]:
-    """Feed-forwards of DeepSeek and GLM: after `first_k_dense_replace` dense layers all have
-    experts, with always-on ones beside them. Layers after `num_hidden_layers`, which predict
-    further tokens, are left out.
+    """Feed-forwards of DeepSeek and GLM: `first_k_dense_replace` dense layers, then layers of
+    routed and shared experts. Multi-token prediction layers (after `num_hidden_layers`) are
+    skipped.
     """
     layers = hf_layers(config)
     experts = config.integer("n_routed_experts", 1, MOST_EXPERTS)
@@ -112,8 +112,8 @@ def deepseek_gguf(header: GgufHeader, architecture: str, router: Router) -> Expe
 
 
 def after_dense(header: GgufHeader, architecture: str, spec: DecoderSpec) -> DecoderSpec:
-    """The spec of a GGUF file with its first layers dense, and without those that predict further
-    tokens, which `block_count` may count.
+    """The spec of a GGUF file with its leading dense layers, and without multi-token prediction
+    layers, which `block_count` may include.
     """
     fields, every = header.fields(f"{architecture}."), len(spec.layers)
     kept = every - fields.integer("nextn_predict_layers", 0, every - 1, default=0)
@@ -124,7 +124,7 @@ def after_dense(header: GgufHeader, architecture: str, spec: DecoderSpec) -> Dec
 
 
 def with_shared(experts: int, chosen: int, width: int, shared: int, router: Router) -> Experts:
-    """`shared` always-on experts are one of their widths together."""
+    """Experts with `shared` always-on experts, stored as one of their total width."""
     return Experts(
         experts=experts,
         experts_per_token=chosen,
@@ -135,7 +135,7 @@ def with_shared(experts: int, chosen: int, width: int, shared: int, router: Rout
 
 
 def sigmoid_router(config: Fields) -> Router:
-    """The router of a config.json: sigmoids with a correction, groups by their two best."""
+    """The router of a config.json: corrected sigmoids, groups scored by their two best."""
     count, keep = _groups(config, "n_routed_experts", "n_group", "topk_group")
     return _sigmoids(
         count,
@@ -156,7 +156,7 @@ def sigmoid_gguf_router(fields: Fields) -> Router:
 
 
 def _groups(fields: Fields, experts: str, count: str, keep: str) -> tuple[int, int]:
-    """Groups of experts, and those that are kept."""
+    """Number of groups of experts, and number of groups kept."""
     whole = fields.integer(experts, 1, MOST_EXPERTS)
     groups = fields.integer(count, 1, whole, default=1)
     if whole % groups:
@@ -176,7 +176,7 @@ def _sigmoids(count: int, keep: int, normalise: bool, scale: float) -> Router:
 
 
 def softmax_router(config: Fields) -> Router:
-    """The router of DeepSeek-V2: softmax, and with `group_limited_greedy` groups by their best."""
+    """The router of DeepSeek-V2: softmax, optionally with groups scored by their best."""
     method = config.text("topk_method", default="greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise config.refuse("topk_method", "greedy group_limited_greedy")
@@ -190,13 +190,11 @@ def softmax_router(config: Fields) -> Router:
 
 
 def softmax_gguf_router(fields: Fields) -> Router:
-    """Files of DeepSeek-V2-Lite have no groups; those of DeepSeek-V2 have them by the best expert,
-    for which there is no key.
-    """
+    """llama.cpp treats a scale of 0 as missing."""
     count, keep = _groups(fields, "expert_count", "expert_group_count", "expert_group_used_count")
     if fields.flag("expert_weights_norm", default=False):
         raise fields.refuse("expert_weights_norm", "false, as in all published models")
-    # llama.cpp takes 0 for a scale that is not there.
+    # llama.cpp writes 0 for a missing scale.
     scale = fields.number("expert_weights_scale", 0.0, LARGEST_SCALE, default=1.0) or 1.0
     return _softmax(count, keep, scale)
 
@@ -210,7 +208,7 @@ def _softmax(count: int, keep: int, scale: float) -> Router:
 
 
 def corrected(spec: DecoderSpec, weights: WeightRecipes, tensor: str) -> WeightRecipes:
-    """The recipes with those of the routers' corrections."""
+    """The recipes, extended by the routers' corrections."""
 
     def correction(i: int) -> dict[str, Recipe]:
         form = spec.layers[i].feed_forward

@@ -1,4 +1,4 @@
-"""Typed, range-checked reading of a checkpoint's untrusted key-value metadata."""
+"""Typed, range-checked access to a checkpoint's metadata, which is untrusted."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,8 +7,8 @@ from penstock.model.errors import ModelError, unsupported
 
 
 class Fields:
-    """Values of one file, looked up as `prefix + key`. JSON null counts as absent, as in
-    transformers. `served` is the longest sequence that was asked for, or None.
+    """Values of one file, looked up as `prefix + key`. JSON null counts as missing, as in
+    transformers. `served` is the requested maximum length, or None.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Fields:
         self._prefix = prefix
 
     def within(self, key: str) -> "Fields | None":
-        """The nested object at `key`, or None; its errors name `key.inner`."""
+        """The nested object at `key`, or None. Its errors name `key.inner`."""
         value = self.get(key)
         if value is None:
             return None
@@ -35,7 +35,7 @@ class Fields:
         return Fields(self.file, nested, f"{self._prefix}{key}.", served=self.served)
 
     def changed(self, values: Mapping[str, object]) -> "Fields":
-        """The same with other values; None takes one away."""
+        """A copy with changed values; None removes one."""
         own = {self._prefix + key: value for key, value in values.items()}
         return Fields(self.file, {**self._values, **own}, self._prefix, served=self.served)
 
@@ -47,7 +47,7 @@ class Fields:
                 yield key[size:], value
 
     def holds_objects(self) -> bool:
-        """Whether any value is itself an object."""
+        """Whether any value is an object."""
         return any(isinstance(value, dict) for value in self._values.values())
 
     def get(self, key: str) -> object:
@@ -64,7 +64,7 @@ class Fields:
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
         value = self._present(key, default)
-        # NaN fails the comparison too.
+        # NaN fails the comparison, too.
         if (
             not isinstance(value, (int, float))
             or isinstance(value, bool)
@@ -86,7 +86,7 @@ class Fields:
         return value
 
     def token(self, key: str, vocab: int) -> int | None:
-        """An optional token id; negative means none, as some exporters write it."""
+        """An optional token id. -1 means none, as some exporters write it."""
         if self.get(key) is None or self.get(key) == -1:
             return None
         return self.integer(key, 0, vocab - 1)

@@ -1,4 +1,4 @@
-"""Reading the small JSON files of a Hugging Face directory."""
+"""Reads the small JSON files of a Hugging Face directory."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.model.errors import ModelError
 
 LARGEST_JSON = 256 << 20
-"""Bytes. The largest real ones are tokenizer.json files of about 20 MB."""
+"""Maximum size in bytes. The largest real files are tokenizer.json, with about 20 MB."""
 
 
 def read_object(file: Path) -> dict[str, object]:
@@ -26,7 +26,7 @@ def read_object(file: Path) -> dict[str, object]:
 
 
 def read_optional_object(file: Path) -> dict[str, object]:
-    """As `read_object`; empty when there is no such file."""
+    """As `read_object`; empty if the file does not exist."""
     return read_object(file) if file.exists() else {}
 
 
@@ -43,7 +43,7 @@ _STARTS = (
 
 
 def impostor(file: Path) -> str | None:
-    """What stands in place of a model file: nothing, an LFS pointer, a page; None for others."""
+    """Describes a file that is no model: empty, an LFS pointer, a web page. None for others."""
     try:
         with file.open("rb") as opened:
             start = opened.read(64).lstrip().lower()
@@ -55,7 +55,7 @@ def impostor(file: Path) -> str | None:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The file of each tensor, by `model.safetensors.index.json`."""
+    """File of each tensor, from `model.safetensors.index.json`."""
     owners = read_object(index).get("weight_map")
     if not isinstance(owners, dict) or not all(isinstance(file, str) for file in owners.values()):
         raise ModelError(index, "weight_map must be an object that names the file of each tensor")
@@ -63,7 +63,7 @@ def weight_map(index: Path) -> dict[str, str]:
 
 
 def tensor_names(directory: Path) -> set[str]:
-    """Names of the tensors in a directory's safetensors files; none of one without weights."""
+    """Names of the tensors in a directory's safetensors files; empty without weights."""
     index, whole = (directory / f"model.safetensors{end}" for end in (".index.json", ""))
     if index.is_file():
         return set(weight_map(index))

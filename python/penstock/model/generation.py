@@ -16,20 +16,19 @@ GENERATION_CONFIG = "generation_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = "tokenizer.json"
 
-# Sampling settings of generation_config.json that no sampler here applies, with their neutral
-# values.
+# Settings of generation_config.json that the samplers do not support, with their neutral values.
 _NOT_APPLIED: dict[str, tuple[object, ...]] = {
     "typical_p": (None, 1, 1.0),
     "no_repeat_ngram_size": (None, 0),
 }
 
 LEAST = 1e-6
-"""Smallest value of settings that must be above 0."""
+"""Minimum of settings that must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling defaults that the checkpoint sets; None where it sets none."""
+    """Sampling defaults set by the checkpoint; None if not set."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -37,7 +36,7 @@ class GenerationDefaults:
     min_p: float | None = None
     repetition_penalty: float | None = None
     not_applied: tuple[tuple[str, object], ...] = ()
-    """Other sampling settings it asks for, as (key, value): worth a warning at start."""
+    """Unsupported sampling settings as (key, value), reported by a warning at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,17 @@ class TokenFacts:
 
     bos: int | None
     eos: int | None
-    """The tokenizer's own end token."""
+    """The tokenizer's end token."""
     stop: tuple[int, ...]
-    """All tokens that end an answer, ascending; `eos` is among them."""
+    """All tokens that end an answer, ascending, including `eos`."""
     add_bos: bool | None
-    """Whether plain text starts with `bos`; None: as the post-processor in tokenizer.json does it.
+    """Whether plain text starts with `bos`. None: decided by the post-processor in tokenizer.json.
     """
 
 
 def hf_defaults(directory: Path) -> GenerationDefaults:
-    """From generation_config.json. Keys count whether or not `do_sample` is set, as vLLM reads the
-    file.
+    """Defaults from generation_config.json. As in vLLM, they apply whether or not `do_sample` is
+    set.
     """
     file = directory / GENERATION_CONFIG
     return _defaults(Fields(file, read_optional_object(file)))
@@ -65,8 +64,8 @@ def hf_defaults(directory: Path) -> GenerationDefaults:
 def sampling_defaults(
     own: GenerationDefaults, source: str = "auto", override: str | None = None
 ) -> GenerationDefaults:
-    """The defaults that count: the checkpoint's `own` ("auto"), none ("vllm"), or those of another
-    generation_config.json or its directory; then the members of the JSON object `override`.
+    """Effective defaults: the checkpoint's `own` ("auto"), none ("vllm"), or those of another
+    generation_config.json or its directory. Members of the JSON object `override` take precedence.
 
     ModelError names the file, or --override-generation-config, and the value.
     """
@@ -117,9 +116,9 @@ def _defaults(fields: Fields) -> GenerationDefaults:
 def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
     """Stop tokens of generation_config.json and config.json, and the tokenizer's end token.
 
-    Either file may list fewer than the model ends with: Kimi's config.json has the end of a text
-    only, its generation_config.json the end of a turn only. That of a model for texts and images
-    may have them under `text_config`.
+    Each file may be incomplete: Kimi's config.json has only the end of a text, its
+    generation_config.json only the end of a turn. The config.json of a model with images may have
+    them under `text_config`.
     """
     generation = Fields(
         directory / GENERATION_CONFIG, read_optional_object(directory / GENERATION_CONFIG)
@@ -148,8 +147,8 @@ def hf_tokens(directory: Path, config: Fields, vocab: int) -> TokenFacts:
 
 
 def gguf_tokens(header: GgufHeader, vocab: int) -> TokenFacts:
-    """From the `tokenizer.*` keys. End of turn and end of message end an answer as end of sequence
-    does; many files do not name them in a key, so tokens of such names count too.
+    """Special tokens from the `tokenizer.*` keys. End of turn and end of message end an answer too.
+    Many files have no keys for them, so tokens with these names count as well.
     """
     fields = header.fields("tokenizer.ggml.")
     eos = fields.token("eos_token_id", vocab)
@@ -177,7 +176,7 @@ def _ascending(tokens: Iterable[int | None]) -> tuple[int, ...]:
 
 
 def _token_list(fields: Fields, key: str, vocab: int) -> list[int]:
-    """`key` may hold one id or a list of them."""
+    """Token ids at `key`, which may hold one id or a list."""
     value = fields.get(key)
     if not isinstance(value, list):
         token = fields.token(key, vocab)
@@ -190,7 +189,7 @@ def _token_list(fields: Fields, key: str, vocab: int) -> list[int]:
 
 
 def _named_token(directory: Path, tokenizer: Fields, key: str, vocab: int) -> int | None:
-    """The id of the token whose text tokenizer_config.json gives as `key`."""
+    """Id of the token whose text tokenizer_config.json gives as `key`."""
     text = _token_text(tokenizer.get(key))
     if text is None:
         return None
@@ -201,7 +200,7 @@ def _named_token(directory: Path, tokenizer: Fields, key: str, vocab: int) -> in
 
 
 def _added_tokens(directory: Path, tokenizer: Fields) -> Iterator[tuple[object, object]]:
-    """Special tokens as (id, token), from tokenizer_config.json or else from tokenizer.json."""
+    """Special tokens as (id, token), from tokenizer_config.json, else from tokenizer.json."""
     decoder = tokenizer.get("added_tokens_decoder")
     if isinstance(decoder, dict):
         for id_, token in decoder.items():
@@ -215,6 +214,6 @@ def _added_tokens(directory: Path, tokenizer: Fields) -> Iterator[tuple[object, 
 
 
 def _token_text(token: object) -> str | None:
-    """A special token is written as its text, or as an object with the text as `content`."""
+    """Text of a special token, given as text or as an object with the text as `content`."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""A GGUF file's header as the native reader hands it over."""
+"""Header of a GGUF file, as returned by the native reader."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from penstock.model.errors import ModelError
 from penstock.model.fields import Fields
 
 TensorRow = tuple[str, str, Sequence[int]]
-"""Name, element type, shape with the outermost dimension first."""
+"""Name, element type, and shape with the outermost dimension first."""
 GgufReader = Callable[[str], Mapping[str, object]]
-"""`{"metadata": {key: value}, "tensors": [TensorRow], "ends": [token]}` of a file, maybe without
-"ends". Arrays over 64 items are shortened to `{"len": n, "type": t}`."""
+"""`{"metadata": {key: value}, "tensors": [TensorRow], "ends": [token]}` of a file; "ends" is
+optional. Arrays of more than 64 items are shortened to `{"len": n, "type": t}`.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,9 @@ class GgufHeader:
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each tensor by name, outermost dimension first."""
     ends: tuple[int, ...] = ()
-    """Tokens that end an answer by their names."""
+    """Tokens whose names mark the end of an answer."""
     served: int | None = None
-    """The longest sequence that was asked for."""
+    """Requested maximum length."""
 
     def fields(self, prefix: str = "") -> Fields:
         return Fields(self.file, self.metadata, prefix, served=self.served)
@@ -39,8 +40,8 @@ class GgufHeader:
 
 
 def native_reader(path: str) -> Mapping[str, object]:
-    """The extension's reader, imported on first use: the rest of this room runs without the
-    extension.
+    """The native extension's reader. Imported on first use, so that the rest of this room does not
+    need the extension.
     """
     from penstock import _native
 
@@ -48,7 +49,7 @@ def native_reader(path: str) -> Mapping[str, object]:
 
 
 def read_header(file: Path, reader: GgufReader, served: int | None = None) -> GgufHeader:
-    """The header. A ValueError, by which the reader reports damage, becomes a ModelError."""
+    """Read the header. The reader reports damage by ValueError, which becomes a ModelError."""
     try:
         header = reader(str(file))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Checkpoints without an output head: bare models, as embedding models are published, and models
+"""Checkpoints without an output head: bare models (the usual form of embedding models), and models
 with a classification head.
 """
 
@@ -14,7 +14,7 @@ BARE = "Model"
 CLASSIFIER = "ForSequenceClassification"
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 BASES = {f"{name}{kind}": f"{name}ForCausalLM" for name in FAMILIES for kind in (BARE, CLASSIFIER)}
-"""Architectures by the one that has the same decoder and an output head."""
+"""For each architecture, the one with the same decoder and an output head."""
 MOST_LABELS = 1 << 16
 _PREFIX = "model."
 _SCORE = "score.weight"
@@ -25,8 +25,8 @@ Stored = tuple[DecoderSpec, WeightRecipes, bool]
 def as_stored(
     config: Fields, architecture: str, spec: DecoderSpec, weights: WeightRecipes
 ) -> Stored:
-    """Spec and recipes for the tensors that a directory has, and whether it has no output head: the
-    embedding stands in its place then, and nothing may be sampled from it.
+    """Spec and recipes adapted to the tensors of a directory, and whether the output head is
+    missing. In that case the embedding replaces it, and nothing may be sampled from it.
     """
     classifier = architecture.endswith(CLASSIFIER)
     if architecture not in BASES and architecture.removesuffix("ForCausalLM") not in FAMILIES:
@@ -45,7 +45,7 @@ def as_stored(
 
 
 def _names(directory: Path) -> set[str]:
-    """Names of the tensors; none of damaged files, which the decoder reports."""
+    """Names of the tensors; empty for damaged files, which the decoder reports."""
     try:
         return tensor_names(directory)
     except ModelError:
@@ -53,14 +53,14 @@ def _names(directory: Path) -> set[str]:
 
 
 def _labels(config: Fields) -> int:
-    """As transformers: `num_labels`, or else the entries of `id2label`, or else 2."""
+    """Number of labels as in transformers: `num_labels`, else the entries of `id2label`, else 2."""
     named = config.get("id2label")
     default = len(named) if isinstance(named, dict) and named else 2
     return config.integer("num_labels", 1, MOST_LABELS, default=default)
 
 
 def _without_prefix(weights: WeightRecipes) -> WeightRecipes:
-    """Recipes of a bare model, whose tensors are not within `model`."""
+    """Recipes for a bare model, whose tensor names have no `model.` prefix."""
 
     def bare(recipe: Recipe) -> Recipe:
         return replace(recipe, tensor=recipe.tensor.removeprefix(_PREFIX))

@@ -1,4 +1,4 @@
-"""Metadata of a checkpoint: all that the engine needs before weights are read."""
+"""Metadata of a checkpoint: everything that the engine needs before it reads weights."""
 
 import re
 from dataclasses import dataclass
@@ -25,42 +25,42 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 CONFIG = "config.json"
 PICKLES = ("pytorch_model*.bin", "*.pth", "*.pt")
 PART = re.compile(r"-\d{5}-of-\d{5}$")
-"""End of a name of a part of a split file."""
+"""End of the name of one part of a split file."""
 MODELOPT = "hf_quant_config.json"
-"""What NVIDIA's ModelOpt writes beside a config.json that does not say how weights are stored."""
+"""Written by NVIDIA's ModelOpt beside a config.json that does not describe the weights' format."""
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A checkpoint's metadata, checked. Vocabulary, context length and tied embeddings are in
+    """Validated metadata of a checkpoint. Vocabulary, context length and tied embeddings are in
     `spec`.
     """
 
     name: str
-    """Name of the file without its suffix, or of the directory."""
+    """Name of the directory, or of the file without its suffix."""
     source: Literal["gguf", "safetensors"]
     architecture: str
-    """As the checkpoint spells it."""
+    """The checkpoint's own name of it."""
     paths: tuple[str, ...]
-    """What the decoder opens: the GGUF file, or the directory."""
+    """Argument of the decoder: the GGUF file, or the directory."""
     spec: DecoderSpec
     weights: WeightRecipes
     generation: GenerationDefaults
     tokens: TokenFacts
     pooler: Pooler
     pooling: Pooling
-    """That of pooled requests."""
+    """Pooling applied to pooled requests."""
 
 
 def load_model(
     path: Path, gguf_reader: GgufReader = native_reader, *, served: int | None = None
 ) -> ModelInfo:
-    """Reads the metadata of a GGUF file or a Hugging Face directory: no weights, and never code.
-    `served` is the longest sequence that was asked for: some models rotate differently by it.
+    """Read the metadata of a GGUF file or a Hugging Face directory. Reads no weights, and never
+    runs code. `served` is the requested maximum length, which some models' rope depends on.
 
-    Raises ModelError for a path that is neither, a damaged file, an unknown architecture, and any
-    key whose value is missing, out of range or asks for something not built.
+    Raises ModelError for any other path, a damaged file, an unknown architecture, and any key whose
+    value is missing, out of range or not supported.
     """
     if path.is_dir():
         return _load_directory(path, served)
@@ -135,8 +135,8 @@ def _load_directory(path: Path, served: int | None) -> ModelInfo:
 
 
 def map_hf(config: Fields) -> tuple[str, Stored]:
-    """Architecture, spec and recipes of a config.json with what is beside it. Weights may be
-    missing: their names then are those of published files.
+    """Architecture, spec and recipes of a config.json and the files beside it. If there are no
+    weights, tensor names of published files are assumed.
     """
     quantised = config.file.with_name(MODELOPT)
     if quantised.is_file():

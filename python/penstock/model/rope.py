@@ -1,4 +1,4 @@
-"""Rope parameters in their several spellings."""
+"""Rope parameters in their various spellings."""
 
 import math
 
@@ -22,11 +22,11 @@ LONGROPE = ("longrope", "su")
 
 
 def from_hf(config: Fields, *, head_dim: int | None = None, layer_type: str | None = None) -> Rope:
-    """`rope_parameters` with `rope_theta` inside (transformers 5), or `rope_theta` beside
-    `rope_scaling`.
+    """Rope of a config.json: `rope_parameters` with `rope_theta` inside (transformers 5), or
+    `rope_theta` beside `rope_scaling`.
 
-    With a `head_dim` a part of the head may be rotated, and the scaling may be LongRoPE; with a
-    `layer_type` there may be parameters of their own for it.
+    With a `head_dim`, part of a head may be rotated and the scaling may be LongRoPE. With a
+    `layer_type`, that type of layer may have its own parameters.
     """
     outer_theta = config.number("rope_theta", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
@@ -41,7 +41,7 @@ def from_hf(config: Fields, *, head_dim: int | None = None, layer_type: str | No
 
 
 def _dims(config: Fields, parameters: Fields | None, head_dim: int | None) -> int | None:
-    """Rotated numbers of a head; None: all."""
+    """Rotated dimensions of a head; None for all."""
     for fields in (config, parameters):
         if fields is None or fields.get("partial_rotary_factor") in (None, 1, 1.0):
             continue
@@ -59,7 +59,7 @@ def _hf_scaling(
 ) -> RopeScaling | None:
     if parameters.holds_objects():
         raise config.refuse(outer_key, "one set of rope parameters for all layers")
-    # "type" is the spelling before transformers 4.43; files of that time between carry both.
+    # "type" is the spelling before transformers 4.43; files of the transition have both.
     key = "rope_type" if parameters.get("rope_type") is not None else "type"
     kind = parameters.get(key)
     if kind is None or kind == "default":
@@ -68,7 +68,7 @@ def _hf_scaling(
         return LinearScaling(_factor(parameters, "factor"))
     if kind == "llama3":
         return _llama3(parameters)
-    # Old files of Phi-3 call their scaling "yarn" or "su".
+    # Old files of Phi-3 name their scaling "yarn" or "su".
     if rotated is not None and (kind in LONGROPE or parameters.get("short_factor") is not None):
         return _longrope(config, parameters, rotated // 2)
     if kind == "yarn":
@@ -111,7 +111,7 @@ def _yarn(config: Fields, parameters: Fields) -> YarnScaling:
 
 
 def softmax_factor(config: Fields) -> float:
-    """Factor of the scores that DeepSeek's models have with their YaRN."""
+    """Factor of the attention scores that DeepSeek combines with YaRN."""
     key = "rope_parameters" if config.get("rope_parameters") is not None else "rope_scaling"
     parameters = config.within(key)
     if parameters is None or not parameters.get("mscale_all_dim"):
@@ -129,18 +129,18 @@ def _magnitude(factor: float, scale: float = 1.0) -> float:
 
 
 def _original(config: Fields, parameters: Fields, default: int) -> int:
-    """The context before scaling, which old files have outside of the rope parameters."""
+    """Context length before scaling. Old files have it outside the rope parameters."""
     key = "original_max_position_embeddings"
     fields = parameters if parameters.get(key) is not None else config
     return fields.integer(key, 1, LONGEST, default=default)
 
 
 def _longrope(config: Fields, parameters: Fields, pairs: int) -> LongropeScaling:
-    """The divisors for long sequences where the model is served with more than the original
-    context, those for short ones elsewhere.
+    """LongRoPE divisors: those for long sequences if the served length exceeds the original
+    context, else those for short sequences.
 
-    transformers changes over when a sequence outgrows the original context, and computes all its
-    keys anew; cached keys would be of both kinds, so the choice is made once, as vLLM does.
+    transformers switches when a sequence outgrows the original context, and recomputes all its
+    keys. Cached keys would then mix both kinds, so the choice is made once, as in vLLM.
     """
     longest = config.integer("max_position_embeddings", 1, LONGEST)
     original = _original(config, parameters, longest)
@@ -171,8 +171,9 @@ def _divides(value: object) -> bool:
 def from_gguf(
     fields: Fields, *, has_factors: bool, dims: int | None = None, latent: bool = False
 ) -> Rope:
-    """GGUF knows linear scaling and YaRN as keys; Llama 3's is precomputed into a tensor of
-    divisors. `latent`: YaRN may have a factor of the scores, `gguf_softmax_factor`.
+    """Rope of a GGUF file. GGUF has keys for linear scaling and YaRN; Llama 3's scaling is
+    precomputed as a tensor of divisors. `latent`: YaRN may have a factor for the scores,
+    `gguf_softmax_factor`.
     """
     theta = fields.number("rope.freq_base", 1.0, LARGEST_THETA, default=DEFAULT_THETA)
     kind = fields.text("rope.scaling.type", default="none")
@@ -194,7 +195,7 @@ def from_gguf(
 
 LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 PER_SCALE = 0.1
-"""What that key is of `mscale_all_dim`."""
+"""Ratio of this key's value to `mscale_all_dim`."""
 
 
 def gguf_softmax_factor(fields: Fields, rope: Rope) -> float:
@@ -206,8 +207,9 @@ def gguf_softmax_factor(fields: Fields, rope: Rope) -> float:
 
 
 def _gguf_yarn(fields: Fields, *, latent: bool) -> YarnScaling:
-    """llama.cpp multiplies YaRN's own factor of cosines and sines by the file's. Of DeepSeek's
-    files it is 1: all have the same scale for positions and scores.
+    """YaRN of a GGUF file. llama.cpp multiplies YaRN's own factor of cosines and sines by the
+    file's factor. For DeepSeek's files it is 1, because they have the same scale for positions and
+    scores.
     """
     scores = fields.get(LOG_MULTIPLIER)
     if scores is not None and not latent:
@@ -224,7 +226,7 @@ def _gguf_yarn(fields: Fields, *, latent: bool) -> YarnScaling:
 
 
 def stretched(rope: Rope | None, longest: int) -> int:
-    """The longest sequence, which config.json does not count in where YaRN was added by hand."""
+    """Maximum length, including YaRN that was added to config.json by hand."""
     if rope is None or not isinstance(rope.scaling, YarnScaling):
         return longest
     return max(longest, int(rope.scaling.factor * rope.scaling.original_max_position))

@@ -1,9 +1,9 @@
-"""Cuts of a decoder between the ranks of a grid, tensor parallel times pipeline parallel.
+"""Partition of a decoder over a grid of ranks: tensor parallel times pipeline parallel.
 
-Cuts need not be even. Query heads are cut so that the slowest rank is as fast as it can be; a KV
-head whose query heads land on two ranks is on both (9 heads over 2 ranks are 5 + 4, with the middle
-KV head twice). MLP columns are cut in units of 32, because 32 of them share a quantisation scale.
-Layers are cut by their cost, to which the last stage adds the output head.
+Cuts may be uneven. Query heads are cut to minimise the load of the slowest rank. A KV head whose
+query heads are on two ranks is replicated (9 heads over 2 ranks are 5 + 4, with the middle KV head
+on both). MLP columns are cut in units of 32, because 32 of them share a quantisation scale. Layers
+are cut by their cost; the last stage also has the output head.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ VOCAB_UNIT = 16
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Cuts, each from 0 to the whole: rank r of a stage holds `heads[r]` to `heads[r + 1]`, and so
-    on.
+    """Cut points, each from 0 to the whole: rank r of a stage holds heads `heads[r]` to `heads[r +
+    1]`, and likewise for the others.
     """
 
     heads: tuple[int, ...]
     mlp: tuple[tuple[int, ...], ...]
-    """One for each inner width of the spec."""
+    """One tuple for each inner width of the spec."""
     vocab: tuple[int, ...]
     layers: tuple[int, ...]
     experts: tuple[int, ...] | None = None
-    """None: every rank has columns of all experts."""
+    """None: every rank has some columns of all experts."""
 
     @property
     def tp(self) -> int:
@@ -56,11 +56,11 @@ class Grid:
 
     @property
     def reader(self) -> int:
-        """The rank that samples: the first of the last stage. Ranks count stage after stage."""
+        """The rank that samples: the first of the last stage. Ranks are numbered stage by stage."""
         return (self.pp - 1) * self.tp
 
     def shard(self, rank: int) -> dict[str, object]:
-        """The JSON of `penstock_decoder::Shard`."""
+        """JSON of `penstock_decoder::Shard`."""
         stage, of_stage = divmod(rank, self.tp)
         return {
             "rank": of_stage,
@@ -73,11 +73,11 @@ class Grid:
         }
 
     def kv_heads(self, rank: int, spec: DecoderSpec) -> int:
-        """KV heads that a rank keeps."""
+        """Number of KV heads that a rank holds."""
         return _kv_heads(self.heads[rank % self.tp], self.heads[rank % self.tp + 1], _group(spec))
 
     def describe(self, rank: int, spec: DecoderSpec) -> str:
-        """One line about what a rank holds."""
+        """One line that describes a rank's share."""
         stage, of_stage = divmod(rank, self.tp)
         heads = f"heads {_span(self.heads, of_stage)} with {self.kv_heads(rank, spec)} of "
         heads += f"{_heads(spec)[1]} KV heads"
@@ -96,8 +96,8 @@ class Grid:
 
 
 def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) -> Grid:
-    """The best cuts for `tp` ranks in each of `pp` stages; InvalidValueError for too many ranks.
-    `by_experts`: a rank of a mixture of experts has whole experts, not columns of all.
+    """The best cuts for `tp` ranks in each of `pp` stages. InvalidValueError for too many ranks.
+    `by_experts`: ranks hold whole experts instead of columns of all experts.
     """
     experts = spec.experts if by_experts else None
     most = min(_heads(spec)[0], *spec.widths, spec.vocab, experts or spec.vocab)
@@ -119,7 +119,7 @@ def plan_grid(spec: DecoderSpec, tp: int, pp: int, *, by_experts: bool = False) 
 
 
 def _heads(spec: DecoderSpec) -> tuple[int, int]:
-    """Query and KV heads of the first layer that attends. What latent attention keeps is one."""
+    """Query and KV heads of the first softmax attention; latent attention has one KV head."""
     mixers = (layer.mixer for layer in spec.layers)
     mixer = next(mixer for mixer in mixers if not isinstance(mixer, LinearAttention))
     return mixer.heads, mixer.kv_heads if isinstance(mixer, Attention) else 1
@@ -139,8 +139,8 @@ def _span(cuts: Sequence[int], at: int) -> str:
 
 
 def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
-    """Whole units, the last one possibly short; single items where there are fewer units than
-    parts.
+    """Cut into whole units, of which the last may be short. Cut into single items if there are
+    fewer units than parts.
     """
     unit = unit if -(-whole // unit) >= parts else 1
     units = -(-whole // unit)
@@ -148,8 +148,8 @@ def _cut_evenly(whole: int, parts: int, unit: int) -> tuple[int, ...]:
 
 
 def _cut_heads(spec: DecoderSpec, tp: int) -> tuple[int, ...]:
-    """A query head costs its rows of q and columns of o; a KV head its rows of k and v, wherever it
-    is.
+    """Cut heads by cost: a query head costs its rows of q and columns of o; a KV head costs its
+    rows of k and v on every rank that holds it.
     """
     return _cut_groups(_heads(spec)[0], _group(spec), tp)
 
@@ -167,7 +167,7 @@ def _cut_groups(heads: int, group: int, tp: int) -> tuple[int, ...]:
 
 
 def _cut_layers(spec: DecoderSpec, pp: int) -> tuple[int, ...]:
-    """Cost in weights read for a token; the last stage reads the head too."""
+    """Cut layers by cost: the weights read for each token. The last stage also reads the head."""
     hidden = spec.hidden
     each = tuple(
         _projections(layer.mixer, hidden) + hidden * _read(layer.feed_forward)
@@ -187,7 +187,7 @@ def _cut_costs(each: tuple[int, ...], head: int, pp: int) -> tuple[int, ...]:
 
 
 def _projections(mixer: Mixer, hidden: int) -> int:
-    """Weights of a mixer."""
+    """Number of weights in a mixer's projections."""
     if isinstance(mixer, Attention):
         return 2 * (mixer.heads + mixer.kv_heads) * mixer.head_dim * hidden
     if isinstance(mixer, LinearAttention):
@@ -201,7 +201,7 @@ def _projections(mixer: Mixer, hidden: int) -> int:
 
 
 def _read(form: FeedForward) -> int:
-    """Rows and columns over the hidden size that a token reads."""
+    """Number of rows and columns, each of hidden size, that a token reads."""
     if isinstance(form, Mlp):
         return (3 if form.kind == "gated" else 2) * form.intermediate
     shared = 0 if form.shared is None else _read(form.shared)
@@ -211,8 +211,8 @@ def _read(form: FeedForward) -> int:
 def _cut(
     whole: int, parts: int, cost: Callable[[int, int], float], smallest: int
 ) -> tuple[int, ...]:
-    """Cuts of the least greatest cost, then of the least sum: dynamic programming over the last
-    cut. A part's cost never falls when it gets longer.
+    """The cuts that minimise the maximum cost, then the total cost: dynamic programming over the
+    last cut. The cost of a part must not decrease when the part grows.
     """
 
     @cache

@@ -1,7 +1,7 @@
-"""Sizes of a decoder's weights and KV, whole and of one rank, from its spec alone.
+"""Sizes of a decoder's weights and KV, as a whole or for one rank, computed from its spec.
 
-The matrices are those that a backend loads: `penstock plan` computes with them before there are
-weights, and a test holds them equal to what the native decoder reports after loading.
+The matrices are the ones that a backend loads. `penstock plan` uses them before any weights exist.
+A test keeps them equal to the native decoder's report after loading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.model.spec import (
 Part = Literal["embedding", "head", "attention", "dense", "experts", "shared", "router", "vectors"]
 """`vectors`: norms, biases and other small tensors, which are never quantised."""
 PANEL = 16
-"""Outputs that are packed together; a head in the KV pool is padded to it too."""
+"""Outputs that are packed together. Heads in the KV pool are padded to a multiple of it."""
 GROUP = 32
 """Inputs that share a scale."""
 FORMS = {
@@ -41,37 +41,37 @@ FORMS = {
     "s4": (4, 1),
     "mx4": (4, 2),
 }
-"""Packed forms of the native decoder: bits of a weight, 16-bit numbers of a group."""
+"""Packed formats of the native decoder: bits of a weight, and 16-bit numbers for each group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A rank's share of a matrix, or of one of `copies` equal ones."""
+    """A rank's share of one matrix, or of each of `copies` equal matrices."""
 
     part: Part
     role: str
-    """As in the weight recipes."""
+    """Role in the weight recipes."""
     layer: int | None
     """None: outside the layers."""
     outputs: int
     inputs: int
     copies: int = 1
     active: int | None = None
-    """Copies that a token reads; None: all."""
+    """Copies that a token reads; None for all."""
 
     @property
     def numbers(self) -> int:
         return self.outputs * self.inputs * self.copies
 
     def packed(self, form: str) -> int:
-        """Bytes in a packed form of the native decoder."""
+        """Size in bytes in a packed format of the native decoder."""
         bits, scales = FORMS[form]
         padded = _up(self.outputs, PANEL) * _up(self.inputs, GROUP)
         return self.copies * (padded * bits // 8 + padded // GROUP * scales * 2)
 
 
 def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
-    """All that a rank holds."""
+    """All matrices of a rank."""
     share = _Share(spec, grid, rank)
     layers = (
         replace(matrix, layer=i)
@@ -82,7 +82,7 @@ def matrices(spec: DecoderSpec, grid: Grid, rank: int) -> list[Matrix]:
 
 
 def counted(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]:
-    """The same with how often each occurs: layers that are one object are looked at once."""
+    """Distinct matrices with their counts. Equal layer objects are processed once."""
     share = _Share(spec, grid, rank)
     own = [spec.layers[i] for i in _own_layers(grid, rank)]
     counts = Counter(map(id, own))
@@ -99,7 +99,7 @@ def _own_layers(grid: Grid, rank: int) -> range:
 
 
 def _outside(spec: DecoderSpec, share: _Share, grid: Grid, rank: int) -> Iterator[Matrix]:
-    """Matrices that belong to no layer."""
+    """Matrices outside the layers."""
     stage = rank // grid.tp
     first, last = stage == 0, stage == grid.pp - 1
     rows = _width(grid.vocab, share.rank)
@@ -116,18 +116,18 @@ def _outside(spec: DecoderSpec, share: _Share, grid: Grid, rank: int) -> Iterato
 
 
 def whole(spec: DecoderSpec) -> list[Matrix]:
-    """All of the model."""
+    """All matrices of the model."""
     return matrices(spec, plan_grid(spec, 1, 1), 0)
 
 
 def parameters(spec: DecoderSpec) -> int:
-    """Weights of the decoder, a tied embedding once."""
+    """Number of weights of the decoder. A tied embedding counts once."""
     return sum(matrix.numbers for matrix in whole(spec))
 
 
 def active_parameters(spec: DecoderSpec) -> int:
-    """Weights that a token reads; of the embedding, which gives it one row, none unless it is the
-    output head too.
+    """Number of weights that a token reads. The embedding contributes only a row, so it counts only
+    if it is also the output head.
     """
     return sum(
         matrix.numbers // matrix.copies * (matrix.copies if found is None else found)
@@ -140,7 +140,7 @@ def active_parameters(spec: DecoderSpec) -> int:
 def kv_spec(
     spec: DecoderSpec, grid: Grid, rank: int, block_size: int, number_bytes: int = 2
 ) -> KvSpec:
-    """KV groups of a rank, with the bytes of a block."""
+    """KV groups of a rank, with the size of a block in bytes."""
     own = _own_layers(grid, rank)
     groups: dict[tuple[int | None, bool], list[int]] = {}
     for i, layer in enumerate(spec.layers):
@@ -164,7 +164,7 @@ def kv_spec(
 
 
 def sequence_bytes(groups: KvSpec, tokens: int) -> int:
-    """KV of a sequence of so many tokens: groups with a window stop growing at it."""
+    """KV bytes of a sequence of `tokens` tokens. Groups with a window grow only up to it."""
     return sum(
         -(-min(tokens, group.window or tokens) // groups.block_size) * group.block_bytes
         for group in groups.groups
@@ -172,7 +172,7 @@ def sequence_bytes(groups: KvSpec, tokens: int) -> int:
 
 
 def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
-    """What linear attention keeps of a sequence, in f32: constant, whatever its length."""
+    """Size of a sequence's state in linear attention in bytes (f32), independent of its length."""
     share = _Share(spec, grid, rank)
     mixers = (spec.layers[i].mixer for i in _own_layers(grid, rank))
     return sum(
@@ -183,7 +183,7 @@ def state_bytes(spec: DecoderSpec, grid: Grid, rank: int) -> int:
 
 
 class _Share:
-    """Heads and columns of one rank, as the decoder cuts them."""
+    """Heads and columns of one rank, cut as in the decoder."""
 
     def __init__(self, spec: DecoderSpec, grid: Grid, rank: int) -> None:
         self.hidden = spec.hidden
@@ -195,12 +195,12 @@ class _Share:
         self._widths = spec.widths
 
     def columns(self, width: int) -> tuple[int, int]:
-        """First inner column of a feed-forward, and the one after the last."""
+        """First inner column of a feed-forward, and one past the last."""
         cuts = self._grid.mlp[self._widths.index(width)]
         return cuts[self.rank], cuts[self.rank + 1]
 
     def experts(self, form: Experts) -> tuple[int, tuple[int, int]]:
-        """Experts, and their columns."""
+        """Number of experts, and their columns."""
         cuts, width = self._grid.experts, form.expert.intermediate
         return (
             (form.experts, self.columns(width))
@@ -209,7 +209,7 @@ class _Share:
         )
 
     def state_heads(self, mixer: LinearAttention) -> int:
-        """Value heads of linear attention: the largest of even shares."""
+        """Value heads of linear attention: the largest of equal shares."""
         return -(-mixer.value_heads // self._grid.tp)
 
 
@@ -295,7 +295,7 @@ def _mlp(part: Part, share: _Share, form: Mlp, columns: tuple[int, int]) -> Iter
 
 
 def _kv_numbers(share: _Share, mixer: Mixer) -> int:
-    """Numbers of a token's keys and values, padded as the pool pads heads."""
+    """Numbers in one token's keys and values, padded as in the pool."""
     if isinstance(mixer, LatentAttention):
         return _up(mixer.kv_rank + mixer.rope_dim, PANEL)
     assert isinstance(mixer, Attention)
@@ -332,7 +332,7 @@ def _vector(role: str, numbers: int) -> Matrix:
 
 
 def _around(start: int, end: int, all_inputs: int) -> int:
-    """Inputs widened to whole groups, which share a scale."""
+    """Number of inputs, extended to whole groups that share a scale."""
     return min(_up(end, GROUP), all_inputs) - start // GROUP * GROUP
 
 

@@ -1,8 +1,8 @@
-"""DecoderSpec: what a decoder computes, declared. The contract between checkpoints and backends.
+"""DecoderSpec: declarative description of a decoder, the contract between checkpoints and backends.
 
-JSON leaves out what is None or False, so that a new field changes neither the JSON nor the cache
-identity of models that do not use it. `penstock_decoder::spec` parses it and refuses by name what
-is not built.
+JSON omits None and False, so that a new field changes neither the JSON nor the cache identity of
+models without it. `penstock_decoder::spec` parses the JSON and rejects unsupported features by
+name.
 """
 
 import json
@@ -18,7 +18,7 @@ class Norm:
     eps: float
     bias: bool = False
     unit_offset: bool = False
-    """The weight is what is stored and 1."""
+    """The weight is 1 plus the stored value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class FactorsScaling:
     """Each rope frequency divided by its entry of the weights' `rope_factors` (GGUF)."""
 
     attention_factor: float | None = None
-    """As for YarnScaling; None: 1."""
+    """As for YarnScaling; None for 1."""
     kind: str = field(default="factors", init=False)
 
 
@@ -69,8 +69,8 @@ class LongropeScaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """Pairs that turn less often than `beta_slow` times within the original context are divided by
-    `factor`, those over `beta_fast` times kept, a ramp over the pairs between (YaRN).
+    """YaRN: rope pairs with fewer than `beta_slow` rotations within the original context are
+    divided by `factor`, pairs with more than `beta_fast` are kept, and a ramp connects both.
     """
 
     factor: float
@@ -80,7 +80,7 @@ class YarnScaling:
     attention_factor: float
     """Factor of cosines and sines."""
     fractional: bool = False
-    """The ramp's ends are not rounded to whole pairs."""
+    """Do not round the ends of the ramp to whole pairs."""
     kind: str = field(default="yarn", init=False)
 
 
@@ -89,7 +89,7 @@ RopeScaling = LinearScaling | Llama3Scaling | FactorsScaling | LongropeScaling |
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary positions in half-split pairs, over the first `dims` numbers of a head or all."""
+    """Rotary positions in half-split pairs, over the first `dims` dimensions of a head, or all."""
 
     theta: float
     scaling: RopeScaling | None = None
@@ -98,7 +98,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Queries are multiplied by `1 + scale * ln(1 + floor((position + 1) / floor))`."""
+    """Position-dependent scale of queries: `1 + scale * ln(1 + floor((position + 1) / floor))`."""
 
     floor: float
     scale: float
@@ -114,53 +114,53 @@ class Attention:
     rope: Rope | None = None
     """None: no rotation."""
     window: int | None = None
-    """Tokens that a token sees, itself included; None: all."""
+    """Tokens that a token attends to, itself included; None for all."""
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: Norm | None = None
-    """Over each query and key head, before rotation."""
+    """Norm of each query and key head, before rotation."""
     value_dim: int | None = None
-    """Numbers of a value head; None: `head_dim`."""
+    """Size of a value head; None for `head_dim`."""
     chunk: int | None = None
-    """A token sees only tokens of its own chunk of this size."""
+    """A token attends only to tokens of its own chunk of this size."""
     sinks: bool = False
     """A learned logit of each query head takes part in the softmax."""
     qk_norm_after: float | None = None
-    """Epsilon of an RMS norm without a weight over each query and key head, after rotation."""
+    """Epsilon of a weightless RMS norm of each query and key head, after rotation."""
     scale: float | None = None
-    """Factor of the products of queries and keys; None: `head_dim ** -0.5`."""
+    """Factor of the query-key products; None for `head_dim ** -0.5`."""
     softcap: float | None = None
     """`c` of `c * tanh(score / c)`, which replaces the scaled score."""
     temperature: Temperature | None = None
     gate: bool = False
-    """What the heads attend to is multiplied by the sigmoid of a product with the input."""
+    """The attention output is multiplied by the sigmoid of a projection of the input."""
     kind: str = field(default="gqa", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2): keys and values made of one latent per token."""
+    """Multi-head latent attention (DeepSeek-V2): keys and values from one latent per token."""
 
     heads: int
     kv_rank: int
     plain_dim: int
-    """Numbers of a query and key head without rotation."""
+    """Dimensions of a query and key head without rotation."""
     rope_dim: int
     value_dim: int
     norm: Norm
-    """Norm of the latent, and of what the query projection's rank is."""
+    """Norm of the latent, and of the query's low-rank projection."""
     query_rank: int | None = None
     rope: Rope | None = None
-    """Rotation of the rope parts."""
+    """Rotation of the rope dimensions."""
     scale: float | None = None
-    """Factor of the products of queries and keys; None: `(plain_dim + rope_dim) ** -0.5`."""
+    """Factor of the query-key products; None for `(plain_dim + rope_dim) ** -0.5`."""
     kind: str = field(default="mla", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention:
-    """A state of constant size in place of keys and values (gated delta net, Mamba 2): its sizes.
-    No backend computes it yet.
+    """Linear attention (gated delta net, Mamba 2): a state of constant size instead of keys and
+    values. No backend supports it yet; these are its sizes.
     """
 
     key_heads: int
@@ -168,16 +168,16 @@ class LinearAttention:
     key_dim: int
     value_dim: int
     scalars: int
-    """Numbers that the input gives for each value head: steps, and decays."""
+    """Numbers projected from the input for each value head: steps and decays."""
     kernel: int
-    """Tokens that the convolution before it sees."""
+    """Tokens covered by the preceding convolution."""
     kind: str = field(default="linear", init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """`(up + offset) * gate * sigmoid(alpha * gate)`, with the gate at most `limit` and up within
-    `limit` of zero (gpt-oss).
+    """Clamped activation of gpt-oss: `(up + offset) * gate * sigmoid(alpha * gate)`, with gate at
+    most `limit` and up within `limit` of zero.
     """
 
     limit: float
@@ -194,58 +194,59 @@ class Mlp:
     activation: Literal["silu", "gelu_tanh", "gelu"]
     bias: bool = False
     clamp: Clamp | None = None
-    """In place of the plain activation of a gated one with "silu"."""
+    """Replaces the plain activation of a gated feed-forward with "silu"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Contiguous groups of experts, the best of which are chosen from."""
+    """Contiguous groups of experts. Experts are chosen from the best groups only."""
 
     count: int
     keep: int
     by: Literal["max", "top2_sum"]
-    """A group's score, of the choices of its experts."""
+    """How a group is scored from the choice values of its experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How experts are chosen and weighted: scores of the logits, choice = score + correction,
-    groups, the experts of the highest choice, their scores as weights, normalisation, scale.
+    """Selection and weighting of experts. In order: scores of the logits, choice = score +
+    correction, groups, the experts with the highest choice, their scores as weights, normalisation,
+    scale.
     """
 
     score: Literal["softmax", "sigmoid", "none"]
     after_choice: bool = False
-    """The logits are the choice; scores are computed among the chosen experts."""
+    """Experts are chosen by logit, and scores computed among the chosen ones only."""
     bias: bool = False
     """The logits have a bias."""
     correction: bool = False
-    """A bias of each expert counts in the choice only."""
+    """A bias for each expert, used in the choice only."""
     groups: Groups | None = None
     normalise: bool = False
     """Weights are divided by their sum plus `epsilon`."""
     epsilon: float | None = None
     scale: float | None = None
     weight_on_input: bool = False
-    """The weight multiplies the expert's input, not its output."""
+    """The weight multiplies the expert's input instead of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Mixture of experts: the ones with the highest router scores compute a token."""
+    """Mixture of experts: the experts with the highest router scores compute a token."""
 
     experts: int
     experts_per_token: int
     expert: Mlp
     router: Router
     shared: Mlp | None = None
-    """Always-on expert."""
+    """Shared expert, used by every token."""
     shared_gate: bool = False
-    """Its output is multiplied by the sigmoid of a product with a vector."""
+    """Its output is multiplied by the sigmoid of a projection of the input to one number."""
     kind: str = field(default="moe", init=False)
 
     @property
     def parts(self) -> tuple[Mlp, ...]:
-        """A routed expert, and the shared one."""
+        """The routed expert, and the shared one if there is one."""
         return (self.expert,) if self.shared is None else (self.expert, self.shared)
 
 
@@ -275,41 +276,41 @@ class DecoderSpec:
     family: str
     hidden: int
     vocab: int
-    """Rows of the embedding: token ids are below this."""
+    """Rows of the embedding; token ids are smaller."""
     max_position: int
     final_norm: Norm
     layers: tuple[Layer, ...]
     learned_positions: bool = False
-    """A row of a second table, by absolute position, is added to each embedding."""
+    """Add a row of a second table, indexed by absolute position, to each embedding."""
     tied_embeddings: bool = False
-    """The embedding is the output head."""
+    """The embedding is also the output head."""
     embed_scale: float | None = None
-    """Factor of the embeddings; None: 1."""
+    """Factor of the embeddings; None for 1."""
     final_softcap: float | None = None
     """`c` of `c * tanh(logit / c)`, which replaces each logit."""
     labels: int | None = None
-    """Rows of the classification head; None: the model has none."""
+    """Rows of the classification head; None without one."""
 
     @property
     def attention(self) -> Attention:
-        """Heads of all layers, which the decoder requires to be alike."""
+        """Attention of the first layer. The decoder requires the same heads in all layers."""
         mixer = self.layers[0].mixer
         assert isinstance(mixer, Attention)
         return mixer
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The different inner widths of the feed-forwards, experts included, ascending."""
+        """Distinct inner widths of the feed-forwards, including experts, ascending."""
         return tuple(sorted({mlp.intermediate for layer in self.layers for mlp in _parts(layer)}))
 
     @property
     def experts(self) -> int | None:
-        """Routed experts, which the decoder requires to be as many in all layers that have some."""
+        """Number of routed experts. The decoder requires the same one in all layers."""
         forms = (layer.feed_forward for layer in self.layers)
         return next((form.experts for form in forms if isinstance(form, Experts)), None)
 
     def to_json(self) -> str:
-        """Different layers once, in `kinds`; `layers` has an index into them for each layer."""
+        """JSON: distinct layers in `kinds`, and each layer's index into them in `layers`."""
         kinds = list(dict.fromkeys(self.layers))
         written = asdict(self)
         written["kinds"] = [asdict(kind) for kind in kinds]
@@ -319,30 +320,32 @@ class DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Where the numbers of a matrix [outputs, inputs], or of a vector, lie in a checkpoint."""
+    """Location of a matrix [outputs, inputs], or of a vector, in a checkpoint."""
 
     tensor: str
-    """For the matrices of experts with `{e}` where the expert's number stands, or the name of a
-    tensor whose outermost dimension is the expert."""
+    """Tensor name. For matrices of experts, either a name with `{e}` for the expert's number, or
+    the name of a tensor whose outermost dimension is the expert.
+    """
     rows: tuple[int, int] | None = None
-    """First row and the one after the last, after transposition; None: all."""
+    """First row, and one past the last, after transposition; None for all."""
     cols: tuple[int, int] | None = None
     expert: int | None = None
     """Index into the outermost dimension of a tensor that stacks experts."""
     transposed: bool = False
     """The tensor is stored as [inputs, outputs]."""
     scales: str | None = None
-    """Tensor of the scales of one that holds the codes of MXFP4, 16 bytes for 32 inputs, or 8-bit
-    floats, whose blocks of 128 x 128 share one."""
+    """Name of the tensor with the scales, for MXFP4 codes (16 bytes for 32 inputs) or 8-bit floats
+    (one scale for each block of 128 x 128).
+    """
     interleaved: int | None = None
-    """Head size, where rows are stored for interleaved rotation; the decoder puts them back."""
+    """Head size, if rows are stored for interleaved rotation; the decoder restores their order."""
     unrotated: int | None = None
-    """Rows at the start of such a head that stay as they are."""
+    """Number of leading rows of such a head that are not reordered."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRecipes:
-    """Recipes by role. `layers` has the roles that the spec of each layer needs."""
+    """Recipes by role. `layers` has the roles that the spec of each layer requires."""
 
     embed: Recipe
     final_norm: Recipe
@@ -350,7 +353,7 @@ class WeightRecipes:
     final_norm_bias: Recipe | None = None
     positions: Recipe | None = None
     head: Recipe | None = None
-    """None when the embedding serves as output head."""
+    """None if the embedding serves as output head."""
     score: Recipe | None = None
     """Classification head [labels, hidden]."""
     rope_factors: Recipe | None = None
@@ -360,7 +363,7 @@ class WeightRecipes:
 
 
 def _without_defaults(value: object) -> object:
-    """JSON without None and False; a recipe that has only its tensor is the tensor's name."""
+    """JSON without None and False. A recipe with only a tensor becomes the tensor's name."""
     if isinstance(value, dict):
         kept = {
             key: _without_defaults(item)

@@ -43,7 +43,7 @@ HF_ARCHITECTURES: dict[str, Callable[[Fields], Mapped]] = {
     "Qwen3ForCausalLM": qwen3.from_hf,
     "Qwen3MoeForCausalLM": qwen3_moe.from_hf,
 }
-"""By the entry of config.json's `architectures`."""
+"""Keyed by an entry of `architectures` in config.json."""
 
 GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "deepseek2": deepseek.from_gguf,
@@ -60,4 +60,4 @@ GGUF_ARCHITECTURES: dict[str, Callable[[GgufHeader], Mapped]] = {
     "qwen3": qwen3.from_gguf,
     "qwen3moe": qwen3_moe.from_gguf,
 }
-"""By `general.architecture`."""
+"""Keyed by `general.architecture`."""

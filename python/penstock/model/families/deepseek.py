@@ -1,5 +1,5 @@
-"""DeepSeek-V2, V3, R1 and Kimi-K2: latent attention, dense layers before those with experts, which
-are chosen by softmax (V2), or by sigmoids with a correction.
+"""DeepSeek-V2, V3, R1 and Kimi-K2: latent attention, dense layers before the layers with experts.
+Experts are chosen by softmax (V2), or by sigmoids with a correction.
 """
 
 from penstock.model import common, experts, rope
@@ -9,7 +9,7 @@ from penstock.model.recipes import gguf_recipes, hf_recipes
 from penstock.model.spec import DecoderSpec, LatentAttention, Norm, Rope, Router, WeightRecipes
 
 LATENT_EPS = 1e-6
-"""The norms of latents have this one, whatever the others have."""
+"""Epsilon of the latents' norms, independent of the other norms."""
 Mapped = tuple[DecoderSpec, WeightRecipes]
 
 
@@ -28,7 +28,7 @@ def from_hf_3(config: Fields) -> Mapped:
 
 
 def _from_hf(config: Fields, family: str, router: Router) -> Mapped:
-    """Layers after `num_hidden_layers`, which predict further tokens, are left out."""
+    """Multi-token prediction layers (after `num_hidden_layers`) are skipped."""
     if config.flag("attention_bias", default=False):
         raise config.refuse("attention_bias", "false")
     if config.integer("moe_layer_freq", 1, common.MOST_LAYERS, default=1) != 1:
@@ -76,7 +76,7 @@ def _attention(
     own: Rope,
     factor: float,
 ) -> LatentAttention:
-    """`factor` of the scores beside that of the head's size."""
+    """Latent attention; `factor` multiplies the scores in addition to the usual scale."""
     rope_dim = fields.integer(rotated, 2, common.WIDEST)
     if rope_dim % 2:
         raise fields.refuse(rotated, "pairs of rotation")
@@ -94,9 +94,9 @@ def _attention(
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """Newer files have keys and values of the latent apart, and sizes of heads with `_mla`; in
-    older ones the sizes have the plain names. The converters leave out layers that predict further
-    tokens. Files without `expert_gating_func` are of DeepSeek-V2.
+    """Newer files store keys and values of the latent separately, and have head sizes in keys with
+    `_mla`; older files use the plain keys. Converters leave out multi-token prediction layers. A
+    file without `expert_gating_func` is DeepSeek-V2.
     """
     fields = header.fields("deepseek2.")
     gating = fields.integer("expert_gating_func", 0, 255, default=experts.SOFTMAX)

@@ -1,5 +1,6 @@
-"""Gemma 2 and 3: scaled embeddings, norms before and after each sublayer, GEGLU, layers with a
-window in turn with others; soft caps (2), norms of queries and keys and two ropes (3).
+"""Gemma 2 and 3: scaled embeddings, norms before and after each sublayer, GEGLU, alternating
+windowed and full layers. Gemma 2 has soft caps; Gemma 3 has norms of queries and keys, and two
+ropes.
 """
 
 import struct
@@ -28,22 +29,22 @@ LARGEST_CAP = 1e6
 SLIDING, FULL = common.LAYER_TYPES
 LOCAL_THETA = 10_000.0
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""Prefixes of a model that is text alone, of published ones with images, and of newer ones."""
+"""Tensor name prefixes of text-only models, of published models with images, and of newer ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the keys of a version do not say."""
+    """Properties of a version that its metadata does not state."""
 
     name: str
     period: int
-    """Every so manieth layer sees all tokens."""
+    """Every `period`-th layer has full attention."""
     two_ropes: bool
     qk_norm: bool
     window: int
     vocab: int
     layers_27b: int
-    """Layers of the one model whose scores are not scaled by its head size."""
+    """Number of layers of the one model whose scores are not scaled by its head size."""
 
 
 TWO = Version("gemma2", 2, False, False, 4096, 256_000, 46)
@@ -59,7 +60,7 @@ def from_hf_3(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def from_hf_3_text(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
-    """The text part of a model that also takes images, which it does not here."""
+    """The text part of a model that also takes images. Images are not supported."""
     text = config.within("text_config")
     if text is None:
         raise config.refuse("text_config", "an object")
@@ -127,7 +128,7 @@ def _dtype(outer: Fields, config: Fields) -> object:
 
 
 def _as_stored(number: float, dtype: object) -> float:
-    """`number` as the type of the embeddings holds it, in which the reference multiplies."""
+    """`number` rounded to the type of the embeddings, which the reference multiplies in."""
     if dtype == "float16":
         return float(struct.unpack("<e", struct.pack("<e", number))[0])
     bits = int(struct.unpack("<I", struct.pack("<f", number))[0])
@@ -154,7 +155,7 @@ def _periodic(layers: int, period: int) -> list[str]:
 
 
 def _hf_ropes(version: Version, config: Fields) -> tuple[Rope, Rope]:
-    """Rotation in layers that see all tokens, and in those with a window."""
+    """Ropes of the layers with full attention and of those with a window."""
     full = rope.from_hf(config, layer_type=FULL)
     if not version.two_ropes:
         return full, full
@@ -180,7 +181,7 @@ def _spec(
     embed_scale: float,
     final_softcap: float | None,
 ) -> DecoderSpec:
-    """`layers` are windows and ropes."""
+    """The spec. `layers` has window and rope of each layer."""
     norms, mlp = Norms(norm, norm), Mlp("gated", intermediate, "gelu_tanh")
     return DecoderSpec(
         family=version.name,
@@ -214,8 +215,8 @@ def _hf_recipes(spec: DecoderSpec, prefix: str) -> WeightRecipes:
 def _with_norms(
     weights: WeightRecipes, layer_prefix: str, norms: dict[str, str], renamed: tuple[str, str]
 ) -> WeightRecipes:
-    """The recipes with those of `norms` in each layer, and names that begin with one prefix
-    beginning with another.
+    """The recipes, extended by `norms` in each layer. Tensor names with the first prefix of
+    `renamed` get the second.
     """
     before, after = renamed
 
@@ -246,8 +247,8 @@ def from_gguf_3(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def _from_gguf(version: Version, header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """GGUF files have 1 added to the norms, and say neither which layers have a window nor, for the
-    largest models, how scores are scaled: these are as in llama.cpp.
+    """GGUF files store norm weights with 1 added. They state neither which layers have a window
+    nor, for the largest models, the scale of the scores: both follow llama.cpp.
     """
     plain = common.gguf_spec(header, version.name, qk_norm=version.qk_norm)
     fields = header.fields(f"{version.name}.")

@@ -1,5 +1,5 @@
-"""GLM-4.5 and 4.6: rope over half of the head, biases of q, k and v alone, dense layers before
-those with experts, which are chosen by sigmoids with a correction.
+"""GLM-4.5 and 4.6: rope over half of each head, biases on q, k and v only, dense layers before the
+layers with experts. Experts are chosen by sigmoids with a correction.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def from_hf(config: Fields) -> Mapped:
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """`block_count` counts the layers that predict further tokens, which are left out."""
+    """`block_count` includes multi-token prediction layers, which are skipped."""
     fields = header.fields("glm4moe.")
     if fields.integer("expert_gating_func", 0, 255, default=experts.SIGMOID) != experts.SIGMOID:
         raise fields.refuse("expert_gating_func", f"{experts.SIGMOID}, sigmoids")

@@ -55,7 +55,7 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
         eps=config.number("layer_norm_epsilon", 1e-12, 0.1),
         tied=config.flag("tie_word_embeddings", default=True),
     )
-    # Checkpoints of the bare model, as the published ones, lack the prefix.
+    # Checkpoints of the bare model, such as the published ones, have no prefix.
     names = tensor_names(config.file.parent)
     prefix = "" if "wte.weight" in names else "transformer."
     return spec, WeightRecipes(
@@ -72,7 +72,7 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """GGUF files hold the same fused tensors as [outputs, inputs]."""
+    """GGUF files store the same fused tensors, as [outputs, inputs]."""
     fields = header.fields("gpt2.")
     hidden = fields.integer("embedding_length", 1, common.WIDEST)
     spec = _spec(

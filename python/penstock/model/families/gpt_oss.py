@@ -1,4 +1,4 @@
-"""gpt-oss: windowed and full layers in turn, attention sinks, YaRN, experts with biases and a
+"""gpt-oss: alternating windowed and full layers, attention sinks, YaRN, experts with biases and a
 clamped SwiGLU.
 """
 
@@ -25,7 +25,7 @@ ALPHA, LIMIT, OFFSET = 1.702, 7.0, 1.0
 ROUTER = Router("softmax", after_choice=True, bias=True)
 LARGEST_LIMIT = 1e6
 PERIOD = 2
-"""Layers in turn: the first has a window, the second sees all tokens."""
+"""Layers alternate: the first has a window, the second has full attention."""
 
 
 def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
@@ -55,7 +55,7 @@ def from_hf(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def _are_codes(config: Fields) -> bool:
-    """Whether experts are stored as codes of MXFP4."""
+    """Whether experts are stored as MXFP4 codes."""
     quantised = config.within("quantization_config")
     if quantised is None:
         return False
@@ -94,8 +94,8 @@ def _with_sinks(spec: DecoderSpec) -> DecoderSpec:
 
 
 def _hf_recipes(spec: DecoderSpec, width: int, *, codes: bool) -> WeightRecipes:
-    """Experts are stacked as [inputs, outputs], or as codes of [outputs, inputs], with the outputs
-    of gate and up in turn.
+    """Experts are stacked as [inputs, outputs], or as codes of [outputs, inputs]. The outputs of
+    gate and up are interleaved.
     """
     weights = hf_recipes(spec)
 
@@ -127,8 +127,8 @@ def _hf_recipes(spec: DecoderSpec, width: int, *, codes: bool) -> WeightRecipes:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """The clamp has no keys. YaRN's ramp ends between pairs, as transformers has it; GGUF has no
-    key for that, and llama.cpp rounds them.
+    """The clamp has no keys. The ramp of YaRN ends between pairs, as in transformers. GGUF has no
+    key for that, and llama.cpp rounds the ends.
     """
     fields = header.fields("gpt-oss.")
     width = fields.integer("expert_feed_forward_length", 1, common.WIDEST)

@@ -1,4 +1,4 @@
-"""Llama (SmolLM2, Llama 3.x with its rope scaling) and Mistral, which is Llama with a sliding
+"""Llama (SmolLM2, Llama 3.x with its rope scaling), and Mistral, which is Llama with a sliding
 window.
 """
 
@@ -23,8 +23,8 @@ def from_hf_mistral(config: Fields) -> tuple[DecoderSpec, WeightRecipes]:
 
 
 def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
-    """GGUF files call both families "llama" and store q and k rows permuted for interleaved rope
-    pairs; with experts the file is a Mixtral.
+    """GGUF files name both families "llama", and store q and k rows permuted for interleaved rope
+    pairs. A file with experts is a Mixtral.
     """
     if header.fields("llama.").get("expert_count"):
         return mixtral.from_gguf(header)

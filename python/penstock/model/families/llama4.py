@@ -1,6 +1,6 @@
 """Llama 4's text model (Scout and Maverick, or MobileLLM-R1 without experts): chunked attention
-with rope in most layers, full attention without rope and with growing queries in the others, norms
-after rotation, and one expert of several beside a shared one.
+with rope in most layers; full attention without rope, with queries scaled by position, in the
+others. Norms follow the rotation. Each token uses one routed expert and a shared one.
 """
 
 from dataclasses import replace
@@ -25,17 +25,18 @@ from penstock.model.spec import (
 
 CHUNK = 8192
 PERIOD = 4
-"""Every so manieth layer has no rope."""
+"""Every `PERIOD`-th layer has no rope."""
 TEMPERATURE = Temperature(8192.0, 0.1)
 WITHOUT_NORMS = 128
-"""Experts of the one published model (Maverick) whose queries and keys have no norm; its GGUF
-files do not say so."""
+"""Number of experts of the one published model (Maverick) without norms of queries and keys. Its
+GGUF files do not state this.
+"""
 ROUTER = Router("sigmoid", after_choice=True, weight_on_input=True)
 TEXT, OUTER = "model.", "language_model.model."
-"""Prefixes of a model that is text alone, and of published ones, which have images."""
+"""Tensor name prefixes of text-only models, and of published ones, which have images."""
 MODULES = {
     "router": "feed_forward.router",
-    # Stacked: see `_stacked`.
+    # Stacked tensors: see `_stacked`.
     "gate": "",
     "up": "",
     "down": "",
@@ -51,7 +52,7 @@ def from_hf(config: Fields) -> Mapped:
 
 
 def from_hf_text(config: Fields) -> Mapped:
-    """The text part of a model that also takes images, which it does not here."""
+    """The text part of a model that also takes images. Images are not supported."""
     text = config.within("text_config")
     if text is None:
         raise config.refuse("text_config", "an object")
@@ -85,7 +86,7 @@ def _from_hf(config: Fields, prefix: str) -> Mapped:
 
 
 def _hf_feed_forwards(config: Fields, layers: int) -> tuple[FeedForward, ...]:
-    """Dense layers have a width of their own; the key of Llama is that of the experts."""
+    """Dense layers have their own width; Llama's key has the width of the experts."""
     mixed = _layers_of_experts(config, layers)
     plain = experted = None
     if len(mixed) < layers:
@@ -101,7 +102,7 @@ def _hf_feed_forwards(config: Fields, layers: int) -> tuple[FeedForward, ...]:
 
 
 def _mixture(count: int, chosen: int, expert: Mlp) -> Experts:
-    """The shared expert is as wide as the others."""
+    """Experts with a shared expert of the same width."""
     return Experts(count, chosen, expert, ROUTER, shared=expert)
 
 
@@ -116,7 +117,7 @@ def _layers_of_experts(config: Fields, layers: int) -> set[int]:
 
 
 def _rotating(config: Fields, layers: int) -> list[bool]:
-    """Layers with rope; the key says 1 for those, in spite of its name."""
+    """Which layers have rope. Despite its name, `no_rope_layers` is 1 for layers with rope."""
     listed = config.get("no_rope_layers")
     if not listed:
         period = config.integer("no_rope_layer_interval", 1, common.MOST_LAYERS, default=PERIOD)
@@ -146,7 +147,7 @@ def _with_chunks(
 
 
 def _hf_recipes(spec: DecoderSpec, prefix: str) -> WeightRecipes:
-    """Pairs of rotation are neighbours in q and k; the feed-forward has another name."""
+    """Rope pairs are adjacent rows of q and k. The feed-forward has another name than in Llama."""
 
     def renamed(recipe: Recipe) -> Recipe:
         tensor = recipe.tensor.replace(".mlp.", ".feed_forward.")
@@ -189,7 +190,7 @@ def _stacked(at: str, expert: Mlp) -> dict[str, Recipe]:
 
 
 def from_gguf(header: GgufHeader) -> Mapped:
-    """Chunks, layers without rope and the temperature have no keys."""
+    """There are no keys for the chunk size, the layers without rope, and the temperature."""
     fields = header.fields("llama4.")
     if fields.get("attention.sliding_window") == 0:
         raise fields.refuse("attention.sliding_window", "files whose attention has chunks")

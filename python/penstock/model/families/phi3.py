@@ -1,5 +1,5 @@
-"""Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: fused q, k and v and fused gate and up projections, rope
-over a part of the head, LongRoPE.
+"""Phi-3, Phi-3.5, Phi-4 and Phi-4-mini: fused q, k and v, fused gate and up projections, rope over
+part of a head, LongRoPE.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def from_gguf(header: GgufHeader) -> tuple[DecoderSpec, WeightRecipes]:
     scaled = fields.get("rope.scaling.type") == "longrope" or _factors("short") in header.shapes
     own = header
     if scaled:
-        # The divisors are tensors: what common keys say of the scaling is nothing.
+        # The divisors are tensors, so the common keys for the scaling are ignored.
         metadata = {k: v for k, v in header.metadata.items() if k != "phi3.rope.scaling.type"}
         own = replace(header, metadata=metadata)
     spec = common.gguf_spec(own, "phi3", part_rope=True)
@@ -43,8 +43,8 @@ def _factors(kind: str) -> str:
 
 
 def _longrope(header: GgufHeader, fields: Fields, spec: DecoderSpec) -> tuple[DecoderSpec, Recipe]:
-    """As `rope.from_hf`: divisors for long sequences where more than the original context is
-    served.
+    """As `rope.from_hf`: the divisors for long sequences if the served length exceeds the original
+    context.
     """
     original = fields.integer(
         "rope.scaling.original_context_length", 1, rope.LONGEST, default=spec.max_position
@@ -74,7 +74,7 @@ def _with_rope(spec: DecoderSpec, own: Rope) -> DecoderSpec:
 def _fused(
     spec: DecoderSpec, weights: WeightRecipes, prefix: str, modules: tuple[str, str]
 ) -> WeightRecipes:
-    """q, k and v rows in one tensor, gate and up rows in another."""
+    """Recipes for fused tensors: rows of q, k and v in one, rows of gate and up in another."""
     a, width = spec.attention, spec.widths[0]
     qkv, gate_up = modules
     kv = a.kv_heads * a.head_dim
