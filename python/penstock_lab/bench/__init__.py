@@ -1,5 +1,5 @@
 """Benchmark of any OpenAI-compatible server: load, statistics, comparisons, reports.
 
-`crates/lab/loadgen` moves the bytes; everything that a user scripts is here. Commands are modules
-with `add_arguments` and `run`; `main` lists them.
+`crates/lab/loadgen` sends and receives; the logic is here. Commands are modules with
+`add_arguments` and `run`, listed in `main`.
 """

@@ -1,9 +1,9 @@
-"""When requests are due: `vllm bench serve`'s arrival processes (0.32, `benchmarks/serve.py`).
+"""Due times of requests: the arrival processes of `vllm bench serve` (0.32, `benchmarks/serve.py`).
 
-Times between requests are drawn from a gamma distribution of shape `burstiness`, so that 1 is a
-Poisson process, less is burstier (coefficient of variation 1/sqrt(burstiness)) and infinity is even
-spacing. They are then stretched so that the last request is due at count/rate whatever the draw:
-runs with different seeds offer the same load. A ramp is not stretched.
+Inter-arrival times follow a gamma distribution of shape `burstiness`: 1 is a Poisson process, less
+is burstier (coefficient of variation 1/sqrt(burstiness)), infinity is even spacing. They are then
+scaled so that the last request is due at count/rate. Runs with different seeds therefore offer the
+same load. A ramp is not scaled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock_lab.bench.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A rate that goes from `start` to `end` requests per second over the requests of a run."""
+    """A rate that changes from `start` to `end` requests per second over the requests of a run."""
 
     strategy: Literal["linear", "exponential"]
     start: float
@@ -51,7 +51,7 @@ def due_times(
 ) -> list[float]:
     """Seconds after the start at which each of `count` requests is due, ascending.
 
-    `rate` is requests per second (infinite: all at once) and is not looked at when there is a
+    `rate` is in requests per second; infinity means all at once. It is ignored if there is a
     `ramp`.
     """
     if not rate > 0:
@@ -77,7 +77,7 @@ def _cumulative(rates: Sequence[float], burstiness: float, seed: int) -> list[fl
 
 
 def at_times(requests: Sequence[Request], due: Sequence[float]) -> Sequence[Request]:
-    """`requests` with these due times, still built one at a time."""
+    """`requests` with these due times. Each request is still built lazily."""
     if len(requests) != len(due):
         raise ValueError(f"{len(requests)} requests and {len(due)} due times")
     return LazyRequests(range(len(due)), lambda index: replace(requests[index], due=due[index]))

@@ -1,4 +1,4 @@
-"""Batches of requests that are computed at once: by a server, or by an engine in this process."""
+"""Batches of requests, computed by a server or by an engine in this process."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from penstock.llm import LLM, RequestOutput
 
 ENGINE_PREFIX = "engine_"
-"""Prefix of the engine's settings in a namespace."""
+"""Prefix of the engine's settings in the argparse namespace."""
 KNOWN = ("temperature", "top_p", "top_k", "logprobs")
-"""Sampling flags that `SamplingParams` knows."""
+"""Sampling flags that `SamplingParams` supports."""
 EXAMPLES = 10
 GLANCE = 0.2
-"""Seconds between updates of the progress."""
+"""Seconds between progress updates."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Outcome of a batch. Token counts are those of successful requests."""
+    """Outcome of a batch. Token counts cover successful requests only."""
 
     seconds: float = 0.0
-    """From the first request sent to the last end."""
+    """From the first send to the last end."""
     completed: int = 0
     failed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     examples: Sequence[str] = ()
-    """A few different failure messages."""
+    """A few distinct failure messages."""
     partial: bool = False
-    """Whether Ctrl-C ended it."""
+    """Whether Ctrl-C interrupted it."""
 
     def counts(self, total: int) -> dict[str, int]:
-        """Counts as of a load generator; a token is an event."""
+        """Counts in the format of a load generator, with a token as an event."""
         ended = {"completed": self.completed, "failed": self.failed, "events": self.output_tokens}
         return {
             "added": total,
@@ -62,23 +62,23 @@ class Batch:
 
 
 class Backend(Protocol):
-    """What computes batches."""
+    """Computes batches."""
 
     name: str
-    """An address, or `in process`."""
+    """Server address, or `in process`."""
     model_id: str
     chat: bool
 
     def maker(self) -> PromptMaker: ...
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
-        """Compute a batch with outputs of exactly the requested lengths; a shorter one is a
+        """Compute a batch whose outputs have exactly the requested lengths. A shorter output is a
         failure.
         """
 
 
 class OnServer:
-    """Backend that sends all requests of a batch at once and streams the outputs."""
+    """Backend that sends all requests of a batch to a server at once, and streams the outputs."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class InProcess:
         self._progress = shown
         options: Mapping[str, Any] = settings
         self._llm: LLM = LLM(parsed.model, **options)
-        # The checkpoint's defaults, overridden by the flags; lengths are exact.
+        # The checkpoint's defaults, overridden by flags. Output lengths are exact.
         given = {name: getattr(parsed, name) for name in KNOWN if getattr(parsed, name) is not None}
         self._sampling = replace(self._llm.get_default_sampling_params(), ignore_eos=True, **given)
 
@@ -160,7 +160,7 @@ class InProcess:
         return prompts.make(Served(parsed.model), tokenizer, parsed.prompt_ids, parsed.vocab_size)
 
     def run(self, requests: Sequence[Request], what: str) -> Batch:
-        """After Ctrl-C only requests that have ended count."""
+        """Compute a batch. After Ctrl-C, only completed requests count."""
         texts = [_plain(request.prompt) for request in requests]
         params = [replace(self._sampling, max_tokens=request.output_tokens) for request in requests]
         done = Batch()
@@ -196,7 +196,7 @@ def _plain(prompt: Prompt) -> str | list[int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Server or model, prompts and sampling, and the settings of an engine in this process."""
+    """Add flags for server or model, prompts, sampling, and an engine in this process."""
     flags.add_target(parser)
     parser.set_defaults(host=None, port=None)
     flags.add_prompts(parser)
@@ -208,7 +208,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "without --base-url, --host or --port, --model runs in this process, with these settings",
     )
     for flag in FLAGS:
-        # --seed is the benchmark's own, and the engine gets the same.
+        # --seed is the benchmark's flag; the engine gets the same value.
         if not flag.offline or flag.name == "--seed":
             continue
         switch = isinstance(flag.kind, Switch)
@@ -223,7 +223,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def open_backend(
     parsed: argparse.Namespace, shown: Progress, defaults: Mapping[str, str | bool] | None = None
 ) -> Backend:
-    """The server of the flags, or the model in this process with settings over `defaults`."""
+    """The server given by flags, or the model in this process with settings over `defaults`."""
     settings = {
         name.removeprefix(ENGINE_PREFIX): value
         for name, value in vars(parsed).items()
@@ -240,7 +240,7 @@ def open_backend(
 
 
 class Measured(Protocol):
-    """What both commands know of their batches."""
+    """Interface of the results of both commands."""
 
     @property
     def failed(self) -> int: ...
@@ -257,7 +257,7 @@ def record(
     found: Mapping[str, object],
     **own: object,
 ) -> dict[str, Any]:
-    """Content of a result file: vLLM's keys in `found`, others in `penstock`."""
+    """Content of a result file: vLLM's keys from `found`, other keys under `penstock`."""
     tags = {
         "format": result.FORMAT,
         "version": __version__,
@@ -276,8 +276,8 @@ def finish(
     lines: Sequence[str],
     kept: Mapping[str, Any] | None,
 ) -> int:
-    """Print the lines and write the file. Exit status: 0; 1 when a request failed; 130 after
-    Ctrl-C.
+    """Print the lines and write the file. Returns the exit status: 0; 1 if a request failed; 130
+    after Ctrl-C.
     """
     for line in lines:
         print(line)

@@ -1,6 +1,4 @@
-"""The block that is printed after a run: vLLM's lines in vLLM's format, then what only this tool
-knows.
-"""
+"""Summary printed after a run: vLLM's lines in vLLM's format, then lines specific to this tool."""
 
 from __future__ import annotations
 
@@ -19,19 +17,19 @@ METRICS = {
         "Queue-inclusive End-to-end Latency",
     ),
 }
-"""Names that --percentile-metrics takes, and how the block calls them."""
+"""Metric names of --percentile-metrics, and their titles in the summary."""
 
 TRACE = {
     "shortened": "Prompts cut to fit the server:",
     "dropped": "Requests too long for the server:",
 }
-"""Notes on a trace that are worth a line."""
+"""Notes on a trace that get a line."""
 
 Result = Mapping[str, Any]
 
 
 def render(result: Result, metrics: Sequence[str]) -> str:
-    """The block of `result`, with a section for each of `metrics` that it holds."""
+    """The summary of `result`, with a section for each of `metrics` that it contains."""
     return "\n".join(_lines(result, metrics))
 
 
@@ -46,7 +44,7 @@ def _lines(result: Result, metrics: Sequence[str]) -> Iterator[str]:
 
 
 def _title(text: str, fill: str) -> str:
-    # Only the first title has spaces around it.
+    # Only the first title is surrounded by spaces.
     return f"{f' {text} ' if fill == '=' else text:{fill}^{WIDTH}}"
 
 
@@ -93,8 +91,8 @@ def _penstock(result: Result) -> Iterator[str]:
     yield _title("Penstock", "-")
     for kind, count in sorted(ours["failures"].items()):
         yield _number(f"Failed ({kind}):", count)
-    # With a limit of concurrency a request waits in the client for a free connection; else it is
-    # sent when due.
+    # With a concurrency limit, a request waits in the client for a free connection. Without one, it
+    # is sent when due.
     waited = "send lateness" if result["max_concurrency"] is None else "client-side queueing"
     for statistic in ("mean", "p99", "max"):
         yield _decimal(

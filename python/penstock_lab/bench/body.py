@@ -1,4 +1,4 @@
-"""A request as the JSON body that OpenAI's completions and chat endpoints take."""
+"""A request as the JSON body of OpenAI's completions and chat endpoints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ENDPOINTS = {
     "vllm": "/v1/completions",
     "openai-chat": "/v1/chat/completions",
 }
-"""Backends and the paths they post to. `vllm` is an alias of `openai`."""
+"""Backends and their paths. `vllm` is an alias of `openai`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Fields that all bodies of a run share. `extra` overrides them, a request's own fields
+    """Body fields shared by all requests of a run. `extra` overrides them; a request's own fields
     override `extra`.
     """
 
@@ -30,10 +30,10 @@ class Body:
     logprobs: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     request_id_prefix: str | None = None
-    """When given, bodies carry `request_id`: this and the number of the request."""
+    """If set, bodies have a `request_id`: this prefix and the request's number."""
 
     def encode(self, request: Request, index: int) -> tuple[int, bytes]:
-        """Number of tokens that the output must have (0: any), and the body."""
+        """Required number of output tokens (0: any), and the encoded body."""
         fields = self._fields(request)
         if self.request_id_prefix is not None:
             fields["request_id"] = f"{self.request_id_prefix}{index}"

@@ -1,4 +1,4 @@
-"""Requests to the native load generator, its columns to outcomes. Ctrl-C ends the load only."""
+"""Sends requests through the native load generator. Ctrl-C ends only the load."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock_lab.bench.request import Load, Outcome, Request
 from penstock_lab.bench.target import Target
 
 BYTES_AHEAD = 64 * 2**20
-"""Bytes of bodies that wait in the load generator at one time."""
+"""Maximum bytes of bodies queued in the load generator."""
 BATCH = 64
-"""Requests added at once."""
+"""Requests added in one call."""
 GLANCE = 0.2
-"""Seconds between looks at the progress."""
+"""Seconds between progress updates."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -53,10 +53,10 @@ def run_load(
     what: str = "requests",
     open_run: Callable[[str], Run] | None = None,
 ) -> Load:
-    """Sends all requests when they are due and returns when all have ended.
+    """Send all requests when they are due; returns when all have ended.
 
-    `open_run` makes the load generator, the native one by default. SIGINT and SIGTERM end the load
-    early: what is open is cut, and the load is marked partial. A second signal raises
+    `open_run` creates the load generator, by default the native one. SIGINT and SIGTERM end the
+    load early: open requests are cut off, and the load is marked as partial. A second signal raises
     KeyboardInterrupt.
     """
     run = (open_run or native_run)(target.load_run(max_concurrency, keep_text))
@@ -82,7 +82,7 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
         counts = run.progress()
         progress.show(counts)
         if not signals.caught:
-            # A request that fails before it is sent leaves the queue too.
+            # A request that fails before it is sent leaves the queue, too.
             feed.fill(
                 max(counts["sent"], counts["completed"] + counts["failed"]), lambda: signals.caught
             )
@@ -93,21 +93,21 @@ def _attend(run: Run, feed: _Feed, signals: _Signals, progress: Progress) -> Non
 
 
 class _Feed:
-    """Hand over requests in order, at most `BYTES_AHEAD` before the one that is sent next."""
+    """Passes requests on in order, with at most `BYTES_AHEAD` queued."""
 
     def __init__(self, run: Run, requests: Sequence[Request], body: Body) -> None:
         self._run = run
         self._requests = requests
         self._body = body
         self._ends = array("q", [0])
-        """Bytes of the first n bodies."""
+        """Total bytes of the first n bodies."""
         self._inputs = array("q")
         self._outputs = array("q")
         self._closed = False
 
     def fill(self, gone: int, enough: Callable[[], bool]) -> None:
-        """Adds requests while there is room; `gone` have left the queue. Closes the run after the
-        last.
+        """Add requests while there is room. `gone` requests have left the queue. Closes the run
+        after the last request.
         """
         while not self._closed and self._ends[-1] - self._ends[gone] < BYTES_AHEAD and not enough():
             start = len(self._inputs)
@@ -122,7 +122,7 @@ class _Feed:
                 self._closed = True
 
     def asked(self) -> Iterator[tuple[int, int]]:
-        """Input and output tokens of each request that was handed over."""
+        """Requested input and output tokens of each request passed on."""
         return zip(self._inputs, self._outputs, strict=True)
 
     def _encode(self, index: int) -> tuple[float, int, bytes]:
@@ -135,14 +135,14 @@ class _Feed:
 
 
 class _Signals:
-    """While it lasts, the first SIGINT or SIGTERM is only noted."""
+    """Context in which the first SIGINT or SIGTERM is only recorded."""
 
     def __init__(self) -> None:
         self.caught = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> _Signals:
-        # Only the main thread may set handlers, and only it gets the signals.
+        # Only the main thread may set handlers, and only it receives signals.
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
@@ -163,7 +163,7 @@ class _Signals:
 
 
 class _Columns:
-    """What `LoadRun.take` returns, as arrays."""
+    """The result of `LoadRun.take` as arrays."""
 
     def __init__(self, taken: Mapping[str, Any]) -> None:
         self.duration: float = taken["duration"]

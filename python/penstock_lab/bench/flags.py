@@ -1,9 +1,8 @@
-"""Flags that several commands share, spelled as `vllm bench serve` (0.32) spells them, with its
-defaults.
+"""Flags shared by several commands, with the names and defaults of `vllm bench serve` (0.32).
 
-A flag of vLLM's that means nothing here (multimodal data, LoRA, pooling; plots: `bench report`
-draws them) is not known, so that a script that relies on it fails at once. Those that scripts give
-without need are in `others`.
+A vLLM flag without meaning here (multimodal data, LoRA, pooling, or plots, which `bench report`
+draws) is rejected, so that a script that relies on it fails at once. Flags that scripts set without
+effect are in `foreign_flags`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def number(
     least: int = 1,
     metavar: str = "N",
 ) -> None:
-    """Add a flag of a whole number; its help says the default."""
+    """Add an integer flag. Its help states the default."""
     if default is not None:
         meaning = f"{meaning} (default: {default})" if meaning else f"default: {default}"
     group.add_argument(
@@ -114,7 +113,7 @@ def goodput(text: str) -> tuple[str, float]:
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Flags of the server's address; read by `target`."""
+    """Add flags for the server's address; `target` reads them."""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--backend",
@@ -156,7 +155,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def target(parsed: argparse.Namespace) -> Target:
-    """The server that the flags of `add_target` name, after it answered."""
+    """The server given by the flags of `add_target`, once it has answered."""
     endpoint = parsed.endpoint or ENDPOINTS[parsed.backend]
     if not endpoint.startswith("/") or endpoint.endswith("chat/completions") != (
         parsed.backend == "openai-chat"
@@ -179,7 +178,7 @@ def target(parsed: argparse.Namespace) -> Target:
 
 
 def headers(given: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """`given` headers, and the key of the environment unless they carry one."""
+    """The `given` headers, plus the API key from the environment unless they have one."""
     key = openai_api_key()
     own = {name.lower() for name, _ in given}
     bearer = (("Authorization", f"Bearer {key}"),) if key and "authorization" not in own else ()
@@ -187,7 +186,7 @@ def headers(given: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def redacted(argv: Sequence[str]) -> list[str]:
-    """A command line without the values of headers, which hold keys."""
+    """A command line without the values of headers, which may contain keys."""
     kept: list[str] = []
     inside = False
     for word in argv:
@@ -206,7 +205,7 @@ def _redacted(header: str) -> str:
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
-    """Flags of the number of requests, the concurrency and the seed."""
+    """Add flags for the number of requests, the concurrency and the seed."""
     group = parser.add_argument_group("load")
     number(group, "--max-concurrency", "requests open at one time; default: no limit")
     group.add_argument(
@@ -226,7 +225,7 @@ def add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def add_arrivals(parser: argparse.ArgumentParser) -> None:
-    """Flags of the arrival process."""
+    """Add flags for the arrival process."""
     group = parser.add_argument_group("arrivals")
     group.add_argument(
         "--request-rate",
@@ -247,7 +246,7 @@ def add_arrivals(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """Flags of prompt making."""
+    """Add flags for prompt generation."""
     group = parser.add_argument_group("prompts")
     group.add_argument(
         "--tokenizer",
@@ -266,7 +265,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Flags of sampling. Absent ones are not sent: the server decides, as with vLLM."""
+    """Add sampling flags. Unset ones are not sent, so that the server decides, as in vLLM."""
     group = parser.add_argument_group("sampling")
     for name, kind in SAMPLING.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=kind)
@@ -290,7 +289,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling(parsed: argparse.Namespace) -> dict[str, object]:
-    """Fields of the body from the flags of `add_sampling`; --extra-body wins."""
+    """Body fields from the flags of `add_sampling`; --extra-body takes precedence."""
     given = {name: getattr(parsed, name) for name in SAMPLING}
     return {
         **{name: value for name, value in given.items() if value is not None},
@@ -299,7 +298,7 @@ def sampling(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def body(parsed: argparse.Namespace, target: Target, *, ignore_eos: bool) -> Body:
-    """What all requests of a run share; --ignore-eos wins."""
+    """Body fields shared by all requests of a run; --ignore-eos takes precedence."""
     return Body(
         chat=target.chat,
         model=target.model,
@@ -311,7 +310,7 @@ def body(parsed: argparse.Namespace, target: Target, *, ignore_eos: bool) -> Bod
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
-    """Flags of the statistics."""
+    """Add flags for statistics."""
     group = parser.add_argument_group("statistics")
     group.add_argument(
         "--percentile-metrics",
@@ -338,7 +337,7 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Flags of the result files."""
+    """Add flags for result files."""
     group = parser.add_argument_group("results")
     group.add_argument("--save-result", action="store_true", help="write a JSON file")
     group.add_argument(

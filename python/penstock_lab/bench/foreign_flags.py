@@ -1,4 +1,4 @@
-"""Words of other load generators: names that have one here, and those that change nothing."""
+"""Flags of other load generators: aliases of flags here, and flags that have no effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Names = tuple[str, ...]
 
 
 class IgnoredFlag(argparse.Action):
-    """A flag that changes nothing, with the reason."""
+    """A flag without effect; prints the reason."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, why: str, **given: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, help=argparse.SUPPRESS, **given)
@@ -29,7 +29,7 @@ class IgnoredFlag(argparse.Action):
 
 
 class ExtraInput(argparse.Action):
-    """GenAI-Perf's NAME:VALUE, a field of every body."""
+    """GenAI-Perf's NAME:VALUE, which adds a field to every body."""
 
     def __call__(self, _: object, space: argparse.Namespace, value: Any, flag: Any = "") -> None:
         space.extra_body = {**space.extra_body, **extra_inputs(flag, [value])}
@@ -41,12 +41,12 @@ class EndpointType(argparse.Action):
 
 
 def add_vllm(parser: argparse.ArgumentParser) -> None:
-    """What scripts of vLLM's benchmark give and nothing here needs."""
+    """Add flags that scripts for vLLM's benchmark pass and that have no effect here."""
     parser.add_argument("--trust-remote-code", action=IgnoredFlag, nargs=0, why=NO_CODE)
 
 
 def add_genai_perf(parser: argparse.ArgumentParser) -> None:
-    """GenAI-Perf's names of what `bench serve` has."""
+    """Add GenAI-Perf's aliases of `bench serve` flags."""
     group = parser.add_argument_group("names of GenAI-Perf")
     lengths: dict[Names, tuple[str, Callable[[str], Any]]] = {
         ("-m",): ("model", str),
@@ -85,5 +85,5 @@ def add_genai_perf(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_scheme(text: str) -> str:
-    """GenAI-Perf takes HOST:PORT, too."""
+    """A URL, also from GenAI-Perf's HOST:PORT."""
     return text if "://" in text else f"http://{text}"

@@ -1,4 +1,4 @@
-"""Where a curve of throughput against load bends."""
+"""The knee of a throughput-against-load curve."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 FEWEST_LOADS = 3
-"""With fewer, a bend between the loads cannot be told from one at them."""
+"""With fewer loads, the position of a bend is undetermined."""
 LIFT = 0.1
-"""A knee lies at least so far above the diagonal, in shares of the highest throughput; less is
-noise.
+"""Minimum height of a knee above the diagonal, as a share of the highest throughput. Less is noise.
 """
 BEND = 0.5
-"""Beyond a knee, a unit of load brings less than this share of what it brought before."""
+"""Beyond a knee, throughput per unit of load must fall below this share of its slope before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,27 +26,26 @@ class Knee:
 
 
 def find_knee(points: Iterable[tuple[float, float]]) -> Knee | None:
-    """The knee of `(load, throughput)` points, in any order; None where the points show none.
+    """The knee of `(load, throughput)` points, in any order; None if there is none.
 
     The method is Kneedle (Satopaa, Albrecht, Irwin, Raghavan: Finding a "Kneedle" in a Haystack,
-    2011): with both axes scaled to 1, the knee is the point that lies furthest above the diagonal.
-    Three things differ, because the curve is known to be one of throughput. It starts at the
-    origin, which no measurement need say, so that a server which one request saturates has its knee
-    at 1. Instead of a smoothing spline, loads that were measured several times count by their
-    median, and the curve is the running maximum, so a server that loses throughput beyond
-    saturation is flat there. Instead of Kneedle's sensitivity, which is in units of the distance
-    between loads and so depends on how many there are, a knee must stand out (`LIFT`) and bend
-    (`BEND`).
+    2011): with both axes scaled to 1, the knee is the point furthest above the diagonal. There are
+    three differences, since the curve is a throughput. First, it starts at the origin without a
+    measurement there, so that a server saturated by one request has its knee at 1. Second, instead
+    of a smoothing spline, repeated loads count by their median, and the curve is the running
+    maximum: it is flat if a server loses throughput beyond saturation. Third, Kneedle's sensitivity
+    depends on the number of loads, because it is in units of their distance; here a knee must stand
+    out (`LIFT`) and bend (`BEND`) instead.
 
-    Load is the horizontal axis, not TTFT, because it is exact: below saturation TTFT is constant
-    but for noise, and noise scaled to 1 has knees. The other usual choice, the maximum of
-    throughput / latency (Kleinrock: Power and Deterministic Rules of Thumb, 1979), is by Little's
-    law X^2 / N for N users: throughput that grows slower than the square root of the concurrency,
-    as it does where a batch is bound by arithmetic, would have its knee at the first point however
-    much there is to gain.
+    The horizontal axis is load instead of TTFT, because load is exact. Below saturation TTFT is
+    constant up to noise, and noise scaled to 1 has knees. Another common choice is the maximum of
+    throughput / latency (Kleinrock: Power and Deterministic Rules of Thumb, 1979). By Little's law
+    it is X^2 / N for N users. If throughput grows more slowly than the square root of the
+    concurrency, as in a compute-bound batch, its knee is always the first point, however much
+    throughput is still to gain.
 
-    The unit of neither axis matters. How far the loads go does, where throughput never becomes
-    flat: of x / (x + m) up to b, the knee is at sqrt(m (b + m)) - m.
+    The units of the axes do not matter. The range of loads matters if throughput never becomes
+    flat: for x / (x + m) up to b, the knee is at sqrt(m (b + m)) - m.
     """
     curve = _rising(points)
     if len(curve) < FEWEST_LOADS:
@@ -60,8 +58,8 @@ def find_knee(points: Iterable[tuple[float, float]]) -> Knee | None:
 
 
 def _rising(points: Iterable[tuple[float, float]]) -> list[Knee]:
-    """Medians by load, loads ascending, throughput never falling. Points without a number are left
-    out.
+    """Median throughput by ascending load, as a running maximum. Points that are not finite are
+    skipped.
     """
     measured: dict[float, list[float]] = defaultdict(list)
     for load, throughput in points:

@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when an iteration failed; 130 after Ctrl-C, with the iterations until then
-    printed and kept.
+    """Run the benchmark. Exit status: 0; 1 if an iteration failed; 130 after Ctrl-C, when the
+    iterations so far are printed and written.
     """
-    # A prefix cache would skip the prefill; a server that has one gets new prompts in each
-    # iteration.
+    # A prefix cache would skip the prefill. For a server that has one, each iteration uses new
+    # prompts.
     backend = batches.open_backend(parsed, Silent(), {"enable_prefix_caching": False})
     measured = measure(parsed, backend, progress(parsed.disable_tqdm))
     kept = record(parsed, backend, measured) if measured.seconds else None
@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Latencies:
-    """Latencies of iterations in which every request succeeded, and the number of others."""
+    """Latencies of fully successful iterations, and the number of other iterations."""
 
     seconds: list[float] = field(default_factory=list)
     failed: int = 0
@@ -54,7 +54,7 @@ class Latencies:
 
 
 def measure(parsed: argparse.Namespace, backend: Backend, shown: Progress) -> Latencies:
-    """Warm-up and iterations, until Ctrl-C. PenstockError when a warm-up fails."""
+    """Run warm-up and iterations, until Ctrl-C. PenstockError if a warm-up fails."""
     found, seen = Latencies(), Batch()
     try:
         planned = _batches(parsed, backend)
@@ -87,7 +87,7 @@ def _note(found: Latencies, done: Batch, *, warm_up: bool) -> None:
 
 
 def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Request]]:
-    """Batches of distinct prompts, made before the clock of their batch starts."""
+    """Batches of distinct prompts, built before their timing starts."""
     count = parsed.num_iters_warmup + parsed.num_iters
     options = RandomOptions(parsed.batch_size * count, parsed.input_len, parsed.output_len)
     requests = random_requests(options, backend.maker(), parsed.seed)
@@ -98,7 +98,7 @@ def _batches(parsed: argparse.Namespace, backend: Backend) -> list[Sequence[Requ
 
 
 def lines(measured: Latencies) -> list[str]:
-    """vLLM's lines. Iterations with a failed request are reported and not counted."""
+    """vLLM's output lines. Iterations with a failed request are reported, but not counted."""
     found = []
     if measured.seconds:
         found.append(f"Avg latency: {_mean(measured.seconds)} seconds")
@@ -115,7 +115,7 @@ def lines(measured: Latencies) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Latencies) -> dict[str, Any]:
-    """Content of the result file. Needs one iteration."""
+    """Content of the result file. Requires at least one iteration."""
     percentiles = _percentiles(measured.seconds).items()
     found = {
         "avg_latency": _mean(measured.seconds),

@@ -8,13 +8,11 @@ from penstock.core import InvalidValueError
 
 FORMS = "numbers such as 1,2,4 or first:last:step or 1..64 (doubling)"
 LONGEST = 10_000
-"""Most entries of a range; more is a typing error."""
+"""Maximum number of entries in a range; a longer one is probably a typo."""
 
 
 def parse_counts(flag: str, text: str) -> list[int]:
-    """Whole numbers of at least 1, in the given order, without repeats. InvalidValueError names
-    `flag`.
-    """
+    """Integers >= 1 in the given order, without duplicates. InvalidValueError names `flag`."""
     numbers = parse_rates(flag, text)
     if not all(number.is_integer() for number in numbers):
         raise InvalidValueError(flag, text, f"whole {FORMS}")
@@ -22,7 +20,7 @@ def parse_counts(flag: str, text: str) -> list[int]:
 
 
 def parse_rates(flag: str, text: str) -> list[float]:
-    """Positive numbers or `inf`, in the given order, without repeats. InvalidValueError names
+    """Positive numbers or `inf` in the given order, without duplicates. InvalidValueError names
     `flag`.
     """
     try:
@@ -33,7 +31,7 @@ def parse_rates(flag: str, text: str) -> list[float]:
 
 
 def parse_pair(flag: str, text: str) -> tuple[int, int]:
-    """`INPUT/OUTPUT` or `INPUT,OUTPUT`, in tokens. InvalidValueError names `flag`."""
+    """`INPUT/OUTPUT` or `INPUT,OUTPUT` in tokens. InvalidValueError names `flag`."""
     words = text.replace(",", "/").split("/")
     if len(words) != 2 or not all(word.strip().isdecimal() and int(word) > 0 for word in words):
         raise InvalidValueError(flag, text, "INPUT/OUTPUT in tokens, such as 200/1000")
@@ -67,5 +65,5 @@ def _doubling(first: float, last: float) -> list[float]:
 def _stepping(first: float, last: float, step: float) -> list[float]:
     if not (first <= last < math.inf and (last - first) / step < LONGEST):
         raise ValueError
-    # Steps are counted, not summed, and a little is forgiven: 0.1:0.7:0.1 has its 0.7.
+    # Compute each step from its index, with a tolerance, so that 0.1:0.7:0.1 includes 0.7.
     return [first + index * step for index in range(math.floor((last - first) / step + 1e-9) + 1)]

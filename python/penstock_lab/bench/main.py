@@ -37,11 +37,11 @@ COMMANDS = {
         "result files as one HTML page, PNGs and Markdown",
     ),
 }
-"""Name to module and summary."""
+"""Module and summary of each command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command and the rest of the line, which the command's own parser reads in `run`."""
+    """Add the command and the remaining words, which the command's own parser reads in `run`."""
     lines = [f"  {name:<9} {summary}" for name, (_, summary) in COMMANDS.items()]
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join(
@@ -53,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parsers() -> dict[str, Parser]:
-    """Parsers by command. Imports the module of each command."""
+    """Parser of each command. Imports all command modules."""
     return {name: _parser(name) for name in COMMANDS}
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Run one command; its exit status."""
+    """Run one command; returns its exit status."""
     name, words = parsed.bench_command, parsed.rest
     own = _parser(name).parse_args(words)
     own.argv = [name, *words]

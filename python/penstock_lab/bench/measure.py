@@ -1,7 +1,7 @@
 """One measurement of a workload: prompts, warm-up, load, result.
 
-Sweeps, rounds and comparisons are loops over `measure`. It prints nothing; after Ctrl-C it returns
-a result with `penstock.partial` set, and the loop has to end too.
+Sweeps, rounds and comparisons are loops over `measure`. It prints nothing. After Ctrl-C it returns
+a result with `penstock.partial` set, and the loop must end, too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ WARMUP_SEED = 2**31
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `bench serve` that `measure` reads, without those of the server and the results."""
+    """Add the flags of `bench serve` that `measure` reads, without those for server and results."""
     add_serve(parser)
     _add_common(parser, "serve")
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of `bench trace` that `measure` reads, without those of the server and the results."""
+    """Add the flags of `bench trace` that `measure` reads, without those for server and results."""
     add_trace(parser)
     _add_common(parser, "trace")
 
@@ -73,11 +73,12 @@ def measure(
     progress: Progress,
     keep_text: bool = False,
 ) -> dict[str, Any]:
-    """One run of the workload, as `result.make` has it: all arrays are there, texts if `keep_text`.
+    """One run of the workload, as a result of `result.make` with all arrays; with texts if
+    `keep_text`.
 
-    `seed` is used instead of --seed. `tags` go to the `penstock` key over what is known here:
-    command, argv, server, workload, repeat, seed, axis, point. KeyboardInterrupt when it was
-    interrupted before the first request of the measurement was sent.
+    `seed` replaces --seed. `tags` are added to the `penstock` key and override the values known
+    here: command, argv, server, workload, repeat, seed, axis, point. Raises KeyboardInterrupt if
+    interrupted before the first request of the measurement is sent.
     """
     maker = _maker(target, parsed.tokenizer, parsed.prompt_ids, parsed.vocab_size)
     if parsed.num_warmups:
@@ -116,7 +117,7 @@ def _tags(
     }
 
 
-# By the identity of the target: one discovery, one look at its tokenizer.
+# Cached by identity of the target: discovery and tokenizer checks happen once.
 @lru_cache(maxsize=64)
 def _maker(
     target: Target, tokenizer: str | None, as_ids: bool, vocab_size: int | None
@@ -134,7 +135,7 @@ def _workload(
 def _warm_up(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int, progress: Progress
 ) -> None:
-    """PenstockError when no request succeeds: the measurement would fail too."""
+    """Run the warm-up. PenstockError if no request succeeds."""
     workload = _workload(parsed, target, maker, seed).first(parsed.num_warmups)
     load = _run(parsed, target, workload, progress, what="warm-up")
     if load.partial:

@@ -1,4 +1,4 @@
-"""`penstock bench offline`: throughput of a batch, like `vllm bench throughput`, on any engine."""
+"""`penstock bench offline`: batch throughput, like `vllm bench throughput`, on any engine."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when a request failed; 130 after Ctrl-C. Results are printed and kept in
-    all cases.
+    """Run the benchmark. Exit status: 0; 1 if a request failed; 130 after Ctrl-C. Results are
+    always printed and written.
     """
     backend = batches.open_backend(parsed, progress(parsed.disable_tqdm))
     measured = measure(parsed, backend)
@@ -33,7 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
-    """One batch of all requests, after the warm-up. PenstockError when no request of the warm-up
+    """Run all requests as one batch, after the warm-up. PenstockError if no warm-up request
     succeeds.
     """
     maker = backend.maker()
@@ -44,14 +44,14 @@ def measure(parsed: argparse.Namespace, backend: Backend) -> Batch:
             raise KeyboardInterrupt
         if not warmed.completed:
             raise PenstockError(f"every warm-up request failed; the first: {warmed.examples[0]}")
-    # Prompts are made before the clock starts.
+    # Build all prompts before timing starts.
     return backend.run(
         list(workload.requests_of(parsed, maker, parsed.seed, backend.chat)), "requests"
     )
 
 
 def lines(measured: Batch) -> list[str]:
-    """vLLM's lines. Failed and interrupted requests are reported and not counted."""
+    """vLLM's output lines. Failed and interrupted requests are reported, but not counted."""
     rates = _rates(measured)
     throughput = (
         f"{rates['requests_per_second']:.2f} requests/s, {rates['tokens_per_second']:.2f} total "
@@ -71,7 +71,7 @@ def lines(measured: Batch) -> list[str]:
 
 
 def record(parsed: argparse.Namespace, backend: Backend, measured: Batch) -> dict[str, Any]:
-    """Content of the result file, of requests that succeeded."""
+    """Content of the result file, covering successful requests."""
     rates = _rates(measured)
     found = {
         "elapsed_time": measured.seconds,

@@ -1,4 +1,4 @@
-"""`penstock bench plan PLAN`: the load of a plan on a server, predicted beside measured."""
+"""`penstock bench plan PLAN`: a plan's load on a server, with predictions beside measurements."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when a bound of the plan does not hold, or no request succeeded; 130 after
-    Ctrl-C.
+    """Run the load. Exit status: 0; 1 if a bound of the plan is violated or no request succeeded;
+    130 after Ctrl-C.
     """
     plan = read_plan(parsed.plan)
     load = parse_workload(words(plan))
@@ -65,7 +65,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
-    """A plan of a known schema; PenstockError for another file."""
+    """A plan with a known schema; PenstockError for any other file."""
     return forms.read_plan(path, _form)
 
 
@@ -82,7 +82,7 @@ def _form(key: str, plan: object) -> None:
 
 
 def words(plan: Mapping[str, Any]) -> list[str]:
-    """The workload as `bench serve`, or `bench trace`, has it on its command line."""
+    """The workload as arguments of `bench serve` or `bench trace`."""
     load = plan["bench"]
     percentiles = sorted({float(p) for p in ("50", "90", "99", *_percentiles(plan))})
     kept = ["--metric-percentiles", ",".join(f"{p:g}" for p in percentiles)]
@@ -103,7 +103,7 @@ def bounds(plan: Mapping[str, Any]) -> list[Slo]:
 
 
 def lines(plan: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
-    """Each prediction, its band, what was measured, and the verdict."""
+    """A table: each prediction with its band, the measurement, and the verdict."""
     limits = {slo.key: slo for slo in bounds(plan)}
     predicted = plan["predictions"]
     keys = [key for key in predicted if key.endswith("_ms")]

@@ -1,4 +1,4 @@
-"""Progress of a load: a bar on a terminal, lines elsewhere. Always on stderr."""
+"""Progress of a load on stderr: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TextIO
 
 LINE_INTERVAL = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines if there is no terminal."""
 RATE_WINDOW = 3.0
-"""Window of live rates, seconds."""
+"""Window of live rates in seconds."""
 MIN_BAR = 10
 
 Counts = Mapping[str, int]
@@ -27,7 +27,7 @@ class Progress(Protocol):
         """Called a few times a second."""
 
     def end(self, counts: Counts) -> None:
-        """It has ended, or was interrupted."""
+        """The load has ended or was interrupted."""
 
 
 class Silent:
@@ -42,8 +42,8 @@ class Silent:
 
 
 class Lines:
-    """A line every ten seconds, and one at the end. An event counts as a token, which is true of
-    most servers.
+    """A line every ten seconds, and one at the end. An event counts as a token, which is accurate
+    for most servers.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

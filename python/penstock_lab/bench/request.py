@@ -1,4 +1,4 @@
-"""Requests and outcomes: plain data that every part of the benchmark shares."""
+"""Requests and outcomes: plain data shared by all parts of the benchmark."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ Prompt = str | list[int] | list[Message]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. Lengths are tokens; `output_tokens` is `max_tokens`."""
+    """One request. Lengths are in tokens; `output_tokens` is `max_tokens`."""
 
     prompt: Prompt
     input_tokens: int
     output_tokens: int
     due: float = 0.0
-    """Due time, seconds after the start of the load."""
+    """Due time in seconds after the start of the load."""
     extra: Mapping[str, object] = field(default_factory=dict)
-    """More fields of the body, for this request only."""
+    """Additional body fields of this request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one request. Times are seconds after the start of the load; NaN: absent."""
+    """Outcome of one request. Times are seconds after the start of the load; NaN if absent."""
 
     input_tokens: int
-    """Prompt tokens by the server's usage, else as requested."""
+    """Prompt tokens reported by the server's usage, else as requested."""
     output_tokens: int
-    """Output tokens by the server's usage, else the events with text."""
+    """Output tokens reported by the server's usage, else the number of events with text."""
     asked: tuple[int, int]
-    """Input and output tokens that were requested."""
+    """Requested input and output tokens."""
     due: float
     sent: float
     connected: float
-    """When its connection was established; before `due` for a kept one."""
+    """Time when its connection was established; before `due` for a keep-alive connection."""
     ended: float
     events: array[float]
-    """Receipt times of the SSE chunks with a choice, from the first with a part of the output."""
+    """Arrival times of SSE chunks with a choice, from the first one with part of the output."""
     reported: bool
     """Whether the server reported usage."""
     cached_tokens: int
     finish: str
     text: str
     failure: str
-    """Empty, or the kind of failure: connect, http_status, error_event, no_finish, short,
-    malformed, timeout, interrupted, unsent.
+    """Kind of failure, or empty: connect, http_status, error_event, no_finish, short, malformed,
+    timeout, interrupted, unsent.
     """
     detail: str
     resent: bool = False
-    """Whether it was sent twice, the first time to a kept connection that ended without a byte."""
+    """Whether it was sent twice, because its keep-alive connection closed without a byte."""
 
     @property
     def success(self) -> bool:
@@ -61,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """All outcomes of one run, in the order of the requests."""
+    """All outcomes of one run, in request order."""
 
     outcomes: Sequence[Outcome]
     duration: float

@@ -1,4 +1,4 @@
-"""A load as dictionary and file with the keys of vLLM's serving benchmark and `penstock`."""
+"""A load as a dictionary and file with the keys of vLLM's serving benchmark and `penstock`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DETAILED = (
     "generated_texts",
     "errors",
 )
-"""Arrays that only a detailed file has. vLLM leaves `latencies` and `queue_times` in every file."""
+"""Arrays of detailed files only. vLLM keeps `latencies` and `queue_times` in every file."""
 EXAMPLES = 10
 DEFAULT_TAGS: Mapping[str, object] = {
     "command": "serve",
@@ -53,8 +53,8 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RampUp:
-    """Requests per second at the start and at the end, and when they reached each whole number on
-    the way.
+    """Request rate at the start and the end, and the times at which it reached each integer
+    between.
     """
 
     strategy: str
@@ -88,7 +88,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The statistics to compute. `goodput` holds seconds for ttft, tpot and e2el."""
+    """The statistics to compute. `goodput` has limits in seconds for ttft, tpot and e2el."""
 
     percentiles: Sequence[float] = (99.0,)
     goodput: Mapping[str, float] = field(default_factory=dict)
@@ -102,8 +102,8 @@ def make(
     tags: Mapping[str, object],
     date: datetime,
 ) -> Result:
-    """The whole result of a run, arrays included; `slim` leaves those out. `tags` are fields of the
-    `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
+    """The complete result of a run, including arrays; `slim` removes those. `tags` are fields of
+    the `penstock` key: command, argv, server, workload, repeat, seed, axis, point.
     """
     pooled = stats.latencies(load.outcomes)
     return {
@@ -167,9 +167,7 @@ def _totals(load: Load, pooled: stats.Latencies, wanted: Wanted) -> Result:
 
 
 def _arrays(outcomes: Sequence[Outcome]) -> Result:
-    """One item for each request; absent values are 0 and, as in vLLM, a failed request has no
-    output.
-    """
+    """One item for each request, 0 if absent. As in vLLM, a failed request has no output."""
     return {
         "input_lens": [outcome.input_tokens for outcome in outcomes],
         "output_lens": [outcome.output_tokens if outcome.success else 0 for outcome in outcomes],
@@ -203,7 +201,7 @@ def _summaries(pooled: stats.Latencies, traffic: Traffic, wanted: Wanted) -> Res
 
 
 def percent_word(percent: float) -> str:
-    """99 and 99.9, as vLLM names them."""
+    """A percentile as vLLM writes it, such as 99 or 99.9."""
     return str(int(percent)) if percent == int(percent) else str(percent)
 
 
@@ -239,7 +237,7 @@ def _penstock(load: Load, tags: Mapping[str, object]) -> Result:
 
 
 def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Counts over every request sent, successful or not."""
+    """Send lateness in milliseconds over all sent requests, successful or not."""
     late = [
         (outcome.sent - outcome.due) * 1000 for outcome in outcomes if not math.isnan(outcome.sent)
     ]
@@ -249,7 +247,7 @@ def _lateness(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _differs(outcome: Outcome) -> bool:
-    """0 requested tokens means unknown beforehand."""
+    """Whether the prompt token count differs from the requested one. 0 requested means unknown."""
     return outcome.asked[0] not in (0, outcome.input_tokens)
 
 
@@ -262,14 +260,14 @@ def _known(moment: float) -> float | None:
 
 
 def slim(result: Result) -> Result:
-    """Without the arrays that only a detailed file has."""
+    """The result without the arrays of detailed files."""
     kept = {key: value for key, value in result.items() if key not in DETAILED}
     kept["penstock"] = {key: value for key, value in result["penstock"].items() if key != "detail"}
     return kept
 
 
 def file_name(result: Result) -> str:
-    """vLLM's: {label}-{rate}qps[-concurrency{n}]-{model}-{date}.json."""
+    """vLLM's file name: {label}-{rate}qps[-concurrency{n}]-{model}-{date}.json."""
     label = result["label"] or result["backend"]
     limit = result["max_concurrency"]
     concurrency = "" if limit is None else f"-concurrency{limit}"
@@ -282,8 +280,8 @@ def file_name(result: Result) -> str:
 
 
 def write(result: Result, path: Path, *, append: bool = False) -> None:
-    """Write atomically: to a file beside `path`, then renamed. `append` adds a line to the present
-    content.
+    """Write atomically: to a temporary file beside `path`, then rename. `append` adds a line to the
+    existing content.
     """
     text = json.dumps(result, allow_nan=False)
     try:

@@ -1,7 +1,7 @@
-"""`penstock bench rounds`: the same prompts again, to measure a prefix cache.
+"""`penstock bench rounds`: repeats the same prompts to measure a prefix cache.
 
-The method of the published tiered-cache comparison: random prompts of each length, one token of
-output, the same seed in every round, and the mean of the later rounds against a server without a
+Follows the method of the published tiered-cache comparison: random prompts of each length, one
+output token, the same seed in every round, and the mean of later rounds against a server without a
 cache.
 """
 
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when a length had no output; 130 after Ctrl-C. Prints a table of the rounds
-    until then.
+    """Run all rounds. Exit status: 0; 1 if a length had no output; 130 after Ctrl-C. Prints a table
+    of the rounds so far.
     """
     plan = _plan(parsed)
     keeper = runs.Keeper(parsed.result_dir)
@@ -87,7 +87,7 @@ def _baseline(
         return ()
     if "://" not in parsed.baseline:
         return read_results(Path(parsed.baseline))
-    # The label and the names of the model belong to the other server.
+    # Label and model name belong to the other server.
     own = {"base_url": parsed.baseline, "label": "", "model": None, "served_model_name": None}
     other = argparse.Namespace(**{**vars(parsed), **own})
     there = measure_at(flags.target(other), other, "rounds")
@@ -109,7 +109,7 @@ class Plan:
         return f"{length}/{self.output}"
 
     def words(self, length: int) -> list[str]:
-        """Flags of `bench serve`."""
+        """Arguments for `bench serve`."""
         return [
             *("--dataset-name", "random"),
             *("--random-input-len", str(length)),
@@ -120,10 +120,11 @@ class Plan:
 
 
 def measure_rounds(plan: Plan, measure: Measure) -> Iterator[Result]:
-    """All rounds of one length, then of the next. The last result is partial after Ctrl-C.
+    """All rounds of one length, then of the next. After Ctrl-C, the last result is partial.
 
-    Every round of a length has the same seed. Lengths have different seeds, because under the same
-    seed a short prompt may begin a long one, whose first round would then find a warm cache.
+    Every round of a length has the same seed. Different lengths have different seeds: with the same
+    seed a short prompt may be a prefix of a long one, whose first round would then find a warm
+    cache.
     """
     for index, length in enumerate(plan.lengths):
         for number in range(1, plan.rounds + 1):
@@ -145,33 +146,31 @@ class Figures:
 
     ttft_ms: float
     throughput: float
-    """Input and output tokens a second."""
+    """Input and output tokens per second."""
     cached_share: float
     """Share of prompt tokens that the server reports as cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One workload."""
+    """Result of one workload."""
 
     workload: str
     first: Figures | None
     later: Figures | None
-    """Mean of rounds 2..N; None with one round."""
+    """Mean of rounds 2..N; None with a single round."""
     rounds: int
     failed: int
     partial: bool
 
     @property
     def steady(self) -> Figures | None:
-        """The compared rounds: the later ones, or the only one."""
+        """The rounds to compare: the later ones, or the only one."""
         return self.later or self.first
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> list[Summary]:
-    """By workload, in the order in which they were measured. Only whole rounds with an answer
-    enter.
-    """
+    """Group by workload, in order of measurement. Only complete rounds with an answer count."""
     grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in results:
         grouped[result["penstock"]["workload"]].append(result)
@@ -204,7 +203,7 @@ def _figures(results: Sequence[Mapping[str, Any]]) -> Figures | None:
 
 
 def read_results(directory: Path) -> list[Mapping[str, Any]]:
-    """Rounds of an earlier run, from its directory or one file. PenstockError for none."""
+    """Rounds of an earlier run, from its directory or a file. PenstockError if there are none."""
     files = sorted(directory.glob("*.json")) if directory.is_dir() else [directory]
     found = [document for file in files if (document := _round(file))]
     if not found:
@@ -222,7 +221,7 @@ def _round(file: Path) -> Mapping[str, Any] | None:
 
 
 def lines(summaries: Sequence[Summary], baseline: Sequence[Summary] = ()) -> list[str]:
-    """The table. Ratios above 1 favour the later rounds, and this server over the baseline."""
+    """The table. Ratios above 1 mean that later rounds, or this server, are faster."""
     known = {summary.workload: summary for summary in baseline}
     headings = [
         *("input/output", "TTFT ms, round 1", "later", "ratio"),
@@ -261,7 +260,7 @@ def _cells(summary: Summary) -> list[str]:
 
 
 def _ratios(slower: Figures | None, faster: Figures | None) -> list[str]:
-    """TTFT and throughput, each as the factor by which the second is better."""
+    """TTFT and throughput, each as the factor by which the second one is better."""
     if slower is None or faster is None:
         return ["-", "-"]
     return [_times(slower.ttft_ms, faster.ttft_ms), _times(faster.throughput, slower.throughput)]

@@ -1,4 +1,4 @@
-"""Shared parts of commands with many runs: one run, and the directory of their result files."""
+"""Shared code of commands with many runs: one run, and the directory of their result files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Measure(Protocol):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of server, prompts and sampling as in `bench serve`, the seed, and the result
+    """Add flags for server, prompts and sampling as in `bench serve`, the seed, and the result
     directory.
     """
     _add_shared(parser)
@@ -50,12 +50,12 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def add_fields(parsed: argparse.Namespace, fields: Mapping[str, object]) -> None:
-    """Add fields to every body; --extra-body overrides them."""
+    """Add fields to every body. --extra-body overrides them."""
     parsed.extra_body = {**fields, **parsed.extra_body}
 
 
 def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Measure:
-    """Runs of `bench serve` against `target` with the shared flags in `parsed`."""
+    """A function that runs `bench serve` against `target` with the shared flags in `parsed`."""
     scratch = argparse.ArgumentParser()
     _add_shared(scratch)
     shared = {name: getattr(parsed, name) for name in vars(scratch.parse_args([]))}
@@ -77,7 +77,7 @@ def measure_at(target: Target, parsed: argparse.Namespace, command: str) -> Meas
 
 
 class Keeper:
-    """Writes each result to a file of its own, if there is a directory, until Ctrl-C."""
+    """Writes each result to its own file, if there is a directory, until Ctrl-C."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
@@ -85,7 +85,7 @@ class Keeper:
         self._kept = 0
 
     def prepare(self) -> None:
-        """Create the directory before the first measurement. PenstockError when that fails."""
+        """Create the directory before the first measurement. PenstockError if that fails."""
         if self.directory is None:
             return
         try:
@@ -94,13 +94,13 @@ class Keeper:
             raise PenstockError(f"cannot make {self.directory}: {error.strerror}") from error
 
     def keep(self, measured: Result) -> None:
-        """Write a result without the generated texts. PenstockError when that fails."""
+        """Write a result without the generated texts. PenstockError if that fails."""
         if self.directory is not None:
             result.write({**measured, "generated_texts": []}, self.directory / file_name(measured))
             self._kept += 1
 
     def take(self, measured: Iterable[Result]) -> Iterator[Result]:
-        """Each result after it was written; ends, `interrupted`, after Ctrl-C."""
+        """Yield each result after writing it. After Ctrl-C, ends and sets `interrupted`."""
         try:
             for one in measured:
                 self.keep(one)
@@ -110,7 +110,7 @@ class Keeper:
             self.interrupted = True
 
     def announce(self) -> None:
-        """Print the directory."""
+        """Print the directory and the number of results."""
         if self._kept:
             print(
                 f"{self._kept} results in {self.directory}: penstock bench report {self.directory}"
@@ -118,7 +118,7 @@ class Keeper:
 
 
 def file_name(measured: Result) -> str:
-    """File name from the keys by which a report groups; other characters become `-`."""
+    """File name from the keys that a report groups by. Other characters become `-`."""
     tags = measured["penstock"]
     axis = "" if tags["axis"] is None else f"{tags['axis']}-{tags['point']:g}"
     parts = [tags["command"], tags["server"], tags["workload"], axis, f"repeat-{tags['repeat']}"]
@@ -130,5 +130,5 @@ def is_partial(measured: Mapping[str, Any]) -> bool:
 
 
 def cached_tokens(measured: Mapping[str, Any]) -> int:
-    """Prompt tokens that the server reports as not computed."""
+    """Prompt tokens that the server reports as cached."""
     return int(measured["penstock"]["usage"]["cached_tokens"])

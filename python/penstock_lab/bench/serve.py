@@ -20,15 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_single(parser: argparse.ArgumentParser) -> None:
-    """Flags of a single measurement besides its workload; `bench trace` has them too."""
+    """Add flags of a single measurement, except its workload. `bench trace` uses them, too."""
     flags.add_target(parser)
     flags.add_results(parser)
     flags.add_display(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when no request succeeded; 130 after Ctrl-C, with the result until then
-    printed and written.
+    """Run the measurement. Exit status: 0; 1 if no request succeeded; 130 after Ctrl-C, when the
+    result so far is printed and written.
     """
     measured = measure(
         parsed,

@@ -1,4 +1,4 @@
-"""Limits on statistics of a run: `p99_ttft_ms:2000`."""
+"""Service level objectives on statistics of a run, such as `p99_ttft_ms:2000`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Slo:
 
     @property
     def percentile(self) -> str | None:
-        """The percentile that it needs, as in `--metric-percentiles`."""
+        """The percentile that it needs, in the form of `--metric-percentiles`."""
         found = STATISTIC.fullmatch(self.key)
         return found[2] if found else None
 
     def passed(self, results: Sequence[Mapping[str, object]]) -> str:
-        """Violation by the median of the rounds, in words; empty within the limit."""
+        """Describe a violation by the median of the rounds; empty if within the limit."""
         values = [
             value for result in results if isinstance(value := result.get(self.key), int | float)
         ]

@@ -1,10 +1,7 @@
-"""Statistics of a load by the definitions of vLLM's serving benchmark, with nothing but the
-standard library.
+"""Statistics of a load, as defined by vLLM's serving benchmark, using only the standard library.
 
-Only successful requests enter. Times are seconds. The names are vLLM's:
-
-An event is a part of the output: an SSE record before the first one that has any (the role of a
-chat alone) is none.
+Only successful requests count. Times are in seconds. An event is a part of the output; SSE records
+before the first output (such as a chat role alone) are not events. The names are vLLM's:
 
 TTFT   first event - sent
 E2EL   last event - sent
@@ -31,18 +28,18 @@ def _floats() -> array[float]:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Pooled latencies of successful requests, in the order of the requests. All but `itl` and
-    `tpot` have one value for each request."""
+    """Pooled latencies of successful requests, in request order: one value for each request, except
+    in `itl` and `tpot`.
+    """
 
     ttft: array[float] = field(default_factory=_floats)
     tpot: array[float] = field(default_factory=_floats)
     itl: array[float] = field(default_factory=_floats)
     e2el: array[float] = field(default_factory=_floats)
     tpot_or_zero: array[float] = field(default_factory=_floats)
-    """As `tpot`, with 0 for a request of at most one token; used by goodput."""
+    """As `tpot`, with 0 for a request with at most one token; used for goodput."""
     queue: array[float] = field(default_factory=_floats)
-    """sent - due: the wait for a connection under a limit of concurrency, else the client's
-    lateness.
+    """sent - due: the wait for a connection if concurrency is limited, else the client's lateness.
     """
 
 
@@ -51,7 +48,7 @@ class Summary:
     mean: float
     median: float
     std: float
-    """Standard deviation of the population."""
+    """Population standard deviation."""
     percentiles: tuple[float, ...]
     """Values in the requested order."""
 
@@ -63,29 +60,29 @@ class Peaks:
 
 
 def ttft(outcome: Outcome) -> float:
-    """0 without an event."""
+    """Time to first token in seconds; 0 without an event."""
     return outcome.events[0] - outcome.sent if outcome.events else 0.0
 
 
 def e2el(outcome: Outcome) -> float:
-    """0 without an event."""
+    """End-to-end latency in seconds; 0 without an event."""
     return outcome.events[-1] - outcome.sent if outcome.events else 0.0
 
 
 def gaps(outcome: Outcome) -> array[float]:
-    """Times between the events: one fewer than events."""
+    """Times between consecutive events: one fewer than events."""
     return array("d", map(sub, outcome.events[1:], outcome.events))
 
 
 def tpot(outcome: Outcome) -> float | None:
-    """None with at most one output token."""
+    """Time per output token in seconds; None with at most one output token."""
     if outcome.output_tokens < 2:
         return None
     return (e2el(outcome) - ttft(outcome)) / (outcome.output_tokens - 1)
 
 
 def latencies(outcomes: Iterable[Outcome]) -> Latencies:
-    """Latencies of the successful ones among `outcomes`."""
+    """Latencies of the successful outcomes."""
     pooled = Latencies()
     for outcome in outcomes:
         if not outcome.success:
@@ -102,10 +99,10 @@ def latencies(outcomes: Iterable[Outcome]) -> Latencies:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Linear interpolation between the neighbours, the default of `numpy.percentile`, with its
-    rounding.
+    """Percentile by linear interpolation, as `numpy.percentile` computes it by default, including
+    its rounding.
 
-    `ordered` ascends; 0 when it is empty. `percent` is in 0..100.
+    `ordered` must ascend; the result is 0 if it is empty. `percent` is in 0..100.
     """
     if not ordered:
         return 0.0
@@ -113,14 +110,14 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     low = math.floor(position)
     below, above = ordered[low], ordered[min(low + 1, len(ordered) - 1)]
     share = position - low
-    # From the nearer end, so that the result never leaves [below, above].
+    # Interpolate from the nearer end, so that rounding never leaves [below, above].
     if share >= 0.5:
         return above - (above - below) * (1 - share)
     return below + (above - below) * share
 
 
 def summarise(values: Sequence[float], percents: Sequence[float]) -> Summary:
-    """All 0 when there are no values, as vLLM has it."""
+    """Summary of values; all 0 without values, as in vLLM."""
     if not values:
         return Summary(0.0, 0.0, 0.0, (0.0,) * len(percents))
     ordered = sorted(values)
@@ -137,9 +134,7 @@ def summarise(values: Sequence[float], percents: Sequence[float]) -> Summary:
 
 
 def good_requests(pooled: Latencies, limits: Mapping[str, float]) -> int:
-    """How many requests kept all of `limits`: seconds for ttft, tpot and e2el, a limit itself being
-    good.
-    """
+    """Number of requests that meet all of `limits` (seconds for ttft, tpot and e2el, inclusive)."""
     columns = {"ttft": pooled.ttft, "tpot": pooled.tpot_or_zero, "e2el": pooled.e2el}
     checked = [(columns[name], limit) for name, limit in limits.items()]
     return sum(
@@ -149,11 +144,10 @@ def good_requests(pooled: Latencies, limits: Mapping[str, float]) -> int:
 
 
 def peaks(outcomes: Iterable[Outcome]) -> Peaks:
-    """The fullest second: vLLM's rule.
+    """Peak second, by vLLM's rule.
 
-    Seconds count from the first sending of a successful request. Each event is one token of the
-    second it falls in; a request is present in every second from its sending to its last event,
-    both included.
+    Seconds are counted from the first send of a successful request. Each event counts as one token
+    of its second. A request counts in every second from its send to its last event, inclusive.
     """
     successful = [outcome for outcome in outcomes if outcome.success]
     if not successful:

@@ -1,4 +1,4 @@
-"""`penstock bench sweep`: throughput against TTFT, by point, and the knee of each workload."""
+"""`penstock bench sweep`: throughput against TTFT at each point, and the knee of each workload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = {
     "p99_itl_ms": "ITL p99 ms",
     "p99_e2el_ms": "E2E p99 ms",
 }
-"""Statistics of the table. GenAI-Perf's inter-token latency is TPOT here."""
+"""Statistics of the table. GenAI-Perf's inter-token latency corresponds to TPOT here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when a workload failed; 130 after Ctrl-C. Prints a table after each
-    workload.
+    """Run the sweep. Exit status: 0; 1 if a workload failed; 130 after Ctrl-C. Prints a table after
+    each workload.
     """
     plan = sweep_plan.plan(parsed)
     runs.add_fields(parsed, sweep_plan.extra_inputs("--extra-inputs", parsed.extra_inputs))
@@ -55,7 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One point: a result for each completed round."""
+    """One point, with a result for each completed round."""
 
     point: Point
     slos: Sequence[Slo]
@@ -66,7 +66,7 @@ class Measured:
         return any(result["completed"] for result in self.results)
 
     def passed(self) -> str:
-        """Why the workload ends here, such as a missed SLO; empty when it does not."""
+        """Reason to stop the workload here, such as a missed SLO; empty to continue."""
         if not self.answered():
             return "no request succeeded"
         return "; ".join(filter(None, (slo.passed(self.results) for slo in self.slos)))
@@ -78,7 +78,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Curve:
-    """One workload."""
+    """The points of one workload."""
 
     workload: Lengths
     points: list[Measured] = field(default_factory=list)
@@ -86,16 +86,16 @@ class Curve:
     """Why the measurement failed or ended early."""
 
     def knee(self) -> Knee | None:
-        """Knee of output tokens per second. Interrupted points do not count."""
+        """Knee of output tokens per second. Interrupted points are ignored."""
         whole = [point for point in self.points if not any(map(is_partial, point.results))]
         return find_knee((point.point.load, point.value("output_throughput")) for point in whole)
 
 
 def sweep(plan: Plan, measure: Measure, keeper: Keeper) -> Iterator[Curve]:
-    """Workloads, their points in order, the rounds of a point one after the other; each workload
-    after its measurement. Ends early after Ctrl-C.
+    """Measure all workloads, with their points in order and the rounds of a point in sequence.
+    Yields each workload when it is complete. Ends early after Ctrl-C.
 
-    An error in one workload, such as prompts too long for the server, does not end the others.
+    An error in one workload, such as prompts too long for the server, does not stop the others.
     """
     for number, workload in enumerate(plan.workloads):
         curve = Curve(workload)
@@ -117,7 +117,7 @@ def sweep(plan: Plan, measure: Measure, keeper: Keeper) -> Iterator[Curve]:
 
 
 def _rounds(plan: Plan, measure: Measure, number: int, index: int) -> Iterator[Result]:
-    """The rounds of one point of one workload; the last is partial after Ctrl-C."""
+    """The rounds of one point of one workload. After Ctrl-C, the last result is partial."""
     workload, point = plan.workloads[number], plan.points[index]
     words = [*workload.words(), *point.words(), "--metric-percentiles", plan.percentiles()]
     for repeat in range(plan.rounds):
@@ -136,8 +136,8 @@ def _rounds(plan: Plan, measure: Measure, number: int, index: int) -> Iterator[R
 
 
 def lines(curve: Curve) -> list[str]:
-    """The table of a workload, and its knee. Statistics are medians over the rounds, failures their
-    sum.
+    """The table of a workload, and its knee. Statistics are medians over the rounds; failures are
+    summed.
     """
     knee = curve.knee()
     axis = curve.points[0].point.axis if curve.points else "concurrency"

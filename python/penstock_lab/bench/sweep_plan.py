@@ -17,14 +17,14 @@ REQUESTS_PER_PLACE = 3
 """Requests of a point for each concurrent one: the first find an empty server, the last leave one.
 """
 SECONDS_OF_ARRIVALS = 30
-"""Seconds of a point of a rate sweep."""
+"""Duration in seconds of a point in a rate sweep."""
 PERCENTILES = ("50", "90", "99")
 METRICS = "ttft,tpot,itl,e2el"
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Means and standard deviations of input and output, in tokens."""
+    """Mean and standard deviation of input and output lengths, in tokens."""
 
     input: int
     output: int
@@ -36,7 +36,7 @@ class Lengths:
         return f"{self.input}/{self.output}"
 
     def words(self) -> list[str]:
-        """Flags of `bench serve`."""
+        """Arguments for `bench serve`."""
         return [
             *("--dataset-name", "random"),
             *("--random-input-len", str(self.input)),
@@ -48,7 +48,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`load` concurrent requests, or `load` requests a second."""
+    """`load` concurrent requests, or `load` requests per second."""
 
     axis: str
     """`concurrency` or `rate`."""
@@ -56,7 +56,7 @@ class Point:
     requests: int
 
     def words(self) -> list[str]:
-        """Flags of `bench serve`."""
+        """Arguments for `bench serve`."""
         limit = (
             ["--max-concurrency", f"{self.load:.0f}"]
             if self.axis == "concurrency"
@@ -68,7 +68,7 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every workload at every point in every round. Each run has its own seed, so that no prompt is
-    in the server's prefix cache already.
+    already in the server's prefix cache.
     """
 
     workloads: Sequence[Lengths]
@@ -79,17 +79,17 @@ class Plan:
     warmups: int
 
     def seed_of(self, workload: int, point: int, repeat: int) -> int:
-        """Rounds of a point have successive seeds."""
+        """Seed of a run. Rounds of a point have consecutive seeds."""
         return self.seed + (workload * len(self.points) + point) * self.rounds + repeat
 
     def percentiles(self) -> str:
-        """As in `--metric-percentiles`: the percentiles of tables and SLOs."""
+        """Percentiles for tables and SLOs, in the form of `--metric-percentiles`."""
         wanted = {slo.percentile for slo in self.slos if slo.percentile is not None}
         return ",".join(sorted(wanted.union(PERCENTILES), key=float))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that `plan` reads. GenAI-Perf's spellings are there too."""
+    """Add the flags that `plan` reads, including GenAI-Perf's aliases."""
     loads = parser.add_argument_group("points").add_mutually_exclusive_group(required=True)
     loads.add_argument("--concurrency", metavar="LIST", help=f"concurrent requests: {lists.FORMS}")
     loads.add_argument(
@@ -170,7 +170,7 @@ def _add_runs(runs: argparse._ArgumentGroup) -> None:
 
 
 def plan(parsed: argparse.Namespace) -> Plan:
-    """The plan of the flags. InvalidValueError for impossible ones."""
+    """The plan given by flags. InvalidValueError for impossible ones."""
     for flag, value, least in (
         ("--rounds", parsed.rounds, 1),
         ("--warmup-requests", parsed.warmup_requests, 0),
@@ -218,7 +218,7 @@ def _crossed(isl: str | None, osl: str | None) -> list[tuple[int, int]]:
 
 
 def _lengths(flag: str, text: str) -> list[int]:
-    # Pairs may repeat a length, so the words are parsed one by one.
+    # Parse word by word, because pairs may repeat a length.
     return [value for word in text.split(",") for value in lists.parse_counts(flag, word)]
 
 
@@ -243,7 +243,7 @@ def _arrivals(rate: float) -> int:
 
 
 def extra_inputs(flag: str, texts: Sequence[str]) -> dict[str, object]:
-    """GenAI-Perf's `NAME:VALUE`, or a JSON object. Values are JSON where they can be, else text."""
+    """Fields from GenAI-Perf's `NAME:VALUE` (JSON if possible, else text) or a JSON object."""
     fields: dict[str, object] = {}
     for text in texts:
         if text.lstrip().startswith("{"):

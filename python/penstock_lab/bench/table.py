@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table. Columns are right-aligned, the last one, with notes, is left-aligned."""
+    """Lines of a table. Columns are right-aligned, except the last one with notes."""
     cells = [list(headings), *map(list, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     lines = ["  ".join(_padded(row, widths)) for row in cells]

@@ -17,7 +17,7 @@ from penstock_lab.bench.prompts.server import Reply, Served
 
 CONNECT_TIMEOUT = 10.0
 FETCH_TIMEOUT = 60.0
-"""Timeout of a small request, such as the list of models, seconds."""
+"""Timeout in seconds of a small request, such as the list of models."""
 RETRY_INTERVAL = 0.5
 EXCERPT = 300
 FORBIDDEN = (401, 403)
@@ -29,7 +29,7 @@ class NoAnswerError(PenstockError):
 
 
 class StatusError(PenstockError):
-    """The server answered with a status that is not 2xx."""
+    """The server answered with a status other than 2xx."""
 
     def __init__(self, url: str, status: int, text: bytes) -> None:
         said = text[:EXCERPT].decode(errors="replace").strip() or "(nothing)"
@@ -40,16 +40,16 @@ class StatusError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address and headers. `base` has no `/` at its end; paths begin with one."""
+    """Address and headers. `base` has no trailing `/`; paths start with one."""
 
     base: str
     headers: tuple[tuple[str, str], ...] = ()
     insecure: bool = False
-    """Whether any certificate is accepted."""
+    """Whether to accept any certificate."""
 
     def fetch(self, path: str, body: object = None) -> object:
-        """The JSON at `path`, None for an empty answer. Errors as `ask`, and PenstockError for
-        other text.
+        """The JSON at `path`; None for an empty answer. Errors as in `ask`, and PenstockError for
+        text that is not JSON.
         """
         text = self.ask(path, body)
         try:
@@ -96,7 +96,7 @@ class Address:
 
 
 def _opener(insecure: bool) -> urllib.request.OpenerDirector:
-    # Without the proxies of the environment: the load goes straight to the server too.
+    # Ignore proxies from the environment, because the load bypasses them, too.
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if insecure:
         context = ssl.create_default_context()
@@ -108,7 +108,7 @@ def _opener(insecure: bool) -> urllib.request.OpenerDirector:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A server, one endpoint and one model. Never equal to another: each is one discovery."""
+    """A server, one endpoint and one model. Each discovery is distinct."""
 
     address: Address
     backend: str
@@ -117,11 +117,11 @@ class Target:
     model: str
     """Name of the model in requests."""
     model_id: str
-    """The checkpoint that the server names, or --model."""
+    """Checkpoint named by the server, or --model."""
     max_model_len: int | None = None
-    """Most tokens of prompt and output together; None: not reported."""
+    """Maximum tokens of prompt and output together; None if not reported."""
     idle_timeout: float | None = None
-    """Seconds without a byte after which a request has failed."""
+    """Seconds without a byte after which a request fails."""
 
     @property
     def base_url(self) -> str:
@@ -132,11 +132,11 @@ class Target:
         return self.backend == "openai-chat"
 
     def served(self) -> Served:
-        """The server as prompts see it."""
+        """The server as prompt makers see it."""
         return Served(self.model, self.endpoint, self.address.reply, root=self.model_id)
 
     def load_run(self, max_concurrency: int | None, keep_text: bool) -> str:
-        """The JSON for `LoadRun`."""
+        """JSON for `LoadRun`."""
         parts = urllib.parse.urlsplit(self.base_url)
         return json.dumps(
             {
@@ -153,9 +153,9 @@ class Target:
 
 
 def base_url(text: str) -> str:
-    """`text` as the base of an address; InvalidValueError unless it is http(s)://host.
+    """`text` as a base URL; InvalidValueError unless it is http(s)://host.
 
-    A `/v1` at the end, which OpenAI's own client wants, is left out: endpoints begin with it.
+    A trailing `/v1`, which OpenAI's client requires, is removed, because endpoints start with it.
     """
     parts = urllib.parse.urlsplit(text if "://" in text else f"http://{text}")
     try:
@@ -179,8 +179,8 @@ class Wanted:
 
 
 def discover(address: Address, wanted: Wanted) -> Target:
-    """Discover the model and limits of a server: its first model unless one is given. A server
-    without /v1/models needs --model.
+    """Discover model and limits of a server. The default is its first model. A server without
+    /v1/models requires --model.
     """
     try:
         models = _models(address.fetch("/v1/models"))
@@ -215,8 +215,8 @@ def _models(document: object) -> list[Mapping[str, object]]:
 def wait_ready(
     address: Address, seconds: float, pause: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait until the server is ready: by /health, else by the list of models. PenstockError with
-    its last answer after `seconds`.
+    """Wait until the server is ready, by /health, else by its list of models. After `seconds`,
+    PenstockError has its last answer.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""`penstock bench trace FILE`: the arrivals and lengths of a recorded service, at any speed."""
+"""`penstock bench trace FILE`: replays recorded arrivals and lengths of a service, at any speed."""
 
 from __future__ import annotations
 

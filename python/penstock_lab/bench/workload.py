@@ -34,15 +34,15 @@ class Workload:
     name: str
     """Name in reports."""
     axis: str | None
-    """Axis that a sweep of this load would vary: concurrency, rate or time_scale."""
+    """Axis that a sweep would vary for this load: concurrency, rate or time_scale."""
     point: float | None
     ignore_eos: bool
     """Whether outputs must have the requested length."""
     trace: Mapping[str, int] = field(default_factory=dict)
-    """Counts of a trace: left out, cut to fit (`traces.Replay.notes`)."""
+    """Counts of a trace's skipped and truncated requests (`traces.Replay.notes`)."""
 
     def first(self, count: int) -> Workload:
-        """Only the first `count` requests, all due at once."""
+        """The workload reduced to the first `count` requests, all due at once."""
         chosen = self.requests[:count]
         return replace(self, requests=arrivals.at_times(chosen, [0.0] * len(chosen)))
 
@@ -53,7 +53,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def add_requests(parser: argparse.ArgumentParser) -> None:
-    """The dataset and its lengths; `requests_of` reads them."""
+    """Add flags for the dataset and its lengths; `requests_of` reads them."""
     _add_dataset(parser)
     _add_lengths(parser)
 
@@ -165,14 +165,14 @@ def add_trace(parser: argparse.ArgumentParser) -> None:
 def workload_from_trace(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
 ) -> Workload:
-    """`bench trace`: the requests of a window, at their recorded times."""
+    """Workload of `bench trace`: the requests of a window, at their recorded times."""
     replayed = _replay(parsed, target, maker, seed)
     last = replayed[len(replayed) - 1].due
     return Workload(
         requests=replayed,
         traffic=Traffic(
             num_prompts=len(replayed),
-            # The average rate of the window, in the place of a set rate.
+            # The average rate of the window, since no rate is set.
             request_rate=round(len(replayed) / last, 4) if last else math.inf,
             max_concurrency=parsed.max_concurrency,
         ),
@@ -207,7 +207,7 @@ def _read(path: Path, form: str) -> Trace:
 def workload_from_dataset(
     parsed: argparse.Namespace, target: Target, maker: PromptMaker, seed: int
 ) -> Workload:
-    """`bench serve`: prompts of a dataset, due by the arrival process."""
+    """Workload of `bench serve`: prompts of a dataset, due by the arrival process."""
     requests = requests_of(parsed, maker, seed, target.chat)
     ramp = _ramp(parsed)
     due = arrivals.due_times(len(requests), parsed.request_rate, parsed.burstiness, seed, ramp)
@@ -283,7 +283,7 @@ def _ramp(parsed: argparse.Namespace) -> arrivals.Ramp | None:
 
 
 def _ramp_up(ramp: arrivals.Ramp, due: Sequence[float]) -> RampUp:
-    """The ramp with the times at which the rate reached another whole number."""
+    """The ramp, with the times at which the rate reached each integer."""
     start = int(ramp.start)
     reached = {start: 0.0}
     for rate, moment in zip(ramp.rates(len(due)), due, strict=True):

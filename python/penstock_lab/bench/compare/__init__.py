@@ -1,12 +1,12 @@
-"""Several servers under the same loads on one machine, interleaved.
+"""Compares servers under the same loads on one machine, interleaved.
 
-recipe             what starts a server, as TOML
-servers            the command line's `--server`s
-workloads          the command line's `--workload`s
-processes          process trees: CPU time, memory, stopping and ending
-schedule           the order of the runs: pure
-server_under_test  one server that runs
-comparison         all of them, and the files
-summary            result files -> medians, spreads, ratios: pure, also used by the report
+recipe             command of a server, as TOML
+servers            the `--server`s of the command line
+workloads          the `--workload`s of the command line
+processes          process trees: CPU time, memory, suspension, termination
+schedule           order of the runs; pure
+server_under_test  one running server
+comparison         all runs, and the files
+summary            result files -> medians, spreads, ratios; pure, shared with the report
 table              the summary as text
 """

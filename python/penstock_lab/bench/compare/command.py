@@ -36,7 +36,7 @@ WARM_UP = (
     "serve --random-input-len 64 --random-output-len 16 --max-concurrency 4 --num-prompts 8",
     "serve --random-input-len 512 --random-output-len 8 --max-concurrency 2 --num-prompts 4",
 )
-"""Warm-up, so that lazy initialisation and first compilation are not compared."""
+"""Warm-up, so that lazy initialisation and first compilation do not affect the comparison."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,8 +207,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Exit status: 0; 1 when a server failed; 130 after Ctrl-C, with the results until then written
-    and printed.
+    """Run the comparison. Exit status: 0; 1 if a server failed; 130 after Ctrl-C, when the results
+    so far are written and printed.
 
     Raises:
         PenstockError: wrong arguments, or no server is left.
@@ -241,7 +241,7 @@ def _as_interrupt(_number: int, _frame: object) -> None:
 
 
 def _prepare(parsed: argparse.Namespace) -> tuple[Comparison, Journal]:
-    """Check everything that can be wrong before the first server is started."""
+    """Validate all arguments before the first server is started."""
     entries = parse_servers(parsed.server, parsed.start, parsed.args, parsed.recipes)
     if not entries:
         raise InvalidValueError("--server", "", "at least one server")
@@ -327,7 +327,7 @@ def _names(text: str) -> list[str]:
 
 
 def _cpus(text: str) -> set[int]:
-    """CPUs of a list such as 0-2,4, all of which this process may use."""
+    """CPUs of a list such as 0-2,4. This process must be allowed to use all of them."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Runs of a comparison in order. A server that fails is left out; all are ended."""
+"""Runs a comparison in order. A failing server is excluded; all servers are ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the comparison is made. Times are seconds, shares are of the whole machine (0 to 1)."""
+    """Settings of the comparison. Times are seconds; shares are of the machine (0 to 1)."""
 
     order: str
     """`interleaved` or `sequential`."""
@@ -32,12 +32,12 @@ class Rules:
     warm_up: Sequence[argparse.Namespace]
     """Warm-up after the start of each server, not recorded."""
     patience: float
-    """Seconds for a server to become ready."""
+    """Timeout for a server to become ready."""
     quiet_wait: float
     max_foreign: float
     """CPU share of other processes above which a run counts as disturbed."""
     attempts: int
-    """Most runs of a disturbed measurement."""
+    """Maximum number of runs of a disturbed measurement."""
 
 
 class Comparison:
@@ -60,10 +60,10 @@ class Comparison:
         self._say = say
 
     def run(self) -> None:
-        """Make all runs.
+        """Execute all runs.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; results until then are written.
+            KeyboardInterrupt: after Ctrl-C; the results so far are written.
         """
         try:
             if self._rules.order == "interleaved":
@@ -97,7 +97,7 @@ class Comparison:
                 server.end()
 
     def _start(self, name: str) -> ServerUnderTest | None:
-        """Start and warm up a server; None when it failed and is left out."""
+        """Start and warm up a server; None if it failed and is excluded."""
         server = self._servers[name]
         wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)
         try:
@@ -120,7 +120,7 @@ class Comparison:
         own = result["penstock"]
         interrupted = bool(own["partial"])
         dead = not server.alive()
-        # On disk and in the counts, but not in the statistics: half of it ran without a server.
+        # Written and counted, but not in the statistics: part of it had no server.
         own["partial"] = interrupted or dead
         self._journal.run(server.name, turn.planned.workload, turn.repeat, result)
         self._say(run_line(result))
@@ -135,7 +135,7 @@ class Comparison:
             )
 
     def _least_disturbed(self, server: ServerUnderTest, turn: Turn) -> Result:
-        """The first undisturbed of at most `attempts` runs, else the least disturbed."""
+        """The first undisturbed run of at most `attempts`, else the least disturbed one."""
         best: Result | None = None
         for attempt in range(self._rules.attempts):
             wait_until_quiet(self._rules.quiet_wait, self._rules.max_foreign)

@@ -1,4 +1,4 @@
-"""The files of a comparison: one for each run, and `comparison.json` about all of them."""
+"""Files of a comparison: one for each run, and `comparison.json` about all of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Journal:
     def __init__(
         self, directory: Path, facts: Mapping[str, Any], hidden: Mapping[str, str]
     ) -> None:
-        """`facts` are the keys of comparison.json that are known at the start; `hidden` are
-        directories of this machine and what is written in their place.
+        """`facts` are the keys of comparison.json known at the start. `hidden` maps local
+        directories to replacement text.
 
         Raises:
-            InvalidValueError: the directory holds result files already.
+            InvalidValueError: the directory already has result files.
         """
         if any(directory.glob("*.json")):
             raise InvalidValueError(
@@ -56,14 +56,14 @@ class Journal:
         self._write_comparison()
 
     def comparison(self) -> dict[str, Any]:
-        """Write comparison.json."""
+        """Content of comparison.json."""
         return {**self._facts, "servers": self._servers, "troubles": self.troubles}
 
     def _write_comparison(self) -> None:
         self._write(self.directory / COMPARISON_FILE, self.comparison())
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> None:
-        # Atomic: a reader or a Ctrl-C may come at any time.
+        # Write atomically, for concurrent readers and Ctrl-C.
         part = path.with_suffix(".part")
         part.write_text(self._hide(json.dumps(value, allow_nan=False)) + "\n")
         part.replace(path)

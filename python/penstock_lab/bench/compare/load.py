@@ -19,7 +19,7 @@ class Loads:
     wanted: Wanted
     headers: tuple[tuple[str, str], ...]
     tokenizer: str | None
-    """Tokenizer of workloads that name none, so that all servers get the same text."""
+    """Tokenizer of workloads without their own, so that all servers get the same text."""
     progress: Progress
     _targets: dict[str, Target] = field(default_factory=dict)
 

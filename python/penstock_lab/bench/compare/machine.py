@@ -1,4 +1,4 @@
-"""The machine that a comparison ran on: what its numbers depend on."""
+"""Properties of the machine that affect the numbers of a comparison."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INSTRUCTIONS = {
     "avx512_bf16": "BF16",
     "amx_int8": "AMX",
 }
-"""Flags of a processor that kernels choose by, and their names."""
+"""CPU flags that kernels are selected by, and their names."""
 READ_BYTES = 1 << 30
-"""Far more than most caches hold, and at most a quarter of the free memory."""
+"""Exceeds most caches. At most a quarter of the free memory is used."""
 LAPS = 5
 
 
@@ -33,7 +33,7 @@ def machine() -> dict[str, str]:
 
 
 def processor() -> str:
-    """Number and name of the processors, family, model and what kernels choose by."""
+    """Number and name of the processors, family, model, and flags that kernels are selected by."""
     if not (names := cpuinfo("model name")):
         return platform.machine()
     family, model = (cpuinfo(key) or ["?"] for key in ("cpu family", "model"))
@@ -43,10 +43,10 @@ def processor() -> str:
 
 
 def memory_bandwidth(threads: int) -> float:
-    """Bytes per second that so many threads read from memory: the best of a few laps.
+    """Memory read bandwidth of `threads` threads in bytes per second: the best of several laps.
 
-    Each thread compares equal buffers of its own with C's `memcmp`, which reads both in full and
-    which ctypes calls without Python's lock.
+    Each thread compares two equal buffers with C's `memcmp`, which reads both in full. ctypes calls
+    it without the GIL.
     """
     half = min(READ_BYTES, available_memory() // 4) // 2 // threads
     buffers = [(_filled(half), _filled(half)) for _ in range(threads)]
@@ -71,7 +71,7 @@ def memory_bandwidth(threads: int) -> float:
 
 
 def _filled(size: int) -> ctypes.Array[ctypes.c_char]:
-    """A buffer whose pages are all there: pages of zeros would share one and stay in cache."""
+    """A buffer with all pages allocated: zero pages would share one and stay in cache."""
     buffer = (ctypes.c_char * size)()
     ctypes.memset(buffer, 1, size)
     return buffer

@@ -1,7 +1,6 @@
-"""Process trees that a comparison started: their CPU time, their memory, stopping, resuming and
-ending them.
+"""Process trees started by a comparison: CPU time, memory, suspension, resumption, termination.
 
-Reads /proc, so Linux only. Signals go to the pids of the tree and to nothing else.
+Linux only, because it reads /proc. Signals are sent only to pids of the tree.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from types import FrameType
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 CPUS = os.cpu_count() or 1
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Letters of /proc/PID/stat. A process that ended stays a zombie until its parent asks.
+# Letters of /proc/PID/stat. An ended process stays a zombie until its parent waits for it.
 STOPPED, ENDED = "TZX", "ZX"
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat after the command name (it may hold blanks): state, parent, group,
-    session.
+    """Fields of /proc/PID/stat after the command name (which may contain spaces): state, parent,
+    group, session.
     """
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
 def _birth(pid: int) -> str:
-    """Start time of a process in clock ticks since boot; empty when there is none."""
+    """Start time of a process in clock ticks since boot; empty if it does not exist."""
     try:
         return _stat(pid)[19]
     except OSError:
@@ -39,7 +38,7 @@ def _birth(pid: int) -> str:
 
 
 def machine_cpu_seconds() -> float:
-    """CPU seconds of all processors since boot, idle time left out."""
+    """CPU seconds of all processors since boot, without idle time."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
@@ -47,7 +46,7 @@ def machine_cpu_seconds() -> float:
 
 
 def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
-    """Wait until every process is in one of `states` or gone; signals take effect late."""
+    """Wait until every process is in one of `states` or gone: signals are asynchronous."""
     deadline = time.monotonic() + patience
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -57,10 +56,9 @@ def _settle(pids: Sequence[int], states: str, patience: float = 2.0) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay signals that end this process to the end of the block, so that no started process is
-    lost.
+    """Context that defers termination signals, so that no started process is lost.
 
-    Handlers and not a signal mask, because children would inherit the mask.
+    It uses handlers, because children would inherit a signal mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -82,7 +80,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pinned(cpus: Collection[int]) -> Iterator[None]:
-    """Run this thread on `cpus` within the block; processes started inside stay on them."""
+    """Context that pins this thread to `cpus`; processes started inside inherit this."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     try:
@@ -92,8 +90,8 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 
 
 class ProcessTree:
-    """A command and its descendants, in a session of their own: orphans are still found, and Ctrl-C
-    in a terminal reaches only the comparison, which ends them in order.
+    """A command and its descendants, in their own session. Orphans are still found, and Ctrl-C in a
+    terminal reaches only the comparison, which ends them in order.
     """
 
     def __init__(
@@ -103,14 +101,15 @@ class ProcessTree:
         log: Path,
         cpus: Collection[int],
     ) -> None:
-        """Start `command` on `cpus` with `environment` on top of our own; its output goes to `log`.
+        """Start `command` on `cpus`, with `environment` added to the current one, and output to
+        `log`.
 
         Raises:
             OSError: it cannot be started.
         """
         self.command = list(command)
         self.log = log
-        # env(1) becomes the command, so the pid stays.
+        # env(1) replaces itself with the command, so the pid stays the same.
         added = (
             ["env", *(f"{key}={value}" for key, value in environment.items())]
             if environment
@@ -126,7 +125,7 @@ class ProcessTree:
             )
 
     def pids(self) -> list[int]:
-        """Living members, parents first."""
+        """Pids of living members, parents first."""
         children: dict[int, list[int]] = {}
         session = set()
         for entry in os.listdir("/proc"):
@@ -136,7 +135,7 @@ class ProcessTree:
                     children.setdefault(int(fields[1]), []).append(int(entry))
                     if int(fields[3]) == self.root.pid:
                         session.add(int(entry))
-        # The pid of a root that was waited for may be in use again.
+        # If the root was already waited for, its pid may have been reused.
         members = [self.root.pid] if self.alive() else []
         for pid in members:
             members.extend(children.get(pid, []))
@@ -152,7 +151,7 @@ class ProcessTree:
         return total / TICKS_PER_SECOND
 
     def pss_mb(self) -> int:
-        """Proportional set size of all members in MiB: shared pages are counted once."""
+        """Proportional set size of all members in MiB: shared pages count once."""
         kib = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
@@ -171,13 +170,13 @@ class ProcessTree:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Freeze every member, parents first, so that none sees its child stall."""
+        """Suspend every member, parents first, so that no parent sees a child stall."""
         pids = self.pids()
         self._signal(signal.SIGSTOP, pids)
         _settle(pids, STOPPED)
 
     def resume(self) -> None:
-        """Thaw every member, children first."""
+        """Resume every member, children first."""
         self._signal(signal.SIGCONT, self.pids()[::-1])
 
     def end(self, patience: float = 10.0) -> None:
@@ -190,19 +189,19 @@ class ProcessTree:
         while self.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
         births |= self._births()
-        # A pid may be in use again; the start time tells.
+        # A pid may have been reused; the start time reveals it.
         left = [pid for pid, birth in births.items() if birth and _birth(pid) == birth]
         self._signal(signal.SIGKILL, left)
         self.root.wait()
         _settle(left, ENDED)
 
     def _births(self) -> dict[int, str]:
-        """Members with their start time, empty for one that is gone."""
+        """Pids of members with their start times; empty for a process that is gone."""
         return {pid: _birth(pid) for pid in self.pids()}
 
 
 class Meter:
-    """CPU accounting of one run: server tree, this process, all others."""
+    """CPU accounting of one run: server tree, this process, all other processes."""
 
     def __init__(self, tree: ProcessTree) -> None:
         self._tree = tree
@@ -212,7 +211,7 @@ class Meter:
         self._client = time.process_time()
 
     def read(self) -> dict[str, float]:
-        """Server CPU seconds, and the share of the whole machine used by others (0 to 1)."""
+        """Server CPU seconds, and other processes' share of the machine (0 to 1)."""
         server = self._tree.cpu_seconds() - self._server
         client = time.process_time() - self._client
         wall = time.monotonic() - self._wall
@@ -224,8 +223,8 @@ class Meter:
 
 
 def wait_until_quiet(limit: float, share: float = 0.05) -> bool:
-    """Wait at most `limit` seconds for one second in which others use less than `share` of the
-    machine.
+    """Wait up to `limit` seconds for one second in which other processes use less than `share` of
+    the machine. Returns whether there was one.
     """
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline:

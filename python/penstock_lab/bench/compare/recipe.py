@@ -25,30 +25,31 @@ _KINDS: Mapping[str, tuple[type[object], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a server is started. Words may hold the placeholders of `Values`; `{penstock}` is a whole
-    word.
+    """How to start a server. Words may contain the placeholders of `Values`; `{penstock}` must be a
+    whole word.
     """
 
     name: str
     command: Sequence[str]
     note: str = ""
-    """Numerics, and anything else a reader of the numbers needs."""
+    """Numerics, and other facts that matter for the numbers."""
     environment: Mapping[str, str] = field(default_factory=dict)
     ready_path: str = "/v1/models"
-    """Path that answers 200 once the server is ready."""
+    """Path that answers 200 when the server is ready."""
     version_command: Sequence[str] = ()
     requires: Sequence[str] = ()
     """Paths that must exist."""
     install: str = ""
-    """Command that makes them."""
+    """Command that creates them."""
     here: Path = Path()
-    """Directory of the file."""
+    """Directory of the recipe file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the placeholders stand for: `{port}`, `{threads}`, `{cpus}`, `{model}`, `{peers}`,
-    `{penstock}` and `{here}`, the directory of the recipe."""
+    """Values of the placeholders `{port}`, `{threads}`, `{cpus}`, `{model}`, `{peers}`,
+    `{penstock}` and `{here}` (the recipe's directory).
+    """
 
     port: int
     cpus: Sequence[int]
@@ -68,7 +69,8 @@ class Values:
         }
 
     def fill(self, word: str) -> str:
-        """
+        """Replace the placeholders in a word.
+
         Raises:
             PenstockError: an unknown placeholder.
         """
@@ -85,9 +87,7 @@ class Values:
         return _PLACEHOLDER.sub(replaced, word)
 
     def words(self, command: Sequence[str]) -> list[str]:
-        """A command with its placeholders replaced; `{penstock}` becomes the words that run
-        Penstock.
-        """
+        """A command with placeholders replaced; `{penstock}` becomes words that run Penstock."""
         words: list[str] = []
         for word in command:
             words += self.penstock if word == "{penstock}" else [self.fill(word)]
@@ -107,10 +107,10 @@ def check_requirements(recipe: Recipe, values: Values) -> None:
 
 
 def find_recipe(name: str, directory: Path) -> Recipe:
-    """The recipe `name` of a directory, else the one that comes with Penstock.
+    """The recipe `name` in a directory, else the built-in one.
 
     Raises:
-        PenstockError: there is none, or it is wrong.
+        PenstockError: there is none, or it is invalid.
     """
     for place in (directory, BUILT_IN):
         path = place / f"{name}.toml"
@@ -121,10 +121,10 @@ def find_recipe(name: str, directory: Path) -> Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """The recipe of a file, named after it.
+    """The recipe in a file, named after the file.
 
     Raises:
-        PenstockError: the file is not readable, no TOML, or has a wrong key or value.
+        PenstockError: the file is unreadable, is not TOML, or has an invalid key or value.
     """
     try:
         table = tomllib.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Order of the runs. Pure: names in, turns out."""
+"""Order of the runs. Pure: names to turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_lab.bench.compare.workloads import Planned
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One run: a server under a workload. Repeats count from 1."""
+    """One run: a server with a workload. Repeats count from 1."""
 
     server: str
     planned: Planned
@@ -22,8 +22,8 @@ class Turn:
 def interleaved(
     servers: Sequence[str], workloads: Sequence[Planned], repeats: int
 ) -> Iterator[Turn]:
-    """Interleaved: within each repeat and workload every server has one run. The first server
-    changes with each repeat and workload, so that no server always follows the same other one.
+    """Each server runs once for each repeat and workload. The first server rotates, so that no
+    server always runs after the same other one.
     """
     for repeat in range(1, repeats + 1):
         for index, planned in enumerate(workloads):
@@ -35,7 +35,7 @@ def interleaved(
 def sequential(
     servers: Sequence[str], workloads: Sequence[Planned], repeats: int
 ) -> Iterator[Turn]:
-    """Sequential: all repeats and workloads of one server before the next is started."""
+    """All repeats and workloads of one server before the next server starts."""
     for server in servers:
         for repeat in range(1, repeats + 1):
             for planned in workloads:
@@ -43,8 +43,8 @@ def sequential(
 
 
 def seed_of(base: int, workload: Workload, repeat: int, attempt: int) -> int:
-    """Seed of a run: the same for every server, new for each repeat and attempt, so that no prefix
-    cache has its prompts. Depends on names, not positions: a subset of the workloads sends the same
-    prompts.
+    """Seed of a run. It is equal for all servers and differs by repeat and attempt, so that no
+    prefix cache has the prompts. It depends on names instead of positions: a subset of the
+    workloads sends the same prompts.
     """
     return zlib.crc32(f"{base}/{workload.label}/{repeat}/{attempt}".encode()) & 0x7FFFFFFF

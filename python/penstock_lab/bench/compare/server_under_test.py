@@ -1,4 +1,4 @@
-"""One server of a comparison: started, warmed up, measured, stopped while others run, ended."""
+"""One server of a comparison: started, warmed up, measured, suspended while others run, ended."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from penstock_lab.bench.target import FORBIDDEN, Address, NoAnswerError, StatusE
 HOST = "127.0.0.1"
 POLL_S = 0.02
 READY_TIMEOUT = 2.0
-"""Timeout of one readiness check, seconds."""
+"""Timeout of one readiness check in seconds."""
 VERSION_TIMEOUT = 60.0
 LOG_TAIL_LINES = 5
 
 
 class ServerUnderTest:
-    """A server started from a recipe, or one that already runs at a URL."""
+    """A server started from a recipe, or an existing one at a URL."""
 
     def __init__(self, entry: Entry, values: Values, logs: Path) -> None:
-        """A started server runs on `values.cpus`; its output goes to `logs`."""
+        """Configure the server. A started one runs on `values.cpus`, with output in `logs`."""
         self.name = entry.name
         self.ready_s = 0.0
         self.command: list[str] = []
@@ -53,7 +53,7 @@ class ServerUnderTest:
         return self._recipe.note if self._recipe else "was running already"
 
     def start(self, patience: float) -> None:
-        """Start the server and wait until it is ready; `ready_s` is the time that took.
+        """Start the server and wait until it is ready. `ready_s` is the time that this takes.
 
         Raises:
             PenstockError: a requirement is missing, the server ended, or it is not ready within
@@ -77,7 +77,7 @@ class ServerUnderTest:
         self.ready_s = round(time.monotonic() - begin, 2)
 
     def _check_port(self) -> None:
-        """Refuse a port in use: another server would be measured in place of this one."""
+        """Raise an error if the port is in use: another server would be measured instead."""
         parts = urllib.parse.urlsplit(self.url)
         with socket.socket() as probe:
             probe.settimeout(READY_TIMEOUT)
@@ -99,7 +99,7 @@ class ServerUnderTest:
         return self._tree is None or self._tree.alive()
 
     def ending(self) -> str:
-        """How the server ended, with the end of its log."""
+        """How the server ended, with the last lines of its log."""
         status = self._tree.root.returncode if self._tree else None
         how = (
             f"was killed by signal {-status}"
@@ -122,7 +122,7 @@ class ServerUnderTest:
         return self._tree.pss_mb() if self._tree else 0
 
     def stop(self) -> None:
-        """Freeze the server while others run."""
+        """Suspend the server while others run."""
         if self._tree:
             self._tree.stop()
 
@@ -136,7 +136,7 @@ class ServerUnderTest:
             self._tree.end()
 
     def facts(self) -> Mapping[str, object]:
-        """Entry of the server in comparison.json."""
+        """The server's entry in comparison.json."""
         return {
             "version": self.version(),
             "command": self.command,
@@ -147,7 +147,7 @@ class ServerUnderTest:
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 2xx, 401 or 403 (keys come with the load)."""
+    """Whether `url` answers 2xx, 401 or 403. The load supplies any API key."""
     try:
         Address(url).ask("", timeout=READY_TIMEOUT)
     except StatusError as error:
@@ -163,7 +163,7 @@ def port_of(entry: Entry) -> int:
 
 
 def first_line_with_digit(command: Sequence[str]) -> str:
-    """First line with a digit of what `command` prints, or why it could not run."""
+    """First line with a digit in the output of `command`, or the reason why it could not run."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Servers of a comparison: `--server`, `--start` and `--args` of the command line."""
+"""Servers of a comparison, from `--server`, `--start` and `--args`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_lab.bench.target import base_url
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A server of the comparison. Without a recipe it already runs at `url`; without a `url` it
+    """A server of the comparison. Without a recipe it already runs at `url`. Without a `url` it
     gets a free port.
     """
 
@@ -27,15 +27,15 @@ class Entry:
 def parse_servers(
     servers: Sequence[str], starts: Sequence[str], arguments: Sequence[str], directory: Path
 ) -> list[Entry]:
-    """Each of `servers` is NAME (a recipe of `directory` or a built-in one), NAME=FILE.toml or
-    NAME=URL.
+    """Parse servers. Each of `servers` is NAME (a recipe in `directory` or built-in),
+    NAME=FILE.toml or NAME=URL.
 
-    `starts` are NAME="COMMAND" for servers with a URL, `arguments` are NAME="WORDS" that are added
-    to a recipe's command.
+    `starts` are NAME="COMMAND" for servers with a URL; `arguments` are NAME="WORDS" to append to a
+    recipe's command.
 
     Raises:
-        InvalidValueError: a server is given twice, or what is said does not fit together.
-        PenstockError: a recipe is missing or wrong.
+        InvalidValueError: a duplicate server, or incompatible arguments.
+        PenstockError: a recipe is missing or invalid.
     """
     start = _by_name("--start", starts)
     added = _by_name("--args", arguments)
@@ -77,7 +77,7 @@ def _entry(
         return _at_url(name, where, starts.get(name), added.get(name))
     if name in starts:
         raise InvalidValueError("--start", name, "a server that is given as NAME=http://HOST:PORT")
-    # Built-in or not, a recipe is found by name unless a file is named.
+    # Without a file, look the recipe up by name.
     recipe = load_recipe(Path(where)) if equals else find_recipe(name, directory)
     return Entry(name, replace(recipe, name=name, command=[*recipe.command, *added.get(name, ())]))
 

@@ -1,6 +1,6 @@
-"""Result files of a comparison to medians over the repeats, their spread, and ratios to a baseline.
+"""Summarises the result files of a comparison: medians over repeats, spreads, ratios to a baseline.
 
-Reads only keys of the result files, so it works on files of any tool that writes them.
+It depends only on the keys of result files, so files of any tool with these keys work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A number of a run: its key, how it is written, and whether more is better."""
+    """A number of a run: its key, its label, and whether higher is better."""
 
     key: str
     label: str
@@ -47,7 +47,7 @@ PROCESS = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload, and its point when several runs share the name, for example rates."""
+    """A workload and, if several runs share its name, the point on their axis."""
 
     name: str
     axis: str | None = None
@@ -67,7 +67,7 @@ class Spread:
     high: float
     n: int
     ratio: float | None = None
-    """Median divided by the baseline's; None without one, or where it is zero."""
+    """Median divided by the baseline's median; None without a baseline, or if that is zero."""
 
     @property
     def range(self) -> tuple[float, float] | None:
@@ -75,7 +75,7 @@ class Spread:
 
 
 def spread_of(values: Sequence[float], reference: float = 0.0) -> Spread | None:
-    """None without values; the ratio is to `reference` unless that is zero."""
+    """Spread of values, with the ratio to `reference` unless that is zero. None without values."""
     if not values:
         return None
     middle = median(values)
@@ -85,30 +85,30 @@ def spread_of(values: Sequence[float], reference: float = 0.0) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Failures of one server under one workload, partial runs included."""
+    """Failures of one server with one workload, including partial runs."""
 
     runs: int
     partial: int
     completed: int
     failed: int
     failures: Mapping[str, int]
-    """Count by kind; `short` are outputs with fewer tokens than requested."""
+    """Count by kind. `short` means fewer output tokens than requested."""
     resent: int
-    """Requests sent again because a kept connection had ended; no failures."""
+    """Requests sent again because a keep-alive connection had closed. They are not failures."""
     prompt_mismatch: int
-    """Outputs whose server counted another number of prompt tokens than requested."""
+    """Outputs whose prompt token count, by the server, differs from the requested one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All cells in the order workload, statistic, server; names in the order of the results."""
+    """All cells in the order workload, statistic, server. Names are in the order of the results."""
 
     baseline: str
     servers: Sequence[str]
     workloads: Sequence[Workload]
     statistics: Sequence[Statistic]
     cells: Mapping[tuple[Workload, str, str], Spread]
-    """By workload, server and key of the statistic."""
+    """Keyed by workload, server and key of the statistic."""
     counts: Mapping[tuple[Workload, str], Counts]
 
     def row(self, workload: Workload, key: str) -> list[Spread | None]:
@@ -119,11 +119,11 @@ class Summary:
 def summarise(
     results: Iterable[Result], baseline: str | None = None, order: Sequence[str] = ()
 ) -> Summary:
-    """Group the runs by server and workload. Partial runs are counted and do not enter the
+    """Group the runs by server and workload. Partial runs are counted, but excluded from
     statistics.
 
-    `baseline` is the server that ratios refer to, the first one unless given; `order` are servers
-    that come first.
+    `baseline` is the server that ratios refer to, by default the first one. `order` lists servers
+    to put first.
 
     Raises:
         PenstockError: `baseline` is not among the servers.
@@ -154,7 +154,7 @@ def summarise(
 
 
 def server_of(result: Mapping[str, Any]) -> str:
-    """Name of the server; that of the model for files without one, such as those of `vllm bench
+    """Name of the server, or of the model for files without one, such as those of `vllm bench
     serve`.
     """
     own = _own(result)
@@ -171,7 +171,7 @@ def workload_of(result: Mapping[str, Any]) -> Workload:
 
 
 def value_of(result: Mapping[str, Any], key: str) -> float | None:
-    """A statistic of one run; None when it is missing or not finite."""
+    """A statistic of one run; None if missing or not finite."""
     if key == "input_throughput" and key not in result:
         tokens, duration = (
             _number(result.get("total_input_tokens")),
@@ -180,7 +180,7 @@ def value_of(result: Mapping[str, Any], key: str) -> float | None:
         return tokens / duration if tokens is not None and duration else None
     found = _number(result.get(key))
     if found == 0 and _LATENCY.fullmatch(key):
-        return None  # vLLM writes 0 for an absent latency
+        return None  # vLLM writes 0 for a missing latency.
     return found if found is not None else _number((_own(result).get("process") or {}).get(key))
 
 
@@ -196,9 +196,7 @@ def _number(value: object) -> float | None:
 
 
 def _statistics(results: Sequence[Result]) -> list[Statistic]:
-    """Throughputs, the percentiles that the runs have (medians once), and the numbers of the
-    processes.
-    """
+    """Throughputs, the percentiles that the runs have (the median once), and process statistics."""
     keys = list(dict.fromkeys(key for result in results for key in result))
     latencies = [
         Statistic(key, f"{LATENCIES[name]} {label} ms")
@@ -212,7 +210,7 @@ def _statistics(results: Sequence[Result]) -> list[Statistic]:
 
 
 def _percentiles(keys: Iterable[str], latency: str) -> list[tuple[str, str]]:
-    """Keys of one latency, with what is written for them, the median first and then ascending."""
+    """Keys of one latency with their labels: the median first, then ascending."""
     found = []
     for key in keys:
         match = _LATENCY.fullmatch(key)

@@ -1,4 +1,4 @@
-"""A comparison as text: a line for each run, and tables of all."""
+"""A comparison as text: one line for each run, and tables of all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_line(result: Result) -> str:
 
 
 def lines(summary: Summary, comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Summary: servers, a table for each workload, failures. `comparison` is comparison.json."""
+    """The summary: servers, workloads, failures. `comparison` is comparison.json."""
     yield from _servers(summary, comparison)
     for workload in summary.workloads:
         yield ""

@@ -1,4 +1,4 @@
-"""Workloads of a comparison: `NAME: serve ...` or `NAME: trace FILE ...`, given or in a file."""
+"""Workloads of a comparison: `NAME: serve ...` or `NAME: trace FILE ...`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.core import InvalidValueError, PenstockError
 from penstock_lab.bench.compare.summary import Workload
 
 AXES = {"time_scale": "time_scale", "request_rate": "rate", "max_concurrency": "concurrency"}
-"""Arguments in which workloads of one name may differ, and the name of that axis."""
+"""Arguments in which workloads of the same name may differ, and the name of the axis."""
 
 Parse = Callable[[Sequence[str]], argparse.Namespace]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A workload and the arguments that make it."""
+    """A workload, and the arguments that define it."""
 
     workload: Workload
     words: Sequence[str]
@@ -27,10 +27,10 @@ class Planned:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Workloads of a file, one on each line; `#` starts a comment.
+    """Workloads in a file, one on each line. `#` starts a comment.
 
     Raises:
-        PenstockError: the file is not readable.
+        PenstockError: the file is unreadable.
     """
     try:
         text = path.read_text()
@@ -41,12 +41,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def plan(texts: Iterable[str], only: Sequence[str], parse: Parse) -> list[Planned]:
-    """The workloads of `texts`, those named in `only` if it names any.
+    """The workloads of `texts`, restricted to the names in `only` if there are any.
 
-    Several may share a name if they differ in one of `AXES`; they are then points of one curve.
+    Several may share a name if they differ in one of `AXES`: they are the points of one curve.
 
-    Raises: InvalidValueError: a text is wrong, a name is unknown, or two workloads cannot be told
-    apart.
+    Raises:
+        InvalidValueError: a text is invalid, a name is unknown, or two workloads are not distinct.
     """
     split = [_split(text) for text in texts]
     names = list(dict.fromkeys(name for name, _ in split))
@@ -78,7 +78,7 @@ def _split(text: str) -> tuple[str, list[str]]:
 
 
 def _axis(name: str, group: Sequence[argparse.Namespace]) -> str | None:
-    """The argument in which workloads of one name differ; None for a single one."""
+    """The argument in which workloads of the same name differ; None for a single workload."""
     if len(group) < 2:
         return None
     for argument in AXES:

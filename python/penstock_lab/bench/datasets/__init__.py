@@ -1,7 +1,8 @@
-"""Requests that are not replayed: random lengths, ShareGPT conversations, custom prompts.
+"""Generated and sampled requests: random lengths, ShareGPT conversations, custom prompts.
 
-Each module has a function (options, maker, seed) -> requests, due at once; `arrivals.at_times` sets
-their times. Names, defaults and meanings are those of `vllm bench serve` 0.32.
+Each module has a function (options, maker, seed) -> requests that are due at once;
+`arrivals.at_times` sets their due times. Names, defaults and semantics are those of `vllm bench
+serve` 0.32.
 """
 
 from penstock_lab.bench.datasets.custom import custom_requests

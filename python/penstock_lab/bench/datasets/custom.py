@@ -1,4 +1,4 @@
-"""Custom prompts: a JSONL file, a request in each line."""
+"""Custom prompts: a JSONL file with one request on each line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Row = tuple[int, str | list[Message], int]
 def custom_requests(
     options: FileOptions, maker: PromptMaker, seed: int, chat: bool
 ) -> Sequence[Request]:
-    """`chat`: whether the endpoint takes messages. `input_tokens` is 0 without a tokenizer. Without
-    an `output_len` each line has its own (`output_tokens` or `output_len`).
+    """Requests from the file. `chat`: whether the endpoint takes messages. `input_tokens` is 0
+    without a tokenizer. Without an `output_len`, each line has its own (`output_tokens` or
+    `output_len`).
     """
     if options.output_len is not None and options.output_len < 1:
         raise InvalidValueError("--custom-output-len", options.output_len, "at least 1, or -1")

@@ -1,4 +1,4 @@
-"""Foreign files: what to take of them, and reading line by line; errors name the line."""
+"""Third-party dataset files: selection of requests, and errors with line numbers."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """What to take of a file of prompts."""
+    """Selection of requests from a file of prompts."""
 
     path: Path
     num_prompts: int = 0
-    """0: as many as the file has."""
+    """0: all requests in the file."""
     output_len: int | None = None
-    """Tokens to ask for; None: as the file says."""
+    """Output tokens to request; None: as in the file."""
     shuffle: bool = True
     oversample: bool = True
-    """Whether requests are repeated where there are fewer."""
+    """Whether to repeat requests if the file has too few."""
 
     def shuffled(self, items: list[T], seed: int) -> list[T]:
-        """`items` in an order that depends on the seed only."""
+        """`items`, shuffled by the seed alone."""
         if self.shuffle:
             items = items.copy()
             Random(f"shuffle:{seed}").shuffle(items)
         return items
 
     def take(self, requests: Iterable[Request], seed: int) -> list[Request]:
-        """The requested number of requests. PenstockError when there are none."""
+        """The requested number of requests. PenstockError if there are none."""
         taken = list(islice(requests, self.num_prompts or None))
         if not taken:
             raise PenstockError(
@@ -72,7 +72,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    """Number and object of each line that is not empty."""
+    """Line number and object of each non-empty line."""
     with opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():

@@ -1,4 +1,4 @@
-"""Prompts of random words: lengths uniform around a mean (vLLM), or normal (GenAI-Perf)."""
+"""Prompts of random words with uniform (vLLM) or normal (GenAI-Perf) lengths."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from penstock_lab.bench.request import Request
 
 @dataclass(frozen=True, slots=True)
 class RandomOptions:
-    """Lengths are tokens. With a range ratio r: whole numbers from floor(L(1-r)) to ceil(L(1+r)),
-    all equally likely. With a standard deviation: normal around L, rounded, at least 1.
-    `prefix_len` comes on top."""
+    """Lengths in tokens. With a range ratio r, lengths are uniform integers from floor(L(1-r)) to
+    ceil(L(1+r)). With a standard deviation, they are normal around L, rounded, and at least 1.
+    `prefix_len` is added to the input.
+    """
 
     num_prompts: int = 1000
     input_len: int = 1024
     output_len: int = 128
     range_ratio: tuple[float, float] = (0.0, 0.0)
-    """Range ratio of inputs and of outputs, each in [0, 1)."""
+    """Range ratios of inputs and outputs, each in [0, 1)."""
     prefix_len: int = 0
-    """Tokens that all prompts begin with."""
+    """Length in tokens of a prefix shared by all prompts."""
     input_stddev: float = 0.0
     output_stddev: float = 0.0
 
@@ -70,10 +71,10 @@ def parse_range_ratio(text: str) -> tuple[float, float]:
 
 
 def random_requests(options: RandomOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
-    """Requests whose prompts share the prefix and nothing else.
+    """Requests whose prompts share nothing but the prefix.
 
-    A requested length includes the tokens that the tokenizer adds (`maker.special`); a chat
-    template comes on top. The same seed gives the same lengths for every vocabulary.
+    A requested length includes the tokens that the tokenizer adds (`maker.special`), but not those
+    of a chat template. The same seed gives the same lengths for any vocabulary.
     """
     own = max(0, options.input_len - maker.special)
     rng = Random(f"lengths:{seed}")

@@ -1,4 +1,4 @@
-"""ShareGPT: the first human turn is the prompt, the answer has the output length."""
+"""ShareGPT: the first human turn is the prompt; its answer determines the output length."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Pair = tuple[str, str]
 
 
 def sharegpt_requests(options: FileOptions, maker: PromptMaker, seed: int) -> Sequence[Request]:
-    """Left out: prompts under 4 or over 1024 tokens, answers under 4 (unless `output_len` says how
-    many to ask for), and what exceeds 2048 together.
+    """Requests from the file. Skipped are prompts with fewer than 4 or more than 1024 tokens,
+    answers with fewer than 4 (unless `output_len` is set), and pairs with more than 2048 tokens in
+    total.
     """
     pairs = options.shuffled(list(_pairs(options.path)), seed)
     return options.take(_fitting(pairs, options, maker), seed)
@@ -73,8 +74,8 @@ def _pairs(path: Path) -> Iterator[Pair]:
 
 
 def _turns(path: Path, number: int, entry: object) -> list[tuple[str, str]]:
-    """Role and text of each turn; none where an entry holds no conversation, as in the published
-    file.
+    """Role and text of each turn; empty if the entry has no conversation, which occurs in the
+    published file.
     """
     turns = entry.get("conversations", []) if isinstance(entry, Mapping) else None
     if not isinstance(turns, list):

@@ -1,8 +1,9 @@
-"""Prompts of an exact number of tokens, for any server.
+"""Prompts with an exact number of tokens, for any server.
 
-A *maker* has words that are one token each (`local`: of a tokenizer's file; `served`: of the
-server's /tokenize; `usage`: by the server's counts for one-token requests). It turns their ids into
-text or leaves them ids, and knows how many tokens the server counts on top (`overhead`).
+A *maker* has words that are single tokens. They come from a tokenizer file (`local`), from the
+server's /tokenize (`served`), or from its token counts for one-token requests (`usage`). The maker
+converts their ids to text or leaves them as ids, and has the number of tokens that the server adds
+(`overhead`).
 """
 
 from penstock_lab.bench.prompts.choose import make

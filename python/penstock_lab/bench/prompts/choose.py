@@ -1,4 +1,4 @@
-"""Choice of the source of words for a server, and the tokens that the server adds to a prompt."""
+"""Selects the source of words for a server, and measures its overhead in tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def make(
     as_ids: bool = False,
     vocab_size: int | None = None,
 ) -> PromptMaker:
-    """A maker of prompts with the number of tokens that `server` counts.
+    """A maker of prompts with token counts as `server` counts them.
 
     The words come from `tokenizer` (alias, path, hub name); else from the model's own files if they
     are local, else from the server's /tokenize, else from usage. The server counts two short
-    prompts, so that a wrong tokenizer is found before the run. `vocab_size` is for ids without any
-    tokenizer.
+    prompts, so that a wrong tokenizer is detected before the run. `vocab_size` is for ids without
+    any tokenizer.
     """
     if as_ids and server.chat:
         raise InvalidValueError(
@@ -51,7 +51,7 @@ def _sources(server: Served, as_ids: bool) -> Iterator[Callable[[], PromptMaker 
 
 
 def _guess(name: str) -> PromptMaker | None:
-    """The model's own files, if they hold a tokenizer. Silent otherwise: no flag asked for them."""
+    """Maker from the model's own files; None on errors, since no flag requested it."""
     try:
         return from_file(name) if is_here(name) else None
     except PenstockError:
@@ -82,7 +82,7 @@ def _checked(server: Served, found: PromptMaker, as_ids: bool) -> PromptMaker:
 def _measured(
     server: Served, found: PromptMaker, as_ids: bool
 ) -> tuple[PromptMaker, Measured | None]:
-    """The maker with the overhead by the server, else by the tokenizer's own rules."""
+    """The maker with its overhead, measured by the server, else by the tokenizer's rules."""
     words: Mapping[int, str] = {} if as_ids else found.words
     name = f"{found.name}, {'token ids' if as_ids else 'text'}"
     maker = replace(found, name=name, words=words)
@@ -102,7 +102,7 @@ def _assumed(server: Served, found: PromptMaker, as_ids: bool) -> int:
 
 
 def _from_range(server: Served, vocab_size: int) -> PromptMaker:
-    """The middle half: special tokens are at the ends of a vocabulary."""
+    """Maker for the middle half of the vocabulary: special tokens are at its ends."""
     if vocab_size < 64:
         raise InvalidValueError(
             "--vocab-size", vocab_size, "the size of the model's vocabulary, at least 64"

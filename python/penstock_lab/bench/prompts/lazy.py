@@ -1,4 +1,4 @@
-"""Requests built on access: the prompts of a long trace do not fit in memory."""
+"""Requests built on access, because the prompts of a long trace do not fit in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_lab.bench.request import Request
 
 
 class LazyRequests(Sequence[Request]):
-    """`build(index)` for each of `indices`, each time it is read; building is deterministic."""
+    """Requests `build(index)` for `indices`, built deterministically on each access."""
 
     def __init__(self, indices: Sequence[int], build: Callable[[int], Request]) -> None:
         self._indices = indices

@@ -1,4 +1,4 @@
-"""Maker of a tokenizer's own file, from its whole vocabulary."""
+"""Maker based on a tokenizer file, with its whole vocabulary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINIMUM = 16
 
 
 def from_file(tokenizer: str) -> PromptMaker:
-    """The maker of an alias, a path or a name on the hub."""
+    """The maker for an alias, a path or a hub name."""
     path = locate(tokenizer).path
     try:
         opened = Tokenizer(str(path))

@@ -1,4 +1,4 @@
-"""Ids to prompts, and the number of tokens a server will count."""
+"""Converts ids to prompts, and predicts the number of tokens that a server counts."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ CountChat = Callable[[Sequence[Message]], int | None]
 
 @dataclass(frozen=True, slots=True)
 class PromptMaker:
-    """Makes prompts for which the server counts exactly `len(ids) + overhead` tokens."""
+    """Builds prompts for which the server counts exactly `len(ids) + overhead` tokens."""
 
     name: str
     """Source of the vocabulary, for messages and results."""
     vocabulary: Sequence[int]
-    """Ids that prompts may consist of."""
+    """Ids that prompts may contain."""
     words: Mapping[int, str] = field(default_factory=dict)
-    """Text of each id: `word` at the beginning of a text and ` word` after another are one token
-    each. Empty: ids are sent.
+    """Text of each id. Both `word` at the start of a text and ` word` after another word must be
+    one token. Empty: prompts are sent as ids.
     """
     special: int = 0
-    """Tokens that the server adds within a requested length (BOS), as in vLLM's tools."""
+    """Tokens that the server adds (BOS), counted within a requested length, as in vLLM's tools."""
     template: int = 0
-    """Tokens of the chat template, on top of a requested length, as in vLLM's tools."""
+    """Tokens of the chat template, not counted in a requested length, as in vLLM's tools."""
     count_text: CountText | None = None
-    """Tokens of a text without special ones. None: only the server could count them."""
+    """Number of tokens of a text without special ones. None: only the server could count."""
     count_chat: CountChat | None = None
-    """Tokens of a rendered conversation."""
+    """Number of tokens of a rendered conversation."""
 
     @property
     def overhead(self) -> int:
         return self.special + self.template
 
     def prompt(self, ids: Sequence[int]) -> str | list[int]:
-        """Text (at a chat endpoint: the user's message) or ids."""
+        """The prompt: text (the user's message for a chat endpoint) or ids."""
         if not self.words:
             return list(ids)
         return " ".join([self.words[token] for token in ids])
 
     def count(self, prompt: Prompt) -> int | None:
-        """Tokens that the server will count in any prompt. None: no tokenizer."""
+        """Number of tokens that the server will count; None without a tokenizer."""
         if isinstance(prompt, str):
             return None if self.count_text is None else self.count_text(prompt) + self.overhead
         messages = [item for item in prompt if isinstance(item, Mapping)]
@@ -52,6 +52,6 @@ class PromptMaker:
         rendered = self.count_chat(messages) if self.count_chat else None
         if rendered is not None or self.count_text is None:
             return rendered
-        # Without the template: the overhead of a conversation of one message, for each.
+        # Without the template, assume the overhead of a single message for each message.
         contents = [str(message.get("content", "")) for message in messages]
         return sum(map(self.count_text, contents)) + self.template * len(messages)

@@ -1,4 +1,4 @@
-"""The server's own tokenizer over HTTP: the /tokenize of vLLM and Penstock, or llama.cpp's."""
+"""The server's own tokenizer over HTTP: /tokenize of vLLM and Penstock, or of llama.cpp."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from penstock_lab.bench.prompts.words import COMMON, usable
 from penstock_lab.bench.request import Message
 
 LIMIT = 256
-"""Most words tried; each is a request."""
+"""Maximum number of words tried. Each takes a request."""
 MINIMUM = 16
 
 Tokenize = Callable[[str, bool], list[int] | None]
-"""Ids of a text, with or without special tokens. None: another form of /tokenize."""
+"""Ids of a text, with or without special tokens. None if /tokenize has another format."""
 
 
 def from_server(server: Served) -> PromptMaker | None:
-    """The maker of a server that tokenizes, else None."""
+    """The maker of a server with /tokenize, else None."""
     if server.fetch is None:
         return None
     for form in (_vllm, _llama_cpp):
@@ -76,5 +76,5 @@ def _tokens(reply: Reply) -> list[int] | None:
         else None
     )
     if not isinstance(tokens, list) or not tokens:
-        return None  # llama.cpp answers vLLM's form with no tokens
+        return None  # llama.cpp answers a request in vLLM's format without tokens.
     return tokens if all(isinstance(token, int) for token in tokens) else None

@@ -1,4 +1,4 @@
-"""The server as prompts need it: model, endpoint, and a way to send one request."""
+"""The server as seen by prompt makers: model, endpoint, and a way to send one request."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ EXCERPT = 300
 
 
 class Reply(NamedTuple):
-    """An HTTP answer; `body` is its parsed JSON, or its text when it is not JSON."""
+    """An HTTP answer. `body` is its parsed JSON, or else its text."""
 
     status: int
     body: object
 
 
 class Fetch(Protocol):
-    """One request, answered whole. `path` begins at the server's root (`/tokenize`,
+    """One HTTP request with a complete answer. `path` starts at the server's root (`/tokenize`,
     `/v1/completions`).
 
-    A server that cannot be reached is a PenstockError; any status that it answers is a Reply.
+    An unreachable server is a PenstockError; an answer with any status is a Reply.
     """
 
     def __call__(
@@ -33,21 +33,21 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server that prompts are for. Without `fetch` (offline) only a local tokenizer is used."""
+    """The server that prompts are for. Without `fetch`, only a local tokenizer is used."""
 
     model: str
     """The model's name in requests."""
     endpoint: str = "/v1/completions"
     fetch: Fetch | None = None
     root: str | None = None
-    """Name of the model in /v1/models: often the path of its files."""
+    """Root of the model in /v1/models, often the path of its files."""
 
     @property
     def chat(self) -> bool:
         return self.endpoint.rstrip("/").endswith("/chat/completions")
 
     def prompt_tokens(self, prompt: Prompt) -> int | None:
-        """Tokens counted by the server in `prompt`, by a request for one token. None: no usage."""
+        """Token count of `prompt` by the server's usage data; None without it."""
         if self.fetch is None:
             return None
         reply = self.fetch("POST", self.endpoint, self._one_token(prompt))
@@ -73,7 +73,7 @@ class Served:
 
 
 def as_messages(prompt: Prompt) -> Sequence[Message]:
-    """The conversation of a prompt at a chat endpoint."""
+    """The conversation of a prompt for a chat endpoint."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     messages = [item for item in prompt if isinstance(item, Mapping)]
@@ -86,7 +86,7 @@ def as_messages(prompt: Prompt) -> Sequence[Message]:
 
 
 def excerpt(body: object) -> str:
-    """The beginning of an answer, for a message."""
+    """The beginning of an answer, for messages."""
     text = str(body)
     return text if len(text) <= EXCERPT else text[:EXCERPT] + "..."
 

@@ -1,4 +1,4 @@
-"""Token counts from requests for one token: decisive for overhead, last resort for words."""
+"""Token counts from requests for one token: authoritative for overhead, last resort for words."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock_lab.bench.prompts.server import Served
 from penstock_lab.bench.prompts.words import COMMON
 
 LIMIT = 32
-"""Words tried; each costs the server a prompt and a token."""
+"""Maximum number of words tried. Each costs the server a prompt and a token."""
 MINIMUM = 16
 SHORT, LONG = 12, 36
-"""Lengths that tell a constant overhead from a wrong count."""
+"""Prompt lengths that distinguish a constant overhead from a wrong count."""
 
 
 def from_usage(server: Served) -> PromptMaker | None:
-    """A maker of common words that the server counts as one token each. None: it reports no
+    """A maker of common words that the server counts as one token each; None if it reports no
     usage.
 
-    The ids are made up: such prompts can only be sent as text.
+    The ids are placeholders: such prompts can only be sent as text.
     """
     two, four = server.prompt_tokens("the the"), server.prompt_tokens("the the the the")
     if two is None or four is None or four - two != 2:
@@ -41,7 +41,7 @@ def from_usage(server: Served) -> PromptMaker | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How many tokens the server counted in prompts of SHORT and LONG ids."""
+    """Number of tokens that the server counted in prompts of SHORT and LONG ids."""
 
     short: int
     long: int
@@ -56,7 +56,7 @@ class Measured:
 
 
 def measure(server: Served, maker: PromptMaker) -> Measured | None:
-    """Have the server count two prompts. None: no usage, or no server."""
+    """Let the server count two prompts. None without usage data or a server."""
     counts = [
         server.prompt_tokens(maker.prompt(_spread(maker.vocabulary, length)))
         for length in (SHORT, LONG)
@@ -66,5 +66,5 @@ def measure(server: Served, maker: PromptMaker) -> Measured | None:
 
 
 def _spread(vocabulary: Sequence[int], length: int) -> list[int]:
-    """Ids from the whole vocabulary: a wrong tokenizer shows on rare words."""
+    """Ids spread over the whole vocabulary, because rare words reveal a wrong tokenizer."""
     return [vocabulary[(index * 7919) % len(vocabulary)] for index in range(length)]

@@ -1,4 +1,4 @@
-"""Selection of words that are one token, and candidates for an unknown vocabulary."""
+"""Selection of single-token words, and candidates for an unknown vocabulary."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable
 Encode = Callable[[str], list[int]]
 
 LIMIT = 8192
-"""Vocabulary size beyond which a server's load does not change."""
+"""Larger vocabularies do not change a server's load."""
 
 
 def usable(candidates: Iterable[str], encode: Encode, limit: int = LIMIT) -> dict[int, str]:
-    """The candidates that are one token at the beginning of a text and after a space, by the
-    latter's id.
+    """The candidates that are one token both at the start of a text and after a space, keyed by the
+    id after a space.
 
-    Texts of such words joined by spaces have as many tokens as words: tokenizers split before a
-    space.
+    Words joined by spaces then give one token each, because tokenizers split before a space.
     """
     found: dict[int, str] = {}
     for word in candidates:
@@ -65,4 +64,4 @@ image
 """
 
 COMMON = tuple(_COMMON.split())
-"""Short English words that tokenizers of any language model are likely to hold whole."""
+"""Short English words that are probably single tokens in any language model's tokenizer."""

@@ -1,7 +1,7 @@
-"""Result files to one page, pictures and Markdown.
+"""Report from result files: one page, pictures and Markdown.
 
-Downward: `files` and `runs` read, `request_rows` unfolds the arrays of single requests, `curves`,
-`distributions` and `timelines` make charts (plain data of `charts`), `tables`, `records` and
-`headlines` make words, `compose` puts a `Document` together. `drawing` makes pictures of charts;
-`page` and `markdown` write documents.
+Top down: `files` and `runs` read, `request_rows` unpacks the arrays of single requests. `curves`,
+`distributions` and `timelines` build charts (plain data, `charts`). `tables`, `records` and
+`headlines` build text. `compose` assembles a `Document`. `drawing` renders charts; `page` and
+`markdown` write documents.
 """

@@ -1,4 +1,4 @@
-"""Charts as plain data; `drawing` makes pictures of them."""
+"""Charts as plain data. `drawing` renders them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Axis:
     label: str
     unit: str = ""
     log: bool | None = None
-    """None: logarithmic where the range is large."""
+    """None: logarithmic if the range is large."""
     zero: bool = False
-    """Whether a linear axis has to show zero."""
+    """Whether a linear axis must include zero."""
     low: float = 0.0
     """Lowest value of a logarithmic axis."""
     ends: Range | None = None
-    """Ends of a linear axis, when not those of the values."""
+    """Ends of a linear axis; None: the range of the values."""
     ticks: tuple[float, ...] = ()
-    """Positions of ticks, when not chosen by the range: the values that were measured."""
+    """Positions of ticks, such as the measured values; empty: chosen automatically."""
 
     @property
     def title(self) -> str:
@@ -33,7 +33,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point in a plot, in the units of its axes. Ranges are the spread over repeats."""
+    """One point of a plot in the units of its axes. Ranges are the spread over repeats."""
 
     x: float
     y: float
@@ -41,14 +41,14 @@ class Point:
     x_range: Range | None = None
     y_range: Range | None = None
     emphasis: str = ""
-    """Reason for a ring around the point (a knee); empty for none."""
+    """Reason for highlighting the point by a ring (a knee); empty for none."""
     marked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one server or one load. `style` is its number: colour, dashes and marker follow
-    from it.
+    """Points of one server or one load. `style` is a number that determines colour, dashes and
+    marker.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Series:
     points: tuple[Point, ...]
     line: bool = True
     light: bool = False
-    """A companion of the series of the same style: thin, hollow markers, not in the legend."""
+    """A companion of the series with this style: thin, hollow markers, not in the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Plot:
     """File name of the picture, without its suffix."""
     title: str
     description: str
-    """Text for readers who cannot see the chart."""
+    """Alternative text for readers who cannot see the chart."""
     x: Axis
     y: Axis
     series: tuple[Series, ...]
@@ -76,7 +76,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """Requests below each other, time to the right."""
+    """A Gantt chart of requests, with time to the right."""
 
     key: str
     title: str

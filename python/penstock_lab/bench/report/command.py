@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the report and print what was written.
+    """Write the report and print the names of its files.
 
     Raises:
         PenstockError: there is nothing to report, or it cannot be written.
-        InvalidValueError: the baseline is no server.
+        InvalidValueError: the baseline is not a server.
     """
     found = read(parsed.directory)
     for skipped in found.skipped:

@@ -1,4 +1,4 @@
-"""Runs to the document: content and order."""
+"""Composes the document: content and order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _charts(title: str, charts: Sequence[Chart], folded: bool = False) -> Charts
 
 
 def _single_requests(collection: Collection, workload: str) -> Iterator[Block | None]:
-    """Distributions, TTFT over time and Gantt charts, as far as the files have single requests."""
+    """Distributions, TTFT over time and Gantt charts, if the files have data of single requests."""
     runs = collection.of(workload)
     without = sorted({run.file for run in runs if run.requests is None})
     if without:
@@ -143,7 +143,7 @@ def _distributions(
 
 
 def _gantts(collection: Collection, workload: str, points: Sequence[float | None]) -> list[Chart]:
-    """A chart for each server; of several loads only the last, to keep the page small."""
+    """One Gantt chart for each server, at the last load only, to keep the page small."""
     charts = []
     for server in collection.servers[: max(MOST_GANTTS // len(collection.workloads), 1)]:
         run = timelines.example(collection.of(workload, server, points[-1]))
@@ -165,7 +165,7 @@ def _measurement(collection: Collection) -> Iterator[Section]:
 
 
 def _with_unique_keys(document: Document) -> Document:
-    """Charts whose names differ only in characters that file names cannot have get a number."""
+    """Number charts whose names are equal as file names."""
     seen: dict[str, int] = {}
 
     def unique(chart: Chart) -> Chart:

@@ -1,4 +1,4 @@
-"""Charts over the axis of a workload: throughput against TTFT, and latencies against the load."""
+"""Charts over the axis of a workload: throughput against TTFT, and latencies against load."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from penstock_lab.bench.report.runs import Collection, spread, tail_percentile
 from penstock_lab.bench.report.wording import AXES, human, listing, plain, slug, time_unit
 
 FULLY_LABELLED = 3
-"""Most servers with a label at each point; with more, only ends and knees have one."""
+"""Maximum number of servers with labels at all points; else only ends and knees have them."""
 
 
 def knee(collection: Collection, workload: str, server: str) -> float | None:
-    """The load of one server beyond which more load brings little throughput; None where there is
-    no knee.
-    """
+    """The load beyond which more load yields little throughput on one server, or None."""
     if collection.axis(workload) not in ("concurrency", "rate"):
         return None
     points = [
@@ -32,8 +30,8 @@ def knee(collection: Collection, workload: str, server: str) -> float | None:
 
 
 def throughput_against_ttft(collection: Collection, workload: str) -> Plot | None:
-    """A curve for each server, a point for each load. None unless the axis is a load with two
-    points.
+    """One curve for each server, one point for each load. None unless the axis is a load with at
+    least two points.
     """
     axis = collection.axis(workload)
     if axis not in ("concurrency", "rate") or len(collection.points(workload)) < 2:
@@ -101,8 +99,8 @@ def _curve_words(series: Sequence[Series], axis: str, unit: str) -> str:
 
 
 def latencies_against_load(collection: Collection, workload: str) -> list[Plot]:
-    """Median and tail of each latency over the axis of a workload. Empty without an axis of two
-    points.
+    """Median and tail of each latency over the axis of a workload. Empty without an axis with at
+    least two points.
     """
     axis = collection.axis(workload)
     if axis is None or len(collection.points(workload)) < 2:
@@ -154,7 +152,7 @@ def _over_axis(
 
 
 def shown_points(collection: Collection, workload: str) -> list[float]:
-    """Loads whose single requests are shown: up to three (lightest, knee or middle, heaviest)."""
+    """Up to three loads whose single requests are shown: lightest, knee or middle, heaviest."""
     points = collection.points(workload)
     if len(points) <= 3:
         return points

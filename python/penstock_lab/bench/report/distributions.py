@@ -11,12 +11,12 @@ from penstock_lab.bench.report.wording import at, human, listing, slug, time_uni
 from penstock_lab.bench.stats import percentile
 
 WIDE_FROM = 8.0
-"""Ratio of largest to smallest value from which the axis is logarithmic."""
+"""Ratio of largest to smallest value above which the axis is logarithmic."""
 EXACT = 400
-"""Most values drawn one by one; more are drawn by quantiles."""
+"""Maximum number of values drawn individually; more are drawn as quantiles."""
 NAMED = (50.0, 90.0, 99.0)
-"""Percentiles that carry a marker. Each is exact."""
-# Denser towards the end, where the curves of servers part.
+"""Percentiles with a marker. Each is exact."""
+# Denser towards the tail, where the curves of servers diverge.
 _GRID = (
     *(index * 0.5 for index in range(180)),
     *(90 + index * 0.1 for index in range(90)),
@@ -25,11 +25,11 @@ _GRID = (
 )
 
 Group = tuple[str, int, Sequence[Run]]
-"""Name in the legend, style, and runs whose requests are pooled."""
+"""Legend name, style, and runs whose requests are pooled."""
 
 
 def by_server(collection: Collection, workload: str, point: float | None) -> list[Plot]:
-    """One chart for each latency at one load, one curve for each server; repeats are pooled."""
+    """One chart for each latency at one load, a curve for each server; repeats are pooled."""
     groups = [
         (server, collection.styles[server], collection.of(workload, server, point))
         for server in collection.servers
@@ -38,7 +38,7 @@ def by_server(collection: Collection, workload: str, point: float | None) -> lis
 
 
 def by_load(collection: Collection, workload: str, points: Sequence[float]) -> list[Plot]:
-    """For a single server: one curve for each load."""
+    """Charts of a single server, with one curve for each load."""
     axis = collection.axis(workload)
     groups = [
         (at(axis, point), index, collection.of(workload, None, point))
@@ -86,8 +86,8 @@ def _plot(
 
 
 def _axis(name: str, unit: str, factor: float, samples: Sequence[Sequence[float]]) -> Axis:
-    """Whether the axis is logarithmic: tails would press linear curves against it. Tokens that
-    arrive together have gaps of zero, so the axis begins at the first percentile.
+    """The axis, logarithmic if tails would otherwise squeeze the curves. It starts at the first
+    percentile, because tokens that arrive together have gaps of zero.
     """
     low = min(percentile(values, 1) for values in samples)
     wide = low > 0 and max(values[-1] for values in samples) >= WIDE_FROM * low
@@ -101,10 +101,9 @@ def _series(name: str, style: int, values: Sequence[float], factor: float) -> Se
 
 
 def quantiles(ordered: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """(value, percent, whether it is a named percentile), ascending, of ascending values.
+    """(value, percent, is a named percentile) of ascending values, ascending.
 
-    Percentiles interpolate linearly, so between the points of a small sample the line itself is
-    exact.
+    Percentiles interpolate linearly, so for a small sample the line between points is exact, too.
     """
     if not ordered:
         return []

@@ -1,4 +1,4 @@
-"""A report as plain data: sections of prose, tables and charts. `page` and `markdown` write it."""
+"""A report as plain data: sections of text, tables and charts. `page` and `markdown` write it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock_lab.bench.report.charts import Chart
 
 
 class Mark(Enum):
-    """Verdict of a comparison: a sign and a word, never colour alone."""
+    """Verdict of a comparison: a sign and a word, so that colour is never the only cue."""
 
     BETTER = ("▲", "better")
     WORSE = ("▼", "worse")
@@ -27,7 +27,7 @@ class Mark(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of a table: text, detail below it, and a mark."""
+    """A table cell: text, detail below it, and a mark."""
 
     text: str
     ratio: str = ""
@@ -51,14 +51,14 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     groups: tuple[tuple[int, str], ...] = ()
-    """Headings of groups of rows, each with the index of the first row of its group."""
+    """Headings of row groups, each with the index of its first row."""
     notes: tuple[str, ...] = ()
     folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line of prose; a warning is set apart."""
+    """A line of text. Warnings are highlighted."""
 
     text: str
     warning: bool = False
@@ -74,7 +74,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts beside each other where there is room. Folded: to be opened by the reader."""
+    """Charts side by side if there is room. Folded: initially closed."""
 
     title: str
     charts: tuple[Chart, ...]
@@ -96,7 +96,7 @@ class Headline:
 
     subject: str
     figure: str
-    """Its number with the unit: `1.42×`."""
+    """Its number with the unit, such as `1.42×`."""
     caption: str
     """Meaning of the number."""
     text: str

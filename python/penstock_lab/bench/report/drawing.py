@@ -1,4 +1,4 @@
-"""Pictures of charts by matplotlib, the extra `plot`: SVG for the page, PNG for everything else."""
+"""Renders charts with matplotlib (the extra `plot`): SVG for the page, PNG for other uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock_lab.bench.report.request_rows import RequestRow
 from penstock_lab.bench.report.wording import clean, plain
 
 Axes = Any
-"""matplotlib's type; the base install lacks the package."""
+"""matplotlib's type. The base install does not include the package."""
 COLOURS = ("#0072b2", "#c94f00", "#008560", "#b0508a", "#a37200", "#2b87b8", "#30343a", "#7a5230")
 DASHES: tuple[Any, ...] = (
     "solid",
@@ -36,22 +36,22 @@ PARTS = (
     ("to first token", "#c94f00", 0.92),
     ("decode", "#0072b2", 0.6),
 )
-"""Parts of a request: name, colour, and share of the row, so that colour alone tells nothing."""
+"""Parts of a request: name, colour, and share of the row's height as a second cue."""
 DARK, QUIET = "#1d2126", "#59616b"
 LOG_FROM = 40.0
-"""Ratio of largest to smallest value from which an axis is logarithmic unless it says."""
+"""Ratio of largest to smallest value above which an axis is logarithmic by default."""
 LARGEST = 1e100
-"""Larger values have no place."""
+"""Larger values are not drawn."""
 LONGEST_TITLE, LONGEST_NAME = 84, 40
-"""Characters."""
+"""Lengths in characters."""
 MANY = 40
-"""Series without a line and with more points than this have small marks."""
+"""Series without a line get small markers if they have more points than this."""
 SETTINGS: Any = {
-    "text.parse_math": False,  # names of servers are no formulas
+    "text.parse_math": False,  # Server names are not formulas.
     "font.size": 9,
     "axes.unicode_minus": False,
     "svg.fonttype": "none",
-    "svg.hashsalt": "penstock",  # the same file for the same chart
+    "svg.hashsalt": "penstock",  # Deterministic output for the same chart.
 }
 
 
@@ -71,12 +71,12 @@ class Picture:
 
     @property
     def data_url(self) -> str:
-        """The SVG as the source of an image, which keeps its names and styles apart."""
+        """The SVG as an image source, which isolates its names and styles."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
 
 
 def draw(charts: Iterable[Chart]) -> dict[str, Picture]:
-    """Pictures by the key of their chart.
+    """Pictures, keyed by chart.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -86,12 +86,12 @@ def draw(charts: Iterable[Chart]) -> dict[str, Picture]:
     except ImportError as error:
         raise MissingExtraError from error
     with mpl.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a box, in a name of other scripts
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # Missing glyphs show as boxes.
         return {chart.key: _picture(chart) for chart in charts}
 
 
 def write(pictures: Mapping[str, Picture], stem: Path) -> dict[str, str]:
-    """A file for each picture, `STEM-KEY.png`; returns file names by key."""
+    """Write each picture to `STEM-KEY.png`; returns file names by key."""
     names = {key: f"{stem.name}-{key}.png" for key in pictures}
     for key, name in names.items():
         stem.with_name(name).write_bytes(pictures[key].png)
@@ -124,7 +124,7 @@ def _frame(axes: Axes, chart: Chart) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(length=0, colors=QUIET)
     if axes.get_legend_handles_labels()[0]:
-        # Outside it hides no point.
+        # A legend outside the axes hides no points.
         axes.figure.legend(frameon=False, fontsize=8, ncols=3, loc="outside lower left")
     note = clean(" ".join(chart.notes))
     place: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
@@ -173,12 +173,12 @@ def _series(axes: Axes, series: Series) -> None:
 
 
 def _known(*values: float) -> bool:
-    """Whether numbers have a place: NaN and infinity have none."""
+    """Whether all numbers can be drawn; NaN and infinity cannot."""
     return all(abs(value) < LARGEST for value in values)
 
 
 def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
-    """Choose the kind of an axis, its ends and its ticks."""
+    """Choose linear or logarithmic scale, ends and ticks of an axis."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     own = axes.xaxis if which == "x" else axes.yaxis
@@ -208,17 +208,17 @@ def _cut(text: str, most: int) -> str:
 
 
 def _label(name: str) -> str:
-    """A name for the legend; matplotlib leaves out those that begin with an underscore."""
+    """A name for the legend. matplotlib omits names that start with an underscore."""
     shown = _cut(name, LONGEST_NAME)
     return f"\u200b{shown}" if shown.startswith("_") else shown
 
 
 def _gantt(axes: Axes, chart: Gantt, pitch: float) -> None:
-    """Rows of `pitch` typographic points."""
+    """Draw rows with a height of `pitch` points."""
     rows = len(chart.requests)
     parts = [request_parts(request) for request in chart.requests]
     for index, (name, colour, share) in enumerate(PARTS):
-        # One broken line: a shape for each request would make a large file.
+        # One broken line, because a shape for each request would make the file large.
         spans = [part[index] or (math.nan, math.nan) for part in parts]
         xs = [x for span in spans for x in (*span, math.nan)]
         ys = [row for row in range(rows) for _ in range(3)]
@@ -240,9 +240,9 @@ def _gantt(axes: Axes, chart: Gantt, pitch: float) -> None:
 
 
 def request_parts(request: RequestRow) -> tuple[Range | None, Range | None, Range | None]:
-    """Client queue, time to first token and decode of a request; None where absent or unknown.
+    """Client queue, time to first token and decode of a request; None if absent or unknown.
 
-    A request without a first event has no decode: the second part lasts until its end.
+    A request without a first event has no decode; its second part lasts until its end.
     """
     first = request.first if math.isfinite(request.first) else request.ended
     return (

@@ -1,4 +1,4 @@
-"""Result files of a directory, untrusted: files that are no result are named and left out."""
+"""Result files of a directory, which are untrusted: invalid files are reported and skipped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock_lab.bench.report.wording import clean
 
 MOST_BYTES = 1 << 30
 _LARGEST = 1e15
-"""Largest plausible number; larger ones count as missing."""
+"""Maximum plausible number; larger ones count as missing."""
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is no result, and the reason."""
+    """A file that is not a valid result, and the reason."""
 
     name: str
     reason: str
@@ -30,7 +30,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Results with their file names, in order of date."""
+    """Results with their file names, sorted by date."""
 
     results: tuple[tuple[str, Result], ...]
     comparison: Mapping[str, Any]
@@ -41,7 +41,7 @@ def read(directory: Path) -> Found:
     """Read the `*.json` files of a directory.
 
     Raises:
-        PenstockError: no such directory.
+        PenstockError: the directory does not exist.
     """
     if not directory.is_dir():
         raise PenstockError(f"{directory} is no directory: name one that holds result files")
@@ -66,7 +66,7 @@ def read(directory: Path) -> Found:
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """The JSON values of a file: one, or several in a row as `vllm bench serve --append-result`
+    """The JSON values of a file: one, or several in sequence as `vllm bench serve --append-result`
     writes.
     """
     if path.stat().st_size > MOST_BYTES:
@@ -99,7 +99,7 @@ def _is_result(value: object) -> bool:
 
 
 def number(value: object) -> float | None:
-    """A finite number of a sensible size, else None."""
+    """A finite number of plausible size, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
         return None
     return float(value) if math.isfinite(value) else None
@@ -114,8 +114,8 @@ def sequence(value: object) -> list[Any]:
 
 
 def tidy(result: Result) -> Result:
-    """A result with finite numbers and `penstock` fields of the right types, so that later readers
-    need no checks.
+    """A result with finite numbers, and `penstock` fields of the right types, so that readers need
+    no further checks.
     """
     kept = {
         key: value

@@ -30,7 +30,7 @@ LATENCY = Measure("median_e2el_ms", "median end-to-end latency", "ms", False)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A server with the runs that are compared."""
+    """A server with its compared runs."""
 
     server: str
     runs: Sequence[Run]
@@ -46,7 +46,7 @@ class Decision:
 
 
 def headline(collection: Collection, workload: str, baseline: str) -> Headline:
-    """Headlines of a workload."""
+    """Headline of a workload."""
     runs = collection.of(workload)
     axis = collection.axis(workload)
     partial = any(run.partial for run in runs)
@@ -119,7 +119,7 @@ def _latencies(runs: Sequence[Run]) -> str:
 
 
 def _peak(collection: Collection, workload: str, server: str) -> Standing | None:
-    """The load at which a server makes most output tokens."""
+    """The load at which a server generates the most output tokens per second."""
     points: Sequence[float | None] = collection.points(workload) or [None]
     candidates = [_standing(collection, workload, server, point, THROUGHPUT) for point in points]
     known = [one for one in candidates if one is not None]
@@ -135,7 +135,7 @@ def _standing(
 
 
 def _contest(collection: Collection, workload: str, baseline: str) -> tuple[str, str, str]:
-    """Several servers: most throughput wins; within the spread, the lowest latency does."""
+    """Contest of servers: highest throughput wins; within the spread, lowest latency."""
     axis = collection.axis(workload)
     points = collection.points(workload)
     heaviest = _heaviest(collection, workload)
@@ -171,9 +171,9 @@ def _heaviest(collection: Collection, workload: str) -> float | None:
 
 
 def _decide(standings: Sequence[Standing], measure: Measure, baseline: str) -> Decision | None:
-    """The winner, and the server it is compared with: the baseline, or the best of those it beats.
+    """The winner, and the server it is compared with: the baseline, or the best of those beaten.
 
-    None when the runs of the first overlap with those of the baseline, or of all others.
+    None if the winner's runs overlap with those of the baseline, or of all others.
     """
     ranked = sorted(standings, key=lambda one: one.value.median, reverse=measure.higher)
     level = [one for one in ranked[1:] if same(ranked[0].value, one.value)]
@@ -204,7 +204,7 @@ def _won(
 
 
 def _ratio_spread(best: Standing, other: Standing, measure: Measure) -> str:
-    """The range of the ratio over repeats that both servers have."""
+    """Range of the ratio over repeats that both servers have."""
     theirs = {run.repeat: run.value(measure.key) for run in other.runs}
     pairs = [
         (run.value(measure.key), theirs.get(run.repeat)) for run in best.runs if not run.partial

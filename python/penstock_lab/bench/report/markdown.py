@@ -1,4 +1,4 @@
-"""The document as Markdown (GitHub's tables), pictures by their file names."""
+"""The document as Markdown (with GitHub's tables); pictures are linked by file name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|&$~#!])")
 
 
 def markdown(document: Document, pictures: Mapping[str, str]) -> str:
-    """Text of the file. `pictures` are file names by chart key; others are only named."""
+    """Content of the file. `pictures` has file names by chart key; other charts are named."""
     return "\n\n".join(_parts(document, pictures)) + "\n"
 
 
 def text(words: str) -> str:
-    """Words on one line, every character escaped that Markdown or HTML could read as markup."""
+    """Text on one line, with all characters escaped that could be read as markup."""
     return _SPECIAL.sub(r"\\\1", " ".join(clean(words).split()))
 
 

@@ -1,4 +1,4 @@
-"""The document as one self-contained HTML page: no script, no font, no request."""
+"""The document as one self-contained HTML page without scripts, fonts or network requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock_lab.bench.report.document import (
 from penstock_lab.bench.report.drawing import Picture
 from penstock_lab.bench.report.wording import clean
 
-# Nothing may be fetched, whatever a result file says.
+# Content Security Policy: the page may fetch nothing, whatever a result file contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -33,8 +33,8 @@ def style_sheet() -> str:
 
 
 def page(document: Document, pictures: Mapping[str, Picture]) -> str:
-    """The text of the file, UTF-8. `pictures` are those of its charts by key; without them their
-    words remain.
+    """Content of the file. `pictures` has pictures by chart key; a chart without one is shown as
+    text.
     """
     title = words(document.title)
     head = (
@@ -52,7 +52,7 @@ def page(document: Document, pictures: Mapping[str, Picture]) -> str:
 
 
 def words(text: str) -> str:
-    """Text for the body of an element or for an attribute, escaped."""
+    """Text escaped for an element's body or an attribute."""
     return escape(clean(text), quote=True)
 
 
@@ -121,7 +121,7 @@ def _folded(title: str, inner: str, number: int = 0) -> str:
 
 
 def _figure(chart: Chart, picture: Picture | None) -> str:
-    """The picture, which has its title and notes inside; their words where there is none."""
+    """The picture, which includes its title and notes, or else the chart's texts."""
     said = words(chart.description)
     if picture:
         shown = f'<img src="{picture.data_url}" alt="{words(chart.title)}. {said}">'
@@ -183,7 +183,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _ratio(cell: Cell) -> str:
-    """The ratio with its sign; the word is for screen readers."""
+    """The ratio with its sign, and the verdict as a word for screen readers."""
     mark = f' {cell.mark.sign}<i class="heard"> {cell.mark.word}</i>' if cell.mark else ""
     kind = cell.mark.name.lower() if cell.mark else "plain"
     return f'<span class="mark-{kind}">{words(cell.ratio)}{mark}</span>'

@@ -1,4 +1,4 @@
-"""Tables about the measurement itself: failures, how the load was made, the servers, the files."""
+"""Tables about the measurement itself: failures, accuracy of the load, servers, files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_EXAMPLES = 8
 
 
 def failures(collection: Collection) -> list[Block]:
-    """Failures by reason for each server and workload, with examples in the servers' words."""
+    """Failures by reason for each server and workload, with examples of the servers' messages."""
     requests = sum(run.failed + int(run.result["completed"]) for run in collection.runs)
     rows = [
         row
@@ -76,7 +76,7 @@ def _failure_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell,
 
 def load_made(collection: Collection) -> Table:
     """Accuracy of the load: lateness of the client, prompt tokens counted by the server, CPU of
-    others. Empty columns are left out.
+    other processes. Empty columns are omitted.
     """
     columns = (
         Column("Workload", numeric=False),
@@ -130,7 +130,7 @@ def _load_row(workload: str, server: str, runs: Sequence[Run]) -> tuple[Cell, ..
 
 
 def _client_share(run: Run) -> float | None:
-    """CPU time of the client's thread, as percent of one core."""
+    """CPU time of the client's thread, as a percentage of one core."""
     cpu, duration = number(run.own.get("client_cpu_s")), run.value("duration")
     return 100 * cpu / duration if cpu is not None and duration else None
 
@@ -153,7 +153,7 @@ def _counted(value: float | None) -> str:
 
 
 def servers(collection: Collection) -> list[Block]:
-    """Version, time to ready, command and environment of the servers of a comparison."""
+    """Version, start-up time, command and environment of a comparison's servers."""
     known = mapping(collection.comparison.get("servers"))
     described = {clean(str(name)): mapping(facts) for name, facts in known.items()}
     names = [*collection.servers, *(name for name in described if name not in collection.servers)]
@@ -179,7 +179,7 @@ def _server_row(name: str, facts: dict[str, object]) -> tuple[Cell, ...]:
 
 
 def _words(value: object) -> str:
-    """Anything that JSON holds as one line: a command as words, an environment as assignments."""
+    """Any JSON value on one line: a command as words, an environment as assignments."""
     if value is None or value == "":
         return ""
     if isinstance(value, dict):
@@ -190,7 +190,7 @@ def _words(value: object) -> str:
 
 
 def commands(collection: Collection) -> Listing | None:
-    """The commands that made the files, each once."""
+    """Distinct commands that produced the files."""
     command = collection.comparison.get("command")
     whole = [_words(command)] if command else []
     lines = [" ".join(map(str, run.own["argv"])) for run in collection.runs if run.own.get("argv")]
@@ -239,7 +239,7 @@ def _file_row(run: Run) -> tuple[Cell, ...]:
 
 
 def warnings(collection: Collection) -> tuple[str, ...]:
-    """Warnings to read before the numbers: troubles, partial runs, skipped files."""
+    """Warnings to read before the numbers: problems, partial runs, skipped files."""
     partial = [run.file for run in collection.runs if run.partial]
     found = [clean(str(trouble)) for trouble in sequence(collection.comparison.get("troubles"))]
     if partial:

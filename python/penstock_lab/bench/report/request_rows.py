@@ -1,4 +1,4 @@
-"""Single requests of a run, from the arrays of `--save-detailed`: Penstock's and vLLM's."""
+"""Single requests of a run, from arrays of `--save-detailed` in Penstock's or vLLM's format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAN = math.nan
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One request. Seconds after the start of the load; NaN: absent or unknown."""
+    """One request. Times are seconds after the start of the load; NaN if absent or unknown."""
 
     due: float
     sent: float
     first: float
     last: float
-    """Receipt of the last event."""
+    """Arrival of the last event."""
     ended: float
     gaps: tuple[float, ...]
     output_tokens: int
@@ -38,7 +38,7 @@ class RequestRow:
 
     @property
     def tpot(self) -> float:
-        """NaN with at most one output token."""
+        """Time per output token; NaN with at most one output token."""
         return (
             (self.last - self.first) / (self.output_tokens - 1) if self.output_tokens > 1 else NAN
         )
@@ -46,8 +46,8 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One of the four latencies: its key in result files, its name, and how to get it from a
-    request.
+    """One of the four latencies: its key in result files, its name, and a function that computes
+    it.
     """
 
     key: str
@@ -69,7 +69,7 @@ LATENCIES = (
 
 
 def pooled(requests: Iterable[RequestRow], latency: Latency) -> list[float]:
-    """A latency of all successful requests, ascending, milliseconds."""
+    """A latency of all successful requests in milliseconds, ascending."""
     values = (
         value for request in requests if not request.failure for value in latency.values(request)
     )
@@ -77,7 +77,7 @@ def pooled(requests: Iterable[RequestRow], latency: Latency) -> list[float]:
 
 
 def unfold(result: Mapping[str, Any]) -> list[RequestRow] | None:
-    """The requests of a result; None when it has no arrays, or arrays of different lengths."""
+    """The requests of a result; None if it has no arrays, or arrays of different lengths."""
     ttfts, gaps = result.get("ttfts"), result.get("itls")
     if (
         not isinstance(ttfts, list)
@@ -92,7 +92,7 @@ def unfold(result: Mapping[str, Any]) -> list[RequestRow] | None:
     waits = _column(result.get("queue_times"), total)
     due = [start - (wait if wait > 0 else 0) for start, wait in zip(starts, waits, strict=True)]
     due = _column(detail["due"], total) if "due" in detail else due
-    if "sent" not in detail:  # vLLM's clock has an arbitrary zero
+    if "sent" not in detail:  # vLLM's clock has an arbitrary origin.
         origin = min((time for time in [*due, *starts] if math.isfinite(time)), default=0.0)
         due, starts = [time - origin for time in due], [time - origin for time in starts]
     ended = _column(detail.get("ended"), total)
@@ -127,7 +127,7 @@ def _seconds(value: object) -> float:
 
 
 def _column(values: object, total: int) -> list[float]:
-    """Numbers, NaN where there is none; all NaN when the column is missing or of another length."""
+    """Numbers of a column, else NaN; all NaN if the column is missing or has another length."""
     found = sequence(values)
     return [_seconds(value) for value in found] if len(found) == total else [NAN] * total
 

@@ -1,4 +1,4 @@
-"""Runs of a report: checked results with a server, a workload and a point on an axis."""
+"""Runs of a report: validated results with a server, a workload and a point on an axis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run:
     repeat: int
     partial: bool
     requests: Sequence[RequestRow] | None
-    """Its requests; None without `--save-detailed`."""
+    """Its single requests; None without `--save-detailed`."""
 
     @property
     def own(self) -> Mapping[str, Any]:
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """Failures by kind. A file that only counts them has one kind."""
+        """Failures by kind. A file with only their number has a single kind."""
         known: Mapping[str, int] = self.own.get("failures") or {}
         return known if known or not self.failed else {"failed": self.failed}
 
@@ -66,7 +66,7 @@ class Collection:
         return list(dict.fromkeys(run.workload.name for run in self.runs))
 
     def of(self, workload: str, server: str | None = None, point: float | None = None) -> list[Run]:
-        """Runs of a workload; of one server, at one point of its axis, when these are given."""
+        """Runs of a workload, optionally restricted to one server and one point of the axis."""
         return [
             run
             for run in self.runs
@@ -79,7 +79,7 @@ class Collection:
         return next((run.workload.axis for run in self.of(workload) if run.workload.axis), None)
 
     def place(self, workload: str, point: float | None) -> str:
-        """A point in words, `concurrency 8`; empty where the workload has no other."""
+        """A point as text, such as `concurrency 8`; empty if the workload has only one point."""
         return at(self.axis(workload), point) if len(self.points(workload)) > 1 else ""
 
     def points(self, workload: str) -> list[float]:
@@ -90,7 +90,7 @@ class Collection:
 
 
 def tail_percentile(runs: Iterable[Run], latency: str) -> str | None:
-    """The highest percentile up to 99 that the runs have of a latency, as in its key: `p99`."""
+    """The highest percentile of a latency, up to 99, that the runs have, in the form `p99`."""
     known = {
         key.split("_")[0] for run in runs for key in run.result if key.endswith(f"_{latency}_ms")
     }
@@ -106,7 +106,7 @@ def _rank(name: str) -> float | None:
 
 
 def spread(runs: Iterable[Run], key: str) -> Spread | None:
-    """A statistic over repeats, partial runs only without others. None without values."""
+    """Spread of a statistic over complete repeats, else over partial ones; None without any."""
     every = list(runs)
     complete = [run for run in every if not run.partial] or every
     values = [value for run in complete if (value := run.value(key)) is not None]
@@ -114,7 +114,7 @@ def spread(runs: Iterable[Run], key: str) -> Spread | None:
 
 
 def collect(found: Found) -> Collection:
-    """Runs in order of date; servers in the order of the comparison, else of appearance."""
+    """Runs sorted by date; servers in the order of the comparison, else of appearance."""
     results = _adopted(found.results)
     runs = [_run(name, result) for name, result in results]
     order = [
@@ -141,10 +141,9 @@ def _run(name: str, result: Result) -> Run:
 
 
 def _adopted(results: Sequence[tuple[str, Result]]) -> list[tuple[str, Result]]:
-    """Results of `vllm bench serve` get the server, workload and axis that their own keys imply.
+    """Add server, workload and axis to results of `vllm bench serve`, derived from their keys.
 
-    Their concurrency is the axis when it differs between the files, else their request rate when
-    that does.
+    The axis is the concurrency if it differs between files, else the request rate if that differs.
     """
     foreign = [result for _, result in results if "penstock" not in result]
     axes = {"concurrency": "max_concurrency", "rate": "request_rate"}
@@ -185,7 +184,7 @@ def _load(result: Result, key: str) -> float | None:
 
 
 def _workload(result: Result) -> str:
-    """Name of the load of a file that has none: its model and how many requests were made."""
+    """Workload name for a file without one: its model and number of requests."""
     model, prompts = result.get("model_id") or "load", number(result.get("num_prompts"))
     short = clean(str(model)).rstrip("/").rsplit("/", 1)[-1]
     return f"{short}, {prompts:,.0f} requests" if prompts else short

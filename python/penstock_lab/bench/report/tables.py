@@ -14,12 +14,12 @@ from penstock_lab.bench.report.wording import AXES, NOTHING, at, human, human_ra
 from penstock_lab.bench.stats import percentile
 
 SAME = 0.02
-"""Relative difference below which medians count as equal, for any spread."""
+"""Relative difference below which medians count as equal, regardless of spread."""
 _PERCENTS = (50, 90, 99)
 
 
 def ratios(collection: Collection, summary: Summary, workload: str) -> Table | None:
-    """Medians over the repeats, their spread, and their ratio to the baseline."""
+    """Medians over repeats, their spread, and their ratio to the baseline."""
     places = sorted(
         (one for one in summary.workloads if one.name == workload), key=lambda one: one.point or 0
     )
@@ -46,10 +46,9 @@ def _by_place(
     found: Mapping[tuple[float | None, str], tuple[Cell, tuple[Cell, ...]]],
     table: Table,
 ) -> Table:
-    """A table with the rows of each server at each point, its columns being those after the first.
+    """A table with a row for each server and point. `table` provides the columns after the first.
 
-    Rows are named by their server and grouped by point; those of a single server are named by their
-    point.
+    Rows are named by server and grouped by point. With a single server, rows are named by point.
     """
     axis = collection.axis(workload)
     points = list(dict.fromkeys(point for point, _ in found))
@@ -123,9 +122,7 @@ def _ratio_cell(summary: Summary, place: Workload, server: str, statistic: Stati
 
 
 def same(one: Spread, other: Spread) -> bool:
-    """Whether two statistics cannot be told apart: their ranges overlap, or their medians hardly
-    differ.
-    """
+    """Whether two statistics are indistinguishable: ranges overlap, or medians are nearly equal."""
     overlap = one.low <= other.high and other.low <= one.high
     return overlap or abs(one.median - other.median) <= SAME * abs(other.median)
 
@@ -172,7 +169,7 @@ def _percentile_cell(runs: Sequence[Run], latency: Latency) -> Cell | None:
 
 
 def _percentile(run: Run, latency: Latency, percent: int, ordered: Sequence[float]) -> float | None:
-    """The statistic of the file, else computed from its arrays."""
+    """The percentile in the file, else computed from its arrays."""
     names = [f"p{percent}", "median"] if percent == 50 else [f"p{percent}"]
     for name in names:
         value = run.value(f"{name}_{latency.key}_ms")
@@ -182,7 +179,7 @@ def _percentile(run: Run, latency: Latency, percent: int, ordered: Sequence[floa
 
 
 def rounds(collection: Collection, workload: str) -> Table | None:
-    """The first round beside the mean of the later ones, for a workload whose axis is the round."""
+    """The first round beside the mean of later ones, for a workload whose axis is the round."""
     points = collection.points(workload)
     if collection.axis(workload) != "round" or len(points) < 2:
         return None
@@ -215,7 +212,7 @@ def _round_cell(collection: Collection, workload: str, server: str, key: str) ->
 def round_change(
     collection: Collection, workload: str, server: str, key: str
 ) -> tuple[float, float] | None:
-    """A statistic of the first round, and its mean over the later ones; repeats count by their
+    """A statistic of the first round, and its mean over later rounds. Repeats count by their
     median.
     """
     values = []

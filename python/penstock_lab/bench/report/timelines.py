@@ -1,4 +1,4 @@
-"""Charts over the time of one run: TTFT request by request, and the requests below each other."""
+"""Charts over the time of one run: TTFT of each request, and a Gantt chart of requests."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from penstock_lab.bench.report.runs import Collection, Run
 from penstock_lab.bench.report.wording import count, slug, time_unit
 
 MOST_DOTS = 600
-"""Most dots in a chart; more are reduced to the fastest and slowest of neighbours."""
+"""Maximum number of dots in a chart. More are reduced to the fastest and slowest of neighbours."""
 MOST_ROWS = 200
-"""Most requests of a Gantt chart."""
+"""Maximum number of requests in a Gantt chart."""
 
 
 def example(runs: Sequence[Run]) -> Run | None:
-    """The run whose requests are drawn one by one: the first that is complete and has them."""
+    """The run whose single requests are drawn: the first complete one, else the first."""
     detailed = [run for run in runs if run.requests]
     return next((run for run in detailed if not run.partial), detailed[0] if detailed else None)
 
 
 def ttft_over_time(collection: Collection, workload: str, point: float | None) -> Plot | None:
-    """Time to first token against the time of sending, a series for each server, the first repeat
-    of each.
-    """
+    """TTFT against send time, with a series for each server from its first repeat."""
     examples = [example(collection.of(workload, server, point)) for server in collection.servers]
     chosen = [run for run in examples if run is not None]
     answered = [
@@ -98,7 +96,7 @@ def _dot_notes(answered: Sequence[tuple[Run, list[RequestRow]]], most: int) -> t
 
 
 def gantt(collection: Collection, run: Run) -> Gantt | None:
-    """Gantt chart of a run: client queue, TTFT, decode. None without single requests."""
+    """Gantt chart of a run: client queue, TTFT, decode. None without data of single requests."""
     known = [request for request in run.requests or () if math.isfinite(request.due)]
     if not known:
         return None

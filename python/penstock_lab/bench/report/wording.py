@@ -1,5 +1,4 @@
-"""Words of a report: numbers, names of axes and points, file names, and text without control
-characters.
+"""Text elements of a report: numbers, names of axes and points, file names, sanitised text.
 
 Numbers have three significant digits and grouped thousands, and are never NaN.
 """
@@ -16,8 +15,8 @@ NOTHING = "–"
 
 
 def human(value: float | None) -> str:
-    """Three significant digits: 0.0123, 1.23, 12.3, 123; all from 1,234 to 1e15; else with an
-    exponent.
+    """A number with three significant digits: 0.0123, 1.23, 12.3, 123. Integer from 1,234 to 1e15;
+    with an exponent outside.
     """
     if value is None or not math.isfinite(value):
         return NOTHING
@@ -28,13 +27,13 @@ def human(value: float | None) -> str:
         return f"{value:,.0f}"
     if size == 0:
         return "0"
-    # Of the rounded size: 0.9996 has the digits of 1.
+    # Use the rounded size: 0.9996 has as many decimals as 1.
     decimals = 2 - math.floor(math.log10(float(f"{size:.3g}")))
     return f"{value:.{min(max(decimals, 0), 6)}f}"
 
 
 def times(ratio: float | None) -> str:
-    """A ratio and the sign of multiplication."""
+    """A ratio with a multiplication sign."""
     return NOTHING if ratio is None or not math.isfinite(ratio) else f"{_ratio(ratio)}×"
 
 
@@ -45,7 +44,7 @@ def _ratio(ratio: float) -> str:
 
 
 def times_range(low: float, high: float) -> str:
-    """The ends of a range of ratios, as one number when they print alike."""
+    """A range of ratios, or one number if both ends print equally."""
     ends = _ratio(low), _ratio(high)
     return ends[0] if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
 
@@ -56,17 +55,17 @@ def human_range(low: float, high: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A number chosen by a user (a concurrency, a rate), without a needless `.0`."""
+    """A number chosen by a user (a concurrency, a rate), without a trailing `.0`."""
     return f"{value:.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:g}"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """`1 request`, `1,234 requests`."""
+    """For example `1 request` or `1,234 requests`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def listing(words: Sequence[str], most: int = 8) -> str:
-    """`a, b and c`; items beyond `most` are counted instead of named."""
+    """For example `a, b and c`. Items beyond `most` are only counted."""
     if len(words) > most:
         words = [*words[: most - 1], f"{len(words) - most + 1} more"]
     if len(words) < 2:
@@ -76,18 +75,18 @@ def listing(words: Sequence[str], most: int = 8) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """An axis in words."""
+    """Description of an axis."""
 
     name: str
     title: str
     unit: str = ""
     hint: str = ""
     lighter: float = 1
-    """-1: smaller numbers are a heavier load."""
+    """-1 if smaller numbers mean a heavier load."""
 
 
 class _Axes(dict[str, Kind]):
-    """Unknown axes keep the name in the file."""
+    """Axes by key. Unknown axes keep the name in the file."""
 
     def __missing__(self, axis: str) -> Kind:
         return Kind(axis, axis)
@@ -102,7 +101,7 @@ AXES = _Axes(
 
 
 def at(axis: str | None, point: float | None) -> str:
-    """A point on an axis, `concurrency 8`; empty without one."""
+    """A point on an axis, such as `concurrency 8`; empty without one."""
     if axis is None or point is None:
         return ""
     unit = f" {AXES[axis].unit}" if axis == "rate" else ""
@@ -110,13 +109,13 @@ def at(axis: str | None, point: float | None) -> str:
 
 
 def date_words(date: object) -> str:
-    """A date of a result file, `20261120-101500`, or any other, as people write it."""
+    """A result file's date, such as `20261120-101500`, for people; other text unchanged."""
     found = re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", str(date))
     return "{}-{}-{} {}:{}".format(*found.groups()) if found else str(date)
 
 
 def slug(*parts: str) -> str:
-    """A file name of harmless characters."""
+    """A safe file name."""
     folded = (
         unicodedata.normalize("NFKD", "-".join(filter(None, parts)))
         .encode("ascii", "ignore")
@@ -126,12 +125,12 @@ def slug(*parts: str) -> str:
 
 
 def time_unit(largest_ms: float) -> tuple[float, str]:
-    """Factor from milliseconds, and the unit to show: seconds when ticks would need five digits."""
+    """Factor from milliseconds, and unit to show: seconds if ticks would need five digits."""
     return (0.001, "s") if largest_ms >= 5_000 else (1.0, "ms")
 
 
 def clean(text: str) -> str:
-    """Without the characters that XML and UTF-8 cannot hold, controls and lone surrogates."""
+    """Text without characters that XML or UTF-8 cannot represent, controls and lone surrogates."""
     return "".join(character if _printable(ord(character)) else "\ufffd" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Profiles of routing compared offline: traces and made-up workloads on modelled replicas, in
+"""Offline comparison of routing profiles: traces and synthetic workloads on modelled replicas, in
 virtual time (docs/routing.md).
 """
 

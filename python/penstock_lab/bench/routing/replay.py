@@ -1,4 +1,4 @@
-"""Replay of a workload on modelled replicas: setups for `crates/lab/sim`, and what came of them."""
+"""Replays a workload on modelled replicas: setups for `crates/lab/sim`, and summaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_lab.bench.routing.workloads import Workload
 from penstock_lab.bench.stats import summarise
 
 Spec = Mapping[str, object] | str
-"""A policy as `crates/lab/sim` reads it."""
+"""A policy in the format of `crates/lab/sim`."""
 
 
 def _weighted(**weights: float) -> Spec:
@@ -34,7 +34,7 @@ POLICIES: Mapping[str, Spec] = {
     "oracle": "oracle",
 }
 """Policies by name: Penstock's default, baselines, the defaults of llm-d and of SMG's command line,
-and an oracle that knows queues, caches and answers (crates/lab/sim/src/fleet).
+and an oracle that has exact queues, caches and output lengths (crates/lab/sim/src/fleet).
 """
 
 
@@ -49,11 +49,11 @@ class Fleet:
     engines: tuple[Spec, ...]
     """Preset or profile of each replica's engine."""
     poll: float = 0.05
-    """Seconds between two readings of a replica's metrics."""
+    """Seconds between two scrapes of a replica's metrics."""
     reservations: bool = True
-    """Whether requests count from when they are sent, not from when metrics show them."""
+    """Whether requests count as load from their dispatch, before metrics show them."""
     gateways: int = 1
-    """They share the requests at random, and tell one another nothing."""
+    """Number of gateways. They share the requests at random and exchange no state."""
     seed: int = 1
 
 
@@ -70,19 +70,19 @@ class Summary:
     tpot_mean: float
     tpot_p99: float
     tokens_per_s: float
-    """Output tokens, from the first arrival to the last end."""
+    """Output tokens per second, from the first arrival to the last end."""
     cached: float
-    """Share of the prompt tokens that were in a cache."""
+    """Share of prompt tokens that were cached."""
     expected: float
-    """Share that the gateway believed to be there."""
+    """Share of prompt tokens that the gateway expected to be cached."""
     unevenness: float
-    """Coefficient of variation of KV use over the replicas, mean over the seconds."""
+    """Coefficient of variation of KV use over the replicas, averaged over the seconds."""
     kv_use: float
     preemptions: int
 
 
 def policy(named: str) -> Policy:
-    """A policy of POLICIES, or a profile in a YAML or JSON file."""
+    """A policy in POLICIES, or a profile in a YAML or JSON file."""
     if named in POLICIES:
         return Policy(named, POLICIES[named])
     path = Path(named)
@@ -97,7 +97,7 @@ def replay(
     fleet: Fleet,
     progress: Callable[[int, int], object] | None = None,
 ) -> Summary:
-    """Play a workload under one policy; `progress` gets the requests that arrived, and all."""
+    """Replay a workload. `progress` receives the number of arrived requests, and the total."""
     from penstock._native import fleet_replay
 
     try:
@@ -108,7 +108,7 @@ def replay(
 
 
 def setup(workload: Workload, chosen: Policy, fleet: Fleet) -> str:
-    """The setup of `fleet_replay`, as JSON."""
+    """The setup for `fleet_replay`, as JSON."""
     arrivals = [
         {
             "at": one.at,
@@ -133,7 +133,7 @@ def setup(workload: Workload, chosen: Policy, fleet: Fleet) -> str:
 
 
 def summary(name: str, report: Mapping[str, Any]) -> Summary:
-    """Numbers of a report of `crates/lab/sim/src/fleet/report.rs`."""
+    """Summary of a report of `crates/lab/sim/src/fleet/report.rs`."""
     ttft = summarise(_known(report["ttft"]), (99,))
     tpot = summarise(_known(report["tpot"]), (99,))
     ends = _known(report["end"])

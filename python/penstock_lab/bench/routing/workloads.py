@@ -1,4 +1,4 @@
-"""What arrives at a fleet: windows of traces, and made-up workloads."""
+"""Workloads for a fleet: windows of traces, and synthetic arrivals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock.core import InvalidValueError
 from penstock_lab.bench.traces import Arrival, Trace
 
 BLOCK = 64
-"""Tokens of a block of made-up prompts."""
+"""Tokens in a block of synthetic prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     name: str
     block_tokens: int
-    """Tokens of a block of `Arrival.hash_ids`."""
+    """Tokens in a block of `Arrival.hash_ids`."""
     arrivals: tuple[Arrival, ...]
-    """Ascending in time, the first at 0 or after."""
+    """Ascending in time, starting at 0 or later."""
 
 
 def from_trace(
@@ -47,7 +47,7 @@ def from_trace(
 
 
 def made_up(name: str, rate: float = 1.0, duration: float | None = None, seed: int = 1) -> Workload:
-    """A workload of WORKLOADS, with `rate` times as many arrivals."""
+    """A workload of WORKLOADS with `rate` times as many arrivals."""
     rng = random.Random(f"{name} {seed}")
     maker, seconds = WORKLOADS[name]
     arrivals = tuple(maker(rng, rate, duration or seconds))
@@ -57,7 +57,7 @@ def made_up(name: str, rate: float = 1.0, duration: float | None = None, seed: i
 def _times(
     rng: random.Random, seconds: float, rate: Callable[[float], float], most: float
 ) -> Iterator[float]:
-    """A Poisson process whose rate changes, by thinning (Lewis and Shedler, 1979)."""
+    """Arrival times of an inhomogeneous Poisson process, by thinning (Lewis and Shedler, 1979)."""
     now = rng.expovariate(most)
     while now < seconds:
         if rng.random() * most < rate(now):
@@ -66,13 +66,13 @@ def _times(
 
 
 def _tokens(rng: random.Random, mean: float, cv: float = 1.0) -> int:
-    """A positive length: gamma, with this mean and coefficient of variation."""
+    """A positive length from a gamma distribution with this mean and coefficient of variation."""
     return max(1, round(rng.gammavariate(1 / cv**2, mean * cv**2)))
 
 
 def _arrival(at: float, tokens: int, output: int, shared: tuple[str, int]) -> Arrival:
-    """A prompt that begins with the first so many blocks of a shared text. What follows is its
-    own.
+    """An arrival whose prompt starts with the given number of blocks of a shared text. The rest is
+    unique.
     """
     text, blocks = shared
     seed = random.Random(text).getrandbits(52)
@@ -83,7 +83,7 @@ def _arrival(at: float, tokens: int, output: int, shared: tuple[str, int]) -> Ar
 
 
 def _system_prompts(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
-    """24 applications with system prompts of 1,000 to 8,000 tokens, popular as 1/rank."""
+    """24 applications with system prompts of 1,000 to 8,000 tokens, with popularity 1/rank."""
     sizes = [rng.randrange(16, 128) for _ in range(24)]
     weights = [1 / rank for rank in range(1, len(sizes) + 1)]
     for at in _times(rng, seconds, lambda _: 80 * rate, 80 * rate):
@@ -93,8 +93,8 @@ def _system_prompts(rng: random.Random, rate: float, seconds: float) -> Iterator
 
 
 def _tenants(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
-    """As llm-d measures: 150 tenants with 6,000 tokens of their own, 1,200 of a question, 1,000 of
-    an answer.
+    """llm-d's benchmark: 150 tenants with 6,000 shared tokens, questions of 1,200 tokens, answers
+    of 1,000.
     """
     for at in _times(rng, seconds, lambda _: 14 * rate, 14 * rate):
         tenant = f"tenant {rng.randrange(150)}"
@@ -102,7 +102,7 @@ def _tenants(rng: random.Random, rate: float, seconds: float) -> Iterator[Arriva
 
 
 def _mixed(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
-    """Nine short questions to one document of 8,000 to 48,000 tokens."""
+    """Nine short questions for each document of 8,000 to 48,000 tokens."""
     for at in _times(rng, seconds, lambda _: 30 * rate, 30 * rate):
         long = rng.random() < 0.1
         tokens = rng.randrange(8_000, 48_000) if long else _tokens(rng, 400)
@@ -110,8 +110,8 @@ def _mixed(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]
 
 
 def _bursts(rng: random.Random, rate: float, seconds: float) -> Iterator[Arrival]:
-    """Conversations in bursts: three times the mean in one minute of five. Each turn has the turns
-    before it.
+    """Conversations in bursts: three times the mean rate in one minute of five. Each turn includes
+    all previous turns.
     """
     calm, busy = 11 * rate, 66 * rate
     open_chats: list[tuple[int, int]] = []
@@ -134,4 +134,4 @@ WORKLOADS: Mapping[str, tuple[Maker, float]] = {
     "mixed": (_mixed, 300.0),
     "bursts": (_bursts, 1800.0),
 }
-"""Makers and seconds. Rates are those of eight replicas of the preset `h100`."""
+"""Generator and duration in seconds. Rates are for eight replicas of the preset `h100`."""

@@ -1,4 +1,4 @@
-"""Trace files of four kinds, told apart by their content.
+"""Reads trace files in four formats, detected by content.
 
 * `azure`: Azure LLM inference traces 2023 and 2024 (github.com/Azure/AzurePublicDataset), CSV with
   TIMESTAMP, ContextTokens, GeneratedTokens.
@@ -35,14 +35,14 @@ class Arrival:
     """One request of a trace."""
 
     at: float
-    """Seconds after the first."""
+    """Seconds after the first arrival."""
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
-    """A name for each block of the prompt: equal leading names are equal prefixes. Empty: unknown.
+    """An id for each block of the prompt: equal leading ids mean equal prefixes. Empty if unknown.
     """
     block_tokens: int = 0
-    """Tokens of a block; the last one may be partial."""
+    """Tokens in a block; the last one may be partial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class Trace:
     arrivals: tuple[Arrival, ...]
     """Ascending in time."""
     failures: int = 0
-    """Rows left out because the request had failed."""
+    """Rows skipped because the request had failed."""
 
     @property
     def span(self) -> float:
-        """Seconds from the first to the last."""
+        """Seconds from the first arrival to the last."""
         return self.arrivals[-1].at
 
 
 Row = tuple[int, Arrival]
-"""Nanoseconds on the file's own clock, and the request without its time."""
+"""Nanoseconds on the file's clock, and the request without its time."""
 
 
 def read(path: Path, format: str = "auto") -> Trace:  # noqa: A002 - the flag's name
@@ -186,7 +186,7 @@ def _count(path: Path, line: int, name: str, value: object) -> int:
 
 
 def _clock(path: Path, line: int, name: str, value: object, unit: int) -> int:
-    """Nanoseconds of a number in units of so many."""
+    """A number in `unit` nanoseconds, converted to nanoseconds."""
     number = float(value) if isinstance(value, str) and NUMBER.fullmatch(value.strip()) else value
     if (
         isinstance(number, bool)
@@ -199,7 +199,7 @@ def _clock(path: Path, line: int, name: str, value: object, unit: int) -> int:
 
 
 def _stamp(path: Path, line: int, value: str) -> int:
-    """Nanoseconds since 1970 of a date and time; fractions finer than datetime's are kept."""
+    """Nanoseconds since 1970 of a date and time. Fractions finer than datetime's are kept."""
     match = STAMP.fullmatch(value.strip())
     try:
         if match is None:

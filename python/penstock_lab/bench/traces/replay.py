@@ -1,4 +1,4 @@
-"""A trace as requests: due times, lengths, and prompts with the trace's own prefixes."""
+"""A trace as requests: due times, lengths, and prompts with the trace's prefix structure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from penstock_lab.bench.traces.read import Arrival, Trace
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     time_scale: float = 1.0
-    """A request is due at `time_scale` x (its time - the first one's): less is heavier."""
+    """Requests are due at `time_scale` x (their time - the first); less is a heavier load."""
     start: float = 0.0
-    """Seconds of trace time at which the window begins."""
+    """Start of the window in seconds of trace time."""
     duration: float | None = None
-    """Seconds of trace time that the window lasts."""
+    """Duration of the window in seconds of trace time."""
     num_prompts: int | None = None
-    """Most requests, from the start of the window."""
+    """Maximum number of requests, from the start of the window."""
     length_scale: float = 1.0
-    """Inputs and outputs are so many times as long, and at least 1 token. With hash ids, inputs are
-    scaled as their blocks are, whose size stays a whole number."""
+    """Factor for input and output lengths, with a minimum of 1 token. With hash ids, inputs scale
+    with their block size, which is rounded to an integer.
+    """
     max_input_len: int | None = None
     max_output_len: int | None = None
     max_model_len: int | None = None
-    """Input and output together, as the server allows."""
+    """The server's limit on input and output tokens together."""
 
     def __post_init__(self) -> None:
         _positive("--time-scale", self.time_scale, zero=True)
@@ -54,33 +55,34 @@ def _positive(name: str, value: float, zero: bool = False) -> None:
 
 
 class Replay(LazyRequests):
-    """Requests in the order of the trace, and counts of what was changed."""
+    """Requests in the order of the trace, and counts of adaptations."""
 
     def __init__(
         self, plan: _Plan, maker: PromptMaker, seed: int, notes: Mapping[str, int]
     ) -> None:
         super().__init__(range(len(plan.due)), lambda index: _build(plan, index, maker, seed))
         self.notes = notes
-        """total, failures (left out when read), selected (in the window), shortened (input cut to
-        fit), dropped (not even an input of one token fits)."""
+        """total, failures (skipped when read), selected (in the window), shortened (input truncated
+        to fit), dropped (no room for an input of one token).
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Requests of a replay as columns; prompts are made later, one at a time."""
+    """Requests of a replay as columns. Prompts are built later, one at a time."""
 
     arrivals: tuple[Arrival, ...]
     length_scale: float
     position: array[int]
-    """Number in the trace."""
+    """Index in the trace."""
     due: array[float]
     inputs: array[int]
-    """Tokens to make a prompt of, overhead left out."""
+    """Prompt tokens to generate, without overhead."""
     outputs: array[int]
 
 
 def replay(trace: Trace, options: ReplayOptions, maker: PromptMaker, seed: int) -> Replay:
-    """What to send. A prompt depends on the seed and its place in the trace, not on the window."""
+    """The requests to send. A prompt depends on the seed and its index in the trace."""
     window = _window(trace, options)
     plan, shortened = _planned(trace, window, options, maker)
     if not plan.due:
@@ -102,7 +104,7 @@ def replay(trace: Trace, options: ReplayOptions, maker: PromptMaker, seed: int) 
 def _planned(
     trace: Trace, window: range, options: ReplayOptions, maker: PromptMaker
 ) -> tuple[_Plan, int]:
-    """The plan, and how many inputs were shortened."""
+    """The plan, and the number of shortened inputs."""
     plan = _Plan(
         trace.arrivals, options.length_scale, array("q"), array("d"), array("q"), array("q")
     )
@@ -137,7 +139,7 @@ def _window(trace: Trace, options: ReplayOptions) -> range:
 
 
 def _scaled(arrival: Arrival, options: ReplayOptions) -> tuple[int, int]:
-    """Input and output tokens before anything is cut to fit the server."""
+    """Input and output tokens before truncation to fit the server."""
     scale = options.length_scale
     output = max(1, round(arrival.output_tokens * scale))
     if options.max_output_len is not None:
@@ -152,7 +154,7 @@ def scaled_block(arrival: Arrival, length_scale: float) -> int:
 
 
 def _room(options: ReplayOptions, output: int, maker: PromptMaker) -> int:
-    """Ids left for the prompt beside its output and the server's overhead."""
+    """Maximum number of prompt ids, given its output and the server's overhead."""
     room = 2**62
     if options.max_input_len is not None:
         room = options.max_input_len - maker.special
@@ -169,7 +171,7 @@ def _build(plan: _Plan, index: int, maker: PromptMaker, seed: int) -> Request:
         block = scaled_block(arrival, plan.length_scale)
         for hash_id in arrival.hash_ids[: -(-length // block)]:
             tokens += ids.block(maker.vocabulary, seed, hash_id, min(block, length - len(tokens)))
-    # Tokens without hash ids are this request's own.
+    # Tokens without hash ids are unique to the request.
     tokens += ids.fresh(maker.vocabulary, seed, position, length - len(tokens))
     return Request(
         maker.prompt(tokens), length + maker.overhead, plan.outputs[index], plan.due[index]
