@@ -83,13 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Serve until a signal; the exit status is 1 after --die-after."""
+    """Serve until a signal. The exit status is 1 after --die-after."""
     from penstock import _native
 
     if parsed.front_door is not None:
         return _front_door(parsed)
     if parsed.wire is not None:
-        # Ctrl-C reaches the whole process group; the front door decides when its engine ends.
+        # Ctrl-C reaches the whole process group, but the front door decides when its engine ends.
         configuration = json.dumps({"engine": engine(parsed)})
         return _run(lambda: _native.sim_wire(parsed.wire, configuration), signal.SIG_IGN)
     configuration = json.dumps(server(parsed))
@@ -97,14 +97,14 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 class WrongSettingError(InvalidValueError):
-    """Settings of the modelled engine."""
+    """Invalid settings of the modelled engine."""
 
     def __init__(self, message: str) -> None:
         PenstockError.__init__(self, message)
 
 
 def server(parsed: argparse.Namespace) -> dict[str, object]:
-    """The configuration of `crates/lab/sim`'s HTTP side."""
+    """Configuration of the HTTP side of `crates/lab/sim`."""
     for name, most in [("replicas", 1024), ("threads", 64), ("port", 65535)]:
         value = getattr(parsed, name)
         least = 0 if name == "port" else 1
@@ -137,7 +137,7 @@ def engine(parsed: argparse.Namespace) -> dict[str, object]:
 
 
 def profile(named: str) -> str | dict[str, object]:
-    """A preset by its name, or the content of a file."""
+    """A preset by name, or the content of a file."""
     if named in PRESETS:
         return named
     try:
@@ -154,8 +154,8 @@ def profile(named: str) -> str | dict[str, object]:
 
 
 def engine_argv(parsed: argparse.Namespace, model: Path) -> list[str]:
-    """The command with which a front door starts this engine. Paths are absolute, whatever its
-    directory.
+    """Command with which a front door starts this engine. Its paths are absolute, because the
+    working directory may differ.
     """
     named = parsed.profile if parsed.profile in PRESETS else str(Path(parsed.profile).resolve())
     argv = [sys.executable, "-P", "-m", "penstock", "sim", "--wire", "{socket}", "--profile", named]
@@ -174,7 +174,7 @@ def _front_door(parsed: argparse.Namespace) -> int:
     from penstock.cli.serve import front_door, model_info
     from penstock.cli.serve import run as serve
 
-    profile(parsed.profile)  # Checked before a server starts.
+    profile(parsed.profile)  # Validate before a server starts.
     located = locate(parsed.front_door)
     model = located.path.resolve()
     flags = {"host": (parsed.host,), "port": (str(parsed.port),)}

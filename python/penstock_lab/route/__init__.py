@@ -1,1 +1,1 @@
-"""`penstock route`: the choice of replicas, replayed, explained and checked."""
+"""`penstock route`: routing decisions, replayed, explained and validated."""

@@ -1,5 +1,5 @@
-"""`penstock route`: profiles compared offline (docs/routing.md), decisions explained and files of
-kinds checked (docs/gateway.md).
+"""`penstock route`: compare profiles offline (docs/routing.md), explain decisions, and validate
+files of custom resources (docs/gateway.md).
 """
 
 from __future__ import annotations

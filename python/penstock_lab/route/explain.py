@@ -1,4 +1,4 @@
-"""`penstock route explain`: why a running gateway chooses which replica."""
+"""`penstock route explain`: explains a running gateway's choice of replica."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock_lab.bench.table import figure, render
 
 PATH = "/route/explain"
 TIMEOUT = 60.0
-"""Seconds without an answer."""
+"""Timeout in seconds."""
 
 
 def explain(parsed: argparse.Namespace) -> int:
-    """Print the decision; the status is 1 where no replica can take the request."""
+    """Print the decision. Exit status 1 if no replica can serve the request."""
     body = _body(parsed.request)
     answer = _ask(parsed.gateway, body, _headers(parsed))
     if parsed.json:
@@ -30,7 +30,7 @@ def explain(parsed: argparse.Namespace) -> int:
 
 
 def lines(answer: dict[str, Any]) -> list[str]:
-    """The answer of a gateway as text: the request in two lines, a row for each replica."""
+    """A gateway's answer as text: two lines about the request, and a row for each replica."""
     renamed = "" if answer["model"] == answer["asked"] else f" as {answer['model']!r}"
     state = "saturated" if answer["saturated"] else "not saturated"
     tokens = figure(answer["prompt_tokens"], 0)
@@ -67,7 +67,7 @@ def _row(place: int, one: dict[str, Any], columns: int) -> list[str]:
 
 
 def _cached(one: dict[str, Any]) -> str:
-    """Tokens, weighted by tier, and what the replica said that it holds where it did."""
+    """Cached tokens weighted by tier, and the replica's own report of them, if any."""
     weighted = figure(one["cached_tokens"], 0)
     held = one["held_tokens"]
     if held is None or not any(held.values()):
