@@ -1,1 +1,1 @@
-"""Manifests from a deployment plan: functions that return dicts, one file a kind, one emitter."""
+"""Manifests from a deployment plan: functions that return dicts, one file a kind."""

@@ -1,4 +1,4 @@
-"""`penstock deploy TARGET PLAN` and `lint PATH`: flags and what is printed."""
+"""`penstock deploy TARGET PLAN` and `lint PATH`: flags and output."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from penstock_ops.deploy.tiers import tiers_of
 
 SUMMARY = "a plan as manifests, a unit or a batch script; lint"
 REFERENCE = re.compile(r"(?!.*://)\S+")
-"""A reference of an image, without blanks and scheme: the registry says what else is wrong."""
+"""An image reference without spaces or scheme. The registry validates the rest."""
 IMAGES = ("--image", "--gateway-image", "--image-volume")
 DISK = "/var/kv"
-"""Directory of a disk tier of the plan, in pods and containers."""
+"""Directory of a plan's disk tier, in pods and containers."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -223,7 +223,7 @@ def _written(parsed: argparse.Namespace, text: str) -> int:
 
 
 def _bare(parsed: argparse.Namespace, disk: str) -> Settings:
-    """Without what a cluster adds; `disk` is the directory of a disk tier of the plan."""
+    """Settings without a cluster's parts. `disk` is the directory of a plan's disk tier."""
     if not parsed.model_path.startswith("/"):
         raise InvalidValueError("--model-path", parsed.model_path, "an absolute path")
     plan, name = _named(parsed)
@@ -238,8 +238,8 @@ def _named(parsed: argparse.Namespace) -> tuple[Mapping[str, Any], str]:
 
 
 def _check_texts(parsed: argparse.Namespace) -> None:
-    """InvalidValueError for a flag's text with a control character: each may become a part of what
-    other programs read, and no name has one. The same for a reference of an image that is none.
+    """Raise InvalidValueError for a flag with a control character, since its text may become part
+    of other programs' input and no valid name has one; also for an invalid image reference.
     """
     for name, given in vars(parsed).items():
         flag = "--" + name.replace("_", "-")
@@ -263,7 +263,7 @@ def _lint(parser: argparse.ArgumentParser) -> None:
 
 
 def run_lint(parsed: argparse.Namespace) -> int:
-    """Print findings; 1 when one is an error."""
+    """Print findings. Returns 1 if one of them is an error."""
     found = lint(parsed.paths)
     for located, finding in found:
         print(f"{located.file}: {located.name}: {finding.severity}: {finding.text}")
@@ -273,8 +273,8 @@ def run_lint(parsed: argparse.Namespace) -> int:
 
 
 def run_k8s(parsed: argparse.Namespace) -> int:
-    """Write the files, print them and what they need. PenstockError for a plan that pods cannot
-    serve.
+    """Write the files; print their names and what they require. PenstockError for a plan that pods
+    cannot serve.
     """
     settings = settings_of(parsed)
     found = manifests(settings)

@@ -1,4 +1,4 @@
-"""A plan as a Compose file: the replicas of one host."""
+"""A plan as a Compose file, with the replicas of one host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock_ops.deploy.settings import METRICS_PORT, MODELS, PORT, Settings
 
 LAST_PORT = 65535
 PATHS = {"http": "/health", "metrics": "/ready"}
-"""What says that a server serves, at the port that Prometheus scrapes."""
+"""Path that reports readiness, by the port that Prometheus scrapes."""
 PROBE = "import urllib.request as r; r.urlopen('http://127.0.0.1:{port}{path}', timeout=5)"
 
 
 def compose(settings: Settings, first_port: int) -> str:
-    """Services of all replicas, at ports of this host from `first_port` on. PenstockError for a
-    replica that needs several hosts.
+    """Services of all replicas, on consecutive ports of this host from `first_port` on.
+    PenstockError for a replica that needs several hosts.
     """
     if settings.nodes > 1:
         raise PenstockError(
@@ -40,7 +40,7 @@ def compose(settings: Settings, first_port: int) -> str:
 
 
 def _check_room(settings: Settings, replicas: int, first_port: int) -> None:
-    """PenstockError for more than one host has: devices, and ports from the first on."""
+    """Raise PenstockError if one host has too few devices or ports."""
     needed, there = replicas * settings.on_pod, int(settings.plan["target"]["per_node"])
     if settings.has_devices and needed > there:
         raise PenstockError(
@@ -54,7 +54,7 @@ def _check_room(settings: Settings, replicas: int, first_port: int) -> None:
 
 
 def _head(settings: Settings) -> str:
-    """What must be there before: a directory that Docker makes is root's, and Penstock is not."""
+    """Prerequisite: Docker would create the directory as root, not as Penstock's user."""
     if not settings.disk:
         return ""
     directory = shlex.quote(settings.disk)
@@ -62,13 +62,13 @@ def _head(settings: Settings) -> str:
 
 
 def _weights(settings: Settings) -> dict[str, object]:
-    """In the long form: in the short one a colon of the path would end it."""
+    """Mount of the weights, in the long form: a colon in the path would end the short one."""
     source = settings.volume.host_path
     return {"type": "bind", "source": source, "target": MODELS, "read_only": True}
 
 
 def _disk(settings: Settings) -> list[object]:
-    """The directory of the disk tier, which replicas share."""
+    """Mount of the disk tier's directory, which replicas share."""
     path = settings.disk
     return [{"type": "bind", "source": path, "target": path}] if path else []
 
@@ -84,7 +84,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
         "ports": [f"127.0.0.1:{port}:{PORT}"],
         "environment": _environment(settings),
         "volumes": [_weights(settings), *_disk(settings)],
-        # Compiled kernels are there.
+        # Compiled kernels are stored and executed there.
         "tmpfs": ["/tmp:exec" if settings.has_devices else "/tmp"],
         "shm_size": shared_memory(settings),
         "ulimits": {"memlock": -1, "nofile": 65536},
@@ -106,7 +106,7 @@ def _service(settings: Settings, port: int, replica: int) -> dict[str, object]:
 
 
 def _environment(settings: Settings) -> list[str]:
-    """Variables with a value; a secret is taken from where the file is started."""
+    """Variables with a value. A secret is taken from the environment in which Compose starts."""
     variables = pods(settings).environment(settings, True)
     return [
         f"{entry['name']}={entry['value']}" if "value" in entry else str(entry["name"])
@@ -115,13 +115,11 @@ def _environment(settings: Settings) -> list[str]:
 
 
 def _devices(settings: Settings, replica: int) -> dict[str, object]:
-    """The replica's own devices, after those of the replicas before it; without devices its
-    memory.
-    """
+    """The replica's devices, after those of previous replicas, or else its memory limit."""
     if not settings.has_devices:
         return {"mem_limit": f"{memory(settings)}m"}
     if not str(settings.plan["target"]["resource"]).startswith("nvidia"):
-        # AMD's driver has no names for single devices here: ROCR_VISIBLE_DEVICES would choose.
+        # ROCR_VISIBLE_DEVICES would select devices: AMD's driver has no names for them.
         return {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]}
     first = replica * settings.on_pod
     ids = [str(i) for i in range(first, first + settings.on_pod)]

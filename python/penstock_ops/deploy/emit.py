@@ -1,7 +1,7 @@
-"""Data as YAML: equal data gives equal bytes.
+"""Data as YAML; equal data gives equal bytes.
 
-Every text is quoted: YAML 1.1 readers take `n`, `on` or `1e3` for something else. Keys keep the
-order in which they were made. Places and parts become what a chart's templates have for them.
+Every text is quoted, because YAML 1.1 parsers read `n`, `on` or `1e3` as other types. Keys keep
+their insertion order. `Place` and `Part` become template expressions of a chart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from penstock_ops.deploy.parts import Chosen, Condition, Part, Place
 
 PLAIN_KEY = re.compile(r"[A-Za-z][\w./-]*")
 UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""What JSON writes as it is, and YAML cannot hold or takes for the end of a line."""
+"""Characters that JSON leaves unescaped and YAML cannot contain, or takes for a line break."""
 NOT_PLAIN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """One document."""
+    """One YAML document."""
     return "\n".join(_lines(value, "")) + "\n"
 
 
@@ -40,7 +40,7 @@ def _parts(
     written: Callable[[str, object], Iterator[str]],
     indent: str,
 ) -> Iterator[str]:
-    """Lines of all parts; neighbours under one condition are under it together."""
+    """Lines of all parts. Adjacent parts with the same condition share one template block."""
     for condition, group in groupby(parts, _condition):
         held = ((head, each.value if isinstance(each, Part) else each) for head, each in group)
         lines = (line for head, item in held for line in written(head, item))
@@ -52,14 +52,14 @@ def _condition(part: tuple[str, object]) -> Condition | None:
 
 
 def under(condition: Condition, lines: Iterable[str], indent: str = "") -> Iterator[str]:
-    """Lines of a template that are there under a condition."""
+    """Template lines under a condition."""
     yield f"{indent}{{{{- if {condition.expression} }}}}"
     yield from lines
     yield f"{indent}{{{{- end }}}}"
 
 
 def _entry(head: str, item: object, indent: str) -> Iterator[str]:
-    """A key and its value, which begins behind the key or on the next line."""
+    """A key and its value, which starts after the key or on the next line."""
     if _is_nested(item):
         yield head
         yield from _lines(item, indent)
@@ -86,7 +86,7 @@ def _key(key: str) -> str:
 
 
 def _scalar(value: object) -> str:
-    """JSON, which YAML has as a part."""
+    """A scalar as JSON, which is a subset of YAML."""
     if isinstance(value, Place):
         return f"{{{{ toJson {value.expression} }}}}"
     if isinstance(value, Chosen):

@@ -1,4 +1,4 @@
-"""What objects are made of: the settings, resolved; or places in the values of a chart."""
+"""Input of the objects: resolved settings, or references into a chart's values."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from penstock_ops.deploy.settings import (
 )
 
 MARGIN = 1.25
-"""Size of a claim over that of the weights."""
+"""Ratio of a claim's size to the size of the weights."""
 SECONDS_OF_A_ROLLOUT = 3
-"""Planned times that a pod may take before its rollout counts as failed."""
+"""Multiple of a pod's planned start-up time after which its rollout counts as failed."""
 LEAST_DEADLINE = 600
-"""Seconds that Kubernetes gives a rollout by default."""
+"""Kubernetes' default rollout deadline in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What the container of a server, or of another node of its group, has for itself."""
+    """Properties of the container of a server, or of another node of its group."""
 
     command: Data
     env: Data
@@ -50,12 +50,12 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class FrontFacts:
-    """`penstock gateway` before the replicas."""
+    """`penstock gateway` in front of the replicas."""
 
     image: str
     gateway_class: str
     picks: Truth
-    """It is the picker of a Gateway."""
+    """Whether it is the endpoint picker of a Gateway."""
     proxies: Truth
     tls_secret: str
     has_tls: Truth
@@ -74,7 +74,7 @@ class ScalingFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the functions of the kinds read."""
+    """All inputs of the functions for the kinds."""
 
     name: str
     engine: str
@@ -82,10 +82,10 @@ class Facts:
     replicas: Data
     nodes: Data
     grouped: Truth
-    """A replica has several pods."""
+    """Whether a replica has several pods."""
     single: Truth
     workload: tuple[str, str]
-    """API version and kind of what has the replicas."""
+    """API version and kind of the object that owns the replicas."""
     restart_policy: str
     deadline: Data
     server: Role
@@ -104,27 +104,27 @@ class Facts:
     disk_size: str
     has_disk: Truth
     model: str
-    """Path in the pods, as the word of a command."""
+    """Path in the pods, as a word of a command."""
     claim: str
     host_path: str
     on_host: Truth
     volume_image: str
-    """Reference of an image that has the weights."""
+    """Reference of an image that contains the weights."""
     in_image: Truth
     in_claim: Truth
     pull: str
     pulls: Truth
     compiles: Truth
-    """Pods compile kernels of Triton, which devices run."""
+    """Whether pods compile Triton kernels, which devices execute."""
     keeps_kernels: Truth
-    """Pods write compiled kernels beside the weights."""
+    """Whether pods store compiled kernels beside the weights."""
     claim_is_read: Truth
-    """No pod writes to the claim."""
+    """Whether no pod writes to the claim."""
     storage: str
     storage_class: str
     metrics_port: str
     own_metrics: Truth
-    """Prometheus has a port of its own."""
+    """Whether Prometheus has a separate port."""
     topology: Data
     """Text of NCCL's topology file."""
     has_topology: Truth
@@ -132,7 +132,7 @@ class Facts:
     api_key_secret: str
     has_key: Truth
     fixed: Truth
-    """The number of replicas is the plan's."""
+    """Whether the plan determines the number of replicas."""
     by_keda: Truth
     by_metrics: Truth
     scaling: ScalingFacts | None
@@ -156,7 +156,7 @@ class Facts:
         }
 
     def selector(self, role: str = "server") -> dict[str, str]:
-        """Labels of the pods that serve, or of the gateway's; a group's other nodes have others."""
+        """Labels that select serving pods, or the gateway's; other nodes have another role."""
         return {
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/component": role,
@@ -164,7 +164,7 @@ class Facts:
 
 
 def facts(settings: Settings) -> Facts:
-    """PenstockError for an engine without manifests."""
+    """Facts from settings. PenstockError for an engine without manifests."""
     engine, volume, grouped = pods(settings), settings.volume, settings.nodes > 1
     scaled, front = settings.scaling is not None, settings.front
     server, node = (_role(settings, leader) for leader in (True, False))

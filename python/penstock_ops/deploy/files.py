@@ -1,4 +1,4 @@
-"""The files of a deployment in the order in which they are applied, and when each is there."""
+"""Files of a deployment in apply order, each with its condition."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _with_scaling(make: Callable[[Facts, ScalingFacts], Made]) -> Callable[[Fact
 
 
 WORKLOADS = ("deployment.yaml", "leader-worker-set.yaml")
-"""Has the replicas, where they are not RayClusters."""
+"""Files with the replicas, unless these are RayClusters."""
 
 FILES = (
     File("topology.yaml", lambda facts: facts.has_topology, topology),

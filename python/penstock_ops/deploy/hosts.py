@@ -1,4 +1,4 @@
-"""A plan on hosts without Kubernetes: a systemd unit, a Slurm batch script."""
+"""A plan on hosts without Kubernetes: a systemd unit or a Slurm batch script."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ export PENSTOCK_CLUSTER_TOKEN
 
 
 def systemd(settings: Settings, program: str) -> str:
-    """The unit of a replica. PenstockError for one that needs several hosts, and for a disk tier
-    where a unit without a login cannot write.
+    """The unit of a replica. PenstockError if it needs several hosts, or if its disk tier is where
+    a unit without a login cannot write.
     """
     if settings.nodes > 1:
         raise PenstockError(

@@ -1,4 +1,4 @@
-"""All objects of a deployment, in the order in which they are applied."""
+"""All objects of a deployment, in apply order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Manifests = dict[str, dict[str, object]]
 
 
 def manifests(settings: Settings) -> Manifests:
-    """What the plan and the settings ask for. PenstockError for what no engine could serve."""
+    """Objects for a plan and its settings. PenstockError for settings that no engine can serve."""
     check(settings)
     found, known = {}, facts(settings)
     if settings.nic_interfaces:
@@ -40,7 +40,7 @@ def manifests(settings: Settings) -> Manifests:
 
 
 def check(settings: Settings) -> None:
-    """What a cluster would accept and no engine could serve: PenstockError."""
+    """Raise PenstockError for settings that a cluster would accept but no engine can serve."""
     if settings.ray:
         _check_ray(settings)
     if settings.ranks % settings.nodes or not _alike(settings):
@@ -56,7 +56,7 @@ def check(settings: Settings) -> None:
 
 
 def _alike(settings: Settings) -> bool:
-    """Whether each node of Penstock has as many ranks as every other."""
+    """Whether all of Penstock's nodes have the same number of ranks."""
     tp, pp = (int(settings.choice[f"{name}_parallel_size"]) for name in ("tensor", "pipeline"))
     held = ranks_of_nodes(tp, pp, settings.nodes)
     return settings.engine != "penstock" or len(set(map(len, held))) == 1
@@ -78,7 +78,7 @@ def _check_ray(settings: Settings) -> None:
 
 
 def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list[Path]:
-    """A file for each object; files of an earlier generation that are no longer made stay."""
+    """Write a file for each object. Files of an earlier run that are no longer generated stay."""
     directory.mkdir(parents=True, exist_ok=True)
     documents = dict(found)
     if kustomize:
@@ -96,7 +96,7 @@ def write(found: Manifests, directory: Path, *, kustomize: bool = False) -> list
 
 
 def notes(settings: Settings) -> list[str]:
-    """What must be there before, or is not as strict as it could be."""
+    """Prerequisites, and settings that are less strict than possible."""
     found = []
     if settings.ray:
         found.append("needs the KubeRay operator in the cluster, and Ray in the image")

@@ -1,4 +1,4 @@
-"""`penstock deploy lint`: what an API server lets pass and pods do not survive."""
+"""`penstock deploy lint`: faults that an API server accepts but pods do not survive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock_ops.deploy.rules import Finding, pod_rules
 
 
 def lint(paths: Sequence[Path]) -> list[tuple[Located, Finding]]:
-    """All findings, file by file. PenstockError for a file that is not YAML, or none at all."""
+    """All findings, file by file. PenstockError for invalid YAML, or without objects."""
     found = [located for path in paths for located in read(path)]
     if not found:
         raise PenstockError("no objects of Kubernetes in these files")

@@ -1,4 +1,4 @@
-"""What is wrong with objects that are applied together: a function for each rule."""
+"""Lint rules for sets of objects: one function for each rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKLOADS = ("Deployment", "LeaderWorkerSet", "StatefulSet")
 
 
 def objects_rules(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """Rules of whole objects; `every` has all that are applied together."""
+    """Findings about an object; `every` has all objects that are applied together."""
     yield from _twice(data, every)
     for rule in RULES.get(str(data.get("kind")), ()):
         yield from rule(data, every)
@@ -69,7 +69,7 @@ def _selector(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Labels that are asked for, but those that a controller adds."""
+    """Labels of a selector, without those that a controller adds."""
     spec = mapping(data.get("spec"))
     selector = mapping(spec.get("podSelector") or spec.get("selector"))
     wanted = mapping(selector.get("matchLabels")) or selector
@@ -81,7 +81,7 @@ def _wanted(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _ports(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """Names of ports that the chosen pods do not have."""
+    """Named ports that the selected pods do not have."""
     spec, wanted = mapping(data.get("spec")), _wanted(data)
     asked = [port.get("targetPort") for port in mappings(spec.get("ports"))]
     asked += [point.get("port") for point in mappings(spec.get("podMetricsEndpoints"))]
@@ -156,7 +156,7 @@ def _binding(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _claim(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """A volume for one node, and pods on several."""
+    """A single-node volume with pods on several nodes."""
     modes = mapping(data.get("spec")).get("accessModes")
     name = mapping(data.get("metadata")).get("name")
     if not isinstance(modes, list) or {"ReadWriteMany", "ReadOnlyMany"} & set(map(str, modes)):
@@ -173,7 +173,7 @@ def _claim(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
 
 
 def _twice(data: Mapping[str, Any], every: Objects) -> Iterator[Finding]:
-    """One of two overwrites the other."""
+    """Duplicate objects, of which one would overwrite the other."""
     if sum(_identity(each) == _identity(data) for each in every) > 1:
         yield Finding("twice", "error", "another object of these files has its kind and name")
 
@@ -186,7 +186,7 @@ def _identity(data: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _named(every: Objects, kind: str, name: object) -> Mapping[str, Any] | None:
-    """The object of a name; something empty where these files have none of its kind."""
+    """The object with a name, or None. An empty object if these files have none of its kind."""
     found = [each for each in every if each.get("kind") == kind]
     named = [each for each in found if mapping(each.get("metadata")).get("name") == name]
     return named[0] if named else None if found else {}

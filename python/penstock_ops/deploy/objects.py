@@ -1,4 +1,4 @@
-"""Objects of Kubernetes in files of any origin, and the pods that they make."""
+"""Kubernetes objects in files of any origin, and the pods that they create."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDINGS = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """An object and the file that it is in."""
+    """An object, and the file that contains it."""
 
     file: Path
     data: Mapping[str, Any]
@@ -27,14 +27,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as a manifest describes it."""
+    """A pod as described by a manifest."""
 
     spec: Mapping[str, Any]
     labels: Mapping[str, str]
     size: int = 1
-    """Pods of a group."""
+    """Number of pods in its group."""
     role: str = ""
-    """`leader` or `worker` of a group."""
+    """`leader` or `worker` in a group."""
 
     @property
     def containers(self) -> list[Mapping[str, Any]]:
@@ -42,17 +42,17 @@ class Pod:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """What is none is empty."""
+    """`value` if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def mappings(value: object) -> list[Mapping[str, Any]]:
-    """The mappings in a list; what is none is empty."""
+    """The mappings in a list; empty if it is not a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def pods_of(data: Mapping[str, Any]) -> Iterator[Pod]:
-    """Pods that an object makes, with the number of pods of a group."""
+    """Pods that an object creates, each with the size of its group."""
     spec = mapping(data.get("spec"))
     if data.get("kind") == "Pod":
         yield Pod(spec, _labels(data))
@@ -91,7 +91,7 @@ def _labels(value: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def read(path: Path) -> list[Located]:
-    """Objects of a file, or of all files of a directory; lists are taken apart."""
+    """Objects of a file, or of all files in a directory. Lists are expanded."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS)
         return [located for file in files for located in read(file)]

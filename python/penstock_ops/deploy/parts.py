@@ -1,7 +1,7 @@
-"""Parts of objects that are there or not, and their places in the values of a chart.
+"""Conditional parts of objects, and references into a chart's values.
 
-The functions of the kinds are called with a plan's facts, which gives objects, or with places in
-the values of a chart, which gives its templates. So they say `when`, where others say `if`.
+The functions for the kinds run with a plan's facts, to create objects, or with references into a
+chart's values, to create its templates. They therefore use `when` instead of `if`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a template asks when it is rendered."""
+    """A condition that a template evaluates when it is rendered."""
 
     expression: str
 
@@ -23,13 +23,13 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value of a chart, of any shape."""
+    """A reference to a chart value of any shape."""
 
     expression: str
 
 
 class Text(str):
-    """A text of a chart, which may be a part of others."""
+    """A text of a chart, which may be embedded in other texts."""
 
     __slots__ = ("expression",)
     expression: str
@@ -42,14 +42,14 @@ class Text(str):
 
 
 class Chosen(Text):
-    """A text that the user of a chart chooses, of any characters: quoted where it is a whole."""
+    """A text chosen by a chart's user, with arbitrary characters. Quoted where it stands alone."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A value under a condition of a template."""
+    """A value with a template condition."""
 
     condition: Condition
     value: object
@@ -57,26 +57,26 @@ class Part:
 
 Truth = bool | Condition
 Data = Any
-"""Plain data, or its Place."""
+"""Plain data, or a reference to it."""
 ABSENT = object()
 
 
 def when(condition: Truth, value: object) -> object:
-    """The value, or nothing."""
+    """The value if the condition holds, else nothing. For a template, both."""
     if isinstance(condition, Condition):
         return Part(condition, value)
     return value if condition else ABSENT
 
 
 def optional(value: Data) -> object:
-    """The value, or nothing where it is empty."""
+    """The value, or nothing if it is empty."""
     if isinstance(value, Place | Text):
         return Part(Condition(value.expression), value)
     return value if value else ABSENT
 
 
 def settled(value: Data) -> Data:
-    """Without what is absent."""
+    """The data without absent items."""
     if isinstance(value, Mapping):
         return {key: settled(item) for key, item in value.items() if item is not ABSENT}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The file of a plan: what is deployed of it, with the types and bounds of all numbers."""
+"""The plan file as read by deploy: relevant members with types and bounds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from penstock.config.forms import (
 )
 
 MOST_RANKS = 1024
-"""The most in a dimension of a replica, and on a node."""
+"""Maximum for each dimension of a replica, and for a node."""
 MOST_REPLICAS = 10_000
 RESOURCE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._/"
-"""Characters of the names of resources in Kubernetes."""
+"""Characters of resource names in Kubernetes."""
 
 
 def read_plan(path: Path) -> Mapping[str, Any]:
-    """PenstockError names the file, the key and the remedy."""
+    """Read and validate a plan. PenstockError names the file, the key and the remedy."""
     return forms.read_plan(path, _form)
 
 
@@ -65,7 +65,7 @@ ROW = members(
     {"shared_memory": count(), "kept_free": count(), "left": count()},
 )
 FREE_ROW = members({"kept_free": count()})
-"""A row of a plan for processors, whose memory has other users."""
+"""A row of a plan for CPUs, whose memory has other users."""
 
 
 def rank_row(key: str, value: object) -> None:

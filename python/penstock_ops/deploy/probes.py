@@ -1,4 +1,4 @@
-"""Probes and variables that engines share."""
+"""Probes and variables shared by engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASONS = {
 """Variables between nodes, and why they are set."""
 PERIOD = 10
 UNLISTING = 5
-"""Seconds in which nodes and gateways learn that a pod ends."""
+"""Seconds for nodes and gateways to learn that a pod is terminating."""
 
 
 def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str, object]:
@@ -27,17 +27,15 @@ def http(path: str, port: str, failures: int, period: int = PERIOD) -> dict[str,
 
 
 def starting(settings: Settings, path: str, port: str) -> dict[str, object]:
-    """A startup probe of twice the planned load time; the others begin when it has passed. In a
-    group it waits for other nodes, too, which may pull the image while this one runs.
+    """A startup probe of twice the planned start time. Other probes begin when it has succeeded. In
+    a group it also covers waiting for other nodes, which may still pull the image.
     """
     seconds = settings.start_seconds if settings.nodes > 1 else settings.load_seconds
     return http(path, port, -(-2 * seconds // PERIOD))
 
 
 def at_health(settings: Settings, leader: bool) -> dict[str, object]:
-    """Probes of a server that answers at /health; its other nodes serve nothing that could be
-    asked.
-    """
+    """Probes of a server with /health. Its other nodes serve nothing that could be probed."""
     if not leader:
         return {}
     return {
@@ -48,14 +46,14 @@ def at_health(settings: Settings, leader: bool) -> dict[str, object]:
 
 
 def until_unlisted() -> dict[str, object]:
-    """Let a pod that ends take connections for some seconds more: it learns of its end at the time
-    when nodes learn to send nothing there. Kubernetes 1.30 and later.
+    """Keep accepting connections for some seconds after termination begins, because nodes learn of
+    it at the same time as the pod. Requires Kubernetes 1.30.
     """
     return {"lifecycle": {"preStop": {"sleep": {"seconds": UNLISTING}}}}
 
 
 def reasons(env: list[dict[str, object]]) -> str:
-    """Why each of the variables is set; one line."""
+    """Reasons for the variables that are set, on one line."""
     return "; ".join(
         f"{name}: {why}"
         for name, why in REASONS.items()
@@ -78,8 +76,8 @@ def between_nodes(settings: Settings) -> list[dict[str, object]]:
 
 
 def nccl(settings: Settings) -> list[dict[str, object]]:
-    """The interface by its whole name, where a plain name is a prefix. All else NCCL finds
-    itself.
+    """Variables of NCCL. `=` requires an exact interface name; otherwise the name would be a
+    prefix. NCCL detects everything else.
     """
     found: list[dict[str, object]] = [
         {"name": "NCCL_SOCKET_IFNAME", "value": f"={settings.interface}"}

@@ -1,8 +1,8 @@
-"""Texts in what other programs read as code: a function for each of these programs.
+"""Quoting of texts for programs that interpret them: one function for each program.
 
-A word of an engine's command is a text, or texts and what only a pod or a task of a job knows. So
-a text is data whatever is in it. Control characters are in no word: they are refused where names
-enter.
+A word of an engine's command is a text, or a sequence of texts and `Variable`s, whose values only a
+pod or a batch job's task has. A text is therefore always data. Words contain no control characters,
+because these are rejected on input.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from penstock.core import PenstockError
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A value that is known where the word is used."""
+    """A value known only where the word is used."""
 
     pod: str
-    """Variable of the pod's environment."""
+    """Variable in the pod's environment."""
     job: str = ""
-    """Variable of the shell in a task of a batch job."""
+    """Shell variable in a task of a batch job."""
     alone: str = ""
-    """The text that stands for it elsewhere."""
+    """Replacement text elsewhere."""
     field: str = ""
-    """Field of the pod that the variable is made of, where nothing else makes it."""
+    """Pod field that defines the variable, if nothing else does."""
 
 
 Word = str | tuple[str | Variable, ...]
@@ -35,18 +35,18 @@ GROUP_SIZE = Variable("LWS_GROUP_SIZE", "SLURM_NNODES")
 GROUP_INDEX = Variable("LWS_WORKER_INDEX", "SLURM_NODEID")
 LEADER = Variable("LWS_LEADER_ADDRESS", "MASTER")
 ADDRESS = Variable("POD_IP", alone="0.0.0.0", field="status.podIP")
-"""The pod's own, of the family that its cluster has."""
+"""The pod's own address, in the cluster's address family."""
 
 SAFE_IN_UNITS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
 def plain(word: Word) -> str:
-    """For a program that is given words, and expands nothing."""
+    """For programs that receive words as they are, without expansion."""
     return "".join(each if isinstance(each, str) else each.alone for each in _pieces(word))
 
 
 def fields(words: Iterable[Word]) -> list[dict[str, object]]:
-    """Variables of a container that its words name and its pod's fields have."""
+    """Container variables that the words refer to and that come from fields of the pod."""
     named = {each for word in words for each in _pieces(word) if isinstance(each, Variable)}
     return [
         {"name": each.pod, "valueFrom": {"fieldRef": {"fieldPath": each.field}}}
@@ -56,8 +56,8 @@ def fields(words: Iterable[Word]) -> list[dict[str, object]]:
 
 
 def kubernetes(word: Word) -> str:
-    """In commands, arguments and values of variables, where the kubelet puts values for `$(NAME)`
-    and takes `$$` for a dollar.
+    """For commands, arguments and values of variables, where the kubelet expands `$(NAME)` and
+    reads `$$` as a dollar sign.
     """
     return "".join(
         each.replace("$", "$$") if isinstance(each, str) else f"$({each.pod})"
@@ -66,7 +66,7 @@ def kubernetes(word: Word) -> str:
 
 
 def compose(value: object) -> object:
-    """All texts of a Compose file, where `$` begins a variable and `$$` is a dollar."""
+    """For all texts of a Compose file, where `$` starts a variable and `$$` is a dollar sign."""
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def compose(value: object) -> object:
 
 
 def shell(word: Word) -> str:
-    """A word of a script of a batch job."""
+    """For a word in the script of a batch job."""
     found = [
         f'"${{{each.job}}}"'
         if isinstance(each, Variable) and each.job
@@ -86,7 +86,7 @@ def shell(word: Word) -> str:
 
 
 def unit(word: Word) -> str:
-    """A word of ExecStart: quotes, backslashes, `%` and `$` have a meaning there."""
+    """For a word of ExecStart, where quotes, backslashes, `%` and `$` are special."""
     text = plain(word)
     escaped = text.replace("%", "%%").replace("$", "$$")
     if SAFE_IN_UNITS.fullmatch(text):
@@ -95,8 +95,8 @@ def unit(word: Word) -> str:
 
 
 def unit_program(path: str) -> str:
-    """The first word of ExecStart: no variable begins in it, and each of `-@:+!|` at its start
-    would change what is run. PenstockError for what systemd has no form for.
+    """For the first word of ExecStart. It expands no variables, and any of `-@:+!|` at its start
+    would change its execution. PenstockError for a path that systemd cannot express.
     """
     if not re.match(r"[/\w]", path, re.ASCII) or "\\" in path:
         raise PenstockError(f"{path}: systemd cannot start a program of this name")
@@ -104,7 +104,7 @@ def unit_program(path: str) -> str:
 
 
 def unit_value(text: str) -> str:
-    """A value to the end of its line, such as a description: `%` begins a specifier."""
+    """For a value up to the end of its line, where `%` starts a specifier."""
     return text.replace("%", "%%")
 
 

@@ -1,4 +1,4 @@
-"""What a pod may use: devices, memory, shared memory, and rights."""
+"""Resources and permissions of a pod: devices, memory, shared memory, security context."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from penstock_ops.deploy.engines import pods
 from penstock_ops.deploy.settings import Settings
 
 USER = 65532
-"""The image's user; owns nothing in it."""
+"""User id of the image; it owns no files in it."""
 MIB, GIB = 2**20, 2**30
 RAY_STORE = 128 * MIB
-"""Shared memory of Ray's object store, the least that it takes and some more."""
+"""Shared memory of Ray's object store: its minimum plus a margin."""
 RAY_MEMORY = GIB
-"""Ray's own processes."""
+"""Memory of Ray's own processes."""
 HEADROOM = 1.1
-"""Memory of a pod over what its plan counts."""
+"""Ratio of a pod's memory to the plan's estimate."""
 RANK_SHARED = GIB
-"""Shared memory of a rank with a device: NCCL, and the queues of its process."""
+"""Shared memory of a rank with a device, for NCCL and its process's queues."""
 
 
 def resources(settings: Settings) -> dict[str, object]:
-    """Devices and fabric of a pod; here, memory and processors by the plan."""
+    """Devices and fabric resources of a pod, else the plan's memory and CPU."""
     if settings.has_devices:
         limits: dict[str, object] = {settings.plan["target"]["resource"]: str(settings.on_pod)}
         if settings.uses_rdma:
@@ -33,7 +33,7 @@ def resources(settings: Settings) -> dict[str, object]:
 
 
 def memory(settings: Settings) -> int:
-    """MiB of a pod without devices: what its ranks need by the plan, and its part of a RAM tier."""
+    """MiB of a pod without devices: its ranks' memory, plus its share of a RAM tier."""
     rows = settings.plan["memory"]
     used = sum(_needed(row) * len(row["ranks"]) for row in rows)
     used += settings.nodes * (RAY_STORE + RAY_MEMORY) if settings.ray else 0
@@ -41,7 +41,7 @@ def memory(settings: Settings) -> int:
 
 
 def _needed(row: Mapping[str, int]) -> int:
-    """Bytes of a rank. Without the KV that the plan's load does not need, a tenth more."""
+    """Memory of a rank in bytes, 10% more if KV that the plan's load does not need is left out."""
     used = row["total"] - row["kept_free"]
     return int((used - row["left"]) * HEADROOM) if row.get("left") else used
 
@@ -54,8 +54,8 @@ def tolerations(settings: Settings) -> list[dict[str, object]]:
 
 
 def shared_memory(settings: Settings) -> int:
-    """Bytes of /dev/shm, which count as memory of the pod: on processors what the ranks share and
-    a quarter, with devices a GiB for each rank.
+    """Size of /dev/shm in bytes, which counts as pod memory. On CPUs, the ranks' shared memory plus
+    25%; with devices, one GiB for each rank.
     """
     if settings.has_devices:
         return settings.on_pod * RANK_SHARED
@@ -69,7 +69,7 @@ def shared_memory_limit(settings: Settings) -> str:
 
 
 def disk_limit(settings: Settings) -> str:
-    """Size of the volume of the disk tier: an eighth more, for what is written while it is full."""
+    """Size of the disk tier's volume: 1/8 more than the tier, for writes while it is full."""
     return f"{settings.tier_bytes('disk') * 9 // 8 // MIB}Mi"
 
 
@@ -95,7 +95,7 @@ def pod_security(settings: Settings) -> dict[str, object]:
 
 
 def container_security(settings: Settings) -> dict[str, object]:
-    """As "restricted" wants it. RDMA pins memory, which even "baseline" does not allow."""
+    """The "restricted" profile. RDMA pins memory, which even "baseline" forbids."""
     capabilities: dict[str, object] = {"drop": ["ALL"]}
     if settings.uses_rdma:
         capabilities["add"] = ["IPC_LOCK"]

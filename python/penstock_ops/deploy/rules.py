@@ -1,4 +1,4 @@
-"""What is wrong with pods: a function for each rule."""
+"""Lint rules for pods: one function for each rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock_ops.deploy.cluster.quantity import quantity, shown
 from penstock_ops.deploy.objects import Pod, mapping, mappings
 
 LONG_DELAY = 300
-"""Seconds before the first probe that hide a failure."""
+"""An initial probe delay in seconds that is long enough to hide a failure."""
 GPU = re.compile(r"^(nvidia|amd)\.com/gpu$")
 RDMA = re.compile(r"^rdma/|mlnxnics$|/efa$")
 SECRET = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")
@@ -31,7 +31,7 @@ RANKS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`error`: pods do not serve, or not as meant; `warning`: it can be better."""
+    """`error`: pods do not serve, or not as intended. `warning`: could be improved."""
 
     rule: str
     severity: Literal["error", "warning"]
@@ -92,7 +92,7 @@ def probes(pod: Pod) -> Iterator[Finding]:
 
 
 def asked_ports(pod: Pod) -> Iterator[Finding]:
-    """Ports by name that no container has: the probe never succeeds."""
+    """Probes of named ports that no container has, which never succeed."""
     for container in pod.containers:
         names = {port.get("name") for port in mappings(container.get("ports"))}
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -105,7 +105,7 @@ def asked_ports(pod: Pod) -> Iterator[Finding]:
 
 
 def endings(pod: Pod) -> Iterator[Finding]:
-    """A server that is killed before it has drained."""
+    """A termination grace period too short for the drain."""
     grace = pod.spec.get("terminationGracePeriodSeconds", 30)
     for container in pod.containers:
         drain = _number(words_of(container), ("--shutdown-timeout",))
@@ -118,7 +118,7 @@ def endings(pod: Pod) -> Iterator[Finding]:
 
 
 def tokens(pod: Pod) -> Iterator[Finding]:
-    """A gateway that may not ask the API server for pods."""
+    """A gateway without permission to list pods from the API server."""
     for container in pod.containers:
         watches = any(word.startswith("--inference-pool") for word in words_of(container))
         if watches and pod.spec.get("automountServiceAccountToken") is False:
@@ -158,7 +158,7 @@ def shared_memory(pod: Pod) -> Iterator[Finding]:
 
 
 def kv_tiers(pod: Pod) -> Iterator[Finding]:
-    """Tiers that do not fit where they are: the pod is evicted or killed, or cannot write."""
+    """Tiers that exceed their memory or volume, or that the pod cannot write."""
     volumes = {each.get("name"): each for each in mappings(pod.spec.get("volumes"))}
     for container in pod.containers:
         limits = mapping(mapping(container.get("resources")).get("limits"))
@@ -190,13 +190,13 @@ def _disk(
 
 
 def _mount_of(container: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The innermost mount that has the path; empty: there is none."""
+    """The innermost mount that contains the path; empty if there is none."""
     own = [m for m in _mounts(container) if f"{path}/".startswith(f"{m.get('mountPath')}/")]
     return max(own, key=lambda mount: len(str(mount.get("mountPath"))), default={})
 
 
 def _tiers(words: Sequence[str]) -> list[TierConfig]:
-    """Values of `--kv-tier`, without those that a server refuses."""
+    """Values of `--kv-tier`, without those that a server would reject."""
     found = []
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
@@ -225,7 +225,7 @@ def devices(pod: Pod) -> Iterator[Finding]:
 
 
 def ranks(pod: Pod) -> Iterator[Finding]:
-    """Devices of a group beside the ranks that the command asks for."""
+    """Devices of a group compared with the ranks in its command."""
     for container in pod.containers:
         words = words_of(container)
         nodes = _number(words, ("--nnodes",))
@@ -244,7 +244,7 @@ def ranks(pod: Pod) -> Iterator[Finding]:
 
 
 def stages(pod: Pod) -> Iterator[Finding]:
-    """Stages beside the pods of a group: whole on a pod, or on whole pods with RDMA."""
+    """Pipeline stages over a group: each on one pod, or on whole pods with RDMA."""
     for container in pod.containers:
         words = words_of(container)
         tp, pp = (_number(words, RANKS[axis]) or 1 for axis in ("tp", "pp"))
@@ -324,7 +324,7 @@ def images(pod: Pod) -> Iterator[Finding]:
 
 
 def _image_volumes(pod: Pod) -> Iterator[Finding]:
-    """What an API server lets pass: images without a reference are for controllers to fill in."""
+    """Image volumes. A missing reference is allowed, for controllers to fill in."""
     for volume in mappings(pod.spec.get("volumes")):
         if "image" not in volume:
             continue
@@ -349,7 +349,7 @@ def _devices(container: Mapping[str, Any]) -> int:
 
 
 def words_of(container: Mapping[str, Any]) -> list[str]:
-    """Words of command and arguments, a script's too."""
+    """Words of command and arguments, including those inside a script."""
     parts = [*(container.get("command") or []), *(container.get("args") or [])]
     return [word for part in parts for word in str(part).replace(";", " ").split()]
 

@@ -1,18 +1,18 @@
-"""How fast autoscalers may change the number of replicas."""
+"""Rate limits of autoscaling."""
 
 from __future__ import annotations
 
 from penstock_ops.deploy.settings import Settings
 
 LONGEST = 1800
-"""Seconds of a period that Kubernetes takes."""
+"""Maximum policy period in Kubernetes, in seconds."""
 CALM = 300
-"""Seconds of less load before a replica goes."""
+"""Seconds of reduced load before a replica is removed."""
 
 
 def behavior(settings: Settings) -> dict[str, object]:
-    """As many again as planned in the time that one takes to load, and one fewer at a time: what
-    loads has not taken its share of the queue yet.
+    """Scale up by at most the planned number of replicas within one replica's load time, because a
+    loading replica has not taken its share of the queue yet. Scale down one at a time.
     """
     period = min(settings.start_seconds, LONGEST)
     planned = int(settings.choice["replicas"])

@@ -1,4 +1,4 @@
-"""What manifests are made of: a plan, and what a cluster adds to it."""
+"""Input of manifests: a plan, and the settings of the cluster."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from penstock.core import InvalidValueError
 
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 MODELS = "/models"
-"""Where the model's volume is mounted."""
+"""Mount point of the model's volume."""
 KERNELS = ".kernels"
-"""Directory of a claim that a Job fills, where pods keep the kernels that they compile."""
+"""Directory of a claim filled by a Job, in which pods keep their compiled kernels."""
 KERNEL_CACHE = "/tmp/.triton/cache"
-"""Where Triton looks for them, as HOME is /tmp."""
+"""Triton's kernel cache, since HOME is /tmp."""
 PORT, METRICS_PORT = 8000, 8001
 TOPOLOGY, TOPOLOGY_FOLDER = "topology.xml", "/etc/nccl-topology"
-"""NCCL's topology file, and where it is mounted."""
+"""NCCL's topology file, and its mount point."""
 MASTER_PORT = 29501
 GATEWAY_PORT, PICKER_PORT = 8080, 9002
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Where the weights are: a claim that exists, a directory of the nodes, a claim that is made
-    and filled, or an image.
+    """Source of the weights: an existing claim, a directory of the nodes, a new claim filled by a
+    Job, or an image.
     """
 
     claim: str = ""
     host_path: str = ""
     pull: str = ""
-    """`org/name` of the hub, for a Job that fills a claim of this deployment."""
+    """`org/name` on the hub, for a Job that fills a claim of this deployment."""
     storage_class: str = ""
     image: str = ""
-    """Reference of an OCI image or artifact that has the weights, best with its digest."""
+    """Reference of an OCI image or artifact with the weights, preferably with its digest."""
 
     @property
     def kind(self) -> str:
-        """As the plan calls it; hosts without Kubernetes have a directory."""
+        """Kind of volume in the plan's terms. Hosts without Kubernetes have a directory."""
         if self.image:
             return "image"
         return "claim" if self.claim or self.pull else "host_path"
@@ -48,45 +48,45 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """`penstock gateway` before the replicas: a proxy, or the endpoint picker of a Gateway."""
+    """`penstock gateway` in front of the replicas: a proxy, or the endpoint picker of a Gateway."""
 
     image: str
     gateway_class: str = ""
-    """GatewayClass of the Gateway; empty: clients come to the proxy."""
+    """GatewayClass of the Gateway; empty if clients connect to the proxy."""
     tls_secret: str = ""
-    """Secret of type kubernetes.io/tls, for Gateways that speak TLS to a picker."""
+    """Secret of type kubernetes.io/tls, for Gateways that use TLS to a picker."""
     objectives: Mapping[str, int] | None = None
     """Priorities by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """More replicas than the plan's, while its thresholds are passed."""
+    """Autoscaling above the plan's replicas while its thresholds are exceeded."""
 
     most: int
     prometheus: str = ""
-    """Address that KEDA asks; empty: the autoscaler of Kubernetes, by custom metrics."""
+    """Prometheus address for KEDA; if empty, Kubernetes' autoscaler with custom metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that the functions of the kinds read."""
+    """Settings of all manifests."""
 
     plan: Mapping[str, Any]
     name: str
     image: str
     volume: Volume
     model_path: str
-    """Below the volume; empty: the volume itself."""
+    """Path inside the volume; empty for the volume itself."""
     api_key_secret: str = ""
-    """Name of a Secret whose key `api-key` clients must send."""
+    """Name of a Secret with the key `api-key`, which clients must send."""
     interface: str = "eth0"
-    """Interface of the pods' network, for ranks on several nodes."""
+    """Network interface of the pods, for ranks on several nodes."""
     rdma_devices: str = ""
-    """Such as `mlx5_0,mlx5_1`; empty: NCCL finds them."""
+    """For example `mlx5_0,mlx5_1`; if empty, NCCL detects them."""
     node_selector: Mapping[str, str] | None = None
     monitor: bool = False
-    """The cluster has the Prometheus operator's kinds."""
+    """Whether the cluster has the Prometheus operator's kinds."""
     front: Front | None = None
     scaling: Scaling | None = None
     nic_interfaces: tuple[str, ...] = ()
@@ -94,9 +94,9 @@ class Settings:
     topology: str = ""
     """Text of NCCL's topology file, for virtual machines."""
     tiers: Mapping[str, TierConfig] | None = None
-    """KV tiers of Penstock in their order, by what `--kv-tier` says of them."""
+    """Penstock's KV tiers in order, keyed by their `--kv-tier` text."""
     ray: bool = False
-    """Ranks are actors of a Ray cluster of KubeRay's, in place of nodes of a LeaderWorkerSet."""
+    """Whether ranks are actors of KubeRay's Ray cluster, instead of nodes of a LeaderWorkerSet."""
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -109,28 +109,28 @@ class Settings:
 
     @property
     def ranks(self) -> int:
-        """Ranks of a replica."""
+        """Number of ranks of a replica."""
         size: int = self.choice["tensor_parallel_size"] * self.choice["pipeline_parallel_size"]
         return size
 
     @property
     def nodes(self) -> int:
-        """Pods of a replica."""
+        """Number of pods of a replica."""
         return -(-self.ranks // int(self.plan["target"]["per_node"]))
 
     @property
     def needs_token(self) -> bool:
-        """Whether nodes of Penstock share a secret; Ray has its own."""
+        """Whether Penstock's nodes share a secret. Ray has its own."""
         return self.engine == "penstock" and self.nodes > 1 and not self.ray
 
     @property
     def on_pod(self) -> int:
-        """Ranks, and devices, of a pod: the most of one."""
+        """Maximum number of ranks, and devices, of a pod."""
         return -(-self.ranks // self.nodes)
 
     @property
     def spans(self) -> bool:
-        """Whether a stage is on several pods."""
+        """Whether a stage spans several pods."""
         return int(self.choice["tensor_parallel_size"]) > self.on_pod
 
     @property
@@ -143,13 +143,13 @@ class Settings:
         return self.nodes > 1 and bool(self.plan["target"]["fabric_resources"])
 
     def tier_bytes(self, kind: str) -> int:
-        """Size of a kind of tier in one pod, which holds the KV of its own ranks."""
+        """Bytes of a kind of tier in one pod, which holds the KV of its own ranks."""
         tiers = (self.tiers or {}).values()
         return -(-sum(tier.size_bytes or 0 for tier in tiers if tier.kind == kind) // self.nodes)
 
     @property
     def disk(self) -> str:
-        """Directory of the disk tier; empty: there is none."""
+        """Directory of the disk tier; empty without one."""
         paths = [tier.path for tier in (self.tiers or {}).values() if tier.kind == "disk"]
         return paths[0] or "" if paths else ""
 
@@ -162,12 +162,12 @@ class Settings:
 
     @property
     def load_seconds(self) -> int:
-        """Planned time of a container until it serves: its volume's bytes, and its start-up."""
+        """Planned seconds from container start to serving: reading the volume, and start-up."""
         return int(self._start["weights"][self.volume.kind]["seconds"])
 
     @property
     def pull_seconds(self) -> int:
-        """Planned time until containers start on a node that has neither image nor weights; none on
+        """Planned seconds until containers start on a node that has neither image nor weights; 0 on
         hosts without containers.
         """
         if not self.image:
@@ -177,7 +177,7 @@ class Settings:
 
     @property
     def start_seconds(self) -> int:
-        """Planned time of a pod until it serves."""
+        """Planned seconds from pod creation to serving."""
         return self.pull_seconds + self.load_seconds
 
     @property
@@ -187,16 +187,16 @@ class Settings:
 
     @property
     def weights(self) -> int:
-        """Bytes of all ranks of a replica."""
+        """Weight bytes of all ranks of a replica."""
         return sum(row["weights"] * len(row["ranks"]) for row in self.plan["memory"])
 
     def threshold(self, name: str) -> float:
-        """The most of a replica's load."""
+        """Maximum load of a replica for a metric."""
         return float(self.plan["thresholds"][name]["needed"])
 
 
 def name_of(text: str) -> str:
-    """A name for objects, from a model's: InvalidValueError where nothing is left of it."""
+    """An object name derived from a model's name. InvalidValueError if nothing is left of it."""
     found = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     if not NAME.fullmatch(found):
         found = f"model-{found}".strip("-")[:40].strip("-")

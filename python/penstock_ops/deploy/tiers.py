@@ -1,4 +1,4 @@
-"""KV tiers of a deployment: those of `--kv-tier`, or those that the plan's choice counts on."""
+"""KV tiers of a deployment: from `--kv-tier`, or from the plan's choice."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from penstock.config.tiers import Tier
 from penstock.core import InvalidValueError, PenstockError
 
 Tiers = dict[str, TierConfig]
-"""By what `--kv-tier` says of them, in their order."""
+"""Tiers in order, keyed by their `--kv-tier` text."""
 
 
 def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> Tiers:
-    """`directory` is for a disk of the plan; empty: there is none that all hosts have.
+    """Tiers of a deployment. `directory` is for a disk tier of the plan; empty if hosts have no
+    common one.
 
-    PenstockError for another engine, several disks, a directory that is not absolute, and
-    passwords, which anybody could read.
+    PenstockError for another engine, several disks, a relative directory, and passwords, which
+    would be readable in the manifest.
     """
     found: Tiers = {}
     for text in texts or _planned(plan, directory):
@@ -38,8 +39,8 @@ def tiers_of(texts: Sequence[str], plan: Mapping[str, Any], directory: str) -> T
 
 
 def _planned(plan: Mapping[str, Any], directory: str) -> list[str]:
-    """A replica's share of the tiers of the choice; of Penstock only, because other engines have
-    tiers by other means.
+    """A replica's share of the tiers in the plan's choice. Only for Penstock, because other engines
+    configure tiers differently.
     """
     choice, per_node = plan["choice"], int(plan["target"]["per_node"])
     if plan["engine"] != "penstock":

@@ -1,1 +1,1 @@
-"""A Helm chart of the same functions that make objects: templates, values and their schema."""
+"""A Helm chart from the same functions that create objects: templates, values and their schema."""

@@ -1,4 +1,4 @@
-"""Facts that a chart's user chooses: each has a place in the values in place of a plan's number."""
+"""Facts that a chart's user chooses: references into its values instead of a plan's numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLAIM = "$.Values.model.claim | default (printf `%s-model` $.Release.Name)"
 
 
 def places() -> Facts:
-    """Facts for templates."""
+    """Facts for the chart's templates."""
     return Facts(
         name=Text.at("$.Release.Name"),
         engine=_text("engine"),

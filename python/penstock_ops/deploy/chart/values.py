@@ -1,4 +1,4 @@
-"""Values of a chart: what a plan and its settings chose, and the schema that they follow."""
+"""Values of a chart (the choices of a plan and its settings) and their JSON schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Schema = dict[str, Any]
 
 
 def values(settings: Settings) -> dict[str, Any]:
-    """By the paths that `places` has. What is switched off has its numbers nevertheless."""
+    """Values by the paths in `places`. Disabled parts have their numbers, too."""
     given = replace(
         settings,
         scaling=settings.scaling or Scaling(0),
@@ -129,7 +129,7 @@ SIZE: Schema = {"type": "string", "pattern": "^[0-9]+(Ki|Mi|Gi|Ti)$"}
 
 
 def schema() -> Schema:
-    """JSON Schema of the values, which helm checks before it renders anything."""
+    """JSON Schema of the values, which helm validates before rendering."""
     role = _object(
         {
             "command": {"type": "array", "items": TEXT},

@@ -1,4 +1,4 @@
-"""The files of a chart."""
+"""Files of a chart."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ when its pods are ready:
 
 
 def chart(settings: Settings) -> dict[str, str]:
-    """Texts by file. The values are the plan's choice; what the plan has not chosen is switched
-    off. PenstockError for what no pods could serve, and for objects of the whole cluster.
+    """File contents by name. The values are the plan's choice; what the plan does not choose is
+    disabled. PenstockError for a plan that pods cannot serve, and for cluster-wide objects.
     """
     check(settings)
     if settings.nic_interfaces:
@@ -43,7 +43,7 @@ def chart(settings: Settings) -> dict[str, str]:
 
 
 def templates() -> dict[str, str]:
-    """The same for all plans."""
+    """Templates, which are the same for all plans."""
     known = places()
     found = {file.name: _template(file.make(known), file.condition(known)) for file in FILES}
     found["objectives.yaml"] = _objectives(known)
@@ -86,7 +86,7 @@ def _commented(chosen: dict[str, object]) -> str:
 
 
 def write_chart(files: dict[str, str], directory: Path) -> list[Path]:
-    """Files of an earlier generation that are no longer made stay."""
+    """Write the files. Files of an earlier run that are no longer generated stay."""
     written = []
     for name, text in files.items():
         path = directory / name

@@ -1,1 +1,1 @@
-"""Manifests in a cluster: applied, compared, deleted, and why their pods do not serve."""
+"""Manifests in a cluster: apply, diff, delete, and diagnosis of pods that do not serve."""

@@ -1,5 +1,5 @@
-"""The API server of the user's cluster: through kubectl where it is, because it knows all ways to
-log in; else over HTTPS with a token, a client certificate, or what a command prints.
+"""Access to a cluster's API server: through kubectl if installed, because it supports all login
+methods; else over HTTPS with a token, a client certificate, or a credential plugin.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from penstock.core import PenstockError
 from penstock_ops.deploy.cluster.api import Api, HttpApi
 
 TIMEOUT = 60
-"""Seconds of a request; also of a login by a command."""
+"""Timeout in seconds of a request, and of a login by a plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     api: Api
     namespace: str
-    """For objects that name none."""
+    """Default namespace of objects."""
 
 
 @contextmanager
 def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator[Cluster]:
-    """The cluster of a kubeconfig's context; empty texts mean the current ones."""
+    """Connect to the cluster of a kubeconfig's context. Empty texts select the current ones."""
     kubectl = shutil.which("kubectl")
     with ExitStack() as stack:
         if kubectl is not None:
@@ -52,7 +52,7 @@ def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator
 
 
 def _default() -> Path | None:
-    """kubectl's file, where KUBECONFIG names none and it is there."""
+    """kubectl's default file, if it exists and KUBECONFIG is not set."""
     path = Path.home() / ".kube/config"
     return path if not default_kubeconfigs() and path.is_file() else None
 
@@ -72,7 +72,7 @@ class _SocketConnection(HTTPConnection):
 
 @contextmanager
 def _proxied(kubectl: list[str]) -> Iterator[Api]:
-    """`kubectl proxy` at a socket that only this user can open, as long as the block runs."""
+    """Run `kubectl proxy` during the block, at a socket that only this user can open."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         path = Path(folder) / "api"
         words = [*kubectl, "proxy", "--unix-socket", str(path)]
@@ -99,8 +99,8 @@ def _current(kubectl: list[str]) -> str:
 
 
 def direct(cluster: Mapping[str, Any], folder: Path) -> Api:
-    """HTTPS by what `penstock.config.cluster_access` found; `folder` takes keys that the
-    kubeconfig carries, because Python's TLS reads them from files.
+    """Direct HTTPS access from the result of `penstock.config.cluster_access`. `folder` receives
+    keys embedded in the kubeconfig, because Python's TLS reads keys from files.
     """
     url = urlsplit(str(cluster["server"]))
     login = _from_plugin(cluster["exec"]) if "exec" in cluster else dict(cluster)
@@ -125,7 +125,7 @@ def direct(cluster: Mapping[str, Any], folder: Path) -> Api:
 
 
 def _file(material: Mapping[str, str], path: Path) -> Path:
-    """Where the material is, after it was written there if it is a text."""
+    """Path of the material. Embedded text is first written to `path`."""
     if "file" in material:
         return Path(material["file"])
     path.touch(mode=0o600)
@@ -134,7 +134,7 @@ def _file(material: Mapping[str, str], path: Path) -> Path:
 
 
 def _from_plugin(plugin: Mapping[str, Any]) -> dict[str, Any]:
-    """Credentials that a command prints (ExecCredential), once: commands are short."""
+    """Credentials printed by a plugin (ExecCredential), once: commands are short-lived."""
     added = [f"{key}={value}" for key, value in plugin["env"].items()]
     words = ["env", *added, plugin["program"], *plugin["args"]]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT)

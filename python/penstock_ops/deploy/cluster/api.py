@@ -12,35 +12,35 @@ from penstock.core import PenstockError
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
-"""Server-side apply: JSON is YAML too."""
+"""Server-side apply. JSON is valid YAML."""
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 400, 403, 404, 409, 422
 
 
 class ApiError(PenstockError):
-    """An answer that is no success: the HTTP status, and the server's message."""
+    """An unsuccessful answer, with the HTTP status and the server's message."""
 
     def __init__(self, status: int, message: str, causes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.causes = causes
-        """Fields and what is wrong with them, of conflicts and invalid objects."""
+        """Fields and their errors, for conflicts and invalid objects."""
 
 
 class Api(Protocol):
-    """What apply, diff, status and delete ask of a cluster."""
+    """The API calls used by apply, diff, status and delete."""
 
     def call(
         self, method: str, path: str, body: object = None, content: str = JSON, **query: str
     ) -> dict[str, Any]:
-        """The answer's object. ApiError for a refusal, PenstockError where no server answers."""
+        """The object in the answer. ApiError for a refusal, PenstockError if no server answers."""
 
     def text(self, path: str, **query: str) -> str:
-        """The answer of a GET as it is."""
+        """The body of a GET as text."""
 
 
 class HttpApi:
-    """An API server behind `connect`, which makes an unused connection. A request has one of its
-    own: a command makes few.
+    """An API server. `connect` creates a new connection for each request, since a command makes
+    only a few.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class HttpApi:
 
 
 def refusal(status: int, answer: bytes) -> ApiError:
-    """The error of an answer, which is a Status object where the server itself made it."""
+    """The error of an answer. Its body is a Status object if the API server itself created it."""
     text = answer.decode(errors="replace").strip()
     try:
         found = json.loads(text)

@@ -1,4 +1,4 @@
-"""Changes to a cluster: server-side apply, what it would change, and deletion."""
+"""Changes to a cluster: server-side apply, its dry run, and deletion."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock_ops.deploy.cluster.manifests import Reference
 from penstock_ops.deploy.emit import dump
 
 MANAGER = "penstock-deploy"
-"""Field manager: the API server keeps which fields are ours."""
+"""Field manager, by which the API server records the fields that we own."""
 SERVERS_OWN = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp")
 """Metadata that only the server writes."""
 GONE_TIMEOUT = 120
 
 
 def live(api: Api, reference: Reference) -> dict[str, Any] | None:
-    """The object as the cluster has it; None: it has not."""
+    """The object in the cluster; None if it does not exist."""
     try:
         return api.call("GET", reference.path)
     except ApiError as error:
@@ -30,14 +30,14 @@ def live(api: Api, reference: Reference) -> dict[str, Any] | None:
 
 
 def tried(api: Api, reference: Reference, *, force: bool) -> dict[str, Any]:
-    """The object as it would be after an apply, with the defaults of the server. Nothing changes.
-    PenstockError names the object and what is wrong with it.
+    """Dry run of an apply: the resulting object with the server's defaults. Changes nothing.
+    PenstockError names the object and the fault.
     """
     return _patched(api, reference, force=force, dryRun="All")
 
 
 def applied(api: Api, reference: Reference, *, force: bool) -> str:
-    """What became of the object: created, configured, unchanged or replaced."""
+    """Apply the object. Returns created, configured, unchanged or replaced."""
     before = live(api, reference)
     try:
         after = _patched(api, reference, force=force)
@@ -49,12 +49,12 @@ def applied(api: Api, reference: Reference, *, force: bool) -> str:
         return "replaced"
     if before is None:
         return "created"
-    # An equal claim gets a new version all the same.
+    # A claim gets a new version even if nothing changes, so compare contents.
     return "unchanged" if _comparable(before) == _comparable(after) else "configured"
 
 
 def must_be_replaced(reference: Reference, error: ApiError) -> bool:
-    """The pods of a Job cannot be changed. A pull that runs again finds what it has."""
+    """Whether to delete and recreate: a Job's pods are immutable, and a pull can be repeated."""
     return reference.kind == "Job" and error.status == INVALID
 
 
@@ -79,7 +79,7 @@ def _explained(reference: Reference, error: ApiError) -> str:
 
 
 def difference(reference: Reference, before: Mapping[str, Any] | None, after: object) -> list[str]:
-    """Lines of a unified diff of the object in the cluster and the one after an apply."""
+    """Unified diff between the object in the cluster and the one after an apply."""
     old = dump(_comparable(before)).splitlines() if before else []
     new = dump(_comparable(after)).splitlines()
     return list(
@@ -90,7 +90,7 @@ def difference(reference: Reference, before: Mapping[str, Any] | None, after: ob
 
 
 def _comparable(found: object) -> dict[str, object]:
-    """Without what the server keeps for itself."""
+    """The object without fields that only the server writes."""
     data = dict(found) if isinstance(found, Mapping) else {}
     data.pop("status", None)
     metadata = data.get("metadata")
@@ -100,15 +100,15 @@ def _comparable(found: object) -> dict[str, object]:
 
 
 def delete(api: Api, reference: Reference, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Delete the object, what it made, and wait until it is gone. False: it was not there.
-    PenstockError where something keeps it.
+    """Delete the object and its dependents, and wait until it is gone. Returns False if it did not
+    exist. PenstockError if something blocks the deletion.
     """
     found = live(api, reference)
     if found is None:
         return False
     options = {
         "propagationPolicy": "Foreground",
-        # Another object that has taken the name since is left alone.
+        # Never delete another object that has taken the name since.
         "preconditions": {"uid": found["metadata"]["uid"]},
     }
     try:

@@ -1,4 +1,4 @@
-"""`penstock deploy apply|diff|status|delete DIR`: flags, and what is printed."""
+"""`penstock deploy apply|diff|status|delete DIR`: flags and output."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from penstock_ops.deploy.cluster.waiting import wait
 from penstock_ops.deploy.objects import mapping, pods_of
 
 WAIT = 1800
-"""Seconds of waiting, the least by default."""
+"""Minimum of the default timeout in seconds."""
 CLAIM = "PersistentVolumeClaim"
 FIRST_MADE = ("Namespace", "CustomResourceDefinition")
-"""Kinds without which others cannot even be tried."""
+"""Kinds that others depend on even for a dry run."""
 
 
 def add_commands(targets: Any) -> None:
-    """The four commands, for `add_subparsers`' object."""
+    """Add the four commands to the object returned by `add_subparsers`."""
     apply = _command(targets, "apply", "make a cluster have the objects, and wait", run_apply)
     apply.description = (
         "Apply all objects of a directory (server-side), and wait until they are ready. What "
@@ -92,8 +92,8 @@ def _opened(parsed: argparse.Namespace) -> Iterator[tuple[Api, list[Reference]]]
 
 
 def run_apply(parsed: argparse.Namespace) -> int:
-    """1 where something does not get ready. PenstockError before anything is changed for an object
-    that the API server refuses.
+    """Apply the objects. Returns 1 if something does not become ready. If the API server refuses an
+    object, PenstockError is raised before anything changes.
     """
     with _opened(parsed) as (api, references):
         if not any(one.kind in FIRST_MADE for one in references):
@@ -111,7 +111,7 @@ def run_apply(parsed: argparse.Namespace) -> int:
 
 
 def longest(manifests: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds after which what still starts has failed by the manifests themselves."""
+    """Seconds after which the manifests themselves declare anything still starting as failed."""
     containers = [each for one in manifests for pod in pods_of(one) for each in pod.containers]
     specs = [mapping(one.get("spec")) for one in manifests]
     rollouts = [int(spec.get("progressDeadlineSeconds") or 0) for spec in specs]
@@ -119,7 +119,7 @@ def longest(manifests: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _try(api: Api, reference: Reference, force: bool) -> dict[str, Any] | None:
-    """The object after an apply; None for a Job that would be replaced, which may not change."""
+    """Dry run of an apply; None for a Job that would be replaced, because it is immutable."""
     try:
         return tried(api, reference, force=force)
     except ApiError as error:
@@ -149,7 +149,7 @@ def run_status(parsed: argparse.Namespace) -> int:
 
 
 def run_delete(parsed: argparse.Namespace) -> int:
-    """Also where the kind of an object is gone, and the object with it."""
+    """Delete the objects. Tolerates objects whose kind no longer exists in the cluster."""
     found = objects(parsed.directory)
     with connected(parsed.kubeconfig, parsed.context, parsed.namespace) as cluster:
         resolver = Resolver(cluster.api, cluster.namespace)

@@ -1,4 +1,4 @@
-"""Objects of a directory in the order in which they are applied, and their paths in the API."""
+"""Objects of a directory in apply order, and their API paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = (
     "RoleBinding",
     "Service",
 )
-"""What others refer to."""
+"""Kinds that others depend on."""
 CONTROLLERS = {
     "leaderworkerset.x-k8s.io": "the LeaderWorkerSet controller",
     "monitoring.coreos.com": "the Prometheus operator",
@@ -37,18 +37,18 @@ CONTROLLERS = {
 
 
 class MissingKindError(PenstockError):
-    """The cluster does not know the kind of an object."""
+    """The cluster does not have this kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One object: what a manifest says, and where the API has it."""
+    """One object: its manifest, and its API path."""
 
     manifest: Mapping[str, Any]
     namespace: str
-    """Empty for an object of the whole cluster."""
+    """Empty for a cluster-wide object."""
     collection: str
-    """Path of the objects of its kind."""
+    """API path of the collection for its kind."""
 
     @property
     def kind(self) -> str:
@@ -68,7 +68,7 @@ class Reference:
 
 
 def objects(directory: Path) -> list[Located]:
-    """What the files of the directory have. PenstockError for none, and for one without a name."""
+    """Objects in the directory's files. PenstockError if there are none, or one has no name."""
     found = [
         located
         for located in read(directory)
@@ -88,14 +88,14 @@ def _rank(located: Located) -> int:
 
 
 class Resolver:
-    """Asks the API server what the kinds are called in its paths, once for each group."""
+    """Resolves kinds to API paths with the API server's discovery, once for each group."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
         self._known: dict[str, dict[str, tuple[str, bool]]] = {}
 
     def reference(self, located: Located) -> Reference:
-        """MissingKindError for a kind that the cluster has not."""
+        """The reference of an object. MissingKindError if the cluster does not have its kind."""
         version, kind = str(located.data["apiVersion"]), str(located.data["kind"])
         try:
             plural, namespaced = self._kinds(version)[kind]

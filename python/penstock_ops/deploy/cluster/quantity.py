@@ -19,7 +19,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def quantity(text: object) -> Fraction:
-    """The number; 0 for what is none."""
+    """Value of a quantity; 0 if malformed."""
     found = QUANTITY.fullmatch(str(text))
     if found is None:
         return Fraction(0)
@@ -31,7 +31,7 @@ def quantity(text: object) -> Fraction:
 
 
 def shown(resource: str, amount: Fraction) -> str:
-    """The number as people write it: bytes in GiB or MiB, others plainly."""
+    """A quantity formatted for people: bytes in GiB or MiB, others as plain numbers."""
     if resource.startswith(IN_BYTES):
         if abs(amount) >= GIB:
             return f"{float(amount / GIB):.1f} GiB"

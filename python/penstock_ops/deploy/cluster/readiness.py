@@ -1,4 +1,4 @@
-"""Whether an object of the directory does what it is for, by its status."""
+"""Readiness of an object, derived from its status."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock_ops.deploy.objects import mapping, mappings
 class Readiness:
     ready: bool
     words: str
-    """Such as `1 of 2 ready`."""
+    """For example `1 of 2 ready`."""
 
 
 def readiness(workload: Workload) -> Readiness:
-    """Objects without a rule are ready when they are there."""
+    """Readiness of a workload. Objects of a kind without a rule are ready when they exist."""
     if workload.live is None:
         return Readiness(False, "not in the cluster")
     rule = RULES.get(workload.reference.kind)
@@ -25,7 +25,7 @@ def readiness(workload: Workload) -> Readiness:
 
 
 def condition(found: Object, kind: str) -> Object:
-    """A condition of the status; empty where it has none of this type."""
+    """A condition from the status; empty if there is none of this type."""
     listed = mappings(mapping(found.get("status")).get("conditions"))
     return next((one for one in listed if one.get("type") == kind), {})
 
@@ -35,7 +35,7 @@ def is_true(found: Object, kind: str) -> bool:
 
 
 def _replicas(found: Object, available: str) -> Readiness:
-    """Workloads that count their pods, or groups. A rollout is over when no old one is left."""
+    """Workloads that count pods or groups. A rollout is over when no old pod is left."""
     status, metadata = mapping(found.get("status")), mapping(found.get("metadata"))
     wanted = mapping(found.get("spec")).get("replicas", 1)
     ready, updated = status.get(available, 0), status.get("updatedReplicas", 0)
@@ -58,7 +58,7 @@ def _stateful_set(found: Object) -> Readiness:
 
 
 def _groups(found: Object) -> Readiness:
-    """A LeaderWorkerSet, whose status has no generation."""
+    """Readiness of a LeaderWorkerSet, whose status has no generation."""
     status = mapping(found.get("status"))
     wanted = mapping(found.get("spec")).get("replicas", 1)
     ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)

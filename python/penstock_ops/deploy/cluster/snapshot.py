@@ -1,5 +1,5 @@
-"""What status looks at: the objects of a directory as the cluster has them, their pods, and what is
-around those. Read once, judged by pure functions.
+"""Input of the diagnosis: a directory's objects as they are in the cluster, their pods, and the
+surrounding objects. Read once, then evaluated by pure functions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from penstock_ops.deploy.objects import mapping, mappings, pods_of
 Object = Mapping[str, Any]
 LOG_LINES = 20
 RESULTS = 500
-"""Objects of a page."""
+"""Objects in one page of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An object of the directory and the pods that it made."""
+    """An object of the directory, and the pods that it created."""
 
     reference: Reference
     live: Object | None
-    """None: the cluster has it not."""
+    """None if it does not exist in the cluster."""
     pods: Sequence[Object] = ()
 
     @property
@@ -36,25 +36,25 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`now` is the server's clock as far as known: this machine's."""
+    """State of the cluster. `now` is this machine's clock, assumed to match the server's."""
 
     now: datetime
     workloads: Sequence[Workload]
     events: Sequence[Object] = ()
     """Events of the namespaces, oldest first."""
     nodes: Sequence[Object] | None = ()
-    """None: this user may not read them."""
+    """None if this user may not read nodes."""
     all_pods: Sequence[Object] | None = ()
-    """Pods of all namespaces, for what is free on nodes. None: this user may not read them."""
+    """Pods of all namespaces, for free resources; None if this user may not read them."""
     logs: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """Last lines by pod and container, of those that ended or are not ready."""
+    """Last log lines by pod and container, for containers that ended or are not ready."""
 
     def node(self, name: str) -> Object | None:
         found = (one for one in self.nodes or () if one["metadata"]["name"] == name)
         return next(found, None)
 
     def about(self, found: Object, *reasons: str) -> list[Object]:
-        """Events about an object, oldest first; with reasons only those."""
+        """Events about an object, oldest first, optionally restricted to these reasons."""
         uid = mapping(found.get("metadata")).get("uid")
         return [
             event
@@ -64,13 +64,13 @@ class Snapshot:
         ]
 
     def age(self, time: object) -> float | None:
-        """Seconds since a time of the API."""
+        """Seconds since an API timestamp."""
         then = moment(time)
         return None if then is None else max((self.now - then).total_seconds(), 0.0)
 
 
 def moment(time: object) -> datetime | None:
-    """A time as the API writes it."""
+    """Parse an API timestamp."""
     try:
         return datetime.fromisoformat(str(time).replace("Z", "+00:00"))
     except ValueError:
@@ -78,14 +78,14 @@ def moment(time: object) -> datetime | None:
 
 
 def event_time(event: Object) -> str:
-    """When it was seen last."""
+    """When the event was last seen."""
     series = mapping(event.get("series")).get("lastObservedTime")
     found = series or event.get("lastTimestamp") or event.get("eventTime")
     return str(found or mapping(event.get("metadata")).get("creationTimestamp") or "")
 
 
 def read(api: Api, references: Iterable[Reference]) -> Snapshot:
-    """Ask for all of it."""
+    """Read a snapshot from the API server."""
     references = list(references)
     spaces = sorted({one.namespace for one in references if one.namespace})
     pods = {space: _all(api, f"/api/v1/namespaces/{space}/pods") or [] for space in spaces}
@@ -106,7 +106,7 @@ def read(api: Api, references: Iterable[Reference]) -> Snapshot:
 
 
 def _all(api: Api, path: str) -> list[Object] | None:
-    """All pages of a list; None where this user may not read it."""
+    """All pages of a list; None if this user may not read it."""
     found: list[Object] = []
     query = {"limit": str(RESULTS)}
     while True:
@@ -124,7 +124,7 @@ def _all(api: Api, path: str) -> list[Object] | None:
 
 
 def _own(reference: Reference, pods: Sequence[Object]) -> list[Object]:
-    """Pods that carry the labels of one of the object's templates."""
+    """Pods with the labels of one of the object's pod templates."""
     templates = [pod.labels for pod in pods_of(reference.manifest) if pod.labels]
     if reference.kind == "Pod":
         return [pod for pod in pods if pod["metadata"]["name"] == reference.name]
@@ -138,8 +138,8 @@ def _own(reference: Reference, pods: Sequence[Object]) -> list[Object]:
 
 
 def _logs(api: Api, workload: Workload) -> dict[tuple[str, str], list[str]]:
-    """Last lines of containers that ended or are not ready: of the run before where the container
-    has just begun anew.
+    """Last log lines of containers that ended or are not ready; lines of the previous run if the
+    container has just restarted.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for pod in workload.pods:
@@ -158,7 +158,7 @@ def _logs(api: Api, workload: Workload) -> dict[tuple[str, str], list[str]]:
 
 
 def _lines(api: Api, path: str, query: Mapping[str, str]) -> list[str]:
-    """Lines of a log; why it cannot be read where it cannot, empty where it has not begun."""
+    """Lines of a log. If it cannot be read, the reason; if the container has not started, empty."""
     try:
         return [line for line in api.text(path, **query).splitlines() if line.strip()]
     except ApiError as error:
@@ -166,7 +166,7 @@ def _lines(api: Api, path: str, query: Mapping[str, str]) -> list[str]:
 
 
 def statuses(pod: Object) -> list[Object]:
-    """Status of containers, those that run first before."""
+    """Container statuses, with init containers first."""
     status = mapping(pod.get("status"))
     found = mappings(status.get("initContainerStatuses")) + mappings(
         status.get("containerStatuses")

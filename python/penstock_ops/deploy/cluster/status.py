@@ -1,4 +1,4 @@
-"""A snapshot as text: what is ready, the first cause, and what else is wrong."""
+"""A snapshot as text: readiness, the first cause, other causes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock_ops.deploy.cluster.snapshot import Snapshot, statuses
 from penstock_ops.deploy.objects import mapping
 
 OTHERS = 5
-"""Further causes that are printed."""
+"""Maximum number of further causes printed."""
 
 
 def is_ready(snapshot: Snapshot) -> bool:
@@ -19,7 +19,7 @@ def is_ready(snapshot: Snapshot) -> bool:
 
 
 def report(snapshot: Snapshot) -> list[str]:
-    """Lines: workloads, then the first cause with its evidence, then others in a line each."""
+    """Lines: workloads, the first cause with its evidence, then one line for each other cause."""
     lines = list(_workloads(snapshot))
     found = causes(snapshot)
     if found:
@@ -33,7 +33,7 @@ def report(snapshot: Snapshot) -> list[str]:
 
 
 def _workloads(snapshot: Snapshot) -> Iterator[str]:
-    """A line for each object that has pods."""
+    """One line for each object that has pods."""
     counted = [one for one in snapshot.workloads if one.reference.kind in RULES]
     for workload in counted or snapshot.workloads:
         yield f"{workload.title}: {readiness(workload).words}"
@@ -49,7 +49,7 @@ def _line(cause: Cause) -> str:
 
 
 def progress(snapshot: Snapshot) -> list[str]:
-    """What pods that are on their way are doing."""
+    """Current activity of pods that are starting or draining."""
     lines = []
     for workload in snapshot.workloads:
         for pod in workload.pods:

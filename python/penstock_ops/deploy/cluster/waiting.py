@@ -1,4 +1,4 @@
-"""Waiting for what was applied: until it is ready, or a cause holds that time does not mend."""
+"""Waits until applied objects are ready, or until a cause persists that will not resolve itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from penstock_ops.deploy.cluster.status import is_ready, progress, report
 
 PERIOD = 1.0
 PATIENCE = 30.0
-"""Seconds for which a lasting cause has to be there: kubelets look every 20 s whether a secret has
-come.
-"""
+"""Seconds for which such a cause must persist: kubelets retry missing secrets every 20 s."""
 
 
 def wait(
@@ -24,7 +22,7 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> bool:
-    """Whether all became ready. Progress goes to `say` where it changes, at the end the report."""
+    """Whether everything became ready. `say` receives new progress, and the final report."""
     begun = clock()
     said: list[str] = []
     stage: Stage | None = None
@@ -42,7 +40,7 @@ def wait(
             stage, since = reached, None
         lasts = False
         if first is not None and first.lasting:
-            # A container that crashes runs in between: that is no new beginning.
+            # A crashing container runs in between, which does not reset the timer.
             since = now if since is None else since
             lasts = now - since >= PATIENCE
         if lasts or now - begun >= timeout:
@@ -57,7 +55,7 @@ def wait(
 
 
 def _say(lines: list[str], said: list[str], say: Callable[[str], object]) -> None:
-    """Only what is new, numbers aside."""
+    """Print new lines only. Lines that differ in digits count as equal."""
     for line in lines:
         plain = "".join(letter for letter in line if not letter.isdigit())
         if plain not in said:

@@ -1,4 +1,4 @@
-"""Engines in pods: command, probes, environment. One file for each, found by its name."""
+"""Engines in pods: command, probes, environment. One file for each engine, found by its name."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from penstock_ops.deploy.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What an engine's pods are made of."""
+    """How an engine runs in pods."""
 
     command: Callable[[Settings, bool], list[Word]]
-    """Words of the leader, or with False of another node."""
+    """Command of the leader, or with False of another node."""
     environment: Callable[[Settings, bool], list[dict[str, object]]]
     probes: Callable[[Settings, bool], dict[str, object]]
     metrics_port: str
     """Name of the port that Prometheus scrapes."""
     root: bool
-    """The published image runs as root and writes outside /tmp."""
+    """Whether the published image runs as root and writes outside /tmp."""
     restart_policy: str
-    """LeaderWorkerSet's, when a pod of a group ends."""
+    """LeaderWorkerSet's policy for the end of a group's pod."""
     on_ray: bool = False
-    """Has an executor whose ranks are Ray's actors."""
+    """Whether it has an executor with Ray actors as ranks."""
     waiting: str = "vllm:num_requests_waiting"
-    """Metric of the requests that wait."""
+    """Metric of the number of waiting requests."""
     kv_use: str = "vllm:kv_cache_usage_perc"
-    """Metric of the share of the KV that is in use."""
+    """Metric of the share of KV in use."""
 
 
 ENGINES: Mapping[str, Pods] = {

@@ -7,13 +7,13 @@ from penstock_ops.deploy.quoting import GROUP_INDEX, GROUP_SIZE, LEADER, Word
 from penstock_ops.deploy.settings import MASTER_PORT, METRICS_PORT, PORT, Settings
 
 PROGRAM = ("python3", "-m", "penstock")
-"""Is there in every image that has the package, with its scripts on the path or not."""
+"""Works in every image that has the package, even if its scripts are not in PATH."""
 SHUTDOWN = 60
-"""Seconds that open streams have to end in."""
+"""Drain timeout for open streams in seconds."""
 
 
 def command(settings: Settings, leader: bool) -> list[Word]:
-    """The same for all nodes: the number of a node is in a variable."""
+    """The command, the same for all nodes. A variable has the node's number."""
     choice, plan = settings.choice, settings.plan
     words: list[Word] = [
         *PROGRAM,
@@ -54,13 +54,13 @@ def environment(settings: Settings, leader: bool) -> list[dict[str, object]]:
         found.append(secret("PENSTOCK_API_KEY", settings.api_key_secret, "api-key"))
     if settings.needs_token:
         found.append(secret("PENSTOCK_CLUSTER_TOKEN", f"{settings.name}-cluster", "token"))
-    # Rows between stages take Penstock's own streams, and so do sums between processors.
+    # Rows between stages and sums between CPUs use Penstock's streams, not NCCL.
     return found + (nccl(settings) if settings.spans and settings.has_devices else [])
 
 
 def probes(settings: Settings, leader: bool) -> dict[str, object]:
-    """A port of its own answers probes without a key. Other nodes serve nothing: their agent's
-    heartbeat is asked for.
+    """Probes. A separate port answers them without an API key. Nodes without a front door are
+    probed by their agent's heartbeat.
     """
     if not leader:
         asked = {"command": [*PROGRAM, "node-health"]}

@@ -19,7 +19,7 @@ def command(settings: Settings, leader: bool) -> list[Word]:
         "sglang.launch_server",
         f"--model-path={settings.model}",
         f"--served-model-name={plan['model']['name']}",
-        # For `::` its HTTP server would refuse IPv4.
+        # With `::` its HTTP server would refuse IPv4.
         ("--host=", ADDRESS),
         f"--port={PORT}",
         f"--tp-size={tp}",

@@ -1,1 +1,1 @@
-"""Kinds of objects: a function of the settings for each, in a file of its own."""
+"""Kinds of objects: one function of the facts for each kind, in its own file."""

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaim: the model's volume, where the deployment makes it."""
+"""PersistentVolumeClaim: the model's volume, if the deployment creates it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock_ops.deploy.parts import optional
 
 
 def claim(facts: Facts) -> dict[str, object]:
-    """A quarter more than the weights. Read by many: pods of all replicas mount it."""
+    """25% larger than the weights. ReadWriteMany, because pods of all replicas mount it."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

@@ -8,7 +8,7 @@ from penstock_ops.deploy.parts import when
 
 
 def deployment(facts: Facts) -> dict[str, object]:
-    """A rollout that needs no further devices: a pod ends before its successor starts."""
+    """The rollout needs no spare devices: a pod ends before its successor starts."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -1,4 +1,4 @@
-"""Gateway: the door of the cluster, of a class that somebody else runs."""
+"""Gateway: entry point of the cluster, of a class run by a third party."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ServiceAccount of `penstock gateway`, and what it may do: list and watch pods and kinds."""
+"""ServiceAccount of `penstock gateway`, which may list and watch pods and custom resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gateway_account(facts: Facts) -> dict[str, object]:
 
 
 def gateway_role(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """The proxy follows pods alone."""
+    """Role of the gateway. As a proxy it watches only pods."""
     return {
         "apiVersion": f"{ACCESS}/v1",
         "kind": "Role",

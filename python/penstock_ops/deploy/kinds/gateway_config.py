@@ -1,4 +1,4 @@
-"""ConfigMap: gateway.yaml of the proxy, whose replicas are the pods that serve."""
+"""ConfigMap: gateway.yaml of the proxy, whose replicas are the serving pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONFIG_FOLDER = "/etc/penstock"
 
 
 def gateway_config(facts: Facts) -> dict[str, object]:
-    """Pods by their labels: no InferencePool is needed."""
+    """Selects pods by labels, so no InferencePool is needed."""
     pods = {"selector": facts.selector(), "ports": [PORT]}
     content = {"pools": [{"name": facts.name, "kubernetes": pods}]}
     return {

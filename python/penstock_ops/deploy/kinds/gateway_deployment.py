@@ -1,4 +1,4 @@
-"""Deployment: `penstock gateway` before the replicas, as a proxy or as an endpoint picker."""
+"""Deployment: `penstock gateway` in front of the replicas, as a proxy or as an endpoint picker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock_ops.deploy.resources import restricted, restricted_pod
 from penstock_ops.deploy.settings import GATEWAY_PORT, PICKER_PORT
 
 GATEWAYS = 2
-"""Pods: one may go at any time, and what they learn of prefixes agrees."""
+"""Number of pods. One may fail at any time; all of them learn consistent prefix placement."""
 CERTIFICATE = "/etc/penstock-tls"
 DRAIN = 30
 
 
 def gateway_deployment(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """A successor is ready before a pod ends: streams find a way in at any time."""
+    """A successor is ready before a pod ends, so that new streams are accepted at any time."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -42,7 +42,7 @@ def _spec(facts: Facts, front: FrontFacts) -> dict[str, object]:
     certificate = {"name": "certificate", "secret": {"secretName": front.tls_secret}}
     return {
         "enableServiceLinks": False,
-        # The API server tells it of pods; the account may list and watch, nothing else.
+        # The account may only list and watch, which it needs to follow pods.
         "serviceAccountName": facts.gateway,
         "terminationGracePeriodSeconds": UNLISTING + DRAIN + 10,
         "securityContext": restricted_pod(),
@@ -98,7 +98,7 @@ def _command(facts: Facts, front: FrontFacts) -> list[object]:
 
 
 def _environment(facts: Facts) -> list[object]:
-    """Clients and replicas have the same key."""
+    """Variables of the gateway. Clients and replicas share one key."""
     keys = (
         secret(name, facts.api_key_secret, "api-key")
         for name in ("PENSTOCK_API_KEY", "PENSTOCK_BACKEND_API_KEY")
@@ -107,7 +107,7 @@ def _environment(facts: Facts) -> list[object]:
 
 
 def _probes(front: FrontFacts) -> dict[str, object]:
-    """Readiness falls with the last replica; the process is alive while its port answers."""
+    """Not ready without a ready replica. Alive while its port accepts connections."""
     asked = {"path": "/ready", "port": "http", "scheme": when(front.has_tls, "HTTPS")}
     ready = {**http("/ready", "http", 1, 5), "httpGet": asked}
     alive = {"tcpSocket": {"port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5}

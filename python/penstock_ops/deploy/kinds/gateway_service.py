@@ -1,4 +1,4 @@
-"""Service of `penstock gateway`: for clients, and for the Envoys that ask its picker."""
+"""Service of `penstock gateway`: for clients, and for Envoys that use its endpoint picker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HorizontalPodAutoscaler: replicas by the queue and the KV in use, from custom metrics."""
+"""HorizontalPodAutoscaler: scales replicas by queue length and KV usage, from custom metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock_ops.deploy.facts import Facts, ScalingFacts
 
 
 def horizontal_pod_autoscaler(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
-    """Averages over the pods that serve: an adapter has to offer the engine's metrics by name."""
+    """Scales on averages over the serving pods, which a metrics adapter must expose."""
     version, kind = facts.workload
     return {
         "apiVersion": "autoscaling/v2",

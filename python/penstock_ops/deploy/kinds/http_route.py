@@ -1,4 +1,4 @@
-"""HTTPRoute: requests that come in at the Gateway go to the InferencePool."""
+"""HTTPRoute: routes requests from the Gateway to the InferencePool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock_ops.deploy.facts import Facts
 from penstock_ops.deploy.kinds.inference_pool import GROUP
 
 NEVER = "0s"
-"""No end: a stream lasts as long as its answer, where a Gateway's default is often 15 s."""
+"""No timeout: a stream lasts as long as its answer. The default of a Gateway is often 15 s."""
 
 
 def http_route(facts: Facts) -> dict[str, object]:

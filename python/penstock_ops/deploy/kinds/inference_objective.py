@@ -1,4 +1,4 @@
-"""InferenceObjective: a priority that requests name in `x-gateway-inference-objective`."""
+"""InferenceObjective: a priority that requests select with `x-gateway-inference-objective`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock_ops.deploy.parts import Data
 
 
 def inference_objective(facts: Facts, name: str, priority: Data) -> dict[str, object]:
-    """Requests of negative priority are refused first."""
+    """Requests with negative priority are rejected first."""
     return {
         "apiVersion": "llm-d.ai/v1alpha2",
         "kind": "InferenceObjective",

@@ -1,4 +1,4 @@
-"""InferencePool: the pods that serve, and who picks one for a request."""
+"""InferencePool: the serving pods, and the endpoint picker for their requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GROUP = "inference.networking.k8s.io"
 
 
 def inference_pool(facts: Facts) -> dict[str, object]:
-    """A request that the picker does not answer fails: any other pod could be the wrong one."""
+    """Fails closed: without the picker's answer a request fails, since any pod may be wrong."""
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "InferencePool",

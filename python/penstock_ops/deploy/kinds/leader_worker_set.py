@@ -8,7 +8,7 @@ from penstock_ops.deploy.parts import when
 
 
 def leader_worker_set(facts: Facts) -> dict[str, object]:
-    """All pods of a group start at once: the leader is ready when the others are there."""
+    """All pods of a group start at once: the leader is ready only when the others are there."""
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",

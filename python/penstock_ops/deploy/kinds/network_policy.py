@@ -10,8 +10,8 @@ from penstock_ops.deploy.settings import GATEWAY_PORT, METRICS_PORT, PICKER_PORT
 
 
 def network_policy(facts: Facts) -> dict[str, object]:
-    """Everybody to the ports that serve; the pods of the deployment to each other on any port,
-    because ranks and stages choose theirs. What leaves the pods is not limited.
+    """Allows everyone on the serving ports, and the deployment's pods among each other on any port,
+    because ranks and stages choose theirs. Egress is not restricted.
     """
     own = {"app.kubernetes.io/instance": facts.name}
     rules = [
@@ -22,7 +22,7 @@ def network_policy(facts: Facts) -> dict[str, object]:
 
 
 def gateway_network_policy(facts: Facts, front: FrontFacts) -> dict[str, object]:
-    """Everybody to its doors."""
+    """Allows everyone on its ports."""
     rule = {"ports": [_port(GATEWAY_PORT), when(front.picks, _port(PICKER_PORT))]}
     labels, selector = facts.labels("gateway"), facts.selector("gateway")
     return _policy(facts.gateway, labels, selector, [rule])

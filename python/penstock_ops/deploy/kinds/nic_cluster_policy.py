@@ -10,7 +10,7 @@ from penstock_ops.deploy.settings import Settings
 
 PREFIX = "rdma/"
 SHARES = 63
-"""Pods that may have an adapter at once."""
+"""Maximum number of pods that share an adapter."""
 DRIVER = {
     "image": "doca-driver",
     "repository": "nvcr.io/nvidia/mellanox",
@@ -21,12 +21,12 @@ PLUGIN = {
     "repository": "ghcr.io/mellanox",
     "version": "v1.5.3",
 }
-"""The versions of source 002: "Deploy Distributed LLM Inference with GPUDirect RDMA"."""
+"""Versions from the guide "Deploy Distributed LLM Inference with GPUDirect RDMA"."""
 
 
 def nic_cluster_policy(facts: Facts, settings: Settings) -> dict[str, object]:
-    """One for the whole cluster, in no namespace. PenstockError unless there is an interface for
-    each of the plan's resources.
+    """The policy, one for the whole cluster and without a namespace. PenstockError unless each of
+    the plan's resources has an interface.
     """
     return {
         "apiVersion": "mellanox.com/v1alpha1",
@@ -34,7 +34,7 @@ def nic_cluster_policy(facts: Facts, settings: Settings) -> dict[str, object]:
         "metadata": {"name": "nic-cluster-policy", "labels": facts.labels("network")},
         "spec": {
             "ofedDriver": dict(DRIVER),
-            # A text that the API server does not look into.
+            # A JSON text, which the API server does not validate.
             "rdmaSharedDevicePlugin": {**PLUGIN, "config": json.dumps(_config(settings), indent=2)},
         },
     }

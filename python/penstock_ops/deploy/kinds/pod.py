@@ -11,7 +11,7 @@ from penstock_ops.deploy.resources import restricted
 from penstock_ops.deploy.settings import KERNEL_CACHE, KERNELS, MODELS, TOPOLOGY_FOLDER
 
 VARIABLES = "penstock/variables"
-"""Annotation: why variables between nodes are set. YAML's comments are lost in a cluster."""
+"""Annotation with the reasons for variables between nodes: clusters drop YAML comments."""
 
 
 KEPT = f"{MODELS}/{KERNELS}"
@@ -31,7 +31,7 @@ def template(facts: Facts, leader: bool = True) -> dict[str, object]:
 
 def spec(facts: Facts, leader: bool) -> dict[str, object]:
     return {
-        # A Service named like a program would put its address into variables that it reads.
+        # Service links would set variables named after Services, which could collide with ours.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": UNLISTING + SHUTDOWN + 10,
@@ -85,8 +85,8 @@ def container(facts: Facts, leader: bool) -> dict[str, object]:
 
 
 def _kernels(facts: Facts) -> dict[str, object]:
-    """Makes the directory of kernels where the Job that filled the claim has not: the kubelet's
-    would be root's, or impossible.
+    """Creates the directory for kernels if the Job that filled the claim has not. The kubelet would
+    create it as root, or fail.
     """
     return {
         "name": "kernels",

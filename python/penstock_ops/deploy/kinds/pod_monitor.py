@@ -1,4 +1,4 @@
-"""PodMonitor: what the Prometheus operator scrapes."""
+"""PodMonitor: scrape targets for the Prometheus operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def gateway_pod_monitor(facts: Facts, front: FrontFacts) -> dict[str, object]:
     endpoint: dict[str, object] = {
         "port": "http",
         "scheme": when(front.has_tls, "https"),
-        # Scrapers come by the pod's address, which no certificate names.
+        # Prometheus connects by pod address, which no certificate covers.
         "tlsConfig": when(front.has_tls, {"insecureSkipVerify": True}),
     }
     labels, selector = facts.labels("gateway"), facts.selector("gateway")

@@ -1,4 +1,4 @@
-"""Job: downloads the model into its claim, once. Credentials of the hub are in this pod only."""
+"""Job: downloads the model to its claim, once. Only this pod has the hub's credentials."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from penstock_ops.deploy.resources import restricted, restricted_pod
 from penstock_ops.deploy.settings import KERNELS, MODELS
 
 HUB_SECRET = "hub"
-"""Secret with the key `token`, for models that need one; it may be missing."""
+"""Secret with the key `token`, for gated models; it is optional."""
 
 DOWNLOAD = (
     f"import os, sys; os.makedirs('{MODELS}/{KERNELS}', exist_ok=True); "
     "from huggingface_hub import snapshot_download as get; "
     "get(sys.argv[1], local_dir=sys.argv[2], ignore_patterns=['original/*', 'metal/*'])"
 )
-"""Without the copies of the weights that some repositories keep for other programs: the claim has
-no room for them. The directory of kernels is made here, as the kubelet's would be root's, and
-first: servers that were applied with the Job mount it before there are weights."""
+"""Skips copies of the weights that some repositories hold for other programs, because the claim has
+no room for them. First creates the directory for kernels, because the kubelet would create it as
+root, and because servers applied together with the Job mount it before the weights are there.
+"""
 
 
 def pull_job(facts: Facts) -> dict[str, object]:

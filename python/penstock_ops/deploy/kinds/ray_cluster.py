@@ -1,4 +1,4 @@
-"""RayCluster: KubeRay's pods of one replica. The server is in the head's container, beside Ray."""
+"""RayCluster: KubeRay's pods for one replica. The server runs in the head's container."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock_ops.deploy.resources import RAY_STORE
 from penstock_ops.deploy.settings import Settings
 
 START = "$KUBERAY_GEN_RAY_START_CMD"
-"""What KubeRay would start in a pod, with the parameters of its group."""
+"""Variable with the command that KubeRay would start in a pod, with its group's parameters."""
 COMPLETE = (
     "import ray; ray.init('auto', log_to_driver=False); "
     "raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {nodes})"
@@ -26,18 +26,18 @@ HEALTH = {
 
 
 def ray_cluster(facts: Facts, settings: Settings, replica: int) -> dict[str, object]:
-    """A replica of its own: Ray would not share one cluster's failures between servers."""
+    """One cluster for each replica, so that servers do not share the failures of a Ray cluster."""
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         "metadata": {
             "name": f"{facts.name}-{replica}",
             "labels": facts.labels(),
-            # Probes and commands are ours: KubeRay's ask a dashboard that images may lack.
+            # Use our probes and commands: KubeRay's probes need a dashboard, which images may lack.
             "annotations": {"ray.io/overwrite-container-cmd": "true"},
         },
         "spec": {
-            # The operator makes a token, without which nothing joins.
+            # The operator creates a token, without which nothing can join.
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": _parameters(settings),
@@ -65,7 +65,7 @@ def _workers(facts: Facts, settings: Settings) -> list[dict[str, object]]:
 
 
 def _parameters(settings: Settings) -> dict[str, str]:
-    """Ray counts one processor for a rank; the object store carries no tensors."""
+    """Ray parameters: one CPU for each rank. The object store carries no tensors."""
     found = {"num-cpus": str(settings.on_pod), "object-store-memory": str(RAY_STORE)}
     if settings.has_devices:
         found["num-gpus"] = str(settings.on_pod)
@@ -83,7 +83,7 @@ def _template(facts: Facts, leader: bool) -> dict[str, object]:
 
 
 def _serve(facts: Facts) -> str:
-    """Ray's head in the background; the server, when all nodes have joined."""
+    """Start Ray's head in the background, and the server when all nodes have joined."""
     wait = shlex.join([PROGRAM[0], "-c", COMPLETE.format(nodes=facts.nodes)])
     words = shlex.join(facts.server.command)
     return (

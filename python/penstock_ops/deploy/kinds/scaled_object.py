@@ -1,4 +1,4 @@
-"""ScaledObject: KEDA's replicas by the queue and the KV in use, asked of Prometheus."""
+"""ScaledObject: KEDA scales replicas by queue length and KV usage, from Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ POLLING = 15
 
 
 def scaled_object(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
-    """Never to zero: a replica takes the planned load time to come back."""
+    """Never scales to zero: a replica takes the planned load time to come back."""
     version, kind = facts.workload
     return {
         "apiVersion": "keda.sh/v1alpha1",
@@ -29,7 +29,7 @@ def scaled_object(facts: Facts, scaling: ScalingFacts) -> dict[str, object]:
 
 
 def _trigger(facts: Facts, scaling: ScalingFacts, metric: str, threshold: str) -> dict[str, object]:
-    """The sum over the threshold of one replica is the number of replicas."""
+    """Trigger whose sum, divided by the threshold of one replica, is the number of replicas."""
     return {
         "type": "prometheus",
         "metricType": "AverageValue",

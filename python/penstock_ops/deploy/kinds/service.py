@@ -1,4 +1,4 @@
-"""Service: one address before the pods that serve."""
+"""Service: one address in front of the serving pods."""
 
 from __future__ import annotations
 

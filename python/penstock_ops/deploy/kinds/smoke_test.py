@@ -1,4 +1,4 @@
-"""Pod of `helm test`: the Service answers."""
+"""Pod of `helm test`: checks that the Service answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ASK = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=30)
 
 
 def smoke_test(facts: Facts) -> dict[str, object]:
-    """With the engine's image, which the nodes have; /health needs no key."""
+    """Uses the engine's image, which the nodes already have. /health needs no API key."""
     url = f"http://{facts.name}:{PORT}/health"
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""ConfigMap: the topology file of virtual machines, which NCCL cannot find out there."""
+"""ConfigMap: NCCL's topology file for virtual machines, where NCCL cannot detect the topology."""
 
 from __future__ import annotations
 

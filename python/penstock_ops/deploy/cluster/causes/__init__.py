@@ -1,7 +1,7 @@
-"""From objects of the API to the reasons why pods do not serve, the first one first.
+"""Diagnosis: from API objects to the causes why pods do not serve, first cause first.
 
-The first cause is of the earliest stage: an image that cannot be pulled comes before the probes
-that fail because of it. A Job that fills the volume comes before the pods that read it.
+The first cause is the one at the earliest stage: an image that cannot be pulled comes before the
+failing probes that it leads to. A Job that fills the volume comes before the pods that read it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock_ops.deploy.objects import mapping
 __all__ = ["Cause", "Stage", "causes"]
 
 OF_POD = (lost_node, unscheduled, volume, turned_away, probe, of_container)
-"""In the order of a pod's life: the first that finds something is the pod's cause."""
+"""In the order of a pod's life cycle: the first function with a result is decisive."""
 
 
 def causes(snapshot: Snapshot) -> list[Cause]:
-    """Causes, the first one first; each once. Empty where all is ready, or on its way."""
+    """Distinct causes, first cause first. Empty if everything is ready or progressing."""
     found: list[tuple[bool, Cause]] = []
     pulling = False
     for workload in snapshot.workloads:
@@ -35,14 +35,14 @@ def causes(snapshot: Snapshot) -> list[Cause]:
         pulling |= is_job and not own and workload.live is not None
         found += [(not is_job, cause) for cause in own]
     if pulling:
-        # Servers end, and begin again, until the Job has filled their volume.
+        # Servers keep restarting until the Job has filled their volume.
         found = [each for each in found if each[1].stage < Stage.INIT]
     if any(cause.stage is Stage.NODE for _, cause in found):
         found += [(True, cause) for cause in pressed(snapshot)]
     ordered = sorted(found, key=lambda each: (*each[:1], each[1].stage))
     kept: dict[tuple[str, str], Cause] = {}
     for _, cause in ordered:
-        # A node is named once, with the evidence of what found it first.
+        # Name a node once, with the evidence found first.
         kept.setdefault((cause.subject, cause.summary), cause)
     return list(kept.values())
 
@@ -53,10 +53,10 @@ def _of_workload(workload: Workload, snapshot: Snapshot) -> list[Cause]:
         return [Cause(Stage.MISSING, workload.title, "is not in the cluster", remedy=remedy)]
     found = [refused(workload, snapshot), unbound(workload, snapshot)]
     found += incomplete(workload, snapshot)
-    # A node that is silent now comes before pods that were driven off it earlier.
+    # A node that is silent now comes before pods that were evicted from it earlier.
     is_silent = any(lost_node(pod, snapshot) for pod in workload.pods if _is_waited_for(pod))
     pods = sorted(workload.pods, key=lambda pod: is_silent and _is_evicted(pod))
-    # A pod that is to end stays where its node does not answer.
+    # A terminating pod is stuck only if its node does not respond.
     found += [
         lost_node(pod, snapshot) if _is_ending(pod) else _of_pod(pod, snapshot) for pod in pods
     ]

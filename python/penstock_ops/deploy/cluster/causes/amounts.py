@@ -1,4 +1,4 @@
-"""Resources that pods ask for and nodes have, as the scheduler counts them."""
+"""Resources that pods request and nodes have, counted as the scheduler does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A resource of which a node has less free than a pod asks for."""
+    """A resource of which a node has less free than a pod requests."""
 
     resource: str
     node: str
@@ -25,11 +25,11 @@ class Shortage:
     free: Fraction
     total: Fraction
     unhealthy: Fraction
-    """What the node has besides, and its device plugin does not offer."""
+    """Part of the node's capacity that its device plugin does not offer."""
 
     @property
     def size(self) -> tuple[Fraction, Fraction]:
-        """The part of the request that is missing, and its amount."""
+        """The missing share of the request, and the missing amount."""
         missing = self.wanted - self.free
         return missing / self.wanted, missing
 
@@ -53,7 +53,7 @@ class Shortage:
 
 
 def shortages(wanted: Amounts, node: Object, taken: Mapping[str, Amounts]) -> list[Shortage]:
-    """What a node lacks for a pod, the largest part first; empty where it has room."""
+    """Resources that a node lacks for a pod, largest share first; empty if the pod fits."""
     name = str(node["metadata"]["name"])
     status = mapping(node.get("status"))
     offered, has = mapping(status.get("allocatable")), mapping(status.get("capacity"))
@@ -68,8 +68,8 @@ def shortages(wanted: Amounts, node: Object, taken: Mapping[str, Amounts]) -> li
 
 
 def requests(spec: Object) -> Amounts:
-    """What the scheduler reserves for a pod: its containers and sidecars together, or the largest
-    container that runs before them, and its overhead.
+    """Requests of a pod as the scheduler counts them: the maximum of all containers and sidecars
+    together and of the largest init container, plus overhead.
     """
     total: Amounts = {"pods": Fraction(1)}
     before: Amounts = {}
@@ -89,8 +89,8 @@ def requests(spec: Object) -> Amounts:
 
 
 def used(pods: Iterable[Object], lost: Container[str] = ()) -> dict[str, Amounts]:
-    """Requests of the pods that hold resources, by node. Pods that are ending on a lost node count
-    as gone: no kubelet says that they ended.
+    """Requests of the pods that hold resources, by node. Terminating pods on a lost node count as
+    gone, since no kubelet reports their end.
     """
     found: dict[str, Amounts] = {}
     for pod in pods:

@@ -1,4 +1,4 @@
-"""A reason why pods do not serve."""
+"""Cause of pods that do not serve."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Stage(IntEnum):
-    """Steps on the way to a pod that serves. An earlier one that fails makes later ones fail."""
+    """Stages on the way to a serving pod. A failure at an early stage makes later ones fail."""
 
     MISSING = 1
     FORBIDDEN = 2
@@ -27,11 +27,11 @@ class Stage(IntEnum):
 class Cause:
     stage: Stage
     subject: str
-    """Such as `pod smollm2-0`."""
+    """For example `pod smollm2-0`."""
     summary: str
-    """What is wrong, in a line."""
+    """The problem in one line."""
     details: tuple[str, ...] = ()
-    """Lines of evidence: an event, the end of a log."""
+    """Lines of evidence: an event, or the end of a log."""
     remedy: str = ""
     lasting: bool = True
-    """False: time may mend it, so `apply` goes on waiting."""
+    """False if it may resolve itself, so that `apply` keeps waiting."""

@@ -1,4 +1,4 @@
-"""Containers that do not start, or end: images, configuration, exit statuses."""
+"""Containers that do not start, or that end: images, configuration, exit statuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock_ops.deploy.cluster.snapshot import Object, Snapshot, event_time, s
 from penstock_ops.deploy.objects import mapping, mappings
 
 SHOWN = 8
-"""Lines of a log."""
+"""Maximum number of log lines shown."""
 IMAGE_REASONS = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -48,7 +48,7 @@ MISSING_OBJECT = re.compile(r'(secret|configmap)s? "([^"]+)" not found')
 
 
 def of_container(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """The first container of a pod with a fault, in the order in which they run."""
+    """The first faulty container of a pod, in the order in which they run."""
     for status in statuses(pod):
         waiting = mapping(status["state"].get("waiting"))
         reason, said = str(waiting.get("reason", "")), str(waiting.get("message", ""))
@@ -68,7 +68,7 @@ def title(pod: Object) -> str:
 
 
 def _pull_error(pod: Object, snapshot: Snapshot, said: str) -> str:
-    """While the kubelet waits for the next attempt, an event has the error of the last one."""
+    """The error of the last pull. While the kubelet backs off, only an event has it."""
     failures = [
         str(event.get("message", ""))
         for event in snapshot.about(pod, "Failed", "ErrImageNeverPull", "InspectFailed")
@@ -81,7 +81,7 @@ def _pull_error(pod: Object, snapshot: Snapshot, said: str) -> str:
 def image(pod: Object, status: Object, reason: str, said: str) -> Cause:
     own = status.get("image") or _image(pod, str(status.get("name")))
     name = next((image for image in _image_volumes(pod) if f'"{image}"' in said), own)
-    # The name may have any word in it.
+    # The image name could contain any of the keywords.
     text = f"{reason} {said.replace(str(name), '')}"
     known = (rest for pattern, *rest in IMAGE_FAULTS if re.search(pattern, text))
     words, remedy = next(known, ("cannot be pulled", ""))
@@ -95,13 +95,13 @@ def _image(pod: Object, container: str) -> str:
 
 
 def _image_volumes(pod: Object) -> list[str]:
-    """The kubelet reports an image volume that cannot be pulled as its container's."""
+    """Images mounted as volumes. The kubelet attributes a failed pull of one to its container."""
     volumes = mappings(mapping(pod.get("spec")).get("volumes"))
     return [str(mapping(each["image"]).get("reference")) for each in volumes if "image" in each]
 
 
 def configuration(pod: Object, said: str) -> Cause:
-    """A secret or a configuration map, or a key of one, that a variable refers to."""
+    """A missing secret or configuration map, or a missing key in one, that a variable refers to."""
     details = (f"kubelet: {said}",)
     if found := MISSING_KEY.search(said):
         key, kind, name = found[1], _kind(found[2]), found[3].rpartition("/")[2]
@@ -123,7 +123,7 @@ def _kind(text: str) -> str:
 
 
 def _key(pod: Object, name: str) -> str:
-    """The key that a variable of the pod takes from a secret or configuration map."""
+    """The key that a variable of the pod reads from a secret or configuration map."""
     spec = mapping(pod.get("spec"))
     for container in mappings(spec.get("initContainers")) + mappings(spec.get("containers")):
         for variable in mappings(container.get("env")):
@@ -134,7 +134,7 @@ def _key(pod: Object, name: str) -> str:
 
 
 def volume(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A volume that cannot be mounted: containers have not begun."""
+    """A volume that cannot be mounted, so that no container has started."""
     if not _is_creating(pod):
         return None
     events = snapshot.about(pod, "FailedMount", "FailedAttachVolume", "FailedMapVolume")
@@ -163,8 +163,8 @@ def _not_started(pod: Object, status: Object, said: str) -> Cause:
 
 
 def ended(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
-    """A container whose last run has ended badly, and that is not ready again. None where its
-    probe ended it: that is the cause.
+    """A container whose last run failed and that is not ready again. None if its probe ended it,
+    because the probe is then the cause.
     """
     last = last_end(status)
     if last is None or status.get("ready"):
@@ -182,14 +182,14 @@ def ended(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
     words = f"{kind} {container} {_how(last, pod, container)}{often}"
     log = end_of(snapshot.logs.get((name, container), ()))
     stage = Stage.INIT if first else Stage.ENDED
-    # A single end may be an accident; what comes back ends again.
+    # A single end may be an accident, but a container in a crash loop will end again.
     back = mapping(status["state"].get("waiting")).get("reason") == "CrashLoopBackOff"
     return Cause(stage, title(pod), words, log, _remedy(last), lasting=back or "terminated" in
                  status["state"])  # fmt: skip
 
 
 def last_end(status: Object) -> Object | None:
-    """How the last run ended; None for one that has not, or that ended well and for good."""
+    """How the last run ended; None if it has not ended, or has completed."""
     now = mapping(status["state"].get("terminated"))
     last = now or mapping(mapping(status.get("lastState")).get("terminated"))
     if not last or (now and now.get("exitCode") == 0):
@@ -198,8 +198,8 @@ def last_end(status: Object) -> Object | None:
 
 
 def killed_by_probe(pod: Object, last: Object, snapshot: Snapshot) -> Object | None:
-    """The event of a probe that ended this run of the container. Equal events are counted in one,
-    which has the times of the first and the last.
+    """The event of a probe that killed this run of the container. Identical events are merged into
+    one with a first and a last time.
     """
     begun, end = str(last.get("startedAt") or ""), str(last.get("finishedAt") or "~")
     for event in reversed(snapshot.about(pod, "Killing")):

@@ -1,4 +1,4 @@
-"""Pods that the cluster does not let come into being, and claims without a volume."""
+"""Pods that the cluster refuses to create, and claims without a volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSALS = ("FailedCreate", "FailedCreatePod", "FailedDelete", "GroupsProgressin
 
 
 def refused(workload: Workload, snapshot: Snapshot) -> Cause | None:
-    """Pods that a controller could not make, by its condition or its last event."""
+    """Pods that a controller could not create, according to its condition or its last event."""
     if workload.live is None:
         return None
     failure = condition(workload.live, "ReplicaFailure")
@@ -26,7 +26,7 @@ def refused(workload: Workload, snapshot: Snapshot) -> Cause | None:
         said = str(failure.get("message", ""))
     else:
         own = [event for event in snapshot.events if _is_refusal(event, workload)]
-        # Later than the last pod: a refusal of before has been overcome.
+        # A refusal before the newest pod has been overcome.
         newest = max(
             (str(pod["metadata"]["creationTimestamp"]) for pod in workload.pods), default=""
         )
@@ -45,7 +45,7 @@ def _is_refusal(event: Object, workload: Workload) -> bool:
 
 
 def forbidden(subject: str, said: str) -> Cause:
-    """Why a pod was refused, from what the API server answered to its controller."""
+    """The cause of a refused pod, from the API server's answer to its controller."""
     details = (f"API server: {said}",)
     if found := QUOTA.search(said):
         words = (
@@ -62,7 +62,7 @@ def forbidden(subject: str, said: str) -> Cause:
 
 
 def unbound(workload: Workload, snapshot: Snapshot) -> Cause | None:
-    """A claim that has no volume and does not merely wait for its first pod."""
+    """A claim without a volume, unless it only waits for its first pod."""
     claim = workload.live
     if workload.reference.kind != "PersistentVolumeClaim" or claim is None:
         return None

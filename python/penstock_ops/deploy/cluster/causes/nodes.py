@@ -1,4 +1,4 @@
-"""Nodes that take pods down with them, and pods that were driven off a node."""
+"""Nodes that take pods down with them, and pods evicted from a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FREE_DISK = "free space on it (images, logs, emptyDir volumes), or give it a lar
 
 
 def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """The node of a pod that is not ready."""
+    """A pod's node if it is missing or not ready."""
     name = mapping(pod.get("spec")).get("nodeName")
     node = snapshot.node(str(name)) if name else None
     if node is None:
@@ -24,7 +24,7 @@ def lost_node(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def not_ready(node: Object, snapshot: Snapshot) -> Cause | None:
-    """Since when, by the words of its kubelet or of the controller that misses it."""
+    """How long a node has not been ready, with its kubelet's or controller's message."""
     ready = condition(node, "Ready")
     if ready.get("status") == "True":
         return None
@@ -42,7 +42,7 @@ def not_ready(node: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def evicted(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A pod that the kubelet ended to save its node, as long as nothing else has taken over."""
+    """A pod that the kubelet evicted to protect its node, if no other pod has replaced it."""
     status = mapping(pod.get("status"))
     if status.get("reason") != "Evicted":
         return None
@@ -58,7 +58,7 @@ def evicted(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def pressed(snapshot: Snapshot) -> list[Cause]:
-    """Nodes that drive pods off."""
+    """Nodes under pressure, which evict pods."""
     found = []
     for node in snapshot.nodes or ():
         for kind, words in PRESSURES.items():

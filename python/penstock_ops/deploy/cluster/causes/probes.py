@@ -1,4 +1,4 @@
-"""Containers that run and do not answer their probes."""
+"""Containers that run but fail their probes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KILLED = re.compile(r"failed (startup|liveness) probe")
 
 
 def window(container: Object) -> int:
-    """Seconds that the startup probe gives; the generator makes it twice the planned load time."""
+    """Seconds that the startup probe allows: twice the planned load time."""
     probe = mapping(container.get("startupProbe"))
     if not probe:
         return 0
@@ -29,7 +29,7 @@ def window(container: Object) -> int:
 
 
 def loading(pod: Object, snapshot: Snapshot) -> str:
-    """How long a container has been starting, of how long it may; empty for none."""
+    """Progress of a starting container against its time limit; empty if none is starting."""
     for status, container in _pairs(pod):
         running = mapping(status["state"].get("running"))
         age, bound = snapshot.age(running.get("startedAt")), window(container)
@@ -42,8 +42,8 @@ def loading(pod: Object, snapshot: Snapshot) -> str:
 
 
 def probe(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """A probe that fails: the one that ended the last run, or the one that keeps the pod from
-    being ready. None while a container is starting within its time.
+    """A failing probe: one that killed the last run, or one that keeps the pod from being ready.
+    None while a container is starting within its limit.
     """
     for status, container in _pairs(pod):
         if status.get("ready"):
@@ -58,7 +58,7 @@ def probe(pod: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def _pairs(pod: Object) -> list[tuple[Object, Object]]:
-    """Status and description of each container."""
+    """Status and spec of each container."""
     named = {one.get("name"): one for one in mappings(mapping(pod.get("spec")).get("containers"))}
     return [(status, named[status["name"]]) for status in statuses(pod) if status["name"] in named]
 
@@ -82,14 +82,14 @@ def _ended(
 
 
 def _not_ready(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
-    """Started, and not ready: readiness, or liveness soon. None before a probe has failed."""
+    """Started but not ready: a failing readiness or liveness probe, else None."""
     begun = str(mapping(status["state"]["running"]).get("startedAt") or "")
     for kind in ("liveness", "readiness"):
         if said := _said(pod, kind, snapshot, begun):
             break
     else:
         return None
-    # Ready is false since the pod was made, where it has never been true.
+    # If it was never true, Ready has been false since the pod's creation.
     ages = map(snapshot.age, (condition(pod, "Ready").get("lastTransitionTime"), begun))
     since = min((age for age in ages if age is not None), default=0.0)
     words = f"container {status['name']} has failed its {kind} probe for {since:.0f} s"
@@ -98,7 +98,7 @@ def _not_ready(pod: Object, status: Object, snapshot: Snapshot) -> Cause | None:
 
 
 def _said(pod: Object, kind: str, snapshot: Snapshot, begun: str) -> tuple[str, ...]:
-    """What the last failure of a probe of this kind was; in a run that began then, and recent."""
+    """The last failure of a probe of this kind in the current run, if recent."""
     for event in reversed(snapshot.about(pod, "Unhealthy", "ProbeError")):
         found = KIND.search(str(event.get("message", "")))
         time = event_time(event)

@@ -1,5 +1,5 @@
-"""Pods that no node takes: which resource is short and by how much, or what keeps them off nodes
-that have room.
+"""Unschedulable pods: which resource is short and by how much, or what keeps them off nodes with
+room.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock_ops.deploy.objects import mapping
 
 CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found|unbound immediate Persistent')
 NAMED = 3
-"""Nodes, or resources, that a line names."""
+"""Maximum number of nodes or resources named in a line."""
 
 
 def unscheduled(pod: Object, snapshot: Snapshot) -> Cause | None:
-    """None for a pod that has a node, or that no scheduler has looked at."""
+    """Cause of an unschedulable pod. None if it has a node, or if no scheduler has processed it."""
     found = condition(pod, "PodScheduled")
     if found.get("status") != "False" or found.get("reason") == "SchedulingGated":
         return None
@@ -75,18 +75,18 @@ def _without_label(wanted: Mapping[str, str], nodes: Sequence[Object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What keeps a pod off each node that has its labels."""
+    """Reasons that keep a pod off each node that has the selected labels."""
 
     pod: str
     spec: Object
     nodes: Sequence[Object]
     lacks: Mapping[str, Sequence[Shortage]]
-    """By node; empty where it has room."""
+    """Shortages by node; empty if the pod fits."""
     snapshot: Snapshot
     details: tuple[str, ...]
 
     def cause(self) -> Cause:
-        """A node's own trouble where it has room, then what is short, then taints."""
+        """The cause, by precedence: a fault of a node with room, a shortage, taints."""
         closed = [node for node in self.nodes if refusals(self.spec, node)]
         open_to = [node for node in self.nodes if node not in closed]
         able = [node for node in closed if self._could_hold(node)]
@@ -101,11 +101,11 @@ class _Search:
         return self._short(self.nodes, ())
 
     def _could_hold(self, node: Object) -> bool:
-        """Whether it has enough of everything when nothing else is there."""
+        """Whether the pod would fit on the empty node."""
         return all(one.total >= one.wanted for one in self.lacks[_name(node)])
 
     def _trouble(self, nodes: Iterable[Object]) -> Cause | None:
-        """The first node whose kubelet or administrator keeps pods off."""
+        """The first node that its kubelet or administrator keeps pods off."""
         for node in nodes:
             if words := trouble(self.spec, node):
                 known = not_ready(node, self.snapshot)
@@ -124,8 +124,8 @@ class _Search:
         return f"{', '.join(sorted(found))} ({_listed([_name(node) for node in nodes])})"
 
     def _short(self, nodes: Sequence[Object], refusing: Sequence[Object]) -> Cause:
-        """What is short on the node that lacks the smallest part. `refusing` have room behind
-        taints.
+        """The shortage on the node that lacks the smallest share. The nodes `refusing` have room,
+        but taints.
         """
         lacks = [self.lacks[_name(node)] for node in nodes]
         if self.snapshot.all_pods is None or not all(lacks):

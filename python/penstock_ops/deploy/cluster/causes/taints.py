@@ -13,7 +13,7 @@ TROUBLES = {
     "node.kubernetes.io/pid-pressure": "is short of process ids",
     "node.kubernetes.io/unschedulable": "is cordoned",
 }
-"""Taints that a cluster sets by itself."""
+"""Taints that the cluster itself sets."""
 
 
 def refusals(spec: Object, node: Object) -> list[Object]:
@@ -37,12 +37,12 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def trouble(spec: Object, node: Object) -> str:
-    """What is wrong with the node itself; empty for taints that people set."""
+    """Fault of the node itself; empty for taints set by people."""
     words = (TROUBLES.get(str(taint.get("key")), "") for taint in refusals(spec, node))
     return next(filter(None, words), "")
 
 
 def shown_taint(taint: Object) -> str:
-    """A taint as `kubectl taint` has it, without its effect."""
+    """A taint in the format of `kubectl taint`, without its effect."""
     value = taint.get("value")
     return f"{taint.get('key')}={value}" if value else str(taint.get("key"))
