@@ -1,1 +1,1 @@
-"""Sizing before serving: what a model needs on some hardware, and how fast it would be."""
+"""Capacity planning: what a model needs on given hardware, and how fast it would be."""

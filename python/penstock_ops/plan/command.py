@@ -1,4 +1,4 @@
-"""`penstock plan`: flags and what is printed."""
+"""`penstock plan`: flags and output."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the table or the plan. PenstockError for a model that cannot be sized, and when
-    nothing holds the goal.
+    """Print the table or the plan. PenstockError for a model that cannot be sized, and if no
+    deployment meets the goal.
     """
     subject = read_subject(parsed.model, parsed.weights)
     targets = [Target(here(), 1)] if parsed.on == HERE else parse_targets(parsed.on)
@@ -117,7 +117,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def introduction(subject: Subject, targets: Sequence[Target], rules: Engine) -> list[str]:
-    """The model, whether it runs, the targets."""
+    """The model, whether it can run, and the targets."""
     spec, device = subject.spec, targets[0].accelerator
     size = subject.weights.bytes(whole(spec))
     first = (
@@ -187,7 +187,7 @@ def _concurrency(
 def _planned(
     parsed: argparse.Namespace, subject: Subject, target: Target, rules: Engine, kv: str
 ) -> Memory:
-    """Memory with the cut that was asked for, or the smallest that fits on the target."""
+    """Memory with the requested cut, or the smallest one that fits on the target."""
     load, spec, device = load_of(parsed, target), subject.spec, target.accelerator
     if parsed.tensor_parallel_size:
         cut = asked_cut(parsed)
@@ -209,7 +209,7 @@ def _planned(
 
 
 def load_of(parsed: argparse.Namespace, target: Target) -> Load:
-    """Settings with the defaults of Penstock, on GPUs those of other engines too."""
+    """Settings with Penstock's defaults, which on GPUs are also those of other engines."""
     usual = ON_CPUS if target.accelerator.is_cpu else ON_GPUS
     return Load(
         chunk=parsed.max_num_batched_tokens or usual.tokens,
@@ -229,7 +229,7 @@ def asked_cut(parsed: argparse.Namespace) -> Cut:
 
 
 def _smallest_first(parsed: argparse.Namespace, target: Target) -> list[Cut]:
-    """Cuts of a node, then whole nodes as stages, then stages of several nodes."""
+    """Cuts of one node, then whole nodes as stages, then stages of several nodes."""
     node = target.per_node
     found = [
         Cut(tp, pp, parsed.expert_parallel, parsed.attention_by_requests)

@@ -1,4 +1,4 @@
-"""Predictions corrected by deployments that were measured (`penstock bench plan --save-result`)."""
+"""Corrects predictions by measured deployments (`penstock bench plan --save-result`)."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import Tier
 
 NARROWEST = 1.1
-"""Least factor of a band: a run of the same deployment is not repeated more exactly."""
+"""Minimum factor of a band, because repeated runs of the same deployment vary as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A deployment of a plan, and what a benchmark of it found."""
+    """A deployment of a plan, and its benchmark results."""
 
     candidate: Candidate
     replicas: int
     goal: Goal
     tpot: float
-    """Mean, in milliseconds."""
+    """Mean in milliseconds."""
     ttft: float
-    """Median, in milliseconds."""
+    """Median in milliseconds."""
 
 
 def corrected(subject: Subject, target: Target, speed: Speed, paths: Sequence[Path]) -> Speed:
-    """`speed` times the median of measured over predicted TPOT, with the band of what remains, and
-    TTFT known: the median of what requests waited besides steps.
+    """`speed` scaled by the median ratio of measured to predicted TPOT, with the band of the
+    residuals. TTFT becomes known: its wait outside steps is the median of the measured ones.
 
-    PenstockError for a file that is no result of a plan, or one of another model or accelerator.
+    PenstockError for a file that is not a plan's result, or is for another model or accelerator.
     """
     runs = [
         _measured(path, number, row, subject, target, speed)
@@ -77,7 +77,7 @@ def _predicted(run: Measured, key: str, factor: float) -> float:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """A result in each line."""
+    """Results of a file, one on each line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         found = [json.loads(line) for line in lines if line.strip()]
@@ -115,7 +115,7 @@ def _measured(
 def _candidate(
     plan: dict[str, Any], subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> Candidate:
-    """The deployment that was chosen."""
+    """The deployment that the plan chose."""
     choice = plan["choice"]
     cut = Cut(
         choice["tensor_parallel_size"],

@@ -1,4 +1,4 @@
-"""Ways to lay a model over devices, and what each rank holds then."""
+"""Partitions of a model over devices, and the share of each rank."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from penstock.model.sizing import GROUP, Matrix, counted, kv_spec, matrices, sta
 from penstock.model.spec import DecoderSpec
 
 BLOCK = 16
-"""Tokens of a block, where no engine says otherwise."""
+"""Default tokens in a KV block, unless the engine has its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cut:
-    """Ranks of one replica: `tp` share each layer, `pp` stages share the layers."""
+    """Partition of one replica: `tp` ranks share each layer, `pp` stages share the layers."""
 
     tp: int
     pp: int
     by_experts: bool = False
-    """A rank has whole experts, not columns of all (expert parallel)."""
+    """Expert parallel: a rank has whole experts instead of columns of all."""
     by_requests: bool = False
-    """Attention is whole on every rank, which computes its own sequences (data parallel)."""
+    """Data-parallel attention: every rank has all attention weights and its own sequences."""
 
     @property
     def size(self) -> int:
@@ -31,7 +31,7 @@ class Cut:
 
     @property
     def shares(self) -> int:
-        """Ranks of a stage among which sequences are divided."""
+        """Number of ranks of a stage over which sequences are divided."""
         return self.tp if self.by_requests else 1
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Cut:
 
 
 class Share:
-    """What one rank holds of a model that is cut."""
+    """The share of one rank of a partitioned model."""
 
     def __init__(
         self, spec: DecoderSpec, cut: Cut, rank: int, grid: Grid, attention: tuple[Grid, int]
@@ -49,8 +49,8 @@ class Share:
         self._grid, self._attention = grid, attention
 
     def matrices(self, by_layer: bool = False) -> list[tuple[Matrix, int]]:
-        """Weights, and how often; with attention by requests, whole attention. `by_layer`: each
-        with its layer.
+        """Weight matrices and their counts. With data-parallel attention, attention is whole.
+        `by_layer`: list each layer's matrices separately.
         """
         take = _apart if by_layer else counted
         kept = take(self._spec, self._grid, self.rank)
@@ -63,7 +63,7 @@ class Share:
 
     @property
     def layers(self) -> range:
-        """Layers of its stage."""
+        """Layers of the rank's stage."""
         stage = self.rank // self.cut.tp
         return range(self._grid.layers[stage], self._grid.layers[stage + 1])
 
@@ -71,7 +71,7 @@ class Share:
         return kv_spec(self._spec, *self._attention, BLOCK, number_bytes)
 
     def state(self) -> int:
-        """Bytes of a sequence's linear attention."""
+        """Bytes of a sequence's state in linear attention."""
         return state_bytes(self._spec, *self._attention)
 
 
@@ -80,14 +80,14 @@ def _apart(spec: DecoderSpec, grid: Grid, rank: int) -> list[tuple[Matrix, int]]
 
 
 def grid(spec: DecoderSpec, cut: Cut) -> Grid:
-    """The engine's own cuts; InvalidValueError for too many ranks."""
+    """The engine's own cut points. InvalidValueError for too many ranks."""
     if cut.by_experts and spec.experts is None:
         raise InvalidValueError("--expert-parallel", "", "a mixture of experts")
     return plan_grid(spec, cut.tp, cut.pp, by_experts=cut.by_experts)
 
 
 class Shares:
-    """Each rank's. Ranks that hold as much as another one share its sizes."""
+    """Shares of all ranks. Equal ranks use the same sizes."""
 
     def __init__(self, spec: DecoderSpec, cut: Cut) -> None:
         self.spec, self.cut = spec, cut
@@ -95,7 +95,7 @@ class Shares:
         self.attention = grid(spec, Cut(1, cut.pp)) if cut.by_requests else self.grid
 
     def alike(self) -> dict[tuple[object, ...], list[int]]:
-        """Ranks by what decides their sizes."""
+        """Ranks grouped by the properties that determine their sizes."""
         found: dict[tuple[object, ...], list[int]] = {}
         for rank in range(self.cut.size):
             found.setdefault(self._key(rank), []).append(rank)

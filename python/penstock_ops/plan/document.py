@@ -1,4 +1,4 @@
-"""plan.yaml: what was asked, what was chosen and why, as plain data.
+"""plan.yaml: request, choice and reasons, as plain data.
 
 Later steps (deploy, verify, bench) read it; none changes it. Equal input gives equal bytes.
 """
@@ -33,7 +33,7 @@ STATISTICS = ("median", "p90", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for, as the document repeats it."""
+    """The request, which the document repeats."""
 
     subject: Subject
     target: Target
@@ -42,19 +42,19 @@ class Request:
     goal: Goal
     speed: Speed
     fraction: float | None
-    """Share of the memory, as engines have a flag for."""
+    """Share of the memory, as in an engine's flag."""
     workload: dict[str, object]
-    """Where the arrivals come from."""
+    """Source of the arrivals."""
     context: int
-    """Longest sequence that was asked to be served; 0: the most that fits."""
+    """Requested maximum length; 0 for the maximum that fits."""
     rates: Rates
-    """What is known of pulling the image and reading the volume."""
+    """Known rates for pulling the image and reading the volume."""
 
 
 def document(
     request: Request, found: Found, offered: Sequence[Offer] = (), dearer: Sequence[Dearer] = ()
 ) -> dict[str, Any]:
-    """The plan. PenstockError when no deployment on the target holds the goal."""
+    """The plan. PenstockError if no deployment on the target meets the goal."""
     if found.choice is None:
         others = "; ".join(f"with {_offer(each)}" for each in offered)
         raise PenstockError(no_choice(request, found) + (f"; {others}" if others else ""))
@@ -114,8 +114,8 @@ def document(
 
 
 def as_needed(trial: Trial, request: Request, length: int) -> Trial:
-    """A machine is not the deployment's alone: KV for the sequences of the load, and for one of
-    the served length. Where prompts share prefixes all of the memory is used.
+    """Limit KV on a shared machine to the sequences of the load, and to one sequence of the maximum
+    length. If prompts share prefixes, all of the memory is used.
     """
     if not request.target.accelerator.is_cpu or request.goal.shares:
         return trial
@@ -154,12 +154,12 @@ def chosen(trial: Trial, request: Request, length: int) -> dict[str, Any]:
 
 
 def served(memory: Memory, request: Request) -> int:
-    """Longest sequence that is served: as asked for, else the most that fits, up to the model's."""
+    """Maximum length to serve: as requested, else the maximum that fits, up to the model's."""
     return request.context or memory.longest(request.subject.spec.max_position)
 
 
 def rank_rows(memory: Memory) -> list[dict[str, Any]]:
-    """Bytes of each rank; ranks that hold the same are one row."""
+    """Bytes of each rank, with equal ranks in one row."""
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for rank in memory.ranks:
         row = rows.setdefault(
@@ -178,7 +178,7 @@ def rank_rows(memory: Memory) -> list[dict[str, Any]]:
 
 
 def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
-    """Statistics at the band's ends and between; TTFT only where it was measured."""
+    """Statistics at the middle and the ends of the band. TTFT only if it was measured."""
     outcomes = {
         name: simulate(trial.candidate, trial.replicas, goal, factor)
         for name, end in (("low", speed.band.low), ("mid", 1.0), ("high", speed.band.high))
@@ -207,7 +207,7 @@ def predictions(trial: Trial, goal: Goal, speed: Speed) -> dict[str, Any]:
 
 
 def bench(request: Request) -> dict[str, Any]:
-    """What `penstock bench plan` sends and judges."""
+    """Input of `penstock bench plan`: the load and its bounds."""
     return {**request.workload, "slo": [f"{slo.key}:{slo.limit:g}" for slo in request.goal.slo]}
 
 
@@ -231,7 +231,7 @@ def _held(trial: Trial, choice: Trial) -> str:
 
 
 def no_choice(request: Request, found: Found) -> str:
-    """Why nothing holds: the best of what was simulated, else why nothing fits."""
+    """Why nothing meets the goal: the best simulated deployment, else why nothing fits."""
     head = f"nothing on {request.target.on} holds the goal"
     why = closest(found)
     return f"{head}; {why}" if why else head

@@ -1,4 +1,4 @@
-"""What engines keep beside weights and KV, and which cuts they accept."""
+"""Memory that engines need beside weights and KV, and cuts that they accept."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from penstock_ops.plan.lines import Line
 
 MIB = 2**20
 ACTIVATIONS = {1: 10, 2: 6, 4: 5}
-"""Copies of a chunk's hidden numbers that a pass keeps, by ranks; 5 from 4 ranks on."""
+"""Copies of a chunk's hidden states during a pass, by number of ranks; 5 from 4 ranks on."""
 COPIES = 5
 COMMUNICATORS = {1: 0, 2: 342 * MIB}
 COMMUNICATOR = 392 * MIB
 """NCCL's buffers from 4 ranks on."""
 ACROSS = 1.75 * GIB
-"""Process groups of ranks on several nodes, as source 002 logs them."""
+"""Process groups of ranks on several nodes, from logs of the guide on GPUDirect RDMA."""
 REST = 3.5 * GIB
-"""What torch engines take besides: CUDA modules, workspaces, graphs."""
+"""Other memory of torch engines: CUDA modules, workspaces, graphs."""
 LARGE_GPU = 60_000 * MIB
 LEAST_ON_LARGE = 10 * GIB
 PROCESS = 100 * MIB
-"""Resident memory of front door and engine without weights and KV: 96 MiB with a vocabulary of
-49,152 tokens."""
+"""Resident bytes of front door and engine without weights and KV: 96 MiB with a vocabulary of
+49,152.
+"""
 KEPT_FREE = 0.10
-"""Share of this machine's free memory."""
+"""Share of this machine's free memory that stays free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Settings of an engine that cost memory."""
+    """Settings of an engine that affect memory."""
 
     chunk: int = 8192
     """Token budget of a step."""
     sequences: int = 256
     context: int = 0
-    """Longest sequence that is served."""
+    """Maximum length that is served."""
     fraction: float | None = None
-    """Share of the memory for weights and KV, as engines have a flag for; None: the default."""
+    """Share of the memory for weights and KV, as in an engine's flag; None for the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,15 @@ class Engine:
 
     name: str
     divides: bool
-    """Ranks must divide the query heads, and hosts each stage."""
+    """Whether ranks must divide the query heads, and hosts each stage."""
     by_requests: bool
-    """It can compute attention whole on every rank, each for its own sequences."""
+    """Whether it supports data-parallel attention: whole on each rank, for its sequences."""
     rule: Callable[[DecoderSpec, Accelerator, Cut, Load], list[Line]]
     paced: bool = False
-    """It bounds the prompt tokens of a step by what they add to the latency of decodes."""
+    """Whether it bounds a step's prompt tokens by their effect on decode latency."""
 
     def refuses(self, spec: DecoderSpec, cut: Cut, per_node: int) -> str:
-        """Why a cut cannot be served; empty: it can."""
+        """Why a cut cannot be served; empty if it can."""
         heads = max(getattr(layer.mixer, "heads", 0) for layer in spec.layers)
         if self.divides and not cut.by_requests and heads % cut.tp:
             return f"{heads} heads do not divide by {cut.tp}"
@@ -76,7 +77,7 @@ class Engine:
         return ""
 
     def _covers(self, cut: Cut, hosts: int) -> bool:
-        """Whether hosts, which are alike, have whole stages, or stages have whole hosts."""
+        """Whether equal hosts have whole stages, or stages have whole hosts."""
         if not self.divides:
             return len(set(map(len, ranks_of_nodes(cut.tp, cut.pp, hosts)))) == 1
         if cut.pp % hosts == 0:
@@ -100,7 +101,7 @@ def _vllm(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[
 
 
 def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> list[Line]:
-    """SGLang's pool is what `f` of the memory before loading leaves beside the weights."""
+    """SGLang: the pool is a share of the memory that is free before loading, minus the weights."""
     driver = device.memory - device.usable
     groups = _communicators(device, cut)
     before = device.usable - groups.bytes
@@ -118,7 +119,7 @@ def _sglang(spec: DecoderSpec, device: Accelerator, cut: Cut, load: Load) -> lis
 
 
 def sglang_reserve(device: Accelerator, cut: Cut, load: Load) -> int:
-    """What SGLang leaves by default beside weights and KV, in bytes."""
+    """Bytes that SGLang keeps free by default beside weights and KV."""
     graphs = min(load.sequences, 256)
     mib = 512 + 1.5 * max(load.chunk, 2048) + 2 * graphs + 1024 * cut.size / 8
     mib += 3 * graphs * cut.shares if cut.by_requests else 0

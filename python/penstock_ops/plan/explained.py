@@ -11,7 +11,7 @@ from penstock_ops.plan.thresholds import operating_point
 
 
 def step_lines(trial: Trial, goal: Goal) -> list[str]:
-    """The step of a choice at its average load; nothing where steps were measured."""
+    """The step of a choice at its average load; empty if steps were measured."""
     model = trial.candidate.model
     if not isinstance(model, StepModel):
         return []
@@ -34,7 +34,7 @@ def step_lines(trial: Trial, goal: Goal) -> list[str]:
 
 
 def _stage(model: StepModel, batch: float, context: float) -> Iterator[str]:
-    """The stage that takes longest."""
+    """The slowest stage."""
     each = batch / model.cut.pp
     stage = max(model.stages, key=lambda stage: model.stage(stage, each, context, 0.0))
     yield from _roofline(model, stage, each, context)

@@ -1,4 +1,4 @@
-"""Regular expressions of checkpoints, which may take longer than anyone waits."""
+"""Regular expressions from checkpoints, which are untrusted and could take exponential time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 
 LONGEST = 1000
-"""Characters."""
+"""Maximum length in characters."""
 DEEPEST = 20
-"""Groups in one another."""
+"""Maximum nesting of groups."""
 NAME = 64
-"""Characters of a name, about: the places where a repetition may end."""
+"""Assumed length of a name: the number of places where a repetition can end."""
 MOST = NAME**6
-"""Ways to match one name that an expression may try."""
+"""Maximum number of ways to match one name."""
 _TOKEN = re.compile(
     r"(?P<repeat>(?:[*+]|\{\d*,?\d*\})[?+]?)|(?P<option>\?[?+]?)"
     r"|(?P<open>\((?:\?(?:P<\w+>|<?[=!]|.))?)"
@@ -23,8 +23,8 @@ _VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """`re.error` for what is no expression, and for one that may try more than MOST ways, which it
-    does where what repeats has repetitions in it.
+    """Compile an expression. Raises `re.error` for an invalid one, and for one with more than MOST
+    ways to match, such as nested repetitions.
     """
     if len(text) > LONGEST:
         raise re.error(f"over {LONGEST} characters")
@@ -41,13 +41,13 @@ def compiled(text: str) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class _Group:
-    """Ways of what an open group has so far."""
+    """Number of ways to match an open group so far."""
 
     whole: int = 0
-    """Sum of its alternatives that are over."""
+    """Sum over its completed alternatives."""
     sequence: int = 1
     last: int = 1
-    """Ways of the last item of the sequence."""
+    """Ways to match the last item of the sequence."""
     is_group: bool = False
     """Whether that item is a group."""
 
@@ -56,7 +56,7 @@ class _Group:
         self.last, self.is_group = ways, is_group
 
     def end(self) -> int:
-        """Close an alternative; the ways of all."""
+        """Close an alternative; returns the ways of all."""
         self.whole += self.sequence * self.last
         self.sequence = self.last = 1
         self.is_group = False
@@ -64,8 +64,8 @@ class _Group:
 
 
 def ways(text: str) -> int:
-    """Ways to match a name, at most. Those of alternatives add, those of a sequence multiply.
-    `re.error` where a group is repeated, for which there is no such number.
+    """Upper bound of the ways to match a name: alternatives add, sequences multiply. Raises
+    `re.error` for a repeated group, which has no bound.
     """
     groups = [_Group()]
     for token in _TOKEN.finditer(text):

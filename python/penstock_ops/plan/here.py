@@ -12,7 +12,7 @@ ISAS = (("avx512_bf16", "AVX-512 BF16"), ("avx512f", "AVX-512"), ("avx2", "AVX2"
 
 
 def here() -> Accelerator:
-    """The processors and the free memory of this machine. Rates are 0: steps are measured."""
+    """The CPUs and free memory of this machine. Rates are 0, because steps are measured."""
     cores = cpu_count()
     return Accelerator(
         name=HERE,

@@ -1,7 +1,7 @@
-"""Keys of `config.json` that sizes may depend on.
+"""Keys of `config.json` that may affect sizes.
 
-An allow list: a key that looks like a shape, and that no rule here reads, is refused by its name.
-A wrong size says nothing of itself.
+An allow list: a key that looks like a shape, but that no rule reads, is refused by name, because a
+wrong size would go unnoticed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LISTED = {
     "global_attn_every_n_layers": "layer_types",
     "moe_every_n_layer": "moe_layers_enum",
 }
-"""Keys that another one, which a rule reads, says layer by layer."""
+"""Keys whose content another key, which a rule reads, lists layer by layer."""
 _COMPARED = """
 apertus arcee deepseek_v2 deepseek_v3 deepseek_v32 ernie4_5_moe exaone4 gemma2 gemma3_text
 glm4_moe glm_moe_dsa gpt_neox gpt_oss kimi_k2 llama llama4_text mimo_v2_flash minimax_m2
@@ -46,9 +46,9 @@ mistral mixtral nemotron phi phi3 qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_m
 starcoder2 step3p5
 """
 COMPARED = frozenset(_COMPARED.split())
-"""Model types with published sizes to which those read here have been held by a test."""
+"""Model types whose sizes a test compares with published ones."""
 NOTED = re.compile(r"index_\w+|indexer_\w+|num_nextn_predict_layers|num_mtp_\w+|mtp_\w+|use_mtp")
-"""Keys of what is left out of the sizes, and of which a note speaks."""
+"""Keys of parts that sizes leave out; a note mentions them."""
 NEUTRAL = re.compile(
     r"""(?!(.*_)?(ff|ffn|feed_forward|dim|width|expansion)_(.*_)?(multipliers?|factors?|scale)$)(
     .*token_ids?|.*_(eps|epsilon|dropout|pdrop|prob|coef|coeff|thetas?|factors?|scale|scaling
@@ -71,17 +71,17 @@ NEUTRAL = re.compile(
     """,
     re.VERBOSE,
 )
-"""Keys that change no size, or only that of vectors: a gate of one number a head is one."""
+"""Keys that change no size, or only that of vectors, such as a gate of one number for each head."""
 SHAPED = re.compile(
     r"(^|_)(kv|mlp|moe|ffn|feed|experts?|query|share|shared|wide|width|conv|mamba|ssm|state|block"
     r"|mixer|hybrid|sparse|compress\w*|lora|latent|window|layers?|dense|decoder|equal|eq|pattern"
     r"|multi|gate|embeddings?|dim|ratios?|expan\w+)(_|$)"
 )
-"""Words of a name that ask for a shape when their value is true, a text, or a fraction."""
+"""Words in a key that indicate a shape if its value is true, a text, or a fraction."""
 
 
 def refuse_unread(config: Fields) -> None:
-    """ModelError names the first key that may change a size and that no rule reads."""
+    """ModelError names the first unread key that may affect a size."""
     unread = sorted(
         key
         for key, value in config.items()
@@ -96,7 +96,7 @@ def refuse_unread(config: Fields) -> None:
 
 
 def _shapes(key: str, value: object) -> bool:
-    """Whether a key that no rule reads may change a size."""
+    """Whether an unread key may affect a size."""
     if key in READ or not value:
         return False
     if NOTED.fullmatch(key) or NEUTRAL.fullmatch(key):

@@ -1,4 +1,4 @@
-"""A number with its arithmetic."""
+"""A number with its formula."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """So many bytes, and why."""
+    """A number of bytes, and its formula."""
 
     name: str
     bytes: int
@@ -15,5 +15,5 @@ class Line:
 
 
 def human(size: float) -> str:
-    """Bytes in GiB, or in MiB below one."""
+    """Format bytes in GiB, or in MiB below one GiB."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

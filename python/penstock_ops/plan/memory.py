@@ -1,4 +1,4 @@
-"""Memory of each rank: what weights, KV and the engine take, and the tokens that fit."""
+"""Memory of each rank: weights, KV and engine, and the tokens that fit."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from penstock_ops.plan.weights import KV_BYTES, PARTS, WeightTypes
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """One rank's memory, in bytes."""
+    """One rank's memory in bytes."""
 
     rank: int
     total: int
-    """Memory of its device; of a machine its ranks share, an equal part."""
+    """Memory of its device, or an equal share of a machine's memory."""
     weights: int
     engine: tuple[Line, ...]
-    """Everything but weights and KV."""
+    """Everything except weights and KV."""
     kv: KvSpec
     state: int
-    """Bytes of a sequence's linear attention."""
+    """Bytes of a sequence's state in linear attention."""
     parts: tuple[Line, ...]
     """Weights by part of the model."""
 
     @property
     def room(self) -> int:
-        """For KV; below 0: the weights do not fit."""
+        """Bytes for KV; negative if the weights do not fit."""
         return self.total - self.weights - sum(line.bytes for line in self.engine)
 
     @property
     def growth(self) -> float:
-        """KV bytes of a token in the layers that see everything."""
+        """KV bytes of a token in the layers with full attention."""
         groups = (group.block_bytes for group in self.kv.groups if group.window is None)
         return sum(groups) / self.kv.block_size
 
     def sequence(self, tokens: int) -> int:
-        """KV of a sequence of so many tokens."""
+        """KV bytes of a sequence of `tokens` tokens."""
         return sequence_bytes(self.kv, tokens) + self.state
 
     def sequences(self, tokens: int) -> int:
-        """Sequences of so many tokens that fit."""
+        """Number of sequences of `tokens` tokens that fit."""
         each = self.sequence(tokens)
         return max(self.room, 0) // each if each else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All ranks of a replica. A pool has as many blocks on each rank as on the fullest."""
+    """All ranks of a replica. Each rank's pool has as many blocks as the fullest rank's."""
 
     cut: Cut
     ranks: tuple[RankMemory, ...]
 
     def beside(self, engine: Iterable[Line]) -> Memory:
-        """With what an engine keeps on each rank."""
+        """The memory with an engine's needs added to each rank."""
         kept = tuple(engine)
         return Memory(self.cut, tuple(replace(rank, engine=kept) for rank in self.ranks))
 
     def left(self, loads: Sequence[tuple[int, int]]) -> Memory:
-        """With what the largest of the loads, each a number of sequences and their tokens, does
-        not need on a rank.
+        """The memory without KV that no load needs. Each load is a number of sequences and their
+        length; the largest need on each rank counts.
         """
         block = self.ranks[0].kv.block_size
 
@@ -82,18 +82,18 @@ class Memory:
 
     @property
     def fullest(self) -> RankMemory:
-        """The rank that holds the fewest tokens."""
+        """The rank with room for the fewest tokens."""
         return min(self.ranks, key=lambda rank: (self._tokens(rank), rank.room, rank.rank))
 
     @property
     def fits(self) -> bool:
-        """Weights fit, and a block of KV."""
+        """Whether the weights and at least one KV block fit."""
         return all(rank.room > rank.sequence(self.ranks[0].kv.block_size) for rank in self.ranks)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the replica's KV holds in the layers that see everything; in a model without
-        such layers, those that its sequences see.
+        """Tokens that the replica's KV holds in the layers with full attention. For a model without
+        such layers, the tokens that its sequences see.
         """
         if not self.fullest.growth:
             seen = max((group.window or 0 for group in self.fullest.kv.groups), default=0)
@@ -101,11 +101,11 @@ class Memory:
         return max(self._tokens(self.fullest), 0) * self.cut.shares
 
     def concurrency(self, tokens: int) -> int:
-        """Sequences of so many tokens at once."""
+        """Number of concurrent sequences of `tokens` tokens."""
         return min(rank.sequences(tokens) for rank in self.ranks) * self.cut.shares
 
     def longest(self, limit: int) -> int:
-        """Tokens of the longest sequence that fits, in whole blocks, at most `limit`."""
+        """Length of the longest sequence that fits, in whole blocks, at most `limit`."""
         if self.concurrency(limit):
             return limit
         block = self.ranks[0].kv.block_size
@@ -117,12 +117,12 @@ class Memory:
 
     @property
     def imbalance(self) -> float:
-        """Largest share of weights and KV growth over the mean: the price of the cut."""
+        """Ratio of the largest weight share to the mean: the cost of an uneven cut."""
         weights = [rank.weights for rank in self.ranks]
         return max(weights) * len(weights) / max(sum(weights), 1)
 
     def lacking(self, tokens: int) -> str:
-        """Why one sequence of so many tokens does not fit: rank and bytes. Empty: it does."""
+        """Why one sequence of `tokens` tokens does not fit (rank and bytes); empty if it does."""
         for rank in self.ranks:
             missing = rank.sequence(tokens) - rank.room
             if missing > 0:
@@ -155,7 +155,7 @@ def plan_memory(
 def sized(
     spec: DecoderSpec, weights: WeightTypes, device: Accelerator, cut: Cut, kv: str
 ) -> Memory:
-    """The same without an engine."""
+    """The same without an engine's memory."""
     shares = Shares(spec, cut)
     ranks = [
         replace(first, rank=rank)
@@ -180,7 +180,7 @@ def _rank(share: Share, weights: WeightTypes, device: Accelerator, kv: str) -> R
 
 
 def part_lines(matrices: Iterable[tuple[Matrix, int]], weights: WeightTypes) -> tuple[Line, ...]:
-    """Bytes of each part of the model, apart by type."""
+    """Bytes by part of the model and type."""
     numbers = Counter[tuple[Part, str]]()
     for matrix, count in matrices:
         numbers[matrix.part, weights.kind(matrix)] += matrix.numbers * count

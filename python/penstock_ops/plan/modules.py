@@ -1,4 +1,4 @@
-"""Names that checkpoints give to the matrices of a decoder, and patterns of such names."""
+"""Names of a decoder's matrices in checkpoints, and patterns of such names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Key = tuple[int | None, Part, str]
 """Layer, part and role of a matrix."""
 _WILD = {"*": ".*", "?": "."}
 LAST = "\U0010ffff"
-"""After every character of a name."""
+"""Sorts after every character in a name."""
 PATIENCE = 10.0
-"""Seconds of a processor for all expressions of a checkpoint."""
+"""CPU seconds for all expressions of a checkpoint."""
 _BASES = ("model.", "language_model.model.", "model.language_model.", "")
 _ATTENTION = ("self_attn", "attention", "attn")
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "up": ("up_proj", "w3", "gate_up_proj", "fc1", "c_fc"),
     "down": ("down_proj", "w2", "fc2", "c_proj"),
 }
-"""Modules of each role, apart and fused."""
+"""Modules of each role, separate and fused."""
 _PLACES: dict[str, tuple[str, ...]] = {
     "dense": ("mlp", "feed_forward"),
     "experts": ("mlp.experts", "block_sparse_moe.experts", "feed_forward.experts", "moe.experts"),
@@ -58,11 +58,11 @@ _OUTSIDE = re.compile(
     r"|conv|in_proj_(a|b|ba)\b|e_score|bias|embed|rotary|eh_proj|head|score|classifier|A_log"
     r"|dt_|\bgate\b|shared_expert_gate|router|kv_a_proj\b|scale|encoder"
 )
-"""Words in names of what is no matrix of the decoder's layers, or of a vector."""
+"""Words in names of vectors, and of matrices outside the decoder's layers."""
 
 
 class Modules:
-    """The matrices of a decoder by the names that lists in checkpoints use."""
+    """The matrices of a decoder, by the names used in checkpoints' lists."""
 
     def __init__(self, spec: DecoderSpec) -> None:
         self._layers = len(spec.layers)
@@ -86,14 +86,14 @@ class Modules:
         self._seconds = 0.0
 
     def matching(self, pattern: str) -> set[Key] | None:
-        """Matrices that a name, a glob, or `re:` and an expression mean. None: no matrix that is
-        known, and no part of a model that is left out. `re.error` for what is no expression, and
-        for one that takes too long.
+        """Matrices matched by a name, a glob, or `re:` with an expression. None if it matches
+        neither a known matrix nor a part of the model that is left out. Raises `re.error` for an
+        invalid expression, and for one that takes too long.
         """
         if pattern.startswith("re:"):
             found = self._by_expression(compiled(pattern[3:]), self._sorted)
         elif wild := re.search(r"[*?]", pattern):
-            # As a module, or as one that has it inside.
+            # Match the module itself, or a module that contains it.
             wanted = "".join(_WILD.get(each, re.escape(each)) for each in pattern)
             whole_name = compiled(rf"{wanted}(\..*)?\Z")
             start = pattern[: wild.start()]
@@ -116,15 +116,15 @@ class Modules:
         return found
 
     def _is_outside(self, pattern: str) -> bool:
-        """Whether a name is known to mean nothing that is sized here."""
+        """Whether a name is known to refer to something that is not sized here."""
         layer = re.search(r"layers\\?\.(\d+)", pattern)
         if layer and int(layer[1]) >= self._layers:
-            return True  # A layer for drafting tokens.
+            return True  # A multi-token prediction layer.
         return bool(_OUTSIDE.search(pattern) or re.search(r"experts\.\d", pattern))
 
 
 def _names(matrix: Matrix, ends: tuple[int, int] | None) -> Iterator[str]:
-    """Without what stands before `layers`."""
+    """Names of a matrix, without the prefix before `layers`."""
     if matrix.layer is None:
         yield "lm_head" if matrix.part == "head" else "embed_tokens"
         return
@@ -151,5 +151,5 @@ def _runs(name: str) -> Iterator[str]:
 
 
 def _stripped(name: str) -> str:
-    """Without what stands before `layers` and `lm_head`."""
+    """The name without the prefix before `layers` or `lm_head`."""
     return re.sub(r"^((language_model|model|text_model|transformer|backbone)\.)+", "", name)

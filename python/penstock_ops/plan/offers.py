@@ -1,4 +1,4 @@
-"""Smaller types of weights and KV that would need fewer devices: offered, never chosen unasked."""
+"""Offers of smaller types of weights and KV that need fewer devices. Never automatic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Offer:
 
 
 def offers(question: Question, devices: int) -> list[Offer]:
-    """Those that hold the goal on fewer than `devices`."""
+    """Offers that meet the goal on fewer than `devices` devices."""
     target, cuts = question.target, question.cuts
     smaller = replace(target, count=devices - 1)
     fitting = [cut for cut in cuts if cut.size < devices]

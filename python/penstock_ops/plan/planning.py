@@ -27,9 +27,9 @@ from penstock_ops.plan.virtual import Arrival, poisson
 
 REQUESTS = 500
 MEASURED = Band(0.85, 1.15)
-"""Around measured steps."""
+"""Band around measured steps."""
 WAITING = 3e-3
-"""Seconds of a first token besides steps: HTTP, tokenizer, the loop."""
+"""Seconds to the first token outside steps: HTTP, tokenizer, engine loop."""
 
 
 def add_goal(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def run_goal(
     load: Load,
     cuts: list[Cut],
 ) -> list[str]:
-    """Search, write the document where it was asked for; its summary."""
+    """Search, write the document if requested, and return its summary."""
     goal, workload = _goal(parsed)
     if load.context and not goal.longest <= load.context <= subject.spec.max_position:
         raise InvalidValueError(
@@ -126,7 +126,7 @@ def run_goal(
 def speed_of(
     subject: Subject, target: Target, measured: bool, results: Sequence[Path] = ()
 ) -> Speed:
-    """Fitted constants of accelerators; here, measured steps. `results` correct both."""
+    """Step times: fitted constants, or measured steps here. `results` correct both."""
     speed = _uncorrected(subject, target, measured)
     if not results:
         return speed
@@ -173,8 +173,8 @@ def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
 
 
 def read_trace(path: Path, most: int) -> list[Arrival]:
-    """The first arrivals of a trace. PenstockError for a file that holds none, and names the line
-    that is not one.
+    """The first arrivals of a trace. PenstockError for a file without any; it names an invalid
+    line.
     """
     try:
         rows = traces.read(path).arrivals[:most]

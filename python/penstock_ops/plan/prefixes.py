@@ -1,4 +1,4 @@
-"""Prefixes of prompts that a replica still has: in its KV, and in tiers behind it."""
+"""Prefixes that a replica has cached: in its KV, and in the tiers behind it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 BLOCK = 16
-"""Tokens of a block of the KV: a prompt is found in whole ones."""
+"""Tokens in a KV block. Prompts are matched in whole blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A tier, as one replica has it."""
+    """One replica's share of a tier."""
 
     tokens: int
-    """Tokens of the replica that it holds."""
+    """Capacity in tokens."""
     seconds: float
-    """Time of loading one of them."""
+    """Seconds to load one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Found:
     """Leading tokens of a prompt that need not be computed."""
 
     pooled: int
-    """In the KV."""
+    """Tokens in the KV."""
     stored: int
-    """After those, in tiers."""
+    """Tokens in tiers, after the pooled ones."""
     seconds: float
-    """Time of loading these."""
+    """Seconds to load the stored tokens."""
 
 
 class Prefixes:
-    """Blocks by name. The ones that were not used for the longest time leave first."""
+    """LRU cache of named blocks."""
 
     def __init__(self, stores: Sequence[Store] = ()) -> None:
         self._pool: dict[int, int] = {}
@@ -41,8 +41,9 @@ class Prefixes:
         self._held = [0] * len(self._stores)
 
     def find(self, names: Sequence[int], size: int, tokens: int, room: int) -> Found:
-        """What a prompt of `tokens` tokens finds, by `names` of its blocks of `size` tokens. The KV
-        has room for so many tokens beside running requests. The last token is always computed.
+        """Cached part of a prompt of `tokens` tokens, by the `names` of its blocks of `size`
+        tokens. `room` is the number of tokens that the KV can hold beside running requests. The
+        last token is always computed.
         """
         self._pooled = _evict(self._pool, self._pooled, room)
         most = (tokens - 1) // BLOCK * BLOCK
@@ -54,7 +55,7 @@ class Prefixes:
         return Found(pooled, stored, self._seconds(blocks, size, stored))
 
     def keep(self, names: Sequence[int], size: int, tokens: int) -> None:
-        """A prompt's blocks, computed or loaded: the first ones leave last."""
+        """Store a prompt's blocks, computed or loaded. Later blocks are evicted first."""
         for at in reversed(range(len(names))):
             name, block = names[at], min(size, tokens - at * size)
             self._pooled += _put(self._pool, name, block)
@@ -67,7 +68,7 @@ class Prefixes:
         return next((kept[name] for _, kept in self._stores if name in kept), None)
 
     def _seconds(self, names: Sequence[int], size: int, tokens: int) -> float:
-        """Time of loading so many tokens, each block from the first tier that has it."""
+        """Seconds to load `tokens` tokens, each block from the first tier that has it."""
         rates = (
             next(store.seconds for store, kept in self._stores if name in kept)
             for name in names[: -(-tokens // size)]
@@ -76,7 +77,7 @@ class Prefixes:
 
 
 def _leading(names: Sequence[int], size: int, kept: Callable[[int], int | None]) -> int:
-    """Tokens of the leading blocks that there are; nothing follows a partial one."""
+    """Number of leading tokens that are cached. A partial block ends the prefix."""
     total = 0
     for name in names:
         block = kept(name) or 0
@@ -87,14 +88,14 @@ def _leading(names: Sequence[int], size: int, kept: Callable[[int], int | None])
 
 
 def _put(kept: dict[int, int], name: int, tokens: int) -> int:
-    """Make a block the last to leave; the tokens that it adds."""
+    """Make a block the most recently used; returns the number of tokens added."""
     before = kept.pop(name, 0)
     kept[name] = max(tokens, before)
     return kept[name] - before
 
 
 def _evict(kept: dict[int, int], held: int, room: int) -> int:
-    """Tokens that stay when the oldest blocks have left."""
+    """Evict the least recently used blocks; returns the tokens left."""
     while held > room and kept:
         held -= kept.pop(next(iter(kept)))
     return held

@@ -1,4 +1,4 @@
-"""The cheapest of several targets, each searched no further than the best so far."""
+"""The cheapest of several targets. Each is searched only up to the best price so far."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Dearer:
 def cheapest(
     question: Question, targets: Sequence[Target]
 ) -> tuple[Question, Found, tuple[Dearer, ...]]:
-    """The question of the target whose deployment costs the least an hour, what was found, and the
-    other targets. Of equal costs the first is taken. Where nothing holds: the first target.
+    """The question with the target whose deployment is cheapest per hour, the search result, and
+    the other targets. On equal prices, the first target wins. If no target meets the goal, the
+    first is returned.
     """
     answers: list[tuple[Question, Found, float]] = []
     least = math.inf
@@ -43,7 +44,7 @@ def _cost(answer: tuple[Question, Found, float]) -> float | None:
 
 
 def _why(question: Question, found: Found, budget: float) -> str:
-    """Why a target was not chosen; `budget` is what it was searched up to."""
+    """Why a target was not chosen. `budget` is the price up to which it was searched."""
     choice = found.choice
     if choice is not None:
         cost = question.target.cost(choice.devices)
@@ -55,7 +56,7 @@ def _why(question: Question, found: Found, budget: float) -> str:
 
 
 def closest(found: Found) -> str:
-    """Why nothing holds: the best of what was simulated, else why the largest does not fit."""
+    """Why nothing meets the goal: the best simulated trial, else why nothing fits."""
     if found.lost:
         trial = best(found.lost)[0]
         return f"closest: {trial.candidate.cut} x {trial.replicas}: {trial.failed}"
@@ -63,7 +64,7 @@ def closest(found: Found) -> str:
 
 
 def best(lost: Sequence[Trial]) -> list[Trial]:
-    """Those that hold, then by how far they are off."""
+    """Trials that meet the goal first, then by distance to their bounds."""
     return sorted(
         lost,
         key=lambda trial: (bool(trial.failed), trial.worst, trial.devices, trial.candidate.order()),

@@ -1,9 +1,9 @@
-"""Steps of a model measured on this machine: its weights are loaded and a few plans computed. Then
-a server is started for what it adds (`serving.py`).
+"""Measures a model's steps on this machine: loads its weights and computes sample plans, then
+starts a server to measure its overhead (`serving.py`).
 
-Curves and terms make the time of any step: decodes by their number, a chunk by its length, what
-decodes take beside a chunk, keys read for each token of context, and products for each pair of a
-prompt token and one before it. Decodes after a prompt are slower, less so with each step.
+The time of any step is composed of curves and terms: decodes by number, a chunk by length, decodes
+added to a chunk, KV reads for each token of context, and attention for each pair of a prompt token
+and an earlier one. Decodes after a prompt are slower, with an excess that decays by step.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ CHUNKS = (16, 32, 64, 128, 256)
 SHORT, LONG = 64, 512
 """Contexts at which decodes are measured."""
 FAR = 8
-"""Decodes of the step whose context is varied."""
+"""Number of decodes in the step whose context is varied."""
 BESIDE = (1, 4, 8)
-"""Decodes that are measured beside a chunk, and after one."""
+"""Numbers of decodes measured together with a chunk, and after one."""
 MIXED = 32
-"""Prompt tokens beside them: those that the scheduler puts together with decodes."""
+"""Prompt tokens in those steps, as many as the scheduler combines with decodes."""
 ROUNDS = 3
-"""Times that everything is measured. The medians count, so that what slows the machine for some
-seconds does not.
+"""Repetitions of the whole measurement. Medians are used, so that a slowdown of a few seconds has
+no effect.
 """
 MOST_REPEATS = 8
-"""Times of a plan in a round, of which the median counts, after one that does not."""
+"""Maximum repetitions of a plan in a round, after a discarded first one. The median is used."""
 SETTLING = 24
-"""Decode steps after a prompt in which times settle: a small model's weights come back into the
-cache. They are measured apart, as what a prompt leaves behind.
+"""Decode steps after a prompt until times settle, while a small model's weights return to the
+cache. They are measured separately, as the after-effect of a prompt.
 """
 FEWEST = 4
-"""Fewest of these steps, where one takes long."""
+"""Minimum number of these steps, if a step is slow."""
 SPAN = 0.1
-"""Seconds of a round after which a plan is not repeated any more."""
+"""Seconds of a round after which a plan is not repeated."""
 TIMEOUT = 120.0
 
 Curve = tuple[tuple[int, float], ...]
@@ -55,29 +55,29 @@ Curve = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Seconds of steps by interpolation between measured ones."""
+    """Step times, interpolated between measured ones."""
 
     decodes: Curve
-    """At a context of `SHORT`."""
+    """With a context of `SHORT` tokens."""
     chunks: Curve
-    """Computing a prompt's first tokens."""
+    """For a prompt's first tokens."""
     key: float
-    """Seconds of one token of context of one decode."""
+    """Seconds for one token of context of one decode."""
     pair: float
-    """Seconds of a pair of a prompt token and a token before its chunk."""
+    """Seconds for a pair of a prompt token and a token before its chunk."""
     beside: Curve = ()
-    """What decodes add to a chunk's step, by their number; empty: what they take alone."""
+    """Seconds that decodes add to a chunk's step, by number; empty: as long as they take alone."""
     after: Curve = ()
-    """What the first decode step after a prompt takes longer, by its decodes."""
+    """Additional seconds of the first decode step after a prompt, by number of decodes."""
     remains: float = 0.0
-    """Share of that which the next step takes longer, and so on."""
+    """Share of that excess that remains in the next step, and so on."""
     extra: Extra = NOTHING
-    """What a server adds to a step with decodes."""
+    """Overhead of a server in steps with decodes."""
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """As `Steps` has it."""
+        """As `Steps.seconds`."""
         keys = decodes * max(context - SHORT, 0.0) * self.key
         chunk = _at(self.chunks, prefill) + pairs * self.pair
         extra = self.extra.seconds(decodes)
@@ -87,13 +87,13 @@ class Profile:
         return max(together, _at(self.decodes, decodes)) + keys + extra
 
     def settling(self, decodes: float, since: float) -> float:
-        """As `Steps` has it."""
+        """As `Steps.settling`."""
         return max(_at(self.after, decodes), 0.0) * math.pow(self.remains, since)
 
 
 def _at(curve: Curve, count: float) -> float:
-    """Between two measured counts by a line, below the first in proportion to it at half its cost,
-    above the last as the last two are apart.
+    """Linear interpolation between measured counts. Below the first count, half of its cost is
+    fixed and half proportional. Above the last count, extrapolate the last segment.
     """
     if count <= 0 or not curve:
         return 0.0
@@ -107,10 +107,10 @@ def _at(curve: Curve, count: float) -> float:
 
 
 def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
-    """Load the model's weights and measure, then serve the model and measure what that adds. `said`
-    gets lines on the progress.
+    """Load the model and measure steps, then serve it and measure the server's overhead. `said`
+    receives lines of progress.
 
-    PenstockError where there are no weights, no backend runs the model, or no server starts.
+    PenstockError if there are no weights, no backend runs the model, or no server starts.
     """
     profile = measure_steps(subject, said)
     extra = measure_extra(subject, profile.seconds, said)
@@ -118,7 +118,7 @@ def measure(subject: Subject, said: Callable[[str], None] = lambda _: None) -> P
 
 
 def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None) -> Profile:
-    """Steps of the replica alone. Errors as `measure`, but for the server's."""
+    """Measure steps without a server. Errors as in `measure`, except those of the server."""
     if subject.path is None or subject.refused:
         raise PenstockError(
             f"--measure needs weights that a backend here runs: {subject.refused or 'none found'}"
@@ -138,7 +138,7 @@ def measure_steps(subject: Subject, said: Callable[[str], None] = lambda _: None
 
 
 class _Bench:
-    """Plans on a backend, one slot for each sequence with blocks of its own."""
+    """Runs plans on a backend, with one slot for each sequence and its own blocks."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class _Bench:
         return Profile(decodes, chunks, key, pair, beside, after, remains)
 
     def _pair(self, chunk: int) -> float:
-        """Seconds of a pair, from a chunk behind others."""
+        """Seconds for a pair, from a chunk after other chunks."""
         late = min(LONG, self._longest - chunk - 1)
         self._fill(0, late)
         first, behind = self._medians(
@@ -195,7 +195,7 @@ class _Bench:
         return max(behind - first, 0.0) / (chunk * max(late, 1))
 
     def _key(self, many: int, short: int) -> float:
-        """Seconds of a token of context, from decodes far and near."""
+        """Seconds for a token of context, from decodes with long and short contexts."""
         far = min(LONG, self._longest - 2)
         for slot in range(many):
             self._fill(slot, far)
@@ -205,7 +205,7 @@ class _Bench:
         return max(second - first, 0.0) / (many * max(far - short, 1))
 
     def _beside(self, count: int, short: int, prefill: int) -> float:
-        """What so many decodes add to a chunk's step."""
+        """Seconds that `count` decodes add to a chunk's step."""
         for slot in range(count):
             self._fill(slot, short)
         prompt, both = self._medians(
@@ -232,7 +232,7 @@ class _Bench:
 
     @staticmethod
     def _settle(run: Callable[[], float]) -> None:
-        """Repeat until what a prompt leaves behind is over, or for a while."""
+        """Repeat until the after-effect of a prompt has decayed, or time is up."""
         times: list[float] = []
         while len(times) < SETTLING and sum(times) < SPAN:
             times.append(run())
@@ -252,7 +252,7 @@ class _Bench:
         return self._rows([(slot, start, count)], new={slot} if new else set())
 
     def _rows(self, rows: Sequence[tuple[int, int, int]], new: set[int] | None = None) -> float:
-        """Seconds of a plan of (slot, start, tokens). `new` slots get the table of all blocks."""
+        """Seconds of a plan of (slot, start, tokens). Slots in `new` get a complete block table."""
         from penstock._native import encode_sampling
 
         new, self._step = new or set(), self._step + 1
@@ -286,7 +286,7 @@ class _Bench:
 
     @staticmethod
     def _medians(*runs: Callable[[], float]) -> list[float]:
-        """Median of each run. They take turns, so that what else the machine does slows all."""
+        """Median of each run. Runs alternate, so that disturbances slow them equally."""
         for run in runs:
             run()
         times: list[list[float]] = []
@@ -296,12 +296,12 @@ class _Bench:
 
 
 def longest_chunk(longest: int) -> int:
-    """The longest measured chunk of a model with so many positions."""
+    """The longest measured chunk for a model with `longest` positions."""
     return max(count for count in CHUNKS if count <= max(longest // 2, CHUNKS[0]))
 
 
 def medians(rounds: Sequence[Profile]) -> Profile:
-    """Profile whose numbers are the medians of those of `rounds`."""
+    """Profile with the medians of the profiles in `rounds`."""
 
     def curve(name: str) -> Curve:
         points = zip(*(getattr(each, name) for each in rounds), strict=True)
@@ -322,8 +322,8 @@ def medians(rounds: Sequence[Profile]) -> Profile:
 
 
 def settled(counts: Sequence[int], times: Sequence[Sequence[float]]) -> tuple[Curve, float]:
-    """`after` and `remains` of a profile: what steps take longer than the last quarter of theirs,
-    as a first excess that falls by the same share from step to step.
+    """`after` and `remains` of a profile: the excess of steps over the last quarter of theirs,
+    modelled as a first excess that decays geometrically.
     """
     firsts, sums = [], []
     for each in times:

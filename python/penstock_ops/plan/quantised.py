@@ -1,4 +1,4 @@
-"""What a quantised checkpoint says of itself, as the type of each matrix."""
+"""Type of each matrix, from the quantisation settings of a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model.spec import DecoderSpec
 from penstock_ops.plan.modules import Key, Modules
 
 LINEAR = ("attention", "dense", "experts", "shared")
-"""Parts that quantisers change unless a list keeps them as they are."""
+"""Parts that quantisers convert unless a list excludes them."""
 _KEPT = (
     "ignore",
     "exclude_modules",
@@ -38,18 +38,18 @@ REMEDY = "name what most weights are with --weights"
 
 @dataclass(slots=True)
 class Scheme:
-    """Types by name. A list that keeps a matrix as it is wins, then the first rule that names it,
-    then the type of most.
+    """Types by name. Precedence: a list of unquantised matrices, then the first matching rule, then
+    the type of `most`.
     """
 
     most: str = ""
-    """Empty: only what rules name is quantised."""
+    """Default type; empty: only matrices named by rules are quantised."""
     parts: tuple[str, ...] = LINEAR
-    """What `most` is the type of."""
+    """Parts with the type `most`."""
     rules: list[tuple[str, str]] = field(default_factory=list)
-    """Name or pattern, and the type; empty: as it is."""
+    """Name or pattern, and type; an empty type means unquantised."""
     other: dict[str, float] = field(default_factory=dict)
-    """Bytes of a weight of types that have no name of their own."""
+    """Bytes of a weight for types without a name in `BYTES`."""
 
     def add(self, kind: tuple[str, float | None]) -> str:
         name, size = kind
@@ -61,8 +61,8 @@ class Scheme:
 def kinds(
     settings: Mapping[str, object], spec: DecoderSpec
 ) -> tuple[dict[Key, str], dict[str, float]]:
-    """Types of the matrices that are quantised, and bytes of those types that have no name.
-    PenstockError names what is not understood, or means no matrix.
+    """Types of the quantised matrices, and bytes of those types without a name. PenstockError names
+    settings that are unknown, or that match no matrix.
     """
     scheme, modules = _scheme(settings), Modules(spec)
     kept: set[Key] = set()
@@ -117,13 +117,13 @@ def _scheme(settings: Mapping[str, object]) -> Scheme:
 
 
 def _grouped(settings: Mapping[str, object]) -> Scheme:
-    """compressed-tensors, and ModelOpt in its form: groups of targets."""
+    """compressed-tensors, and ModelOpt in the same form: groups of targets."""
     scheme = Scheme()
     groups = cast("Mapping[str, object]", settings["config_groups"])
     for group in groups.values():
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(group, dict) or not isinstance(weights, dict):
-            continue  # Only activations.
+            continue  # Quantises only activations.
         kind = scheme.add(_numbers(weights))
         for target in _texts(group.get("targets")) or ["Linear"]:
             if target == "Linear":
@@ -189,7 +189,7 @@ def _bitsandbytes(settings: Mapping[str, object]) -> Scheme:
 
 
 def _numbers(weights: Mapping[str, object]) -> tuple[str, float | None]:
-    """The type of a scheme of compressed-tensors."""
+    """The type of a compressed-tensors scheme."""
     bits, group = weights.get("num_bits"), weights.get("group_size")
     if weights.get("type") == "float":
         found = {"8/32": "mxfp8", "4/16": "nvfp4", "4/32": "mxfp4"}
@@ -202,7 +202,7 @@ def _numbers(weights: Mapping[str, object]) -> tuple[str, float | None]:
 
 
 def _grouped_integers(settings: Mapping[str, object]) -> tuple[str, float]:
-    """Integers with a scale of 16 bits for each group, and a zero unless `sym` says otherwise."""
+    """Integers with a 16-bit scale for each group, and a zero point unless `sym` is true."""
     bits, group = settings.get("bits"), settings.get("group_size")
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         raise _unknown(f"quantization_config: bits = {bits}")
@@ -213,7 +213,7 @@ def _grouped_integers(settings: Mapping[str, object]) -> tuple[str, float]:
 
 
 def kv_type(settings: Mapping[str, object]) -> str:
-    """The type of KV that a checkpoint asks engines for: `fp8`, or empty."""
+    """KV type requested by a checkpoint: `fp8`, or empty."""
     scheme = settings.get("kv_cache_scheme")
     algorithm = settings.get("kv_cache_quant_algo") or (scheme if isinstance(scheme, str) else "")
     if str(algorithm).upper() == "FP8":

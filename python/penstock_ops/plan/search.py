@@ -1,8 +1,9 @@
-"""The cheapest deployment whose latencies hold, by simulation of candidates in virtual time.
+"""Finds the cheapest deployment that meets the latency goal, by simulating candidates in virtual
+time.
 
-Candidates are taken by the number of devices, cheapest first, and each with more replicas when it
-fails, so the first that holds is the cheapest: no candidate is left out but by a bound that is
-never above its simulated latency.
+Candidates are tried by number of devices, cheapest first, and each with more replicas when it
+fails, so the first that meets the goal is the cheapest. Candidates are skipped only by a lower
+bound of their simulated latency.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from penstock_ops.plan.tiers import Tier, keeps, store
 from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 
 CHUNKS = (2048, 8192)
-"""Token budgets of a step that are tried."""
+"""Token budgets of a step to try."""
 SEQUENCES = 1024
 STAGES = 16
-"""The most that are tried: a token passes all of them."""
+"""Maximum number of stages to try. Every token passes through all of them."""
 SLACK = 0.9
-"""Share of a bound by averages: a percentile over few requests may be below the average of many."""
+"""Tolerance of a bound by averages: a percentile of few requests may be below the average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked of the deployment."""
+    """Requirements on a deployment."""
 
     arrivals: tuple[Arrival, ...]
-    """Requests to all replicas together, in order; they are dealt out in turn."""
+    """Requests to all replicas, in order. They are distributed round-robin."""
     slo: tuple[Slo, ...]
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         span = self.arrivals[-1].at - self.arrivals[0].at
         return (len(self.arrivals) - 1) / span if span > 0 else 0.0
 
     @property
     def computed(self) -> float:
-        """Tokens of a prompt that one replica has to compute, on average, if it forgot nothing."""
+        """Average prompt tokens that one replica must compute if it never evicts."""
         seen: set[int] = set()
         total = 0
         for arrival in self.arrivals:
@@ -75,17 +76,17 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast steps are: constants, the band around them, and whether TTFT is known."""
+    """Step times: constants, their error band, and whether TTFT is known."""
 
     constants: Constants
     band: Band
     source: str
     profile: Steps | None = None
-    """Measured steps of this model on this target, in place of the constants."""
+    """Measured steps of this model on this target, which replace the constants."""
     factor: float = 1.0
-    """Measured over predicted time of a step, where deployments were measured."""
+    """Ratio of measured to predicted step time, if deployments were measured."""
     waiting: float | None = None
-    """Seconds of TTFT besides steps; None: TTFT is not known."""
+    """Seconds of TTFT outside steps; None if TTFT is unknown."""
 
 
 Order = tuple[int, int, Cut, int]
@@ -103,7 +104,7 @@ class Candidate:
     paced: bool
     tiers: tuple[Tier, ...] = ()
     stores: tuple[Store, ...] | None = None
-    """The tiers as a replica has them; None: it computes all of every prompt."""
+    """The replica's share of the tiers; None: it computes every prompt completely."""
 
     def order(self) -> Order:
         return len(self.tiers), self.cut.size, self.cut, self.chunk
@@ -111,15 +112,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate with so many replicas, simulated at the pessimistic end of the band."""
+    """A candidate with a number of replicas, simulated at the pessimistic end of the band."""
 
     candidate: Candidate
     replicas: int
     outcome: Outcome
     worst: float
-    """The largest of its judged statistics over their bounds."""
+    """Maximum ratio of a statistic to its bound."""
     failed: str
-    """Why it does not hold; empty: it does."""
+    """Why it misses the goal; empty if it meets it."""
 
     @property
     def devices(self) -> int:
@@ -128,18 +129,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The choice, what lost and why, and what did not fit."""
+    """The choice, rejected trials with reasons, and candidates that do not fit."""
 
     choice: Trial | None
     lost: tuple[Trial, ...]
     misfits: tuple[tuple[str, str], ...]
-    """Cut, and the reason; the smallest first."""
+    """Cut and reason, smallest first."""
     simulated: int
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model, hardware to choose from, and what is asked of them."""
+    """A model, hardware to choose from, and the goal."""
 
     subject: Subject
     target: Target
@@ -149,9 +150,9 @@ class Question:
     speed: Speed
     kv: str = "bf16"
     tiers: tuple[Tier, ...] = ()
-    """KV tiers that may be used: none, the first, the first two, ..."""
+    """KV tiers that may be used: none, the first, the first two, and so on."""
     cuts: Sequence[Cut] = ()
-    """Those to choose from; empty: all that the engine could be asked for."""
+    """Cuts to choose from; empty for all that the engine supports."""
 
     @property
     def allowed(self) -> Sequence[Cut]:
@@ -159,7 +160,7 @@ class Question:
 
 
 def search(question: Question) -> Found:
-    """The fewest devices of the target that hold the goal."""
+    """The deployment with the fewest devices of the target that meets the goal."""
     target, goal, speed = question.target, question.goal, question.speed
     question = replace(question, cuts=question.allowed)
     sizes = {str(cut): cut.size for cut in question.cuts}
@@ -181,7 +182,7 @@ def search(question: Question) -> Found:
     while queue and queue[0][0] <= least:
         taken, order, replicas = heapq.heappop(queue)
         if held and order[0] > len(held[0].candidate.tiers):
-            break  # As many devices with more tiers: never chosen.
+            break  # The same number of devices with more tiers is never chosen.
         trial = judge(at[order], replicas, goal, speed)
         (lost if trial.failed else held).append(trial)
         least = least if trial.failed else min(least, taken)
@@ -195,13 +196,13 @@ def search(question: Question) -> Found:
 
 
 def _preference(trial: Trial) -> tuple[int, float, int, Order]:
-    """Order of equally many devices: the fewest tiers, then the farthest from its bounds."""
+    """Preference among equally many devices: fewest tiers, then the largest margin."""
     candidate = trial.candidate
     return len(candidate.tiers), trial.worst, trial.devices, candidate.order()
 
 
 def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Trial:
-    """Simulate one replica on its share of the arrivals, at the pessimistic end."""
+    """Simulate one replica with its share of the arrivals, at the pessimistic end of the band."""
     outcome = simulate(candidate, replicas, goal, speed.band.high * speed.factor)
     failed, worst = "", 0.0
     for slo in goal.slo:
@@ -215,7 +216,7 @@ def judge(candidate: Candidate, replicas: int, goal: Goal, speed: Speed) -> Tria
 
 
 def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> Outcome:
-    """The first of so many replicas, with steps and loads slower by `factor`."""
+    """Simulate the first of `replicas` replicas, with steps and loads slower by `factor`."""
     limits = Limits(
         candidate.sequences,
         candidate.chunk,
@@ -235,7 +236,7 @@ def simulate(candidate: Candidate, replicas: int, goal: Goal, factor: float) -> 
 
 
 def statistic(outcome: Outcome, key: str) -> float:
-    """In milliseconds: `p99_tpot_ms`, `mean_ttft_ms`."""
+    """A statistic in milliseconds, such as `p99_tpot_ms` or `mean_ttft_ms`."""
     kind, metric, _ = key.split("_")
     if kind in ("mean", "std"):
         values = [outcome.percentile(metric, share / 200) for share in range(1, 201)]
@@ -245,7 +246,7 @@ def statistic(outcome: Outcome, key: str) -> float:
 
 
 def judged(outcome: Outcome, key: str, speed: Speed) -> float:
-    """A statistic, with what a request waits besides steps; nothing where that is not known."""
+    """A statistic plus the wait outside steps, or without it if that is unknown."""
     beside = 0.0 if "tpot" in key or "itl" in key else 1e3 * (speed.waiting or 0.0)
     return statistic(outcome, key) + beside
 
@@ -258,7 +259,7 @@ def _slower(model: Steps, factor: float) -> StepTime:
 
 
 def _grows(outcome: Outcome) -> bool:
-    """Whether the last fifth of the requests waits far longer than the first one did."""
+    """Whether the last fifth of the requests waits much longer than the first."""
     fifth = max(len(outcome.served) // 5, 1)
     if any(math.isinf(each.end) for each in outcome.served):
         return True
@@ -271,7 +272,7 @@ def _grows(outcome: Outcome) -> bool:
 
 
 def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> int:
-    """Replicas below which the load cannot be served within the bounds on TPOT."""
+    """Minimum number of replicas that can serve the load within the bounds on TPOT."""
     model, high = candidate.model, speed.band.high * speed.factor
     isl = sum(arrival.isl for arrival in goal.arrivals) / len(goal.arrivals)
     osl = sum(arrival.osl for arrival in goal.arrivals) / len(goal.arrivals)
@@ -289,7 +290,7 @@ def _fewest(candidate: Candidate, goal: Goal, speed: Speed, computed: float) -> 
 
 
 def _batches(most: int) -> Iterator[int]:
-    """From 1 to `most`, a quarter more each time."""
+    """Batch sizes from 1 to `most`, in steps of 25%."""
     batch = 1
     while batch < most:
         yield batch
@@ -298,7 +299,7 @@ def _batches(most: int) -> Iterator[int]:
 
 
 def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """What fits, and what does not with the reason."""
+    """Candidates that fit, and cuts that do not, with the reason."""
     found, misfits = [], []
     subject, target, rules = question.subject, question.target, question.rules
     load, goal, speed, kv = question.load, question.goal, question.speed, question.kv
@@ -337,7 +338,7 @@ def candidates(question: Question) -> tuple[list[Candidate], list[tuple[str, str
 def _tiered(
     question: Question, memory: Memory
 ) -> Iterator[tuple[tuple[Tier, ...], tuple[Store, ...] | None]]:
-    """Sets of tiers to try, where prompts share prefixes and a replica can keep them."""
+    """Sets of tiers to try, if prompts share prefixes and a replica can keep them."""
     if not question.goal.shares or not keeps(memory):
         yield (), None
         return
@@ -354,7 +355,7 @@ def _generated(subject: Subject, target: Target, rules: Engine) -> Iterator[Cut]
     for tp in range(1, target.count + 1):
         node = target.per_node
         if tp > node and tp % node:
-            continue  # A stage over several hosts has all of their devices.
+            continue  # A stage over several hosts must use all of their devices.
         if tp < node and rules.divides and node % tp:
             continue
         for pp in range(1, STAGES + 1):

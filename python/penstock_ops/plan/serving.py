@@ -1,5 +1,5 @@
-"""What a server adds to the steps of its replica: the engine's loop, the front door and HTTP on the
-same processors. Measured on `penstock serve`, started for it, by streams at once.
+"""Overhead of a server in addition to its replica's steps: the engine loop, the front door and HTTP
+on the same CPUs. Measured with concurrent streams on a `penstock serve` started for this purpose.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from penstock_lab.bench.target import Address, Target, Wanted, discover
 from penstock_ops.plan.subject import Subject
 
 STREAMS = (1, 8)
-"""Streams at once, few and many."""
+"""Numbers of concurrent streams: few and many."""
 PROMPT = 16
-"""Tokens of a prompt."""
+"""Tokens in a prompt."""
 SKIPPED = 24
-"""First tokens of a stream that do not count: other prompts are computed, and steps after them are
-slower.
+"""First tokens of a stream that are ignored, because other prompts are being computed and steps
+after them are slower.
 """
 SPAN = 1.0
-"""Seconds of the steps of one load that count, where a model is not too slow for `FEWEST`."""
+"""Measured seconds of one load, unless the model is too slow for `FEWEST` steps."""
 FEWEST, MOST = 8, 400
-"""Steps that count."""
+"""Number of measured steps."""
 REPEATS = 3
-"""Loads of each number of streams, which take turns; the median counts."""
+"""Loads for each number of streams. They alternate, and the median is used."""
 BACKEND = "openai"
 PATIENCE = 1800.0
-"""Seconds until the server answers, and without a byte of an answer."""
+"""Timeout in seconds for the server's start, and for a byte of an answer."""
 
 Expected = Callable[[float, float], float]
-"""Seconds of the replica's step of so many decodes that see so many tokens each."""
+"""Seconds of the replica's step, by number of decodes and tokens that each sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Extra:
 
     step: float
     row: float
-    """For each decode."""
+    """Additional seconds for each decode."""
 
     def seconds(self, decodes: float) -> float:
         return self.step + decodes * self.row if decodes else 0.0
@@ -64,7 +64,7 @@ NOTHING = Extra(0.0, 0.0)
 
 
 def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], None]) -> Extra:
-    """Serve the model and time streams. PenstockError where the server does not start or fails a
+    """Serve the model and time streams. PenstockError if the server does not start, or fails a
     request.
     """
     said("starting a server")
@@ -82,9 +82,9 @@ def measure_extra(subject: Subject, expected: Expected, said: Callable[[str], No
 
 
 def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], longest: int) -> Extra:
-    """From loads of so many streams of so many tokens each, at most `longest`: what their steps
-    take longer than expected, as a part for each step and one for each decode. Loads without a
-    moment in which all streams decode are left out.
+    """Overhead from loads of (streams, tokens each), with at most `longest` tokens: the excess of
+    their steps over `expected`, as a part for each step and a part for each decode. Loads in which
+    the streams never all decode at once are ignored.
     """
     found: list[list[float]] = [[] for _ in STREAMS]
     for _ in range(REPEATS):
@@ -101,8 +101,8 @@ def extra(expected: Expected, load: Callable[[int, int], Sequence[Outcome]], lon
 
 
 def step_seconds(outcomes: Sequence[Outcome]) -> float | None:
-    """Seconds of a step while all streams decode, without their first tokens. None where a stream
-    ended before the others had begun: short ones of a tiny model on a busy machine.
+    """Seconds of a step while all streams decode, without their first tokens. None if a stream
+    ended before the others had begun, as with short streams of a tiny model on a busy machine.
     """
     settled = max(outcome.events[SKIPPED] for outcome in outcomes)
     first = min(outcomes, key=lambda outcome: outcome.events[-1])
@@ -128,7 +128,7 @@ def _streams(target: Target, streams: int, tokens: int) -> Sequence[Outcome]:
 
 
 def _server(subject: Subject, logs: Path) -> ServerUnderTest:
-    # What the environment sets for a server, such as keys, is not what is planned.
+    # The plan does not use the environment's settings for a server, such as keys.
     settings = (*(flag.env for flag in FLAGS), "PENSTOCK_CONFIG")
     command = ["env", *(f"--unset={name}" for name in settings)]
     command += ["{penstock}", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"]

@@ -1,8 +1,8 @@
-"""Sizes of a decoder from a `config.json` alone, for planning only.
+"""Sizes of a decoder from `config.json` alone, for planning only.
 
-The families in `penstock.model` refuse what the decoder cannot compute. Here only sizes count, so
-models that no backend runs yet can be planned. Keys are read by what they mean; a model's type
-counts only where no key speaks. What would be sized wrongly is refused by its key.
+Families in `penstock.model` refuse what the decoder cannot compute. Only sizes matter here, so
+models that no backend runs yet can be planned. Keys are interpreted by meaning; the model type is
+used only if no key applies. Keys that would lead to wrong sizes are refused by name.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _UNSIZED = {
     "sparse_attention_config": "sparse attention with an index of its own",
     "routed_expert_hidden_size": "experts over another width",
 }
-"""Keys of shapes that are not sized yet: what they would say."""
+"""Keys of shapes that cannot be sized yet, and their meaning."""
 _MIXERS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 _NAMES = dict.fromkeys(("indexed_attention", "deepseek_sparse_attention"), "full_attention")
-"""Other words for these. An index, of which a note speaks, chooses from all."""
+"""Synonyms. An index, which a note mentions, selects from all tokens."""
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 _PLAIN = {
     "apertus",
@@ -79,11 +79,11 @@ _PLAIN = {
     "phi",
     "starcoder2",
 }
-"""Model types whose feed-forwards have no gate, of which no key speaks."""
+"""Model types whose feed-forwards have no gate, which no key states."""
 _GATED = {"bitnet", "gemma", "gemma2", "gemma3", "gemma3_text", "modernbert-decoder", "vaultgemma"}
-"""Model types whose gated feed-forwards have another activation than SiLU."""
+"""Model types whose gated feed-forwards have an activation other than SiLU."""
 _GATING = ("afmoe", "beam", "qwen3_next", "qwen3_5")
-"""Model types whose attention has a gate where no key speaks of it."""
+"""Model types whose attention has a gate unless a key states otherwise."""
 _TIED = {
     "cohere",
     "cohere2",
@@ -104,16 +104,16 @@ _TIED = {
     "youtu",
     "zaya",
 }
-"""Model types whose embedding is the head too where no key speaks of it."""
+"""Model types whose embedding is also the head unless a key states otherwise."""
 _EVERY = {"cohere2": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3_text": 6, "gpt_oss": 2}
-"""One layer in so many sees everything, by model type, where no key speaks of it."""
+"""By model type, one in this many layers has full attention, unless a key states otherwise."""
 _WINDOWED = {"ministral", "mistral", "mixtral", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3"}
 _WINDOWED |= {"qwen3_moe", "starcoder2", "mimo", "llava_mistral"}
-"""Model types all of whose layers have the window of `sliding_window`."""
+"""Model types in which all layers have the window `sliding_window`."""
 
 
 def text_part(values: Mapping[str, object]) -> Mapping[str, object]:
-    """The language model's keys, of a model with an image tower too."""
+    """The keys of the language model, also in a model with images."""
     for key in ("text_config", "llm_config", "language_config"):
         nested = values.get(key)
         if isinstance(nested, dict):
@@ -123,8 +123,8 @@ def text_part(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def read_shape(config: Fields) -> DecoderSpec:
-    """The sizes; norms, rotations and routers are stand-ins. ModelError names a key that is missing
-    or that asks for a shape that is not sized.
+    """The sizes; norms, rotations and routers are placeholders. ModelError names a key that is
+    missing, or that requests a shape that cannot be sized.
     """
     for key, what in _UNSIZED.items():
         if config.get(key):
@@ -178,7 +178,7 @@ def _layer_type(config: Fields, i: int) -> str:
     if isinstance(pattern, list) and i < len(pattern):
         return "sliding_attention" if pattern[i] else "full_attention"
     if config.get("attention_chunk_size") and pattern is None:
-        # Llama 4: layers without rotation, every fourth, see everything.
+        # Llama 4: layers without rotation, every fourth by default, have full attention.
         rotated = config.get("no_rope_layers")
         if isinstance(rotated, list) and i < len(rotated):
             return "chunked_attention" if rotated[i] else "full_attention"
@@ -191,7 +191,7 @@ def _layer_type(config: Fields, i: int) -> str:
 
 
 def _is_windowed(config: Fields, i: int) -> bool:
-    """Whether a layer has the window, where no list speaks of it."""
+    """Whether a layer has the window, if no list states it."""
     kind = _kind(config)
     if not config.get("sliding_window") or not config.flag(
         "use_sliding_window", default=not kind.startswith("qwen")
@@ -281,7 +281,7 @@ def _feed_forward(config: Fields, i: int) -> FeedForward:
     key = _given(config, _EXPERTS)
     count = config.integer(key, 1, 1 << 16) if config.get(key) else 0
     if count < 2 or not _is_sparse(config, i):
-        # Llama 4 and MiniMax have the width of their dense layers under keys of their own.
+        # Llama 4 and MiniMax have a separate key for the width of dense layers.
         dense = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
         found = next((key for key in dense if config.get(key)), dense[-1])
         return _mlp(config, config.integer(found, 1, MOST))
@@ -304,7 +304,7 @@ def _mlp(config: Fields, width: int, bias: bool = False) -> Mlp:
 
 
 def _is_plain(config: Fields) -> bool:
-    """Whether feed-forwards are two matrices and not three."""
+    """Whether feed-forwards have two matrices instead of three."""
     kind, key = _kind(config), _given(config, _ACTIVATIONS)
     if kind in _PLAIN:
         return config.get("mlp_type") != "gated"
@@ -320,7 +320,7 @@ def _is_plain(config: Fields) -> bool:
 
 
 def _shared(config: Fields, width: int) -> Mlp | None:
-    """The experts that every token reads, as one."""
+    """The shared experts, combined into one."""
     if _kind(config) in ("llama4", "llama4_text"):
         return _mlp(config, width)
     named = _given(config, _SHARED_WIDTHS)
@@ -338,7 +338,7 @@ def _is_sparse(config: Fields, i: int) -> bool:
     plain = config.get("mlp_only_layers")
     if isinstance(plain, list) and i in plain:
         return False
-    # Ernie: from one layer to another.
+    # Ernie: layers with experts end at an index.
     last = config.integer("moe_layer_end_index", -1, 1 << 12, default=-1)
     if 0 <= last < i:
         return False
@@ -354,7 +354,7 @@ def _is_sparse(config: Fields, i: int) -> bool:
 
 
 def _listed_sparse(config: Fields, i: int) -> bool | None:
-    """The same where layers are listed; None: they are not."""
+    """The same from a list of layers; None without such a list."""
     words = config.get("mlp_layer_types")
     if isinstance(words, list) and i < len(words):
         if words[i] not in ("dense", "sparse"):

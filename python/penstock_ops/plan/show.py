@@ -1,6 +1,6 @@
-"""`penstock model show MODEL`: what a model is and what it would take, without loading weights.
+"""`penstock model show MODEL`: describes a model and its requirements without loading weights.
 
-A directory with nothing but `config.json` is enough; a GGUF file is read up to its tensors.
+A directory with only `config.json` is sufficient; a GGUF file is read up to its tensors.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ def _show(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a rank holds."""
+    """The share of one rank."""
 
     rank: int
     what: str
     weights: int
     """Bytes."""
     parts: dict[str, int]
-    """The same by part of the model."""
+    """Bytes by part of the model."""
     kv: KvSpec
     """With blocks of one token."""
     state: int
-    """Bytes of a sequence's linear attention."""
+    """Bytes of a sequence's state in linear attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is shown."""
+    """Data to show."""
 
     subject: Subject
     whole: Share
@@ -178,7 +178,7 @@ def _kv_lines(share: Share, indent: str = "") -> Iterator[str]:
 
 
 def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
-    """Different layers, each with the indices that it has."""
+    """Distinct layers with their indices."""
     found: dict[Layer, list[int]] = {}
     for i, layer in enumerate(layers):
         found.setdefault(layer, []).append(i)
@@ -186,7 +186,7 @@ def _kinds(layers: Iterable[Layer]) -> list[tuple[Layer, list[int]]]:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Layers by ascending number as ranges: layers 0-3, 5, 7-8; of many ranges the first three."""
+    """Ascending layer numbers as ranges, such as 0-3, 5, 7-8; at most three ranges."""
     pairs = enumerate(numbers)
     runs = [list(run) for _, run in itertools.groupby(pairs, lambda pair: pair[1] - pair[0])]
     ends = [(run[0][1], run[-1][1]) for run in runs]
@@ -200,7 +200,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def mixer(form: Mixer, known: bool = True) -> str:
-    """A mixer in words; of a family that is not known its sizes."""
+    """A mixer in words; for an unknown family only its sizes."""
     if isinstance(form, LatentAttention):
         return (
             f"latent attention of {form.heads} heads, latents of {form.kv_rank} and "
@@ -229,7 +229,7 @@ def mixer(form: Mixer, known: bool = True) -> str:
 
 
 def feed_forward(form: FeedForward, known: bool = True) -> str:
-    """A feed-forward in words; of a family that is not known its sizes."""
+    """A feed-forward in words; for an unknown family only its sizes."""
     if isinstance(form, Mlp):
         return f"a {form.kind} feed-forward of {form.intermediate:,}, {form.activation}"
     words = (
@@ -244,7 +244,7 @@ def feed_forward(form: FeedForward, known: bool = True) -> str:
 
 
 def count(numbers: int) -> str:
-    """Numbers as 1.50 billion."""
+    """A number as text, such as 1.50 billion."""
     for unit, name in ((10**9, "billion"), (10**6, "million")):
         if numbers >= unit:
             return f"{numbers / unit:,.2f} {name}"
@@ -252,7 +252,7 @@ def count(numbers: int) -> str:
 
 
 def size(taken: int) -> str:
-    """Bytes as 1.50 GiB."""
+    """Bytes as text, such as 1.50 GiB."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if taken >= unit:
             return f"{taken / unit:,.2f} {name}"

@@ -1,8 +1,8 @@
-"""Time of a step by roofline: bytes and operations of each rank, sums between ranks, overheads.
+"""Roofline model of step time: bytes and operations of each rank, all-reduces, overheads.
 
-A step of `decodes` sequences and `prefill` prompt tokens takes the longer of reading and computing,
-a constant for each layer, two sums over the ranks of a stage for each, and a constant. The last
-stage gathers the logits of its ranks.
+A step of `decodes` sequences and `prefill` prompt tokens takes the maximum of read time and compute
+time, plus a constant for each layer, two all-reduces in the stage for each layer, and a constant.
+The last stage also gathers the logits of its ranks.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from penstock_ops.plan.hardware import Accelerator
 from penstock_ops.plan.weights import KV_BYTES, WeightTypes
 
 EXCHANGED = 0.75
-"""Bytes of an exchange over those in bf16: tokens go to experts in FP8 and return in bf16."""
+"""Bytes of an all-to-all relative to bf16: tokens go to experts in FP8 and return in bf16."""
 RATES = {"fp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp8", "int8": "int8"}
-"""Unit that computes with weights of a type; others, and types without a unit, use bf16's."""
+"""Number type that computes with weights of a type; by default bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What an engine reaches on accelerators, and its overheads."""
+    """Efficiency of an engine on accelerators, and its overheads."""
 
     memory: float
-    """Share of the bandwidth that a step reaches."""
+    """Reached share of the memory bandwidth."""
     compute: float
-    """Share of the operations."""
+    """Reached share of the operations per second."""
     link: float = 0.5
-    """Share of the links' bandwidth that a sum over ranks reaches."""
+    """Reached share of the links' bandwidth in an all-reduce."""
     hop: float = 10e-6
-    """Seconds of a sum over ranks, whatever its size."""
+    """Fixed seconds of an all-reduce."""
     across: float = 0.0
-    """Seconds more for each doubling of the domains that the ranks are in."""
+    """Additional seconds for each doubling of the domains that the ranks span."""
     layer: float = 0.0
-    """Seconds of a layer, whatever it computes."""
+    """Fixed seconds of a layer."""
     step: float = 0.0
-    """Seconds of a step."""
+    """Fixed seconds of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one rank of a stage reads and computes, the slowest one."""
+    """Work of one rank of a stage, the slowest one."""
 
     layers: int
     always: float
@@ -55,29 +55,29 @@ class Stage:
     experts: float
     """Bytes of all routed experts."""
     each_token: float
-    """Operations on weights for a token."""
+    """Operations on weights for each token."""
     attended: float
-    """Operations of attention for a token and a token that it sees."""
+    """Attention operations for each pair of a token and a token that it sees."""
     kv: KvSpec
 
 
 class Steps(Protocol):
-    """Times of a replica's steps."""
+    """Step times of a replica."""
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """A step of so many decodes that see `context` tokens each, and so many prompt tokens with
-        so many pairs of a prompt token and a token before its chunk.
+        """Seconds of a step with `decodes` decodes that see `context` tokens each, `prefill` prompt
+        tokens, and `pairs` pairs of a prompt token and a token before its chunk.
         """
 
     def settling(self, decodes: float, since: float) -> float:
-        """What a decode step takes longer so many steps after one with prompt tokens."""
+        """Additional seconds of a decode step, `since` steps after one with prompt tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Seconds of steps of one replica."""
+    """Step times of one replica in seconds."""
 
     spec: DecoderSpec
     cut: Cut
@@ -85,11 +85,11 @@ class StepModel:
     stages: tuple[Stage, ...]
     constants: Constants
     flops: float
-    """Operations a second of the device with the weights' type."""
+    """Operations per second of the device for the weights' type."""
     missed: float
-    """Share of the experts that a token does not choose; 1: there are none."""
+    """Share of the experts that a token does not choose; 1 without experts."""
     copies: int
-    """Experts that a token chooses."""
+    """Number of experts that a token chooses."""
     group: Group = field(init=False)
     """Ranks of a stage."""
 
@@ -101,7 +101,7 @@ class StepModel:
     def stage(
         self, stage: Stage, decodes: float, context: float, prefill: float, pairs: float = 0.0
     ) -> float:
-        """One stage of a step: `context` tokens seen by each sequence, on average."""
+        """Seconds of one stage of a step. `context` is the average number of tokens seen."""
         read = self.bytes_read(stage, decodes, context, prefill)
         work = self.operations(stage, decodes, context, prefill, pairs)
         longest = max(
@@ -115,7 +115,7 @@ class StepModel:
     def bytes_read(
         self, stage: Stage, decodes: float, context: float, prefill: float = 0.0
     ) -> float:
-        """Weights and KV that a rank of the stage reads in a step."""
+        """Weight and KV bytes that a rank of the stage reads in a step."""
         read = stage.always + stage.experts * self._distinct(decodes + prefill)
         return read + decodes / self.cut.shares * seen_bytes(stage.kv, context)
 
@@ -129,13 +129,13 @@ class StepModel:
         return work + (prefill * prefill / 2 + pairs / shared) * stage.attended
 
     def settling(self, decodes: float, since: float) -> float:
-        """As `Steps` has it: weights of models for accelerators do not stay in caches."""
+        """Always 0: weights of models for accelerators do not stay in caches."""
         return 0.0
 
     def seconds(
         self, decodes: float, context: float, prefill: float = 0.0, pairs: float = 0.0
     ) -> float:
-        """A step, until its tokens are there. Stages share the sequences of a step evenly."""
+        """Seconds of a step until its tokens are available. Stages share its sequences evenly."""
         pp = self.cut.pp
         each = [
             self.stage(stage, decodes / pp, context, prefill / pp, pairs / pp)
@@ -147,33 +147,33 @@ class StepModel:
         return max(through, pp * max(each)) + self.constants.step
 
     def tpot(self, clients: int, isl: int, osl: int) -> float:
-        """Seconds between tokens under a closed loop of so many clients."""
+        """Seconds between tokens in a closed loop of `clients` clients."""
         context = isl + osl / 2
         return self.seconds(clients, context) + clients * self.prefill(isl) / osl
 
     def prefill(self, tokens: float) -> float:
-        """What a prompt adds to the steps that compute it: no overheads of a step of its own."""
+        """Seconds that a prompt adds to its steps, without a step's own overheads."""
         return self.seconds(0, 0, tokens) - self.seconds(0, 0, 0)
 
     def _distinct(self, tokens: float) -> float:
-        """Share of the experts that so many tokens choose between them, evenly at random."""
+        """Expected share of the experts chosen by `tokens` tokens, with uniform random choices."""
         return 1.0 - math.pow(self.missed, tokens)
 
     def all_reduce(self, tokens: float) -> float:
-        """An all-reduce of the hidden states, or with attention by requests half an exchange."""
+        """An all-reduce of hidden states; half of an exchange with data-parallel attention."""
         size = tokens * self.spec.hidden * 2
         if self.cut.by_requests:
             return self.group.exchange(size * self.copies * EXCHANGED)
         return self.group.all_reduce(size)
 
     def gather(self, decodes: float) -> float:
-        """An all-gather of the logits, where ranks have parts of the vocabulary."""
+        """An all-gather of the logits, if ranks have parts of the vocabulary."""
         if self.cut.tp == 1 or self.cut.by_requests:
             return 0.0
         return self.group.all_gather(decodes * self.spec.vocab * 2)
 
     def _hop(self, tokens: float) -> float:
-        """Hidden states to the next stage."""
+        """Transfer of hidden states to the next stage."""
         across = self.cut.size > self.device.linked
         link = (self.device.network if across else self.device.link) * self.constants.link
         return self.constants.hop + tokens * self.spec.hidden * 2 / max(link, 1.0)
@@ -187,7 +187,7 @@ def step_model(
     constants: Constants,
     kv: str = "bf16",
 ) -> StepModel:
-    """The step times of a replica."""
+    """The step model of a replica."""
     shares = Shares(spec, cut)
     stages = tuple(
         _stage(spec, shares[stage * cut.tp], weights, KV_BYTES[kv]) for stage in range(cut.pp)
@@ -201,7 +201,7 @@ def step_model(
 
 
 def seen_bytes(kv: KvSpec, context: float) -> float:
-    """KV that a sequence of so many tokens reads in a step."""
+    """KV bytes that a sequence of `context` tokens reads in a step."""
     return sum(
         min(context, group.window or context) * group.block_bytes / kv.block_size
         for group in kv.groups
@@ -230,7 +230,7 @@ def _stage(spec: DecoderSpec, share: Share, weights: WeightTypes, number_bytes: 
 
 
 def _work(matrix: Matrix) -> float:
-    """Operations for a token: a product and a sum for each weight that it meets."""
+    """Operations for each token: a multiplication and an addition for each weight it uses."""
     if matrix.part == "vectors":
         return 0.0
     copies = matrix.copies if matrix.active is None else matrix.active
@@ -238,7 +238,7 @@ def _work(matrix: Matrix) -> float:
 
 
 def _attended(spec: DecoderSpec, share: Share) -> float:
-    """Operations for a pair of tokens, of the layers that see everything."""
+    """Operations for each pair of tokens, in the layers with full attention."""
     total = 0.0
     for i in share.layers:
         mixer = spec.layers[i].mixer

@@ -1,9 +1,10 @@
-"""Planned time until a replica serves: its image, its weights, its start-up.
+"""Planned time until a replica serves: image, weights, start-up.
 
-The weights' time depends on where they are, which only a deployment says: there is a row for each
-kind of volume. Probes give twice the planned time, so half of a rate still holds: that of one
-rank's loader, too, which Run:ai measured in October 2024 (0.31 GB/s; several ranks read at once).
-Where a target is known, `--storage-rate`, `--image-size` and `--pull-rate` replace them.
+The time for the weights depends on the kind of volume, which only a deployment determines, so there
+is a row for each kind. Probes allow twice the planned time, so even half of a rate suffices. This
+includes the rate of a single rank's loader that Run:ai measured in October 2024 (0.31 GB/s; several
+ranks read concurrently). If the target is known, `--storage-rate`, `--image-size` and `--pull-rate`
+replace these values.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ STORAGE: Mapping[str, tuple[float, str]] = {
     HOST_PATH: (0.5, "one rank's default loader took 15 GB in 48 s from either of two disks"),
     IMAGE: (0.5, "as from a disk of the node, which keeps what it pulled"),
 }
-"""GB a second that a node reads of each kind of volume, and why."""
+"""GB per second that a node reads from each kind of volume, with the reason."""
 PULL = (0.05, "a layer is unpacked by one thread; 12 GB took 2 to 8 minutes (zmalik.dev, 2026)")
-"""GB a second from a registry to an unpacked image, and why."""
+"""GB per second from a registry to an unpacked image, with the reason."""
 TORCH_IMAGE = 12e9
 """Bytes of an image with torch and CUDA."""
 SMALL_IMAGE = 0.2e9
 """Bytes of Penstock's own image without them: Debian, Python, the wheel."""
 TORCH_STARTUP = (180, "imports, warm-up, graphs; graphs alone took 115 s in source 002's log")
 SMALL_STARTUP = (10, "imports, tokenizer, memory; ready in 2 to 3 s on a node of two cores")
-"""Seconds of a start besides the weights, and why."""
+"""Start-up seconds besides the weights, with the reason."""
 LEAST, MOST = 60, 7200
-"""Bounds of a planned load: a busy node delays even a small model's start; what takes two hours is
-not slow but stuck, and a faster volume is needed.
+"""Bounds of a planned load in seconds. A busy node delays even a small model. A load of two hours
+is stuck rather than slow, and needs a faster volume.
 """
 GIVEN = "as given"
 SIZE = Bytes(1, 1 << 50)
@@ -47,10 +48,10 @@ SIZE = Bytes(1, 1 << 50)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is known of the target; None: the numbers above."""
+    """Known rates of the target; None for the defaults above."""
 
     storage: float | None = None
-    """GB a second that a node reads of the weights' volume."""
+    """GB per second that a node reads from the weights' volume."""
     pull: float | None = None
     image: int | None = None
     """Bytes of the engine's image."""
@@ -71,7 +72,7 @@ def add_rates(group: argparse._ArgumentGroup) -> None:
 
 
 def rates_of(parsed: argparse.Namespace) -> Rates:
-    """InvalidValueError for what is no rate or size."""
+    """Rates given by flags. InvalidValueError for an invalid rate or size."""
     image = parsed.image_size
     try:
         size = SIZE.parse(image) if image is not None else None
@@ -97,7 +98,7 @@ def _rate(flag: str, text: str | None) -> float | None:
 def start(
     memory: Memory, subject: Subject, target: Target, engine: str, rates: Rates
 ) -> dict[str, Any]:
-    """By part: seconds and their formula; the weights' by kind of volume."""
+    """Seconds and formula of each part; for the weights, by kind of volume."""
     torch = engine != "penstock" or not target.accelerator.is_cpu
     read, held = bytes_read(memory, subject, target, engine)
     pull, why = (rates.pull, GIVEN) if rates.pull else PULL
@@ -129,8 +130,8 @@ def start(
 
 
 def storage(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The rate of a volume that the checks before serving look at: below `needed` the startup probe
-    ends what still loads. Of a claim; the other kinds have theirs in `start`.
+    """Volume rate for checks before serving. Below `needed`, the startup probe kills a server that
+    is still loading. For a claim; other kinds have their rate in `start`.
     """
     row = found["weights"][CLAIM]
     return {
@@ -145,13 +146,13 @@ def bounded(seconds: float, least: int = LEAST) -> int:
 
 
 def checkpoint(subject: Subject) -> float:
-    """Bytes of all weights as they are stored."""
+    """Bytes of all weights, as stored."""
     return float(subject.file_bytes or subject.weights.bytes(whole(subject.spec)))
 
 
 def bytes_read(memory: Memory, subject: Subject, target: Target, engine: str) -> tuple[float, str]:
-    """What the busiest node reads, and why. vLLM and SGLang read every tensor and keep a part of
-    it; Penstock reads the parts of its ranks.
+    """Bytes that the busiest node reads, with the reason. vLLM and SGLang read every tensor and
+    keep part of it; Penstock reads only the parts of its ranks.
     """
     stored = checkpoint(subject)
     whole_text = f"{stored / 1e9:.2f} GB of weights"
@@ -166,7 +167,7 @@ def bytes_read(memory: Memory, subject: Subject, target: Target, engine: str) ->
 
 
 def start_lines(found: Mapping[str, Any]) -> list[str]:
-    """The arithmetic, for `--explain`."""
+    """The formulas, for `--explain`."""
     image, weights = found["image"], found["weights"]
     lines = ["until a replica serves:", _line("image pulled", image)]
     return lines + [_line(f"loaded, {kind.replace('_', ' ')}", weights[kind]) for kind in STORAGE]

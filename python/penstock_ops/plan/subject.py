@@ -1,6 +1,6 @@
-"""What is planned for: a model's sizes, read from its metadata alone, and whether it can run here.
+"""Model to plan for: sizes from its metadata, and whether it can run here.
 
-A directory with nothing but `config.json`, that file itself, a Hugging Face directory, a GGUF file.
+The source is `config.json`, its directory, a Hugging Face directory, or a GGUF file.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from penstock_ops.plan.weights import PARTS, WeightTypes, settings, stored, unif
 INDEX = "model.safetensors.index.json"
 HEADER_BYTES = 1 << 28
 DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""Layers for drafting tokens, by publisher."""
+"""Keys of multi-token prediction layers, by publisher."""
 FORMS = {"Q4_0": "s4", "Q4_1": "w4", "Q4_K": "w4", "MXFP4": "mx4"}
 FLOATS = ("F32", "F16", "BF16")
-"""Packed form of a GGUF tensor by its type, as the native decoder makes it: floats become bf16,
-others w8."""
+"""Packed format of a GGUF tensor in the native decoder, by type: floats become bf16, others w8."""
 TENSORS: tuple[tuple[str, Part], ...] = (
     ("token_embd", "embedding"),
     ("ffn_gate_inp", "router"),
@@ -46,7 +45,7 @@ TENSORS: tuple[tuple[str, Part], ...] = (
     ("attn_", "attention"),
     ("output.weight", "head"),
 )
-"""Part of a GGUF matrix by the first of these in its name."""
+"""Part of a GGUF matrix: the first entry that occurs in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +54,25 @@ class Subject:
 
     name: str
     digest: str
-    """SHA-256 of config.json, or of a GGUF file's header as it was read: 64 hexadecimal digits."""
+    """SHA-256 of config.json, or of a GGUF file's header as read: 64 hexadecimal digits."""
     spec: DecoderSpec
     weights: WeightTypes
     file_bytes: int | None
-    """All tensors of the checkpoint; None without weights or their index."""
+    """Bytes of all tensors in the checkpoint; None without weights or their index."""
     refused: str
-    """Why no backend of this version runs it; empty: one does."""
+    """Why no backend of this version runs it; empty if one does."""
     notes: tuple[str, ...] = ()
-    """What the sizes leave out."""
+    """Parts that the sizes leave out."""
     kv: str = ""
-    """Type of KV that the checkpoint asks engines for; empty: none."""
+    """KV type that the checkpoint requests; empty for none."""
     path: Path | None = None
-    """Where weights are, if there are some."""
+    """Location of the weights, if there are any."""
 
 
 def read_subject(name: str, weights: str | None = None) -> Subject:
-    """The model at a path, or behind an alias. `weights` is the type that was asked for.
+    """The model at a path or behind an alias. `weights` is the requested type.
 
-    Raises PenstockError for what is no model, and for shapes that cannot be sized.
+    Raises PenstockError if it is not a model, and for shapes that cannot be sized.
     """
     path = Path(name)
     path = path if path.exists() else locate(name).path
@@ -105,7 +104,7 @@ def _read_config(file: Path, weights: str | None) -> Subject:
 
 
 def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[DecoderSpec, str]:
-    """The family's spec where one maps it, else the shape and the reason."""
+    """The spec from the family that maps it, else the shape and the reason."""
     listed = raw.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     if BASES.get(name, name) not in HF_ARCHITECTURES:
@@ -118,7 +117,7 @@ def _spec(file: Path, raw: Mapping[str, object], config: Fields) -> tuple[Decode
 
 
 def _shared(spec: DecoderSpec) -> DecoderSpec:
-    """Equal layers as one object, which `counted` looks at once."""
+    """The spec with equal layers as one object, which `counted` processes once."""
     seen: dict[Layer, Layer] = {}
     return replace(spec, layers=tuple(seen.setdefault(layer, layer) for layer in spec.layers))
 
@@ -137,7 +136,7 @@ def _notes(raw: Mapping[str, object], config: Fields) -> list[str]:
 
 
 def _by_keys(config: Fields) -> list[str]:
-    """What to know of sizes that no family of the decoder gave."""
+    """Notes on sizes that no family of the decoder determined."""
     kind = str(config.get("model_type") or "")
     if kind in COMPARED:
         return []
@@ -173,7 +172,7 @@ def _header_bytes(file: Path) -> int:
 
 
 def _read_gguf(name: str, path: Path) -> Subject:
-    """A GGUF file; ModelError for an architecture that no family maps."""
+    """A GGUF file. ModelError for an architecture without a family."""
     info = load_model(path)
     rows = cast("Sequence[TensorRow]", native_reader(str(path))["tensors"])
     return Subject(
@@ -188,7 +187,7 @@ def _read_gguf(name: str, path: Path) -> Subject:
 
 
 def _gguf_types(rows: Sequence[TensorRow]) -> WeightTypes:
-    """Average bytes of a weight of each part, as the native decoder packs the tensors."""
+    """Average bytes of a weight in each part, as packed by the native decoder."""
     numbers, size, kinds = Counter[Part](), Counter[Part](), Counter[str]()
     for name, kind, shape in rows:
         part = next((part for mark, part in TENSORS if mark in name), None)

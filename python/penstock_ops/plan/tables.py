@@ -1,4 +1,4 @@
-"""Tables of a model's memory: what fits, where it goes, how many sequences it leaves room for."""
+"""Tables of a model's memory: what fits, its breakdown, and the remaining room for sequences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.weights import uniform
 
 KEPT = 10 * GIB
-"""Kept free on each device in the table of what fits."""
+"""Bytes kept free on each device in the table of what fits."""
 MOST_DEVICES = 64
 
 
 def fit_table(
     subject: Subject, device: Accelerator, tokens: int, weights: Sequence[str], kv: Sequence[str]
 ) -> list[str]:
-    """Fewest devices that hold one sequence of so many tokens, by what cuts an engine allows."""
+    """Fewest devices that hold a sequence of `tokens` tokens, by the cuts allowed."""
     rows = []
     for name in weights:
         held = subject.weights if name == subject.weights.name else uniform(name)
@@ -42,7 +42,7 @@ def fit_table(
 def fewest(
     subject: Subject, device: Accelerator, tokens: int, kv: str, kind: str
 ) -> tuple[int, Memory] | None:
-    """The fewest devices, up to 64, and their memory. `kind`: `divides`, `tp` or `any`."""
+    """The fewest devices and their memory. `kind`: `divides`, `tp` or `any`."""
     for count in range(1, MOST_DEVICES + 1):
         best: Memory | None = None
         for cut in _cuts(subject.spec, count, kind):
@@ -61,7 +61,7 @@ def fewest(
 
 def _cuts(spec: DecoderSpec, count: int, kind: str) -> Iterator[Cut]:
     if kind == "divides":
-        # As vLLM and SGLang have it, on one host however large: query heads and KV heads.
+        # As in vLLM and SGLang, on a single host of any size: query heads and KV heads must divide.
         if not ENGINES["vllm"].refuses(spec, Cut(count, 1), count):
             yield Cut(count, 1)
         return
@@ -96,7 +96,7 @@ def _why(found: tuple[int, Memory] | None, tokens: int) -> str:
 
 
 def memory_table(memory: Memory, explain: bool) -> list[str]:
-    """Bytes of every rank; with `explain`, the arithmetic of the fullest."""
+    """Bytes of every rank; with `explain`, the formulas of the fullest one."""
     names = list(dict.fromkeys(line.name for rank in memory.ranks for line in rank.engine))
     rows = []
     for ranks in _alike(memory):
@@ -118,7 +118,7 @@ def memory_table(memory: Memory, explain: bool) -> list[str]:
 
 
 def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> list[str]:
-    """Sequences at once by context, for each KV type."""
+    """Number of concurrent sequences by context, for each KV type."""
     contexts = [1 << at for at in range(11, 31) if 1 << at < limit] + [limit]
     rows = [
         [f"{tokens:,}", *(f"{memory.concurrency(tokens):,}" for _, memory in memories)]
@@ -128,7 +128,7 @@ def concurrency_table(memories: Sequence[tuple[str, Memory]], limit: int) -> lis
 
 
 def _alike(memory: Memory) -> list[list[RankMemory]]:
-    """Ranks that hold the same."""
+    """Ranks grouped by equal sizes."""
     groups: dict[tuple[int, float], list[RankMemory]] = {}
     for rank in memory.ranks:
         groups.setdefault((rank.weights, rank.growth), []).append(rank)

@@ -1,7 +1,7 @@
-"""What the hardware must reach for a plan to hold, for checks before and while it serves.
+"""Minimum performance of the hardware for a plan to hold, for checks before and during serving.
 
-`expected` is what the plan counts on; below `needed` the plan's bound on TPOT falls: the time that
-the bound leaves over the prediction, all spent on the one thing that is slower.
+`expected` is the value that the plan assumes. Below `needed`, the plan's bound on TPOT is violated:
+the margin between prediction and bound is then used up by this one value.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from penstock_ops.plan.speed import StepModel
 from penstock_ops.plan.subject import Subject
 
 FIRST_TOKEN_SECONDS = 1.0
-"""What a queue may take where there is no bound on TTFT."""
+"""Queue time in seconds that is acceptable without a bound on TTFT."""
 LEAST_KV, MOST_KV = 0.5, 0.95
-"""Shares of the KV in use between which one more replica is asked for."""
+"""Range of the share of KV in use at which another replica is required."""
 
 
 def thresholds(
     trial: Trial, subject: Subject, target: Target, goal: Goal, speed: Speed
 ) -> dict[str, Any]:
-    """By check: needed, expected, unit and formula."""
+    """For each check: needed, expected, unit and formula."""
     candidate = trial.candidate
     found = _load(trial, goal)
     if isinstance(candidate.model, StepModel):
@@ -67,7 +67,7 @@ def _step(
 
 
 def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
-    """Load of a replica from which on one more is needed: `needed` is the most, on average."""
+    """Load of a replica from which another one is needed. `needed` is the maximum average."""
     rate = goal.rate / trial.replicas
     bounds = [slo.limit / 1e3 for slo in goal.slo if "ttft" in slo.key]
     seconds = min(bounds, default=FIRST_TOKEN_SECONDS)
@@ -90,13 +90,13 @@ def _load(trial: Trial, goal: Goal) -> dict[str, Any]:
 
 
 def _seen(trial: Trial, goal: Goal) -> float:
-    """Tokens in the KV of a replica while it decodes, on average."""
+    """Average number of tokens in a replica's KV while it decodes."""
     batch, context = operating_point(trial, goal)
     return batch * context
 
 
 def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
-    """Sequences decoding at once on average, while there are some, and tokens that each sees."""
+    """Average number of sequences decoding at once, if any, and of tokens that each sees."""
     outcome = trial.outcome
     decoding = sum(each.end - each.first for each in outcome.served)
     seen = sum(arrival.isl + arrival.osl / 2 for arrival in goal.arrivals) / len(goal.arrivals)
@@ -104,7 +104,7 @@ def operating_point(trial: Trial, goal: Goal) -> tuple[float, float]:
 
 
 def _slack(trial: Trial, goal: Goal) -> float:
-    """Bound over prediction of TPOT, the least of several; 2 without a bound."""
+    """Minimum ratio of bound to predicted TPOT; 2 without a bound."""
     bounds = [slo for slo in goal.slo if "tpot" in slo.key]
     ratios = [slo.limit / max(statistic(trial.outcome, slo.key), 1e-9) for slo in bounds]
     return max(min(ratios, default=2.0), 1.0)

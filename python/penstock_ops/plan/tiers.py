@@ -1,4 +1,4 @@
-"""KV tiers of a node behind the KV of its devices: what they hold of a replica, and how fast."""
+"""KV tiers of a node behind the KV of its devices: capacity and speed for a replica."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SIZE = Bytes(1, 1 << 60)
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Memory or a disk of a node. Its devices share it evenly."""
+    """Memory or disk of a node, shared evenly by its devices."""
 
     kind: str
     size: int
-    """Bytes of a node."""
+    """Bytes on a node."""
     rate: float | None
-    """GB a second of a node; None: each device moves as much as its PCIe."""
+    """GB per second of a node; None: limited by the PCIe bandwidth of each device."""
 
 
 def parse_tiers(text: str | None) -> tuple[Tier, ...]:
-    """`ram:SIZE[@GB/S],disk:SIZE@GB/S`, in the order of their use."""
+    """Parse `ram:SIZE[@GB/S],disk:SIZE@GB/S`, in lookup order."""
     tiers = tuple(_parse(text or "", each) for each in (text or "").split(",") if each)
     if len({tier.kind for tier in tiers}) < len(tiers):
         raise InvalidValueError("--tiers", text, "each kind once")
@@ -50,15 +50,15 @@ def _parse(text: str, each: str) -> Tier:
 
 
 def keeps(memory: Memory) -> bool:
-    """Whether a replica's prompts find one another's KV. States of linear attention are not kept,
-    and requests are dealt out to ranks with attention of their own without looking at prompts.
+    """Whether a replica's prompts can share KV. States of linear attention are not kept. With
+    data-parallel attention, requests are assigned to ranks regardless of their prompts.
     """
     rank = memory.fullest
     return memory.cut.shares == 1 and rank.growth > 0 and not rank.state
 
 
 def store(tier: Tier, memory: Memory, target: Target) -> Store:
-    """A replica's share of a tier. InvalidValueError where its rate is not known."""
+    """A replica's share of a tier. InvalidValueError if its rate is unknown."""
     devices = min(target.per_node, target.count)
     growth = max(rank.growth for rank in memory.ranks)
     rate = tier.rate * 1e9 / devices if tier.rate else target.accelerator.pcie

@@ -1,8 +1,8 @@
-"""A replica in virtual time: batching as the scheduler does it, steps as the model predicts them.
+"""Simulates a replica in virtual time: batching like the scheduler's, step times from a model.
 
-Decodes first, then prompts in chunks within the token budget, oldest first, within slots and KV.
-Steps that only decode, between two arrivals or ends, are taken at once. A test compares it with the
-real scheduler.
+Decodes come first, then prompts in chunks within the token budget, oldest first, limited by slots
+and KV. Consecutive decode-only steps between two events (arrivals, ends) are computed at once. A
+test compares it with the real scheduler.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from penstock._native import PromptBudget
 from penstock_ops.plan.prefixes import Prefixes
 
 StepTime = Callable[[float, float, float, float], float]
-"""Seconds of a step of so many decodes, tokens that each sees on average, prompt tokens, and pairs
-of a prompt token and a token before its chunk."""
+"""Seconds of a step, by number of decodes, average tokens that each sees, prompt tokens, and pairs
+of a prompt token and a token before its chunk.
+"""
 Settling = Callable[[float, float], float]
-"""Seconds that a step of so many decodes takes longer, so many steps after one with prompt tokens:
-its weights come back into caches."""
+"""Additional seconds of a step, by number of decodes and number of steps since one with prompt
+tokens: weights return to the caches.
+"""
 ALIKE = 4
-"""Steps of one length from which the pacing learns: it averages, and more would change little."""
+"""Steps of equal length from which pacing learns. It averages, so more would have little effect."""
 NOTICED = 0.01
-"""Share of a step below which that is left out."""
+"""Share of a step below which this is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +37,27 @@ class Arrival:
     isl: int
     osl: int
     names: tuple[int, ...] = ()
-    """Names of the prompt's blocks: equal leading names are equal prefixes. Empty: none are known.
-    """
+    """Names of the prompt's blocks: equal leading names mean equal prefixes. Empty if unknown."""
     block: int = 0
-    """Tokens of a block; the last one may be partial."""
+    """Tokens in a block; the last one may be partial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a replica."""
+    """Limits of a replica."""
 
     sequences: int
     chunk: int
     """Token budget of a step."""
     kv_tokens: int
-    """Tokens that its KV holds; a request takes those of its prompt and its answer."""
+    """Capacity of its KV in tokens. A request takes those of its prompt and its answer."""
     paced: bool = False
-    """Whether prompt tokens beside decodes are bounded as Penstock's scheduler bounds them."""
+    """Whether prompt tokens beside decodes are paced, as in Penstock's scheduler."""
 
 
 @dataclass(slots=True)
 class Served:
-    """Times of one request, in seconds."""
+    """Times of one request in seconds."""
 
     arrived: float
     first: float = math.inf
@@ -74,21 +75,21 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one replica made of a workload."""
+    """Result of one replica for a workload."""
 
     served: tuple[Served, ...]
     seconds: float
     """From the first arrival to the last token."""
     busy: float
-    """Seconds in steps."""
+    """Seconds spent in steps."""
     pooled: int = 0
-    """Prompt tokens that were found in the KV."""
+    """Prompt tokens found in the KV."""
     stored: int = 0
-    """Those that were loaded from tiers."""
+    """Prompt tokens loaded from tiers."""
 
     def percentile(self, metric: str, share: float) -> float:
-        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that `share` of the
-        requests do not exceed.
+        """Percentile of `ttft`, `tpot` or `e2el` in seconds: the smallest value that at least
+        `share` of the requests do not exceed.
         """
         values = sorted(
             each.end - each.arrived if metric == "e2el" else float(getattr(each, metric))
@@ -98,7 +99,7 @@ class Outcome:
 
 
 def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
-    """Arrivals at random, so many a second. The same seed gives the same pattern at every rate."""
+    """A Poisson process of `rate` arrivals per second, with a seed-specific pattern."""
     draw, now, found = Random(seed), 0.0, []
     for _ in range(count):
         now += draw.expovariate(1.0) / rate
@@ -115,7 +116,7 @@ class _Prompt:
 
 
 class Replica:
-    """Requests in, times out. `prefixes` remembers those of prompts; None: all are computed."""
+    """Simulated replica. `prefixes` caches prompts; None: every prompt is computed completely."""
 
     def __init__(
         self,
@@ -128,22 +129,22 @@ class Replica:
         self._since = 0
         """Steps since the last one with prompt tokens."""
         self._loading: list[tuple[float, int, _Prompt]] = []
-        """Prompts whose prefix comes from a tier: when it is there, number, prompt."""
+        """Prompts whose prefix is being loaded from a tier: ready time, number, prompt."""
         self._loaded = 0.0
-        """When the last of these loads ends: they come one after another."""
+        """End of the last of these loads, which are sequential."""
         self._pooled = self._stored = 0
         self._waiting: deque[tuple[Served, Arrival]] = deque()
         self._prompts: deque[_Prompt] = deque()
         self._ends: list[tuple[int, int, Served, int]] = []
-        """Decodes by the count of decode steps at which they end: end, number, request, tokens."""
+        """Decodes by the step count at which they end: end, number, request, tokens."""
         self._held = self._decoded = self._number = 0
         self._context = 0.0
-        """Tokens that all decodes see."""
+        """Tokens that all decodes together see."""
         self._now = self._busy = 0.0
         self._pacing = PromptBudget()
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
-        """All requests, to their ends. Those that the KV never holds do not end."""
+        """Simulate all requests to their ends. Requests too large for the KV never end."""
         served = [Served(arrival.at, osl=arrival.osl) for arrival in arrivals]
         coming = deque(zip(served, arrivals, strict=True))
         while coming or self._waiting or self._prompts or self._ends or self._loading:
@@ -165,7 +166,7 @@ class Replica:
         return Outcome(tuple(served), self._now - start, self._busy, self._pooled, self._stored)
 
     def _next(self, coming: Sequence[tuple[Served, Arrival]]) -> float:
-        """When a request comes, or a load ends."""
+        """Time of the next arrival or end of a load."""
         arrival = coming[0][1].at if coming else math.inf
         return min(arrival, self._loading[0][0] if self._loading else math.inf)
 
@@ -186,8 +187,8 @@ class Replica:
         return len(self._prompts) + len(self._ends) + len(self._loading)
 
     def _reuse(self, prefixes: Prefixes, prompt: _Prompt) -> bool:
-        """Leave out what need not be computed; whether the prompt waits for a load. What would be
-        computed sooner is not loaded.
+        """Skip cached tokens; returns whether the prompt waits for a load. Prefixes that compute
+        faster are not loaded.
         """
         arrival, room = prompt.arrival, self._limits.kv_tokens - self._held
         found = prefixes.find(arrival.names, arrival.block, arrival.isl, room)
@@ -230,7 +231,7 @@ class Replica:
         self._passed(steps * each, steps, decodes)
 
     def _mixed(self, decodes: int) -> None:
-        """One step while there are prompts."""
+        """Simulate one step while there are prompts."""
         average = self._context / decodes if decodes else 0.0
         shares = self._shares(self._budget(decodes))
         seconds = self._seconds(decodes, average, shares)
@@ -243,7 +244,7 @@ class Replica:
             self._begin(self._prompts.popleft())
 
     def _budget(self, decodes: int) -> int:
-        """Prompt tokens of a step; of none it measures what the decodes cost alone."""
+        """Prompt tokens in the step. 0 lets pacing measure the cost of the decodes alone."""
         most = max(self._limits.chunk - decodes, 1)
         return self._pacing.tokens(decodes, most) if self._limits.paced else most
 
@@ -258,7 +259,7 @@ class Replica:
         return shares
 
     def _seconds(self, decodes: int, average: float, shares: Sequence[int]) -> float:
-        """Time of a step with such `shares` of the prompts."""
+        """Seconds of a step with these `shares` of the prompts."""
         done = (prompt.arrival.isl - prompt.left for prompt in self._prompts)
         pairs = sum(share * before for share, before in zip(shares, done, strict=False))
         return self._step(decodes, average, sum(shares), pairs)

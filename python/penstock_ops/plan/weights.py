@@ -1,6 +1,4 @@
-"""Bytes that a weight takes, by part of the model: from what a checkpoint says of itself, or as
-asked for.
-"""
+"""Bytes of a weight by part of the model, as stated by a checkpoint or as requested."""
 
 from __future__ import annotations
 
@@ -24,9 +22,10 @@ BYTES = {
     "nvfp4": 0.5 + 1 / 16,
     "int4": 0.5 + 4 / 32,
 }
-"""Bytes of a weight with its share of the scales: fp8 has one for 128 x 128, mxfp8 and mxfp4 one
-byte for 32, nvfp4 one for 16; int8 and int4 as the native decoder packs them, int4 with a minimum
-beside it."""
+"""Bytes of a weight including its share of the scales. fp8 has one scale for 128 x 128 weights,
+mxfp8 and mxfp4 one byte for 32, nvfp4 one for 16. int8 and int4 are packed as in the native
+decoder, int4 with an additional minimum.
+"""
 KV_BYTES = {"bf16": 2, "fp8": 1, "f32": 4}
 PARTS: tuple[Part, ...] = (
     "embedding",
@@ -42,19 +41,19 @@ PARTS: tuple[Part, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class WeightTypes:
-    """A type for each part, and for matrices that have another: keys of `BYTES`, or of `other`."""
+    """Types of parts, and exceptions for matrices: keys of `BYTES` or of `other`."""
 
     name: str
-    """What most weights are."""
+    """Type of most weights."""
     parts: Mapping[Part, str]
     other: Mapping[str, float]
-    """Bytes of types that `BYTES` lacks."""
+    """Bytes of types that are not in `BYTES`."""
     exceptions: Mapping[Key, str] = field(default_factory=dict)
-    """Types of matrices that do not have that of their part."""
+    """Types of matrices that differ from their part."""
 
     @property
     def by_layer(self) -> bool:
-        """Whether a matrix's layer counts."""
+        """Whether a matrix's layer matters."""
         return bool(self.exceptions)
 
     def kind(self, matrix: Matrix) -> str:
@@ -71,7 +70,7 @@ class WeightTypes:
 
 
 def uniform(kind: str, others: str = "bf16") -> WeightTypes:
-    """One type for all products of layers; embedding, head, router and vectors stay in `others`."""
+    """One type for the matrix products of layers; all other parts keep `others`."""
     if kind not in BYTES:
         raise InvalidValueError("--weights", kind, f"one of {', '.join(BYTES)}")
     rest = kind if kind in ("f32", "bf16") else others
@@ -79,8 +78,8 @@ def uniform(kind: str, others: str = "bf16") -> WeightTypes:
 
 
 def as_packed(types: WeightTypes) -> WeightTypes:
-    """As the native decoder holds them by default: FP8 as 8 bits with a scale for 32, floats as
-    bf16, routers and vectors in f32.
+    """Types as the native decoder holds them by default: FP8 as 8 bits with a scale for 32 weights,
+    floats as bf16, routers and vectors as f32.
     """
     held = {"fp8": "int8", "f32": "bf16"}
     parts = {part: held.get(kind, kind) for part, kind in types.parts.items()}
@@ -98,8 +97,8 @@ def as_packed(types: WeightTypes) -> WeightTypes:
 def stored(
     config: Mapping[str, object], quantised: Mapping[str, object], spec: DecoderSpec
 ) -> WeightTypes:
-    """As `config.json` says, or `hf_quant_config.json` (`quantised`), which overrides it.
-    PenstockError names what of a quantisation is not understood.
+    """Types from `config.json`, or from `hf_quant_config.json` (`quantised`), which takes
+    precedence. PenstockError names unknown quantisation settings.
     """
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     plain = uniform("f32" if dtype == "float32" else "bf16")
@@ -126,7 +125,7 @@ def stored(
 
 
 def settings(config: Mapping[str, object], quantised: Mapping[str, object]) -> Mapping[str, object]:
-    """What is said of quantisation; empty: nothing."""
+    """The quantisation settings; empty if there are none."""
     inner = quantised.get("quantization")
     if isinstance(inner, dict):
         return inner

@@ -1,7 +1,7 @@
-"""Constants of the step model, fitted to measured rows, and how far a prediction may be off.
+"""Constants of the step model, fitted to measurements, and the error band of predictions.
 
-The band of a prediction comes from rows whose model shape was left out of the fit: a new model is
-such a shape too.
+The band comes from rows whose model shape was left out of the fit, because a new model is an unseen
+shape, too.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ COMPUTE = (0.3, 0.45, 0.6, 0.75, 0.9)
 LAYERS = tuple(1e-6 * at for at in range(0, 151, 2))
 ACROSS = tuple(1e-6 * at for at in range(101))
 STEP = 1e-3
-"""What the fit chooses from. Bandwidth and operations cannot be over what the data sheet says. The
-models have 60 to 94 layers, too alike to tell a layer's overhead from a step's: a step's is set."""
+"""Search grid of the fit. Bandwidth and operations cannot exceed the data sheet. A step's overhead
+is fixed: the models have 60 to 94 layers, too similar to separate it from a layer's overhead.
+"""
 COVERED = 0.9
-"""Share of left-out rows that a band is drawn to hold; 80% is what is promised."""
+"""Share of left-out rows that the band covers; the promise is 80%."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measured time per output token under a closed loop of `concurrency` clients."""
+    """A measured time per output token with a closed loop of `concurrency` clients."""
 
     model: str
     accelerator: str
@@ -54,14 +55,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Factors between which the measured over the predicted value lies in most cases."""
+    """Range of the ratio of measured to predicted values in most cases."""
 
     low: float
     high: float
 
 
 Predict = Callable[[Row, Constants], tuple[float, int]]
-"""Seconds a token without overheads, and layers of the model."""
+"""Seconds per token without overheads, and number of layers."""
 
 
 def read_rows(path: Path = PUBLISHED) -> list[Row]:
@@ -70,7 +71,7 @@ def read_rows(path: Path = PUBLISHED) -> list[Row]:
 
 
 def fit(rows: Sequence[Row], predict: Predict) -> Constants:
-    """The constants of the least mean relative error, of a fixed grid: equal rows, equal result."""
+    """The constants with the smallest mean relative error on a fixed grid. Deterministic."""
     best, least = Constants(1.0, 1.0), math.inf
     for memory in MEMORY:
         for compute in COMPUTE:
@@ -88,7 +89,7 @@ def fit(rows: Sequence[Row], predict: Predict) -> Constants:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Measured all-reduces of ranks on several hosts: bytes and seconds."""
+    """Measured all-reduces of ranks on several hosts, as (bytes, seconds)."""
 
     accelerator: str
     ranks: int
@@ -107,7 +108,7 @@ def read_sums(path: Path = SUMS) -> Sums:
 
 @cache
 def across() -> float:
-    """Seconds of a sum for each doubling of the hosts: the least mean relative error."""
+    """Seconds added to an all-reduce by each doubling of the hosts, fitted."""
     sums = read_sums()
 
     def error(seconds: float) -> float:
@@ -118,7 +119,7 @@ def across() -> float:
 
 
 def left_out(rows: Sequence[Row], predict: Predict) -> list[tuple[Row, float]]:
-    """Measured over predicted value of each row, with the constants of the other shapes' rows."""
+    """Ratio of measured to predicted value of each row, fitted to the other shapes."""
     found = []
     for shape in dict.fromkeys(row.model for row in rows):
         constants = fit([row for row in rows if row.model != shape], predict)
@@ -131,13 +132,13 @@ def left_out(rows: Sequence[Row], predict: Predict) -> list[tuple[Row, float]]:
 
 
 def seconds(row: Row, constants: Constants, predict: Predict) -> float:
-    """Predicted seconds a token."""
+    """Predicted seconds per token."""
     base, layers = predict(row, replace(constants, layer=0.0, step=0.0))
     return base + layers * constants.layer + constants.step
 
 
 def predictor(specs: Mapping[str, DecoderSpec]) -> Predict:
-    """Predictions for rows of models with these shapes."""
+    """A predictor for rows of models with these shapes."""
     models: dict[tuple[str, str, str, int], StepModel] = {}
 
     def predict(row: Row, constants: Constants) -> tuple[float, int]:
@@ -152,13 +153,13 @@ def predictor(specs: Mapping[str, DecoderSpec]) -> Predict:
 
 
 def shipped() -> tuple[Constants, Band, str]:
-    """Constants and band of accelerators, and what they were fitted to."""
+    """Constants and band for accelerators, and the data that they were fitted to."""
     data = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
     return Constants(**data["constants"]), Band(**data["band"]), str(data["source"])
 
 
 def band(ratios: Iterable[float]) -> Band:
-    """Around 1, as wide on both sides in ratio, over `COVERED` of the ratios."""
+    """Band that is symmetric in ratio around 1 and covers the share `COVERED` of the ratios."""
     sizes = sorted(abs(math.log(ratio)) for ratio in ratios)
     at = min(len(sizes) - 1, math.ceil(COVERED * len(sizes)) - 1)
     widest = math.exp(sizes[at]) if sizes else math.inf

@@ -1,4 +1,4 @@
-"""Accelerators and nodes: one YAML file each, every one with its source and date."""
+"""Accelerators and nodes: one YAML file each, with source and date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.core import InvalidValueError, PenstockError
 ROOT = Path(__file__).parent
 GIB = 2**30
 OWN_SHARE = 0.01
-"""Share of an accelerator's memory: what the driver and a context take before an engine starts."""
+"""Share of an accelerator's memory taken by the driver and a context before an engine starts."""
 HERE = "here"
 
 
@@ -27,23 +27,23 @@ class Accelerator:
     title: str
     memory: int
     bandwidth: float
-    """Bytes a second from its own memory."""
+    """Bytes per second from its own memory."""
     flops: Mapping[str, float]
-    """Dense operations a second by number type; a type that is missing has no unit for it."""
+    """Dense operations per second by number type. A missing type has no hardware unit."""
     link: float
-    """Bytes a second to another device of its domain, one way."""
+    """Bytes per second to another device in its domain, in one direction."""
     linked: int
-    """Devices of a domain."""
+    """Number of devices in a domain."""
     per_node: int
     resource: str
-    """What a pod requests to get one; empty for processors."""
+    """Resource that a pod requests for one device; empty for CPUs."""
     network: float
-    """Bytes a second to a device outside its domain, one way."""
+    """Bytes per second to a device outside its domain, in one direction."""
     verified: bool
     source: str
     is_cpu: bool = False
     pcie: float = 0.0
-    """Bytes a second between its memory and its node's, one way; 0: not known."""
+    """Bytes per second between its memory and its node's, in one direction; 0 if unknown."""
 
     @property
     def usable(self) -> int:
@@ -59,14 +59,14 @@ class Node:
     accelerator: str
     count: int
     fabric_resources: Mapping[str, int]
-    """What a pod of the whole node requests of the fabric."""
+    """Fabric resources that a pod with the whole node requests."""
     verified: bool
     source: str
     network: float | None = None
-    """Bytes a second of each device to other nodes; None: what the accelerator's file has."""
+    """Bytes per second from each device to other nodes; None for the accelerator's default."""
 
     def devices(self) -> Accelerator:
-        """Its accelerators: linked no further than the node, unless a link leaves nodes."""
+        """Its accelerators, linked within the node unless links extend beyond nodes."""
         device = accelerator(self.accelerator)
         inside = device.linked <= device.per_node
         return replace(
@@ -79,44 +79,44 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to plan for."""
+    """Hardware to plan for."""
 
     accelerator: Accelerator
     count: int
     node: Node | None = None
     on: str = HERE
-    """Its name and number as they were asked for."""
+    """Its name and number, as requested."""
     price: float | None = None
-    """What an hour of one device, or of one node, costs, in any currency."""
+    """Hourly price of one device or node, in any currency."""
 
     @property
     def per_node(self) -> int:
         return self.node.count if self.node else self.accelerator.per_node
 
     def taken(self, devices: int) -> int:
-        """Devices that are used up: of nodes, whole ones, once one is not enough."""
+        """Devices that are occupied. More than one node's devices occupy whole nodes."""
         if self.node is None or devices <= self.per_node:
             return devices
         return -(-devices // self.per_node) * self.per_node
 
     def cost(self, devices: int) -> float | None:
-        """Price of an hour; None: prices are not known. A part of a node costs the node."""
+        """Hourly price; None if unknown. Part of a node costs a whole node."""
         if self.price is None:
             return None
         return self.price * (-(-devices // self.per_node) if self.node else devices)
 
     def within(self, budget: float) -> Target:
-        """As many of the devices as cost no more an hour; all where prices are not known."""
+        """The target reduced to an hourly budget; unchanged if prices are unknown."""
         if self.price is None or math.isinf(budget):
             return self
-        # Rounded: 0.3 / 0.1 is less than 3.
+        # Round, because 0.3 / 0.1 is less than 3 in floating point.
         units = math.floor(round(budget / self.price, 9))
         each = self.per_node if self.node else 1
         return replace(self, count=min(self.count, units * each))
 
 
 def accelerator(name: str) -> Accelerator:
-    """A described accelerator; InvalidValueError lists those there are."""
+    """A described accelerator. InvalidValueError lists the known ones."""
     row = _row("accelerators", name)
     network = row.get("network_gb_per_s")
     return Accelerator(
@@ -151,12 +151,12 @@ def node(name: str) -> Node:
 
 
 def names(kind: str) -> list[str]:
-    """Files of a directory, `accelerators` or `nodes`."""
+    """Names of the files in a directory, `accelerators` or `nodes`."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
 
 
 def parse_targets(text: str) -> list[Target]:
-    """Targets to choose from by price, separated by commas. Several need a price each."""
+    """Comma-separated targets, to choose from by price; several need a price each."""
     found = [parse_target(each) for each in text.split(",")]
     if len(found) > 1 and any(target.price is None for target in found):
         raise InvalidValueError("--on", text, "TYPE:N@PRICE, a price for each of several targets")
