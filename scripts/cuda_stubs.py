@@ -2,11 +2,11 @@
 
 usage: cuda_stubs.py SITE_DIRECTORY
 
-PyPI has torch for Linux on x86-64 only with CUDA, whose libraries are another 4 GB. Its CPU device
-calls none of them, but the dynamic loader wants each library and each symbol. A stub has the
-symbols that torch's libraries ask for; a function returns 1, which is an error in all of CUDA.
-Libraries that are installed in the directory, as the small ones are, stay real. Needs cc and
-readelf.
+For Linux on x86-64, PyPI has torch only with CUDA, whose libraries are another 4 GB. torch's CPU
+device calls none of them, but the dynamic loader needs each library and each symbol. A stub library
+defines the symbols that torch's libraries import; each function returns 1, which is an error code
+in all of CUDA. Libraries that are already installed in the directory, such as the small ones, are
+not replaced. Requires cc and readelf.
 """
 
 import re
@@ -18,14 +18,14 @@ from pathlib import Path
 
 CUDA = re.compile(r"lib(cu|nv|nccl)")
 ELSEWHERE = re.compile(r"libcuda\.|libcusolver")
-"""Part of the driver, or loaded only when it is first used."""
+"""Part of the driver, or loaded on first use only."""
 PREFIXES = {
     "libnccl.": "nccl",
     "libcufile.": "cuFile",
     "libcusparseLt.": "cusparseLt",
     "libnvshmem_host.": "nvshmem",
 }
-"""Names of the functions of libraries whose symbols have no version."""
+"""Function name prefixes of libraries whose symbols have no version."""
 NEEDED = re.compile(r"\(NEEDED\).*\[(lib[^\]]+)\]")
 VERSIONS = re.compile(r"File: (\S+)\s+Cnt: \d+\n((?:\s+0x\w+:\s+Name:.*\n?)+)")
 RELOCATION = re.compile(
@@ -33,7 +33,7 @@ RELOCATION = re.compile(
 )
 
 Symbols = dict[str, set[tuple[str, bool]]]
-"""(name, whether it is a function) by version, "" for none."""
+"""(name, is a function) by version; "" for symbols without a version."""
 
 
 def output(*command: str) -> str:
@@ -41,14 +41,14 @@ def output(*command: str) -> str:
 
 
 def missing_libraries(files: list[Path], installed: set[str]) -> set[str]:
-    """CUDA libraries that `files` are linked to and that are neither among them nor `installed`."""
+    """CUDA libraries that `files` link to and that are neither among them nor `installed`."""
     have = {file.name for file in files} | installed
     needed = {name for file in files for name in NEEDED.findall(output("readelf", "-Wd", file))}
     return {name for name in needed - have if CUDA.match(name) and not ELSEWHERE.match(name)}
 
 
 def wanted_symbols(files: list[Path], libraries: set[str]) -> dict[str, Symbols]:
-    """What `files` import from each of `libraries`."""
+    """Symbols that `files` import from each of `libraries`."""
     found: dict[str, Symbols] = {name: defaultdict(set) for name in libraries}
     for file in files:
         owners = {}

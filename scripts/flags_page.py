@@ -2,7 +2,7 @@
 
 usage: flags_page.py > docs/flags.md
 
-`penstock` is the installed one; tests/project/test_documents.py compares the page with it.
+It uses the installed `penstock`. tests/project/test_documents.py compares the page with its output.
 """
 
 import re
@@ -34,7 +34,7 @@ accepted; other values are refused.
 
 
 def cell(text: str) -> str:
-    """Plain text as a cell of a table, with links to the pages that it names."""
+    """Plain text as a table cell, with links to the pages that it mentions."""
     text = text.replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
 

@@ -1,4 +1,4 @@
-"""Hook of mkdocs: links from docs/ to other files of the repository lead to the forge."""
+"""Hook of mkdocs: redirects links from docs/ to other files of the repository to the forge."""
 
 import posixpath
 import re

@@ -2,11 +2,12 @@
 
 usage: test_summary.py CARGO_LOG PYTEST_JUNIT_XML... [--group PYTEST_JUNIT_XML]...
 
-CARGO_LOG is the output of `cargo test -- --show-output`, the XML is pytest's `--junitxml`. Rust has
-no way to skip a test while it runs: one that prints a line `SKIPPED: reason` counts as skipped, and
-the reasons are repeated here, and the end of what each failed test printed. A missing file counts
-as one failure: the tests that should have written it did not run. Groups are tests that cannot run
-everywhere; the missing report of one counts as one that was skipped. Exits 1 when anything failed.
+CARGO_LOG is the output of `cargo test -- --show-output`; the XML files come from pytest's
+`--junitxml`. Rust cannot skip a test at run time, so a test that prints a line `SKIPPED: reason`
+counts as skipped. The reasons are repeated here, and so is the end of each failed test's output. A
+missing file counts as one failure, because the tests that should have written it did not run.
+Groups are tests that cannot run everywhere; a missing report of one counts as one skipped test.
+Exits with 1 if anything failed.
 """
 
 import argparse
@@ -29,7 +30,7 @@ LINES_OF_A_FAILURE = 25
 
 
 class Counts(NamedTuple):
-    """Numbers of tests by outcome."""
+    """Number of tests by outcome."""
 
     passed: int
     failed: int
@@ -41,7 +42,7 @@ GROUP_SKIPPED = Counts(0, 0, 1)
 
 
 def cargo_counts(log: Path) -> Counts:
-    """Sum of the result lines, one for each test binary."""
+    """Sum over the result lines, one for each test binary."""
     if not log.exists():
         return NEVER_RAN
     text = log.read_text(errors="replace")
@@ -54,20 +55,20 @@ def cargo_counts(log: Path) -> Counts:
 
 
 def cargo_skips(log: str) -> list[str]:
-    """Why tests that passed were in truth skipped, one line each."""
+    """Reasons of tests that passed formally but were skipped, one line each."""
     outputs = (SKIPPED.search(found[1]) for found in CARGO_OUTPUT.finditer(log))
     return [found[0] for found in outputs if found]
 
 
 def cargo_failures(log: Path) -> dict[str, str]:
-    """What each failed Rust test printed, by its name."""
+    """Output of each failed Rust test, by name."""
     text = log.read_text(errors="replace") if log.exists() else ""
     blocks = (CARGO_FAILURE.finditer(found[1]) for found in CARGO_FAILURES.finditer(text))
     return {found[1]: found[2] for block in blocks for found in block}
 
 
 def pytest_failures(report: Path) -> dict[str, str]:
-    """The traceback of each failed Python test, by its name."""
+    """Traceback of each failed Python test, by name."""
     if not report.exists():
         return {}
     cases = ElementTree.parse(report).getroot().iter("testcase")
@@ -80,7 +81,7 @@ def pytest_failures(report: Path) -> dict[str, str]:
 
 
 def pytest_counts(report: Path) -> Counts:
-    """Counts of a JUnit report; an error in a fixture or an import is a failure."""
+    """Counts of a JUnit report. An error in a fixture or an import is a failure."""
     if not report.exists():
         return NEVER_RAN
     suites = ElementTree.parse(report).getroot().iter("testsuite")
@@ -93,7 +94,7 @@ def pytest_counts(report: Path) -> Counts:
 
 
 def line(counts: Counts) -> str:
-    """One line in the form that CI reads."""
+    """One line in the format that CI reads."""
     return f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped"
 
 
@@ -102,7 +103,7 @@ def summed(*counts: Counts) -> Counts:
 
 
 def main(cargo_log: Path, reports: list[Path], groups: list[Path]) -> int:
-    """Print the two parts and their sum; the exit status."""
+    """Print both parts and their sum; returns the exit status."""
     ran = [*reports, *(group for group in groups if group.exists())]
     skipped = [GROUP_SKIPPED] * (len(reports) + len(groups) - len(ran))
     rust = cargo_counts(cargo_log)

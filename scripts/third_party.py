@@ -3,7 +3,7 @@
     python scripts/third_party.py > THIRD-PARTY-NOTICES.md
 
 Run it after a change of Cargo.lock; a test compares its list. Texts come from the crates' sources,
-which cargo downloads where they are missing.
+which cargo downloads if necessary.
 """
 
 import json
@@ -25,7 +25,7 @@ Penstock's wheels contain, or are compiled with, the following crates.
 `python scripts/third_party.py` generates this file. The text of Apache-2.0 is in
 [LICENSE](LICENSE); the other licence texts follow the table, with the crates that use them.
 """
-# Of the wheels that the release workflow builds.
+# Platforms of the wheels that the release workflow builds.
 PLATFORMS = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 
 Package = dict[str, Any]
@@ -51,17 +51,17 @@ def packages() -> list[Package]:
 
 
 def is_linked(edge: dict[str, Any]) -> bool:
-    """Whether a dependency is a normal one: cargo names the kinds `dev` and `build` alone."""
+    """Whether a dependency is a normal one. cargo names only the kinds `dev` and `build`."""
     return any(not kind["kind"] for kind in edge["dep_kinds"])
 
 
 def rows(linked: list[Package]) -> list[str]:
-    """A row of the table for each crate."""
+    """One table row for each crate."""
     return [f"| {one['name']} | {one['version']} | {licence(one)} |" for one in linked]
 
 
 def licence(package: Package) -> str:
-    """The SPDX expression. Old manifests write a slash for OR."""
+    """The SPDX expression. Old manifests use a slash for OR."""
     return " OR ".join(re.split(r"\s*/\s*", package["license"]))
 
 
