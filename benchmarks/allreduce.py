@@ -4,9 +4,9 @@
         [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-decoder --example allreduce`. The others
-run in `~/.cache/peers/vllm` (benchmarks/peers/install_vllm.sh); vLLM's is what its tensor
-parallelism calls on CPUs, sums in shared memory. One process with one thread for each rank, sums of
-f32 one after another.
+run in `~/.cache/peers/vllm` (benchmarks/peers/install_vllm.sh). vLLM's is the sum in shared memory
+that its tensor parallelism uses on CPUs. Each rank is a single-threaded process; sums of f32 run
+one at a time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ OURS, GLOO = "penstock", "gloo"
 TITLES = {OURS: "penstock", GLOO: "gloo", "vllm": "vLLM shm"}
 HIDDEN = 576
 ROWS = (1, 8, 32, 128, 256, 1820)
-"""Sizes of SmolLM2's residual stream: decode steps of 1 to 32 sequences, a prefill chunk; the last
-is 1 Mi.
+"""Sizes of SmolLM2's residual stream: decode steps of 1 to 32 sequences, and a prefill chunk. The
+last size is 1 Mi.
 """
 NUMBERS, MOST, LEAST = 40_000_000, 1000, 100
-"""Most and fewest numbers summed for one size in one repeat."""
+"""Numbers summed for one size in one repeat, and limits on its number of sums."""
 PATIENCE_S = 180.0
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 SCRIPT = facts.ROOT / "benchmarks/peers/torch_allreduce.py"
@@ -51,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Times of one repeat, in microseconds."""
+    """Times of one repeat in microseconds."""
 
     median: float
     p99: float
@@ -70,7 +70,7 @@ def command(program: str, ranks: int, ours: Path, python: Path) -> list[str]:
 
 
 def measure(words: Sequence[str]) -> dict[int, Lap]:
-    """Output of the program for each size, by numbers."""
+    """Run the program; returns a lap for each size, keyed by numbers."""
     # One thread for each rank, without spinning helpers of OpenMP.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -1,15 +1,14 @@
-"""`penstock bench serve` beside `vllm bench serve` on the modelled engine: every statistic, and its
-ratio.
+"""`penstock bench serve` beside `vllm bench serve` on the modelled engine: statistics and ratios.
 
     python benchmarks/client_agreement.py [--repeats 2] [--requests 150] [--rate 3]
         [--peers ~/.cache/peers]
 
-The engine has the timing of a small model on two cores (profile `default`) and counts tokens with
-the tokenizer that both clients use. Every run meets a fresh one, so no client finds prefixes that
-the other left in its cache. There is a closed loop, 8 at a time, and an open one with Poisson
-arrivals. Penstock draws lengths and arrivals; vLLM measures twice: with those very lengths and
-moments, as a timed trace, so that chance is out of the comparison, and with its own draw, which
-shows how much of a P99 is chance at this number of requests.
+The engine has the timing of a small model on two cores (profile `default`), and counts tokens with
+the tokenizer that both clients use. Every run has a fresh engine, so no client finds prefixes
+cached by the other. There is a closed loop with 8 concurrent requests, and an open loop with
+Poisson arrivals. Penstock draws lengths and arrivals. vLLM measures twice: with the same lengths
+and arrivals as a timed trace, which removes chance from the comparison, and with its own draw,
+which shows how much of a P99 is chance at this number of requests.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ PROSE = (
 
 @dataclass(slots=True)
 class Found:
-    """Results by load and client, in the order of repeats."""
+    """Results by load and client, in order of repeats."""
 
     runs: dict[tuple[str, str], list[Result]] = field(default_factory=dict)
     commands: dict[str, str] = field(default_factory=dict)
@@ -82,7 +81,7 @@ class Bench:
         self.found = Found()
 
     def repeat(self, repeat: int) -> None:
-        """All loads, one repeat."""
+        """Run all loads once."""
         for name, load in self._loads.items():
             seeded = replace(load, seed=repeat)
             drawn = self._serve(PENSTOCK, f"{name}, {SAME}", seeded)
@@ -132,12 +131,12 @@ class Bench:
 
 
 def ratio(penstock: float, vllm: float) -> float:
-    """Ratio; 1 where both are 0."""
+    """The ratio; 1 if both are 0."""
     return penstock / vllm if vllm else (1.0 if penstock == vllm else float("inf"))
 
 
 def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
-    """Median of Penstock's, median of vLLM's, and their ratio, by statistic."""
+    """Penstock's median, vLLM's median, and their ratio, by statistic."""
     pairs = {}
     for key in STATISTICS:
         ours, theirs = (facts.middle(found.runs[load, client], key) for client in (PENSTOCK, VLLM))
@@ -146,7 +145,7 @@ def ratios(found: Found, load: str) -> dict[str, tuple[float, float, float]]:
 
 
 def beyond(pairs: Mapping[str, tuple[float, float, float]]) -> list[str]:
-    """Statistics whose ratio is outside the bar."""
+    """Statistics whose ratio exceeds the bar."""
     return [key for key, (_ours, _theirs, share) in pairs.items() if not abs(share - 1) <= BAR]
 
 

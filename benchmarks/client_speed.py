@@ -3,10 +3,11 @@
     python benchmarks/client_speed.py [--rates 5000 20000 50000 100000] [--repeats 3]
         [--peers ~/.cache/peers]
 
-`penstock sim` on CPU 0 gives every open stream a token each 5 ms; the client has CPU 1. Requests
-arrive at random (open loop), enough of them for the wanted events per second. The truth is known:
-each gap is one step, and the first token comes with the end of the second step that ends after the
-arrival: 5 to 10 ms, uniform. A client whose numbers differ has measured itself.
+`penstock sim` on CPU 0 sends a token to every open stream each 5 ms; the client runs on CPU 1.
+Requests arrive at random (open loop), at a rate that gives the requested events per second. The
+true values are known: each gap is one step, and the first token is sent at the end of the second
+step that ends after the arrival, 5 to 10 ms later, uniformly distributed. A client with different
+numbers has measured itself.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 
 STEP_MS = 5.0
 ANSWER = 200
-"""Tokens, so that a stream lasts one second."""
+"""Tokens in an answer, so that a stream lasts one second."""
 ARRIVALS_S = 4.0
 PATIENCE_S = 180.0
 KEEPS_UP = 0.97
 GIVES_UP = 0.5
-"""A client that received less than this share of the due events gets no higher rate."""
+"""Minimum share of the due events that a client must receive to be tested at a higher rate."""
 TRUTH = {
     "median_itl_ms": STEP_MS,
     "p99_itl_ms": STEP_MS,
@@ -59,25 +60,23 @@ PROFILE: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One client at one rate, and its numbers. `received` is events/s over the client's own
-    duration.
-    """
+    """One client at one rate. `received` is in events per second over the client's own duration."""
 
     client: str
     rate: int
     repeat: int
     received: float
     due: float
-    """Events/s over the same time without delay."""
+    """Events per second over the same time without delay."""
     share: float
-    """Share of one core, while events flow."""
+    """Share of one core while events flow."""
     cpu_per_million: float
     """CPU seconds for a million events, while they flow."""
     whole_cpu: float
-    """CPU seconds of the whole process, start-up included."""
+    """CPU seconds of the whole process, including start-up."""
     engine_share: float
     slipped_s: float
-    """Lateness of the engine itself, seconds."""
+    """Lateness of the engine itself in seconds."""
     foreign: float
     failed: int
     statistics: Mapping[str, float]
@@ -88,13 +87,13 @@ class Run:
 
 
 def load_of(rate: int, seed: int) -> clients.Load:
-    """Open streams are rate x step; each lives for ANSWER steps."""
+    """The load for an event rate: rate x step open streams, each of which lasts ANSWER steps."""
     per_second = rate / ANSWER
     return clients.Load(16, ANSWER, round(per_second * ARRIVALS_S), seed, rate=per_second)
 
 
 def due_rate(load: clients.Load) -> float:
-    """Events per second from the first arrival to the last event, if the client adds nothing."""
+    """Events per second from the first arrival to the last event, if the client adds no delay."""
     stream = (ANSWER + 0.5) * STEP_MS / 1000
     return load.requests * load.output_len / (load.requests / load.rate + stream)
 
@@ -102,7 +101,7 @@ def due_rate(load: clients.Load) -> float:
 def schedule(
     names: Sequence[str], rates: Sequence[int], repeats: int
 ) -> Iterator[tuple[int, int, str]]:
-    """Repeat, rate, client: all clients of a rate in a row, each repeat in another order."""
+    """(repeat, rate, client): all clients of a rate in sequence, in a new order in each repeat."""
     for repeat in range(repeats):
         turned = [names[(index + repeat) % len(names)] for index in range(len(names))]
         for rate in sorted(rates):
@@ -149,7 +148,7 @@ def run_of(client: str, rate: int, repeat: int, load: clients.Load, finished: Fi
 
 
 def by_point(runs: Sequence[Run]) -> dict[tuple[int, str], list[Run]]:
-    """Runs by rate and client, rates ascending, clients in the order of the list."""
+    """Runs by rate and client: rates ascending, clients in list order."""
     points: dict[tuple[int, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.rate, clients.NAMES.index(run.client))):
         points.setdefault((run.rate, run.client), []).append(run)

@@ -3,10 +3,9 @@
     python benchmarks/control_overhead.py [--grids 2x1 4x1 1x2] [--repeats 3] [--steps 2000]
         [--spells 3]
 
-Beside each other: processes on shared-memory rings (`mp`), and Ray actors on the same rings, in a
-compiled graph and called one by one. Each measurement is a process with ranks of its own; Ray's
-have a cluster of their own. A grid is tensor x pipeline ranks. Needs Ray; without it only `mp` is
-measured.
+Compares processes on shared-memory rings (`mp`) with Ray actors: on the same rings, in a compiled
+graph, and called one by one. Each measurement is a process with its own ranks; Ray's have their own
+cluster. A grid is tensor x pipeline ranks. Needs Ray; without it only `mp` is measured.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Point:
 def schedule(
     grids: Sequence[str], channels: Sequence[str], repeats: int
 ) -> Iterator[tuple[int, Point]]:
-    """All grids in each repeat, the channels of one in a row, each repeat in another order."""
+    """All grids in each repeat, a grid's channels in sequence, in a new order in each repeat."""
     for repeat in range(repeats):
         for grid in grids:
             for index in range(len(channels)):
@@ -81,7 +80,7 @@ def _once(point: Point, steps: int, spells: int) -> dict[str, Any]:
             pp,
         ]
         words += ["--steps", str(steps), "--spells", str(spells), "--result", str(result)]
-        # All ranks find their module by the same path.
+        # All ranks must find the module under the same path.
         path = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
         with uninterrupted():
             tree = ProcessTree(words, {"PYTHONPATH": path}, log, os.sched_getaffinity(0))
@@ -164,7 +163,7 @@ def lines(runs: Mapping[Point, Sequence[Mapping[str, Any]]], about: Mapping[str,
 
 
 def compact(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Percentiles in place of thousands of samples."""
+    """Percentiles instead of thousands of samples."""
     cuts = statistics.quantiles(run["us"], n=100, method="inclusive")
     kept = {f"p{cut}_us": round(cuts[cut - 1], 1) for cut in (1, 10, 50, 90, 99)}
     return {

@@ -3,15 +3,15 @@
     benchmarks/peers/install_gateways.sh
     python benchmarks/gateway_cost.py [--repeats 3] [--peers ~/.cache/peers]
 
-CPU of a request is that of the time between the first request and the last answer: what the gateway
-takes without requests (health checks, scrapes) is measured before the load, stated by itself, and
-taken off for the time in which the load generator starts and ends.
+CPU of a request covers the time between the first request and the last answer. The gateway's idle
+CPU (health checks, scrapes) is measured before the load, reported separately, and subtracted for
+the time in which the load generator starts and ends.
 
-CPU 0 is the gateway's; two modelled replicas (`penstock sim`) and the load generator (`penstock
-bench serve`) share CPU 1. That one limits how many requests come, so requests per second and core
-are those of a core that the gateway has for itself: 1 / CPU seconds of a request. Added latency is
-measured with one replica and at a rate that leaves CPU 1 idle most of the time: a second replica,
-or a generator that is late, would be counted as the gateway's.
+CPU 0 belongs to the gateway. Two modelled replicas (`penstock sim`) and the load generator
+(`penstock bench serve`) share CPU 1, which limits the number of requests. Requests per second and
+core are therefore computed for a core dedicated to the gateway: 1 / CPU seconds of a request. Added
+latency is measured with one replica and at a rate that leaves CPU 1 mostly idle: otherwise a second
+replica or a late generator would be attributed to the gateway.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ IDLE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A load, and the length of an engine's step."""
+    """A load, and the duration of an engine step."""
 
     title: str
     load: clients.Load
@@ -79,7 +79,7 @@ WORKLOADS = {
 
 
 def profile(step_ms: float) -> Mapping[str, object]:
-    """An engine whose steps take the same time whatever is in them."""
+    """A modelled engine whose steps always take the same time."""
     return {
         "max_num_seqs": 8192,
         "max_num_batched_tokens": 1 << 20,
@@ -100,7 +100,7 @@ def profile(step_ms: float) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load through one gateway; times in milliseconds, `pss_mib` at the end of the load."""
+    """One load through one gateway. Times are in milliseconds; `pss_mib` is measured at the end."""
 
     gateway: str
     workload: str
@@ -110,18 +110,18 @@ class Run:
     requests_per_s: float
     cpu_ms: float
     idle_cpu_ms_per_s: float
-    """CPU without requests, for each second."""
+    """CPU for each second without requests."""
     median_ttft_ms: float
     p99_ttft_ms: float
     p99_itl_ms: float
     p99_late_ms: float
-    """How late the load generator sent, in an open loop."""
+    """Send lateness of the load generator in an open loop."""
     pss_mib: float
     foreign: float
 
 
 def cpu_seconds(tree: ProcessTree | None) -> float:
-    """CPU seconds of all threads, to the nanosecond: the tree's own count is in ticks of 10 ms."""
+    """CPU seconds of all threads, in nanoseconds; the tree's own count is in ticks of 10 ms."""
     nanoseconds = 0
     for pid in tree.pids() if tree else ():
         for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -190,7 +190,7 @@ class Bench:
         with TemporaryDirectory(prefix="gateways-") as name:
             results, log = Path(name), Path(name) / "client.log"
             place = clients.Place(url, self._gguf, self._peers, self._peers)
-            # sglang-router does not list the models of its replicas
+            # sglang-router does not list its replicas' models.
             words = clients.command("penstock", load, place, results)
             words += ["--model", clients.MODEL]
             self.commands.setdefault("load", facts.shown(words))
@@ -303,7 +303,7 @@ def lines(runs: Sequence[Run], known: Mapping[str, Any], commands: Mapping[str, 
 
 
 def chart(runs: Sequence[Run]) -> list[Plot]:
-    """CPU of a request over the length of its prompt, from the closed loops of 8 tokens."""
+    """CPU of a request by prompt length, from the closed loops with 8 output tokens."""
     lengths = {
         key: WORKLOADS[key].load.input_len
         for key in ("short", "4k", "100k")

@@ -3,10 +3,10 @@
     python benchmarks/kv_beside_lmcache.py [--repeats 2] [--tokens 6000] [--directory DIR]
 
 Install the peers with benchmarks/peers/install_vllm.sh and install_lmcache.sh; fio is a Debian
-package. One server at a time, by turns. Each gets a long prompt (cold), the same again three times,
-three others, and the first once more: all engines' own prefix caches are off, so what is fast came
-from a tier. TTFT is that of a streamed completion of four tokens. The disk tier of Penstock is also
-read with a cold page cache.
+package. Servers run one at a time, alternating. Each gets a long prompt (cold), the same three
+times again, three others, and the first once more. The engines' own prefix caches are off, so a
+fast answer must come from a tier. TTFT is that of a streamed completion of four tokens. Penstock's
+disk tier is also read with a cold page cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VOCAB = 49000
 OUTPUT = 4
 START_S = 300.0
 SETTLE_S = 3.0
-"""For stores that go on behind the answer."""
+"""Pause for stores that continue after the answer."""
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 OTHERS = 3
 LMCACHE_L1_GB = {"ram": "4", "disk": "0.5"}
@@ -117,7 +117,7 @@ def rounds(
 ) -> dict[str, list[float]]:
     drawn = random.Random(11)
     prompts = [[drawn.randrange(100, VOCAB) for _ in range(tokens)] for _ in range(1 + OTHERS)]
-    ttft(server, prompts[0][:300])  # Buffers and code, not what is measured.
+    ttft(server, prompts[0][:300])  # Allocate buffers and load code first.
     found: dict[str, list[float]] = {part: [] for part in PARTS}
     found["cold"].append(settled(server, prompts[0]))
     found["repeated"] = [settled(server, prompts[0]) for _ in range(3)]
@@ -228,7 +228,7 @@ def lmcache(
 
 
 def fio(directory: Path) -> dict[str, float]:
-    """Bytes per second of reading 2 MiB at once past the page cache, and from it."""
+    """Bytes per second of reads of 2 MiB, bypassing the page cache and from it."""
     found = {}
     with tempfile.TemporaryDirectory(dir=directory) as name:
         for title, words in (

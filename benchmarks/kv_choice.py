@@ -1,15 +1,15 @@
-"""What a KV tier costs where it does not help: the same requests with a tier and without, by turns.
+"""What a KV tier costs where it does not help: the same requests with and without a tier.
 
     python benchmarks/kv_choice.py [--quick] [--tiers disk redis ...] [--directory DIR]
 
-A tier may make a request slower than computing would: a load that takes longer than it should,
-stores that compete with computing. The bar is 5%. One server without tiers stays for all local or
-all remote tiers, beside it one with the tier in question; each turn sends a workload to both, one
-after the other, the first one alternating. The engine's own prefix cache is off, so without a tier
-everything is computed. Slow tiers are Redis behind a proxy that passes so many MB/s, or nothing at
-all for some seconds. S3 is moto's server. A remote store is on another machine in real life, so
-with these the servers under test have one CPU, and stores, proxies and the client the others. With
-local tiers they have all.
+A tier may make a request slower than computing it: a load can take longer than estimated, and
+stores compete with computation. The bar is 5%. One server without tiers stays for all local or all
+remote tiers; beside it runs one with the tier under test. Each turn sends a workload to both in
+sequence, with alternating order. The engine's own prefix cache is off, so without a tier everything
+is computed. Slow tiers are Redis behind a proxy with a limited bandwidth in MB/s, or one that
+passes nothing at all for some seconds. S3 is moto's server. In production a remote store runs on
+another machine, so with these the servers under test have one CPU, and stores, proxies and client
+have the others. With local tiers they have all CPUs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BAR = 1.05
 VOCAB, OUTPUT = 49000, 8
 MODEL = "smol"
 SETTLE_S = 0.5
-"""After a batch, for what goes on behind its answers."""
+"""Pause after a batch, for work that continues after its answers."""
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 MB = 1e6
 STALL_S, STALL_PERIOD_S = 4.0, 12.0
@@ -50,7 +50,7 @@ Prompt = Sequence[int]
 class Sizes:
     long: int
     turns: int
-    """The first is the one in which nothing is there yet."""
+    """In the first turn, nothing is stored yet."""
 
 
 FULL, QUICK = Sizes(2000, 6), Sizes(1200, 3)
@@ -60,7 +60,7 @@ FULL, QUICK = Sizes(2000, 6), Sizes(1200, 3)
 class Workload:
     concurrency: int
     prompts: Callable[[Sizes, random.Random, random.Random], list[Prompt]]
-    """From the sizes, numbers that are the same in each turn, and others."""
+    """Prompts from the sizes, a generator that is the same in each turn, and one that is not."""
 
 
 def tokens(numbers: random.Random, count: int) -> list[int]:
@@ -94,7 +94,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tier for --kv-tier, and what is done before each batch that may use it."""
+    """A tier for --kv-tier, and an action before each batch that may use it."""
 
     tier: str
     before: Callable[[], None] = lambda: None
@@ -146,20 +146,20 @@ TIERS = {**LOCAL, **REMOTE}
 
 @dataclass(slots=True)
 class Batches:
-    """What one server did with one workload."""
+    """Results of one server for one workload."""
 
     answers: list[list[Answer]] = field(default_factory=list)
-    """By turn."""
+    """Answers by turn."""
     seconds: float = 0.0
 
     @property
     def ttft(self) -> float:
-        """Median of the turns after the first, in milliseconds."""
+        """Median over the turns after the first, in milliseconds."""
         return 1e3 * statistics.median(answer.ttft for turn in self.answers[1:] for answer in turn)
 
     @property
     def throughput(self) -> float:
-        """Prompt and output tokens a second, all turns."""
+        """Prompt and output tokens per second over all turns."""
         return (
             sum(answer.prompt + answer.output for turn in self.answers for answer in turn)
             / self.seconds
@@ -167,7 +167,7 @@ class Batches:
 
     @property
     def cached(self) -> float:
-        """Share of the prompts' tokens that were not computed, after the first turn."""
+        """Share of the prompt tokens that were not computed, after the first turn."""
         later = [answer for turn in self.answers[1:] for answer in turn]
         return sum(answer.cached for answer in later) / sum(answer.prompt for answer in later)
 
@@ -181,7 +181,7 @@ class Pair:
 
     @property
     def ttft(self) -> float:
-        """Times as long."""
+        """Ratio of TTFTs."""
         return self.with_tier.ttft / self.without.ttft
 
     @property
@@ -247,7 +247,7 @@ def main() -> None:
 def measured(
     tiers: Sequence[str], cpus: Collection[int], sizes: Sizes, parsed: argparse.Namespace
 ) -> Iterator[list[Pair]]:
-    """Tier by tier; servers under test have these CPUs."""
+    """Measure tier by tier. Servers under test run on `cpus`."""
     reasons = {tier: stores.missing(tier.partition("-")[0]) for tier in tiers}
     print(
         *(f"{tier}: skipped, {reason}\n" for tier, reason in reasons.items() if reason),
@@ -280,7 +280,7 @@ def measure(
         words = [*serve_words(parsed), "--kv-tier", place.tier]
         with Server(words, cpus, Path(name) / "server.log") as server:
             pairs = [Pair(tier, workload, Batches(), Batches()) for workload in WORKLOADS]
-            for each in (without, server):  # Buffers and code, not what is measured.
+            for each in (without, server):  # Allocate buffers and load code first.
                 complete_all(each.port, MODEL, [tokens(random.Random(tier), 300)], OUTPUT, 1)
             for turn in range(sizes.turns):
                 for pair in pairs:

@@ -1,12 +1,13 @@
-"""How fast the disk tier reads, beside fio on the same file system with the same block size.
+"""Read speed of the disk tier, beside fio on the same file system with the same block size.
 
     python benchmarks/kv_disk.py --program target/release/examples/disk_reads [--directory DIR]
         [--repeats 3]
 
 Build the program with `cargo build --release -p penstock-kvstore --example disk_reads`; fio is a
-Debian package. Parts are those of SmolLM2-135M (1.97 MB). Cold: the page cache was told to forget
-the files. Each repeat runs fio, then the program, whose three rounds also read the same files
-without header and checksum, by turns with the tier's reads where they are cached.
+Debian package. Parts are those of SmolLM2-135M (1.97 MB). Cold means that the files were dropped
+from the page cache. Each repeat runs fio, then the program. The program's three rounds also read
+the same files without header and checksum, alternating with the tier's reads when the files are
+cached.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def fio(directory: Path, words: list[str]) -> float:
-    """GB/s of reading files of the same size in one call each, by as many jobs as the tier has
+    """GB/s of reading files of the same size in one call each, with as many jobs as the tier has
     threads.
     """
     with tempfile.TemporaryDirectory(dir=directory) as name:
@@ -99,7 +100,7 @@ def lines(
 ) -> list[str]:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["cold auto"] / medians["fio cold"]
-    # Seconds of summing for each second of reading.
+    # Checksum seconds for each second of reading.
     cold = medians["cold auto"] / medians["cached checksum"]
     cached = 1 - medians["cached auto"] / medians["cached plain buffered"]
     rows = [

@@ -3,10 +3,10 @@
     python benchmarks/kv_eviction.py --trace mooncake_conversation.jsonl \\
         --lengths azure_llm_2023_conv.csv [--before RESULTS.json]
 
-Drives `penstock._native.TierIndex`, the index that the engine uses: each request looks its prefix
-up, and what is not found is computed and kept at once, without any time. Workloads: traces with
-block hashes; conversations of many tenants with the turns of a published length trace; these with
-documents that a job reads in a loop; and documents in a loop larger than the tier. `--before` adds
+Drives `penstock._native.TierIndex`, the engine's own index: each request looks up its prefix, and
+the rest is computed and stored at once, without time passing. Workloads: traces with block hashes;
+conversations of many tenants, with turns from a published length trace; the same, mixed with
+documents that a job reads in a loop; and documents in a loop that exceeds the tier. `--before` adds
 the numbers of an earlier build.
 """
 
@@ -43,20 +43,20 @@ CAPACITIES = (
     15_000_000,
 )
 US_PER_TOKEN, US_PER_CONTEXT_KTOKEN = 242.9, 97.461
-"""Prefill of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json): what a block
-saves.
+"""Prefill cost of SmolLM2-135M on two cores (benchmarks/profiles/smollm2-2-cores.json), which a
+cached block saves.
 """
 DOCUMENTS, DOCUMENT_BLOCKS, ROUNDS, LOOP_BLOCK = 100, 20, 20, 32
 LOOPS = (0.5, 0.75, 0.95)
 """Capacity as a share of the loop."""
 RULES = {"LRU": "lru", "Penstock": "auto"}
 CHAT_BLOCK, CHATS, TURNS, TENANTS, SYSTEM_BLOCKS, MOST_TOKENS = 128, 60, 6, 64, 8, 8192
-"""Conversations open at once, mean turns, tenants by Pareto popularity, blocks of the system prompt
-of each tenant, and tokens after which a conversation begins anew.
+"""Conversations open at once, mean number of turns, tenants (with Pareto popularity), blocks in
+each tenant's system prompt, and tokens after which a conversation restarts.
 """
 CHAT_CAPACITIES = tuple(blocks * CHAT_BLOCK for blocks in (500, 1000, 2000, 4000, 8000))
 READ_EVERY, READ_DOCUMENTS, READ_BLOCKS = 4, 150, 40
-"""A document of the loop after so many turns."""
+"""A document of the loop is read once in this many turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Workload:
     name: str
     block_tokens: int
     requests: tuple[tuple[bytes, ...], ...]
-    """Names of the blocks of each prompt."""
+    """Names of the blocks in each prompt."""
     tokens: tuple[int, ...]
     """Tokens of each prompt; its last block may be partial."""
 
@@ -75,18 +75,18 @@ class Workload:
 
 @dataclass(slots=True)
 class Saved:
-    """What was found of one workload."""
+    """Cache hits of one workload."""
 
     workload: str
     rule: str
     slots: int
-    """0: no end."""
+    """0 for unlimited."""
     tokens_of_tier: int
     blocks: int = 0
     tokens: int = 0
     prefill_us: float = 0.0
     lookup_ns: float = 0.0
-    """Time of one block, with the call from Python."""
+    """Nanoseconds for one block, including the call from Python."""
     admit_ns: float = 0.0
     evictions: int = 0
     refused: int = 0
@@ -99,7 +99,7 @@ def name(block: object) -> bytes:
 
 
 def cost_us(at: int, block_tokens: int) -> float:
-    """Computing block `at` of a prompt: attention to what is before it grows."""
+    """Microseconds to compute block `at` of a prompt. Attention grows with the context."""
     context = (at + 0.5) * block_tokens / 1000
     return block_tokens * (US_PER_TOKEN + US_PER_CONTEXT_KTOKEN * context)
 
@@ -113,8 +113,8 @@ def from_trace(path: Path) -> Workload:
 
 
 def conversations(path: Path, documents: bool) -> Workload:
-    """Turns of many conversations, each with the context and output tokens of one row of a length
-    trace; with `documents`, a job reads these in a loop meanwhile.
+    """Turns of many conversations, each with context and output length from one row of a length
+    trace. With `documents`, a job reads these in a loop at the same time.
     """
     rng = random.Random(1)
     with path.open() as file:
@@ -157,7 +157,7 @@ def loop() -> Workload:
 
 
 def serve(index: TierIndex, request: Sequence[bytes]) -> tuple[int, int, int]:
-    """Blocks found, and nanoseconds of the lookup and of keeping the rest."""
+    """Number of blocks found, and nanoseconds of the lookup and of storing the rest."""
     began = time.perf_counter_ns()
     found = len(index.lookup(request))
     looked = time.perf_counter_ns()
@@ -191,7 +191,7 @@ def replay(workload: Workload, rule: str, slots: int) -> Saved:
 
 
 def endless(workload: Workload) -> Saved:
-    """Everything is kept: plain Python, no index."""
+    """Infinite cache: plain Python without an index."""
     seen: set[bytes] = set()
     costs = all_costs(workload)
     saved = Saved(workload.name, "infinite", 0, 0)
@@ -220,7 +220,7 @@ def shares(workload: Workload, saved: Iterable[Saved]) -> Iterator[Saved]:
 
 
 def measure(workload: Workload, capacities: Iterable[int]) -> list[Saved]:
-    """What was saved by capacity and rule."""
+    """Savings by capacity and rule."""
     found = [endless(workload)]
     for capacity in capacities:
         for rule in RULES:

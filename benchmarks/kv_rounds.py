@@ -1,13 +1,12 @@
-"""The same prompts again and again, with KV tiers behind the pool and without: what a tier is
-worth.
+"""The value of KV tiers: repeated prompts with tiers behind the pool, and without.
 
     python benchmarks/kv_rounds.py [--only smollm2 10k 50k] [--tiers none ram disk both redis]
 
-The method of the published comparison of tiered caches: random prompts, the same in every round,
-one token of output, the engine's own prefix cache off, the mean of the later rounds against an
-engine without tiers. The long prompts are for a random checkpoint in SmolLM2's shape, whose context
-is longer. Disk is a directory of `--directory` (a fresh one for each server, in the page cache as
-far as it fits); Redis is started here.
+Follows the method of the published comparison of tiered caches: random prompts, the same in every
+round, one output token, the engine's own prefix cache off, and the mean of later rounds against an
+engine without tiers. Long prompts use a random checkpoint in SmolLM2's shape with a longer context.
+Disk is a directory in `--directory` (a fresh one for each server, in the page cache as far as it
+fits). The script starts Redis.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from penstock_lab.bench.rounds import Figures, read_results, summarise
 TIERS = ("none", "ram", "disk", "both", "redis")
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 PUBLISHED = {"ram": 24.0, "disk": 10.0}
-"""Times the throughput without tiers at 10k tokens."""
+"""Throughput relative to no tiers, at 10k tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Case:
     concurrency: int
     rounds: int
     words: str
-    """Added to `penstock serve MODEL`."""
+    """Arguments added to `penstock serve MODEL`."""
     ram: str
     long: bool = False
 
@@ -161,7 +160,7 @@ def bench_words(case: Case, url: str, results: Path, parsed: argparse.Namespace)
 
 @contextmanager
 def redis(tier: str) -> Iterator[str]:
-    """A server with room for everything, on loopback; nothing unless it is asked for."""
+    """Start Redis with room for everything on loopback; nothing for other tiers."""
     if tier != "redis":
         yield ""
         return

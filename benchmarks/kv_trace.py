@@ -1,14 +1,13 @@
-"""The conversations of a service on servers with KV tiers of several sizes: what prefill and time
-they save.
+"""Prefill and time saved by KV tiers of several sizes, on the conversations of a service.
 
     python benchmarks/kv_trace.py mooncake_conversation.jsonl [--sample 30] [--seconds 55] [--short]
 
-One in `--sample` of the trace's conversations is taken, with all its requests: what they have in
-common stays as it was, and so does the order. Lengths are scaled so that one block of the trace is
-one of the server's, times so that the last request comes after `--seconds`. Each server is fresh,
-and its own prefix cache is off, so that all that is saved is the tier's. Beside what was measured
-stands what an endless cache would save, by the trace itself, and what LRU and our rule save when
-the index alone is driven, in which nothing takes time.
+Samples one in `--sample` of the trace's conversations with all their requests, so that shared
+prefixes and order are preserved. Lengths are scaled so that a block of the trace is a block of the
+server, and times so that the last request arrives after `--seconds`. Each server is fresh, and its
+own prefix cache is off, so that all savings come from the tier. For comparison: the savings of an
+infinite cache, derived from the trace, and those of LRU and our rule with only the index, without
+time passing.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from penstock_lab.bench.runs import cached_tokens
 from penstock_lab.bench.traces import Arrival, Trace, read
 
 SHARES = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
-"""RAM tiers, as shares of all the blocks that the requests leave."""
+"""RAM tiers, as shares of all blocks that the requests produce."""
 BEHIND = 1 / 8
-"""The same of the RAM tier that has a disk behind it, which has room for all."""
+"""The share of the RAM tier that has a disk behind it with room for everything."""
 SHORT_SAMPLE, SHORT_SECONDS, SHORT_SHARES = 200, 12.0, (1 / 8, 1.0)
 BLOCKS = (16, 32, 64)
 CHUNK_BLOCKS = 2
-"""Tokens of a chunk on disk. With blocks of 16 the usual 256 tokens would be 8192 of the trace."""
+"""Blocks in a disk chunk: with blocks of 16 tokens, the default would be 8192 of the trace."""
 POOL = "512MiB"
 KV_BYTES = 2
-"""Bytes of a number in the KV cache, bfloat16."""
+"""Bytes of a number in the KV cache (bfloat16)."""
 WARMUPS = 4
 QUIET_WAIT_S, MAX_FOREIGN = 60.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Tiers of a server. `slots` is the size of its RAM tier in blocks, 0: none."""
+    """Tiers of a server. `slots` is the size of its RAM tier in blocks; 0 for none."""
 
     title: str
     slots: int
@@ -71,7 +70,7 @@ class Measured:
     e2el_p50_ms: float
     failed: int
     counters: Mapping[str, float]
-    """Counters of the server, at the end."""
+    """Counters of the server at the end."""
 
 
 def main() -> None:
@@ -120,8 +119,8 @@ def main() -> None:
 
 
 def sampled(trace: Trace, one_in: int) -> Sequence[Arrival]:
-    """All requests of some conversations. What tells these apart is the second block, behind what
-    the service says first in all of them.
+    """All requests of the sampled conversations. The second block identifies a conversation,
+    because the first one is the service's common introduction.
     """
     if trace.format != "mooncake" or not all(arrival.hash_ids for arrival in trace.arrivals):
         raise PenstockError(f"{trace.path}: not a trace of Mooncake's with hash_ids in each line")
@@ -145,8 +144,8 @@ def write_trace(arrivals: Sequence[Arrival], path: Path) -> None:
 
 
 def scaled(arrivals: Sequence[Arrival], parsed: argparse.Namespace) -> Workload:
-    """Names of the blocks that each request leaves: those of its prompt, then those of its own
-    answer.
+    """Workload with the blocks that each request produces: those of its prompt, then those of its
+    own answer.
     """
     block = parsed.block
     requests, tokens = [], []
@@ -158,13 +157,13 @@ def scaled(arrivals: Sequence[Arrival], parsed: argparse.Namespace) -> Workload:
         own = range(inputs // block, (inputs + outputs - 1) // block)
         names = [name(block_id) for block_id in arrival.hash_ids[: inputs // block]]
         requests.append((*names, *(name(f"{number}/{at}") for at in own)))
-        # The last token of a prompt is computed in any case.
+        # The last token of a prompt is always computed.
         tokens.append(inputs - 1)
     return Workload(parsed.trace.stem, block, tuple(requests), tuple(tokens))
 
 
 def token_bytes(model: str) -> int:
-    """Keys and values of a token."""
+    """KV bytes of a token."""
     spec = load_model(locate(model).path).spec
     return 2 * KV_BYTES * spec.layers * spec.attention.kv_heads * spec.attention.head_dim
 
@@ -228,7 +227,7 @@ def serve_words(
 def bench_words(
     url: str, trace: Path, results: Path, scales: tuple[float, float], parsed: argparse.Namespace
 ) -> list[str]:
-    """`scales` are those of lengths and of times."""
+    """Arguments for `penstock bench trace`. `scales` are those of lengths and times."""
     length, time = map(str, scales)
     return [
         *(*HERE, "bench", "trace", str(trace), "--base-url", url, "--tokenizer", parsed.model),
@@ -240,7 +239,7 @@ def bench_words(
 
 
 def check_lengths(found: Sequence[Measured], workload: Workload) -> None:
-    """What is simulated is what was sent."""
+    """Check that the simulation has the same prompt lengths as the requests sent."""
     sent = sum(workload.tokens) + len(workload.tokens)
     for one in found:
         if not one.failed and one.prompt_tokens != sent:

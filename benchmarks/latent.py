@@ -1,14 +1,13 @@
-"""How fast a layer of latent attention decodes, beside the same heads with keys and values of their
-own in the KV pool.
+"""Decode speed of a latent attention layer, beside the same heads with KV of their own in the pool.
 
     python benchmarks/latent.py [--program target/release/examples/latent_speed] [--context 4096]
 
 Build the program with `cargo build --release -p penstock-kernels --example latent_speed`. Heads are
-DeepSeek's: 128 numbers without and 64 with rotation, values of 128 (kept as 192 in a pool of equal
-keys and values), a latent of 512. Both forms attend bf16; the latent's time has its two products
-for each head, which the other form does not need in a decode. Projections and output are the same
-in both and are left out. A program's run goes through 8 layers in turn, so that keys come from
-memory; the best round counts, and the median of three runs is shown.
+DeepSeek's: 128 dimensions without and 64 with rotation, values of 128 (stored as 192 in a pool of
+equal keys and values), a latent of 512. Both forms use bf16. The latent's time includes two
+products for each head that the other form does not need in a decode. Projections and output are
+equal and left out. A run alternates between 8 layers, so that keys come from memory. The best round
+of a run counts; the median of three runs is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 HEADS, ROWS = (16, 64, 128), (1, 8)
 REPEATS = 3
 LARGEST = 6 << 30
-"""Bytes of a pool of keys and values that is still made."""
+"""Maximum bytes of a KV pool to allocate."""
 LAYERS, EACH = 8, 2 * 192 * 2
 
 

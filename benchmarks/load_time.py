@@ -1,15 +1,15 @@
-"""Time to load weights: files on the disk, in memory, and the disk alone.
+"""Time to load weights: files on disk, in memory, and the disk alone.
 
     python benchmarks/load_time.py MODEL [--device cpu torch] [--before TREE] [--repeats 5]
     python benchmarks/load_time.py MODEL --write dense|experts      a checkpoint of random numbers
 
-MODEL is a GGUF file or a directory of safetensors. `--device ring` is what a load to a GPU does on
-the host: torch's, through a ring of buffers from which nothing is copied. Each load is a process of
-its own, without a server; its processor time is counted from before the load to behind it. With
-`--before`, loads of another source tree (a git worktree with the native module) take turns with
-those of this one. Before a load from the disk, and before the disk is read alone, the kernel is
-asked to drop the files from its page cache; where a host below keeps them, the disk is faster than
-it is. Prints medians, and the fastest in brackets.
+MODEL is a GGUF file or a directory of safetensors. `--device ring` is the host's part of a load to
+a GPU: torch's load through a ring of buffers, without copies from it. Each load is a separate
+process without a server; its CPU time is counted from before to after the load. With `--before`,
+loads of another source tree (a git worktree with the native module) alternate with those of this
+one. Before a load from disk, and before the disk is read alone, the script drops the
+files from its page cache. If a hypervisor's host caches them, the disk appears faster than it is.
+Prints medians, with the fastest in brackets.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHAPES = {
 
 
 def write(directory: Path, shape: Shape) -> None:
-    """Tensors of a layer lie in the order of their names, as in published files."""
+    """Write a checkpoint. Tensors of a layer are in name order, as in published files."""
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(shape.config(4096)))
     header, at, chance = {}, 0, Random(1)
@@ -57,7 +57,7 @@ def write(directory: Path, shape: Shape) -> None:
         header[name] = {"dtype": "BF16", "shape": size, "data_offsets": [at, end]}
         at = end
     written = json.dumps(header).encode()
-    # Numbers of about 0.01, each with another sign and fraction.
+    # Numbers of about 0.01 with random sign and fraction.
     some = b"".join(
         struct.pack("<H", chance.getrandbits(1) << 15 | 0x3C00 | chance.getrandbits(8))
         for _ in range(1 << 19)
@@ -90,7 +90,7 @@ def read(files: Sequence[Path]) -> float:
 
 
 def load(model: Path, device: str) -> dict[str, float]:
-    """Seconds, and processor seconds of the program and of the system, in this process."""
+    """Wall seconds, and CPU seconds of user and system, for a load in this process."""
     from penstock.config import Raw, resolve
     from penstock.engine.startup import read_model
 
@@ -118,7 +118,7 @@ def load(model: Path, device: str) -> dict[str, float]:
 
 
 def fill_ring(model: Path, info: ModelInfo) -> None:
-    """Read all weights into the buffers of a ring, and call for their copies."""
+    """Read all weights into the buffers of a ring, and request their copies."""
     import torch
 
     from penstock.backends.torch.checkpoint import Checkpoint
@@ -132,7 +132,7 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
             return torch.empty(size, dtype=torch.uint8)
 
         def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-            # As many calls as a copy makes.
+            # As many calls as a real copy.
             target[:1].copy_(source[:1], non_blocking=True)
 
         def mark(self) -> Nowhere:
@@ -145,7 +145,7 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
 
     class Unchecked(Source):
         def check_finite(self) -> None:
-            """What has not been copied is no number."""
+            """Nothing to check, since nothing was copied."""
 
     with Uploads(Ring(Nowhere(), torch.device("cpu"))) as uploads:
         source = Unchecked(Checkpoint(model), torch.bfloat16, uploads)
@@ -168,7 +168,7 @@ def shown(seconds: Sequence[float]) -> str:
 def compared(
     model: Path, devices: Sequence[str], trees: dict[str, Path], repeats: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Runs by the row of the table, in turns."""
+    """Runs by table row, alternating."""
     files = files_of(model)
     prepare: dict[str, Callable[[], object]] = {
         "the disk": lambda: evict(files),

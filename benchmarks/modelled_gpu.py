@@ -1,13 +1,13 @@
-"""The product's server on a modelled GPU: `penstock serve` with a backend whose steps take the time
-that an H100 took and that computes nothing. Two servers take turns: one that learns what its steps
-cost and bounds the prompt tokens of mixed steps by it, and one whose backend measures no times, so
-that nothing is bounded.
+"""The product's server on a modelled GPU: `penstock serve` with a backend that only sleeps.
 
     python benchmarks/modelled_gpu.py [--repeats 2] [--output build/modelled-gpu.json]
 
-The step times were measured with Qwen3-0.6B on an H100
-(benchmarks/results/gpu-h100-2026-11-26.md). A step with prompt tokens costs 11 ms more for its
-kernel launches.
+The backend computes nothing; its steps take as long as on an H100. Two servers alternate. One
+measures its step times and bounds the prompt tokens of mixed steps accordingly; the other's backend
+reports no times, so nothing is bounded.
+
+The step times were measured with Qwen3-0.6B on an H100 (benchmarks/results/gpu-h100-2026-11-26.md).
+A step with prompt tokens costs 11 ms more for its kernel launches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.backends.toy import Counted, CountingBackend
 
 DECODE_MS = ((1, 1.31), (8, 1.65), (32, 2.75), (64, 4.04), (128, 6.54), (256, 11.8))
-"""Decodes and milliseconds, at 1,024 tokens each."""
+"""Number of decodes and milliseconds, with 1,024 tokens of context each."""
 LAUNCHES_MS, PROMPT_TOKEN_MS = 11.0, 0.003
 LOADS = {
     "W2": "--random-input-len 256 --random-output-len 128 --max-concurrency 8 --num-prompts 192",
@@ -70,7 +70,7 @@ def step_ms(lengths: Sequence[int]) -> float:
 
 
 class ModelledGpu(CountingBackend):
-    """Answers each token with the next number. A step takes its modelled time; with `timed` the
+    """Answers each token with the next number. A step takes its modelled time; with `timed`, the
     result reports it.
     """
 
@@ -111,12 +111,12 @@ MODULES = {
     LEARNT: ("modelled.timed", "load_timed"),
     UNBOUNDED: ("modelled.untimed", "load_untimed"),
 }
-"""`--device` takes a module that has a function `load`."""
+"""`--device` accepts a module with a function `load`."""
 
 
 @contextmanager
 def served(name: str, modules: Path) -> Iterator[str]:
-    """URL of a server, which ends with the block."""
+    """Start a server and yield its URL; stop it at the end."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     roots = (str(modules), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", ""))

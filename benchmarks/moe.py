@@ -2,14 +2,15 @@
 
     python benchmarks/moe.py [--file moe.gguf] [--shape small|30b-a3b|gpt-oss-20b] [--no-peer]
 
-Writes a 4-bit checkpoint of random weights: `small` in the shape of a Qwen3-MoE (6.6B weights of
+Writes a 4-bit checkpoint of random weights: `small` in the shape of a Qwen3-MoE (6.6B weights, of
 which 1.2B are active, 3.7 GB), `30b-a3b` as Qwen3-30B-A3B (17 GB), `gpt-oss-20b` with experts in
-MXFP4 (11 GB). In each repeat first Penstock and then llama.cpp
-(benchmarks/peers/install_llama_cpp.sh) loads the same file in a process of its own, because two
-loaded copies may not fit, decodes several streams and prefills 2,048 tokens. Penstock is measured
-at its own API, with its scheduler; llama.cpp by its llama-batched-bench, without a server: random
-tokens, nothing sampled. The roofline is the bytes of Penstock's weights that a step must read, with
-the experts that its rows really chose, over the memory bandwidth measured around each repeat.
+MXFP4 (11 GB). In each repeat, first Penstock and then llama.cpp
+(benchmarks/peers/install_llama_cpp.sh) loads the same file in a separate process, because two
+loaded copies may not fit. Each decodes several streams and prefills 2,048 tokens. Penstock is
+measured through its own API, including its scheduler. llama.cpp is measured with its
+llama-batched-bench, without a server: random tokens, no sampling. The roofline is the bytes of
+Penstock's weights that a step must read, counting the experts that its rows actually chose, divided
+by the memory bandwidth measured around each repeat.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SHAPES = {
     "gpt-oss-20b": Shape(24, 2880, 64, 8, 64, 32, 4, 2880, architecture=GPT_OSS),
 }
 CENTRED, TABLED, BYTES = 4.5, 4.25, 8.5
-"""Bits of a weight in the decoder's forms s4, mx4 and w8."""
+"""Bits of a weight in the decoder's formats s4, mx4 and w8."""
 COLUMNS = (
     "load, tokens/s",
     "Penstock",
@@ -55,7 +56,7 @@ COLUMNS = (
 PREFILL = 2048
 PROMPT = 32
 CONTEXT = 4096
-"""KV of llama.cpp, shared by its sequences."""
+"""KV tokens of llama.cpp, shared by its sequences."""
 BENCH = "llama.cpp/build/bin/llama-batched-bench"
 MIB = 1 << 20
 
@@ -84,7 +85,7 @@ def parse() -> argparse.Namespace:
 
 
 def prompts(count: int, length: int, vocab: int) -> list[dict[str, list[int]]]:
-    """Random tokens that no earlier call had, so that nothing is cached."""
+    """Prompts of random tokens that no earlier call used, so that nothing is cached."""
     draw = random.Random(time.time_ns())
     rows = ([draw.randrange(100, vocab) for _ in range(length)] for _ in range(count))
     return [{"prompt_token_ids": row} for row in rows]
@@ -100,7 +101,7 @@ def seconds(llm: LLM, streams: int, length: int, tokens: int, vocab: int) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is measured in each repeat."""
+    """Measurements of each repeat."""
 
     file: Path
     streams: tuple[int, ...]
@@ -115,20 +116,20 @@ class Repeat:
     """Rates in tokens per second."""
 
     ready_s: float
-    """Until the model answered, with the reading of its file."""
+    """Seconds until the model answered, including reading its file."""
     peak_rss: int
-    """Bytes, with the pages of the file that were mapped at once."""
+    """Bytes, including the file's pages mapped at the same time."""
     decode: dict[int, float]
-    """By streams."""
+    """By number of streams."""
     prefill: float
     experts: dict[int, float] = field(default_factory=dict)
-    """Experts that a decoding step reads in a layer, on average, by streams."""
+    """Average number of experts that a decode step reads in a layer, by number of streams."""
     read_bytes_per_s: float = 0.0
-    """The most that memory gave just before and after: it varies from minute to minute."""
+    """Maximum memory bandwidth measured just before and after, because it varies by the minute."""
 
 
 def penstock(load: Load) -> Repeat:
-    """In a process of its own."""
+    """Measure Penstock, in a separate process."""
     began = time.perf_counter()
     llm = LLM(
         str(load.file),
@@ -160,7 +161,7 @@ def experts_read(llm: Any) -> int:
 
 
 def llama_cpp(program: Path, load: Load) -> Repeat:
-    """Both prompt lengths times all numbers of streams; what exceeds the context is left out."""
+    """Measure llama.cpp with all prompt lengths and streams that fit into the context."""
     command = [str(program), "-m", str(load.file), "-c", str(CONTEXT), "--kv-unified"]
     command += ["-npp", f"{PROMPT},{PREFILL}", "-ntg", str(load.tokens)]
     command += ["-npl", ",".join(map(str, load.streams)), "-fa", "on"]
@@ -179,7 +180,7 @@ def llama_cpp(program: Path, load: Load) -> Repeat:
 
 
 def step_bytes(shape: Shape, experts: float, vocab: int) -> float:
-    """Weights that a decoding step reads with so many experts of a layer, and its router in f32."""
+    """Bytes of weights that a decode step reads: `experts` experts in each layer, f32 routers."""
     gpt_oss = shape.architecture == GPT_OSS
     dense, expert = (BYTES, TABLED) if gpt_oss else (CENTRED, CENTRED)
     bits = dense * shape.attention() + expert * experts * shape.expert()
@@ -195,10 +196,10 @@ class Measured:
     active: float
     read_bytes_per_s: float
     experts: dict[int, float]
-    """That a step reads in a layer, by streams."""
+    """Experts that a step reads in a layer, by number of streams."""
     roof: dict[int, float]
     repeats: dict[str, list[Repeat]]
-    """By system, in the order in which they ran."""
+    """By system, in order of execution."""
 
 
 def measure(args: argparse.Namespace, shape: Shape) -> Measured:
@@ -214,7 +215,7 @@ def measure(args: argparse.Namespace, shape: Shape) -> Measured:
     for repeat in range(args.repeats):
         read = memory_bandwidth(args.threads)
         for name, found in repeats.items():
-            # A process of its own gives its memory back before the other one loads.
+            # A separate process releases its memory before the next one loads.
             with ProcessPoolExecutor(1, fresh) as alone:
                 if name == "penstock":
                     own = alone.submit(penstock, load).result()

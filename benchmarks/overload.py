@@ -2,10 +2,10 @@
 
     python benchmarks/overload.py [--seconds 40] [--times 10] [--waits 0 10 2] [--model smollm2]
 
-A server for each bound of `--max-queue-wait`. Its capacity is the throughput of a closed loop of
-as many clients as it runs requests. Then two open loops: at 0.9 of the capacity, and at ten times
-the capacity. Reports TTFT and TPOT of accepted requests, how the others were refused and when, and
-the resident memory of both processes before and after.
+One server for each bound of `--max-queue-wait`. Its capacity is the throughput of a closed loop
+with as many clients as it runs requests. Two open loops follow: at 0.9 of the capacity, and at ten
+times the capacity. Reports TTFT and TPOT of accepted requests, how and when the others were
+refused, and the resident memory of both processes before and after.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from penstock_lab.bench.report import drawing
 from penstock_lab.bench.report.charts import Axis, Plot, Point, Series
 
 RUNNING = 16
-"""Requests that the engine runs at once. More would be served no faster by two cores."""
+"""Requests that the engine runs at once. On two cores, more would not be faster."""
 INPUT, OUTPUT = 64, 32
 SHARE = 0.9
 """Share of the capacity that an open loop can sustain."""
 KEPT = 1.5
-"""Times the TPOT of the closed loop that accepted requests may have."""
+"""Maximum TPOT of accepted requests relative to the closed loop."""
 
 
 def bench(server: Server, result: Path, seed: int, *flags: object) -> dict[str, Any]:
-    """One run of `penstock bench serve`, detailed."""
+    """One detailed run of `penstock bench serve`."""
     words = ["bench", "serve", "--port", server.port, "--seed", seed, "--disable-tqdm"]
     words += ["--random-input-len", INPUT, "--random-output-len", OUTPUT, "--prompt-ids"]
     words += ["--percentile-metrics", "ttft,tpot,e2el", "--metric-percentiles", "50,99"]
@@ -57,7 +57,7 @@ def sizes(server: Server) -> list[float]:
 
 
 def refusals(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Statuses of the requests that were not served, and the seconds until the client knew."""
+    """Statuses of the requests that were not served, and seconds until the client received them."""
     detail = result["penstock"]["detail"]
     rows = zip(detail["failure"], detail["sent"], detail["ended"], strict=True)
     after = [ended - sent for failure, sent, ended in rows if failure and sent and ended]
@@ -73,7 +73,7 @@ def refusals(result: Mapping[str, Any]) -> dict[str, Any]:
 def measured(
     wait: float, model: str, given_capacity: float | None, seconds: float, times: float
 ) -> dict[str, Any]:
-    """One server under each load."""
+    """One server with each load."""
     with TemporaryDirectory(prefix="overload-") as name:
         directory = Path(name)
         words = ["serve", model, f"--max-num-seqs={RUNNING}", f"--max-queue-wait={wait:g}"]
@@ -151,7 +151,7 @@ def lines(
 
 
 def chart(measurements: Mapping[float, Mapping[str, Any]], times: float) -> Plot:
-    """TTFT of accepted requests by the time at which they were sent."""
+    """TTFT of accepted requests by send time."""
     series = []
     for style, (wait, found) in enumerate(measurements.items()):
         result = found["loads"]["overload"]
@@ -205,14 +205,14 @@ def kept(found: Mapping[str, Any]) -> bool:
 
 
 def slim(measurements: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
-    """Without the arrays of every request."""
+    """The results without arrays of single requests."""
 
     def short(result: Mapping[str, Any]) -> dict[str, Any]:
         scalars: Sequence[type] = (int, float, str)
         told = {
             name: value
             for name, value in result.items()
-            # Names of models and tokenizers are paths of this machine.
+            # Names of models and tokenizers are local paths.
             if isinstance(value, tuple(scalars)) and not name.endswith("_id")
         }
         return {**told, "refused": refusals(result)}

@@ -1,11 +1,11 @@
-"""`penstock plan` beside AIConfigurator 0.12 on the same questions: what fits, what to choose, how
-fast it is, and how long the answer takes.
+"""`penstock plan` beside AIConfigurator 0.12: what fits, what to choose, speed, and planning time.
 
     benchmarks/peers/install_aiconfigurator.sh
     python benchmarks/plan_beside_aiconfigurator.py [--out benchmarks/results]
 
-Neither runs a model. Choices of both are replayed on the same Poisson arrivals in virtual time,
-with the steps of our model and with steps scaled to what AIConfigurator predicts for its choice.
+Neither runs a model. The choices of both are replayed on the same Poisson arrivals in virtual time,
+with step times of our model, and with step times scaled to AIConfigurator's prediction for its
+choice.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ CHECKPOINTS = {
     ("Qwen3-32B", "fp8"): "Qwen/Qwen3-32B-FP8",
     ("Qwen3-32B", "bf16"): "Qwen/Qwen3-32B",
 }
-"""Checkpoints that AIConfigurator's wheel describes, by model and weights of the measured rows."""
+"""Checkpoints described in AIConfigurator's wheel, by model and weights of the measured rows."""
 UNQUANTISED = ("Qwen/Qwen3.5-397B-A17B",)
-"""Described in bf16 only: fp8 is asked for by its flags."""
+"""Described only in bf16; flags request fp8."""
 MODE = "HYBRID"
-"""Its own advice for models newer than its tables."""
+"""AIConfigurator's recommendation for models newer than its tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A load to choose a deployment for; bounds on P99 here, on the mean there."""
+    """A load to choose a deployment for. Bounds are on P99 here, on the mean in AIConfigurator."""
 
     model: str
     weights: str | None
@@ -100,7 +100,7 @@ FITS = (
     ("openai/gpt-oss-120b", None, 1, 8192),
     ("Qwen/Qwen3-32B", None, 1, 8192),
 )
-"""Model, weights, ranks and context of one sequence on H100, by vLLM."""
+"""Model, weights, ranks and context of one sequence on H100, with vLLM."""
 
 
 def main() -> None:
@@ -202,7 +202,7 @@ def _configs() -> dict[str, dict[str, Any]]:
 
 
 def _subject(model: str, weights: str | None, configs: dict[str, dict[str, Any]]) -> Subject:
-    """From keys of its config.json alone."""
+    """The subject, from the keys of its config.json alone."""
     name = model.removesuffix("-FP8")
     directory = Path("build/plan-beside") / name.rpartition("/")[2]
     directory.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def _subject(model: str, weights: str | None, configs: dict[str, dict[str, Any]]
 
 
 def _predictions(rows: list[Row], answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """TPOT of both beside what was measured; ours with the row's model left out of the fit."""
+    """TPOT of both beside the measurement. Ours leaves the row's model out of the fit."""
     ratios = dict(fitted(rows)[2])
     band = shipped()[1]
     lines = []
@@ -326,7 +326,7 @@ def _choice(choice: Choice, answer: dict[str, Any], configs: dict[str, Any]) -> 
 
 
 def _theirs(question: Question, row: dict[str, Any]) -> Candidate | None:
-    """Its deployment as one of ours; None for a layout that our cuts do not have, or a misfit."""
+    """AIConfigurator's deployment as a candidate; None if unsupported here or too large."""
     if "tp" not in row or (row["tp"] > 1 and row["dp"] > 1):
         return None
     cut = Cut(row["tp"] * row["dp"], row["pp"], row["moe_ep"] > 1, row["dp"] > 1)
@@ -336,7 +336,7 @@ def _theirs(question: Question, row: dict[str, Any]) -> Candidate | None:
 
 
 def _replayed(candidate: Candidate, replicas: int, goal: Goal, scale: float) -> dict[str, Any]:
-    """P99 with steps in the middle of our band, at its end, and as AIConfigurator predicts them."""
+    """P99 with steps at the middle and end of our band, and as AIConfigurator predicts them."""
     ends = {"mid": 1.0, "high": _speed().band.high, "aiconfigurator": scale}
     outcomes = {name: simulate(candidate, replicas, goal, factor) for name, factor in ends.items()}
     return {

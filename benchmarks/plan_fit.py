@@ -2,8 +2,8 @@
 
 python benchmarks/plan_fit.py [--plot predicted.svg]
 
-Each row is also predicted with the constants of the other models' rows: that error is printed, and
-the band comes from it. `tests/plan/test_calibration.py` holds the written file to it.
+Each row is also predicted with constants fitted to the other models' rows. That error is printed,
+and determines the band. `tests/plan/test_calibration.py` checks the written file against it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHAPES = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 
 
 def shapes() -> dict[str, DecoderSpec]:
-    """Published models by the last part of their names."""
+    """Published models by the last component of their names."""
     rows = map(json.loads, SHAPES.read_text().splitlines())
     return {
         row["model"].rpartition("/")[2]: read_shape(Fields(Path("config.json"), row["config"]))
@@ -43,14 +43,14 @@ def shapes() -> dict[str, DecoderSpec]:
 
 
 def fitted(rows: Sequence[Row]) -> tuple[Constants, Band, list[tuple[Row, float]]]:
-    """Constants of all rows, the band, and measured over predicted of each row left out."""
+    """Constants from all rows, the band, and measured over predicted value of each left-out row."""
     predict = predictor(shapes())
     ratios = left_out(rows, predict)
     return fit(rows, predict), band(ratio for _, ratio in ratios), ratios
 
 
 def document(constants: Constants, found: Band, rows: int) -> dict[str, object]:
-    """The contents of the file that is shipped."""
+    """Contents of the shipped file."""
     names = ("memory", "compute", "link", "hop", "across", "layer", "step")
     return {
         "source": f"benchmarks/plan_fit.py on the {rows} rows of published.yaml, sums between "
@@ -61,7 +61,7 @@ def document(constants: Constants, found: Band, rows: int) -> dict[str, object]:
 
 
 def plot(path: Path, ratios: Sequence[tuple[Row, float]], found: Band) -> None:
-    """Predicted against measured, the band in grey."""
+    """Plot predicted against measured values, with the band in grey."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(5.5, 4.5))

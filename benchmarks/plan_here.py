@@ -3,8 +3,8 @@
     python benchmarks/plan_here.py [--model smollm2] [--requests 40] [--results DIR]
 
 Measures steps once, predicts six open loads, then sends them to `penstock serve`: five minutes.
-Nothing else may run: both sides are slowed by what does, at different moments. The median of TPOT
-is to be within 15%, P99 TTFT within 30%.
+Nothing else may run, because it would slow both sides at different times. The median TPOT should be
+within 15%, the P99 TTFT within 30%.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LOADS = (
     (512, 64, 1.5),
     (1024, 128, 0.5),
 )
-"""Tokens of prompts and answers, requests a second."""
+"""Tokens of prompts and answers, and requests per second."""
 KEYS = ("median_tpot_ms", "p99_tpot_ms", "median_ttft_ms", "p99_ttft_ms")
 BOUNDS = {"median_tpot_ms": 0.15, "p99_ttft_ms": 0.30}
-"""Largest error of a prediction that is asked for."""
+"""Maximum relative error of a prediction."""
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def run(
     target, rules = Target(here(), 1), engine("penstock")
     arrivals = tuple(poisson(rate, requests, isl, osl))
     goal = Goal(arrivals, (parse_slo("slo", "p99_ttft_ms:100000"),))
-    # A trace, so that both have the same arrivals: of forty, the two that come closest decide P99.
+    # A trace gives both the same arrivals: of forty, the two closest ones determine the P99.
     trace = scratch / f"trace-{isl}-{osl}-{rate}.jsonl"
     trace.write_text("\n".join(json.dumps(_row(arrival)) for arrival in arrivals))
     workload = {"trace": str(trace), "requests": requests}
@@ -115,7 +115,7 @@ def run(
 
 
 def _row(arrival: Arrival) -> dict[str, float]:
-    """As Mooncake's traces have it."""
+    """A row in the format of Mooncake's traces."""
     return {
         "timestamp": 1e3 * arrival.at,
         "input_length": arrival.isl,
@@ -126,7 +126,7 @@ def _row(arrival: Arrival) -> dict[str, float]:
 def report(
     rows: list[dict[str, Any]], known: Mapping[str, Any], model: str, requests: int
 ) -> list[str]:
-    """Predicted / measured of each load as Markdown, and whether the two bounds hold."""
+    """Predicted / measured values of each load as Markdown, and whether the two bounds hold."""
     columns = ("prompt, answer, rate", *KEYS, "TPOT within 15%", "P99 TTFT within 30%")
 
     def cells(row: dict[str, Any]) -> list[str]:

@@ -2,8 +2,8 @@
 
     python benchmarks/plan_time.py [--runs 3]
 
-Prints seconds from the model's config.json to the choice, the median of the runs and the slowest,
-and how many deployments were simulated. The search keeps nothing between runs.
+Prints the seconds from the model's config.json to the choice (median and maximum of the runs), and
+the number of simulated deployments. The search caches nothing between runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOADS = {
     "heavy": (8.0, ("p99_ttft_ms:2000", "p99_tpot_ms:50")),
     "nothing holds": (2.0, ("p99_tpot_ms:5",)),
 }
-"""Requests a second, and bounds."""
+"""Requests per second, and bounds."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def written(folder: Path) -> Path:
 
 
 def once(directory: Path, name: str, load: str) -> tuple[float, float, Found]:
-    """Seconds, seconds of a processor, and what was found."""
+    """Wall seconds, CPU seconds, and the result."""
     rate, bounds = LOADS[load]
     began, used = time.perf_counter(), time.process_time()
     subject = read_subject(str(directory))

@@ -3,9 +3,9 @@
     python benchmarks/routing_quality.py --trace mooncake_conversation.jsonl \\
         --trace azure_llm_2023_conv.csv
 
-Replays traces and made-up workloads as `penstock route replay` does (`penstock_lab.bench.routing`),
-in virtual time. The numbers of the default profile were chosen on the first 2,000 seconds of the
-Mooncake trace and on made-up workloads with another seed.
+Replays traces and synthetic workloads like `penstock route replay` (`penstock_lab.bench.routing`),
+in virtual time. The default profile was tuned on the first 2,000 seconds of the Mooncake trace, and
+on synthetic workloads with another seed.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ WINDOWS = {
     "mooncake_conversation": (2000.0, 1000.0, (1.5, 2.0, 2.5)),
     "azure_llm_2023_conv": (0.0, 1200.0, (12.0,)),
 }
-"""First second and length of what is played of a trace, and how many times as fast. Values were
-chosen on the first 2,000 seconds of the first.
+"""Start, duration and speed-up factors of a trace's window. Parameters were tuned on the first
+2,000 seconds of the first trace.
 """
 SECONDS = {"bursts": 3600.0}
-"""Length of a made-up workload; others: two minutes."""
+"""Duration of a synthetic workload; two minutes for others."""
 MEASURED = Path(__file__).parent / "profiles" / "smollm2-2-cores.json"
 """Profile of a real engine (sim_calibration.py)."""
 SEED = 7
-"""Not the seed with which values were chosen."""
+"""Differs from the seed used for tuning."""
 SMALL = "tenants, SmolLM2-135M"
 COLUMNS = (
     "profile",
@@ -89,7 +89,7 @@ def workloads(traces: list[Path]) -> dict[str, Workload]:
 
 
 def tenants_of_a_small_model() -> Workload:
-    """14 tenants with 1,088 tokens each, 62 of a question, 24 of an answer; 16 minutes."""
+    """14 tenants: shared prefixes of 1,088 tokens, questions of 62, answers of 24; 16 minutes."""
     rng, at, arrivals = random.Random(SEED), 0.0, []
     for number in range(3840):
         at += rng.expovariate(4.0)
@@ -132,7 +132,7 @@ def rows(found: list[Summary]) -> list[list[str]]:
 
 
 def chart(results: dict[str, list[Summary]]) -> list[Plot]:
-    """Mean TTFT over the rate of the Mooncake trace."""
+    """Mean TTFT by the rate of the Mooncake trace."""
     rated = {
         float(name.rpartition(" ")[2]): found
         for name, found in results.items()

@@ -1,12 +1,12 @@
-"""Routing before real engines: replicas of the default model behind each gateway in turn.
+"""Routing in front of real engines: replicas of the default model behind each gateway in turn.
 
     benchmarks/peers/install_gateways.sh
     python benchmarks/routing_real.py [--repeats 2] [--replicas 3 2] [--peers ~/.cache/peers]
 
-Tenants have a long system prompt each; all of them together do not fit the KV pool of one replica.
-The replicas are started anew for each run. All processes share the machine's processors, so times
-are those of a small machine; their ratios are what is compared. Where replicas outnumber the
-processors, the work of one slows the others, which no policy here knows of.
+Each tenant has a long system prompt; all of them together do not fit into the KV pool of one
+replica. Replicas are restarted for each run. All processes share the machine's CPUs, so absolute
+times are those of a small machine; only ratios are compared. If there are more replicas than CPUs,
+the work of one slows the others, which no policy accounts for.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CPUS = os.sched_getaffinity(0)
 TENANTS = 14
 SYSTEM_WORDS, QUESTION_WORDS, ANSWER_TOKENS = 500, 30, 24
 POOL_MIB = 432
-"""KV memory of all replicas together: some 19,200 tokens."""
+"""KV memory of all replicas together: about 19,200 tokens."""
 REQUESTS, RATE = 240, 4.0
 COLD_S = 12.0
-"""Seconds in which most tenants' prompts come for the first time and are computed."""
+"""Seconds in which most tenants' prompts arrive for the first time and are computed."""
 NAME = "bench"
-"""Name of the model, which the load gets: not every gateway lists those of its replicas."""
+"""Model name, passed to the load because not every gateway lists its replicas' models."""
 SEED = 11
 PROFILES: Mapping[str, str | None] = {
     "penstock": None,
@@ -82,7 +82,7 @@ PROSE = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load through one gateway; times in milliseconds."""
+    """One load through one gateway. Times are in milliseconds."""
 
     replicas: int
     routing: str
@@ -100,7 +100,7 @@ class Run:
 
 
 def prompts() -> Iterator[str]:
-    """Prompts of the load: a tenant's words, then those of a question."""
+    """Prompts of the load: a tenant's words, then a question's words."""
     rng = random.Random(SEED)
     words = [a + b for a in ("ba", "ke", "lo", "mi", "nu", "so") for b in ("n", "r", "st", "x")]
     tenants = [" ".join(rng.choices(words, k=SYSTEM_WORDS)) for _ in range(TENANTS)]
@@ -213,7 +213,7 @@ class Bench:
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """One row for each routing before so many replicas."""
+    """One row for each routing with this number of replicas."""
 
     def mid(name: str, key: str) -> float:
         return facts.middle([asdict(run) for run in runs if run.routing == name], key)

@@ -1,13 +1,13 @@
-"""Fits `penstock sim` to the real engine on this machine, then checks it where it was not fitted.
+"""Fits `penstock sim` to the real engine on this machine, then validates it on other loads.
 
     python benchmarks/sim_calibration.py [--trace azure_llm_2023_conv.csv] [--profile NAME]
         [--repeats 2]
 
-Fitted: TTFT of lone requests by prompt length gives the cost of a step, of a prompt token and of
-prompt attention; median ITL with 1 to 32 equal requests gives the cost of decoding by batch; long
-contexts that of attention. The profile is written to benchmarks/profiles. Checked: closed loops, a
-shared prefix, an open loop and a window of a trace, each with the same prompts and arrivals on the
-real engine and on the modelled one.
+Fit: TTFT of lone requests by prompt length gives the cost of a step, of a prompt token and of
+prompt attention. Median ITL with 1 to 32 equal requests gives the decode cost by batch; long
+contexts give the cost of attention. The profile is written to benchmarks/profiles. Validation:
+closed loops, a shared prefix, an open loop and a window of a trace, each with the same prompts and
+arrivals on the real engine and on the modelled one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock_lab.bench.progress import progress
 from penstock_lab.bench.target import Wanted
 
 BUDGET = 256
-"""Tokens of a step: the default of both engines."""
+"""Token budget of a step: the default of both engines."""
 LIMITS = {
     "max_model_len": 8192,
     "max_num_seqs": 64,
@@ -46,11 +46,11 @@ LIMITS = {
 LENGTHS = (16, 64, 128, 256, 400, 512, 1024, 2048, 4096)
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG = ((1, 2048), (8, 512), (32, 256))
-"""Batches and prompt lengths for the cost of attention."""
+"""Batches and prompt lengths to measure the cost of attention."""
 SHORT = 32
-"""Prompt for the cost of a decode."""
+"""Prompt length to measure the cost of a decode."""
 ALONE = 4
-"""Prompts of each length."""
+"""Number of prompts of each length."""
 LEFT_OUT = (
     "What the model leaves out, and which way that shows:",
     "",
@@ -88,14 +88,15 @@ TRACE = (
 
 
 class Bench:
-    """Loads of a real and a modelled engine."""
+    """Runs loads on a real and on a modelled engine."""
 
     def __init__(self, model: str) -> None:
         wanted = Wanted("openai", ENDPOINTS["openai"], None, None, 600.0)
         self._loads = Loads(wanted, (), model, progress(True))
 
     def run(self, words: str, server: Server, seed: int) -> dict[str, Any]:
-        """
+        """Run one load.
+
         Raises:
             RuntimeError: a request failed.
         """
@@ -113,8 +114,9 @@ class Bench:
         return [seconds * 1e6 for seconds in result["ttfts"]]
 
     def decode(self, server: Server, batch: int, prompt: int, seed: int) -> Decode:
-        """All start at once, and answers have many more tokens than prompts have chunks, so most
-        steps decode all sequences and nothing else: the median ITL is that of such a step."""
+        """Median time of a decode-only step. All requests start at once, and answers have many more
+        tokens than prompts have chunks, so the median ITL is the time of a step that only decodes.
+        """
         answer = max(64, 8 * batch * prompt // BUDGET)
         words = (
             f"serve --random-input-len {prompt} --random-output-len {answer} --num-prompts {batch}"
@@ -156,9 +158,7 @@ def calibrate(bench: Bench, server: Server, repeats: int) -> tuple[dict[str, Any
 def check(
     bench: Bench, real: Server, modelled: Server, workloads: Mapping[str, str], repeats: int
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Statistics by workload and engine, a list over repeats. The seeds are the same for both
-    engines.
-    """
+    """Statistics by workload and engine, one for each repeat. Both engines get the same seeds."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for repeat in range(repeats):
         for index, (name, words) in enumerate(workloads.items()):

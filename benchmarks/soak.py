@@ -2,10 +2,11 @@
 
     python benchmarks/soak.py [--minutes 20] [--clients 48] [--model smollm2]
 
-Clients ask without a pause for more than the server takes: streams and whole answers, several
-choices, penalties, log-probabilities, long prompts, requests that are refused, clients that leave.
-The KV pool is small, so that it is touched in full early. Reports the resident memory of the front
-door and of the engine, its growth after a warm-up of a fifth of the time, and the ends of requests.
+Clients continuously send more requests than the server can take: streams and whole answers, several
+choices, penalties, log-probabilities, long prompts, requests that are refused, clients that
+disconnect. The KV pool is small, so that all of it is touched early. Reports the resident memory of
+the front door and of the engine, its growth after a warm-up of a fifth of the time, and how
+requests ended.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SAMPLE_S = 5.0
 WARM_UP = 0.2
 ALLOWED = 0.05
 PAUSE_S = 0.05
-"""After a refusal, so that refusals do not crowd out what is measured."""
+"""Pause after a refusal, so that refusals do not dominate the load."""
 
 
 def request(rng: random.Random) -> dict[str, Any]:
@@ -90,7 +91,7 @@ async def soak(server: Server, clients: int, seconds: float) -> tuple[dict[str, 
 
 
 def growth(sizes: list[float]) -> float:
-    """Median of the last fifth against that of the first fifth after the warm-up."""
+    """Median of the last fifth relative to the first fifth after the warm-up, minus 1."""
     part = max(1, len(sizes) // 5)
     first = sizes[int(len(sizes) * WARM_UP) :][:part]
     return statistics.median(sizes[-part:]) / statistics.median(first) - 1

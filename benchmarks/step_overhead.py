@@ -41,9 +41,9 @@ def hash_root(identity: bytes, adapter: bytes, salt: bytes) -> bytes:
 
 
 def scheduler_with(running: int, context: int, steps: int) -> Scheduler:
-    """A scheduler whose `running` sequences have all had their prompts computed."""
+    """A scheduler with `running` sequences whose prompts are all computed."""
     length = context + steps + BLOCK_SIZE
-    # All prompts fit into one step: none has ended before the last has begun.
+    # All prompts fit into one step, so that none ends before the last begins.
     limits = Limits(running, running * length, length, running, 50_000, frozenset({2}))
     hasher = BlockHasher(BLOCK_SIZE, bytes(32), hash_chain, hash_root)
     kv = KvCache(BLOCK_SIZE, [running * (length // BLOCK_SIZE + 2)], hasher=hasher)

@@ -1,13 +1,12 @@
-"""Cost of structured output: the time per step with and without a JSON schema, in turns on one
-server, the time of each mask, and how long rows waited for theirs.
+"""Cost of structured output: step time with and without a JSON schema, mask times and waits.
 
     python benchmarks/structured.py [--model smollm2] [--tokens 160] [--repeats 5]
         [--concurrency 1 4 16]
 
-Both kinds of requests have the same prompt and length; those without a schema ignore end tokens. As
-many run at once, each gets a token in each step: the time per token of a stream is that of a step.
-The seconds of masks are those of the same outputs, followed once more without a model; those of
-waiting are the server's own.
+Requests with and without a schema alternate on one server. They have the same prompt and length;
+those without a schema ignore end tokens. All requests of a batch run at once and get a token in
+each step, so a stream's time per token is the time of a step. Mask times come from replaying the
+same outputs without a model; wait times come from the server.
 """
 
 from __future__ import annotations
@@ -84,14 +83,14 @@ def measure(url: str, concurrency: int, tokens: int, seed: int, schema: bool) ->
 
 
 def counted(url: str) -> dict[str, float]:
-    """The server's counters of grammars."""
+    """The server's grammar counters."""
     page = httpx.get(f"{url}/metrics", timeout=PATIENCE_S, trust_env=False).text
     lines = (line.rsplit(" ", 1) for line in page.splitlines() if ":grammar_mask" in line)
     return {name.split("{")[0]: float(value) for name, value in lines if name[0] != "#"}
 
 
 def points(url: str, parsed: Any) -> Iterator[dict[str, Any]]:
-    """Both kinds in turns; the first round warms up."""
+    """Both kinds of requests, alternating. The first round is a warm-up."""
     for concurrency in parsed.concurrency:
         kept: dict[bool, list[float]] = {False: [], True: []}
         outputs: list[list[int]] = []
@@ -111,7 +110,7 @@ def points(url: str, parsed: Any) -> Iterator[dict[str, Any]]:
 
 
 def masks(model: Path, outputs: list[list[int]]) -> dict[str, float]:
-    """Microseconds of masks, and milliseconds to compile the schema, the vocabulary apart."""
+    """Microseconds of masks; milliseconds to compile the schema, and the vocabulary."""
     tokenizer = Tokenizer(str(model))
     began = time.perf_counter()
     tokenizer.grammar("regex", "a")

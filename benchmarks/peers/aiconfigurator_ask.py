@@ -1,7 +1,7 @@
 """Questions for AIConfigurator as JSON on stdin, its answers as JSON on stdout.
 
-Runs in its environment, for `benchmarks/plan_beside_aiconfigurator.py`. A question is
-`{"ask": "estimate" | "recommend", ...}` with the arguments of its function of that name.
+Runs in AIConfigurator's environment, for `benchmarks/plan_beside_aiconfigurator.py`. A question is
+`{"ask": "estimate" | "recommend", ...}` with the arguments of the function of that name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 
 def estimate(question: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds, GiB a device, and why it would not fit. Experts are cut by columns, or dealt
-    out whole where it has no data for that.
+    """Milliseconds, GiB for each device, and the reason if it does not fit. Experts are split by
+    columns, or distributed whole if AIConfigurator has no data for that.
     """
     from aiconfigurator.cli.api import cli_estimate
 
@@ -27,7 +27,7 @@ def estimate(question: dict[str, Any]) -> dict[str, Any]:
     for form in forms:
         try:
             found = cli_estimate(**question, **form)
-        except Exception as error:  # noqa: BLE001 - the next form may do
+        except Exception as error:  # noqa: BLE001 - the next form may work
             failed = f"{type(error).__name__}: {error}"[:200]
         else:
             return {
@@ -41,7 +41,7 @@ def estimate(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def recommend(question: dict[str, Any]) -> dict[str, Any]:
-    """The experiment it chooses, and the first row of each."""
+    """The chosen experiment, and the first row of each."""
     from aiconfigurator.cli.api import cli_recommend
 
     found = cli_recommend(**question)
@@ -60,7 +60,7 @@ ASK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Its answer or its error, and the seconds it took."""
+    """The answer or error, and the seconds it took."""
     ask = ASK[question.pop("ask")]
     start = time.perf_counter()
     try:
@@ -73,7 +73,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     questions = json.load(sys.stdin)
     out = os.dup(1)
-    os.dup2(2, 1)  # It prints tables.
+    os.dup2(2, 1)  # AIConfigurator prints tables to stdout.
     answers = [answer(question) for question in questions]
     names = ("aiconfigurator", "aiconfigurator-core")
     versions = {name: version(name) for name in names}

@@ -2,8 +2,8 @@
 
 usage: make_hf.py MODEL.gguf OUTPUT_DIRECTORY        (run it in the vLLM environment)
 
-transformers reads GGUF but refuses to save a model that it loaded so, hence the copy of the weights
-into a fresh model whose configuration has no `quantization_config`.
+transformers reads GGUF, but cannot save a model loaded from it. The weights are therefore copied to
+a new model whose configuration has no `quantization_config`.
 """
 
 import sys
@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 
 def convert(gguf: Path, output: Path) -> None:
-    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, tokenizer and chat template
-    included.
+    """Dequantise `gguf` into `output`/hf-f32 and `output`/hf-bf16, including tokenizer and chat
+    template.
     """
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     source = AutoModelForCausalLM.from_pretrained(

@@ -5,8 +5,8 @@ environment)
 
 GET /health, /v1/models; POST /v1/completions (text or token ids; stream, stream_options,
 max_tokens, ignore_eos, temperature), POST /tokenize ({"prompt"} -> {"count", "tokens"}). One thread
-owns the pipeline and steps it while there is something to do; each connection has a thread that
-turns tokens into text and chunks. A client that goes away ends its request.
+owns the pipeline and steps it while there is work. Each connection has a thread that converts
+tokens to text and chunks. A disconnecting client ends its request.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FINISH = {"STOP": "stop", "LENGTH": "length"}
 
 @dataclass
 class Job:
-    """A request in flight. `steps` gets the ids of each step and the finish reason (empty: none
-    yet), or an exception.
+    """A request in flight. `steps` receives the ids and finish reason (empty: unfinished) of each
+    step, or an exception.
     """
 
     prompt: Any
@@ -80,7 +80,7 @@ class Pipeline(threading.Thread):
                 self._live = []
 
     def _take_in(self) -> None:
-        """Take all waiting requests; block when idle."""
+        """Accept all waiting requests; blocks when idle."""
         while not self._live or not self._waiting.empty():
             job = self._waiting.get()
             try:
@@ -91,7 +91,7 @@ class Pipeline(threading.Thread):
                 self._live.append(job)
 
     def _deliver(self, job: Job) -> bool:
-        """Publish new tokens; whether the request has ended."""
+        """Publish new tokens; returns whether the request has ended."""
         if job.abandoned:
             job.handle.cancel()
             return True
@@ -107,7 +107,7 @@ class Pipeline(threading.Thread):
 
 
 class Text:
-    """Incremental detokenizer: no chunk ends within a character."""
+    """Incremental detokenizer. No chunk ends within a character."""
 
     def __init__(self, vocabulary: Sequence[bytes]) -> None:
         self._vocabulary = vocabulary
@@ -149,7 +149,7 @@ class Service:
 
 
 class Connection(BaseHTTPRequestHandler):
-    """One client connection, kept open between requests."""
+    """One keep-alive client connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -240,7 +240,7 @@ class Connection(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *arguments: object) -> None:
-        """Silent: the other servers do not log requests."""
+        """Do not log requests, because the other servers do not."""
 
 
 @dataclass
@@ -265,7 +265,7 @@ class Answer:
         }
 
     def pieces(self, job: Job) -> Iterator[dict[str, Any]]:
-        """A chunk for each step, the last with the finish reason; or an error."""
+        """One chunk for each step, the last with the finish reason; or an error."""
         text = Text(self.service.vocabulary)
         while True:
             step = job.steps.get()

@@ -3,8 +3,8 @@
     PEER_PYTHON benchmarks/peers/torch_allreduce.py gloo|vllm RANKS NUMBERS:TIMES...
 
 Run by `benchmarks/allreduce.py` with the interpreter of an environment that has torch (and vLLM).
-Prints one line of JSON for each size, as crates/compute/decoder/examples/allreduce.rs does, with
-the same values in the sums.
+Prints one line of JSON for each size, like crates/compute/decoder/examples/allreduce.rs, with the
+same values in the sums.
 """
 
 from __future__ import annotations

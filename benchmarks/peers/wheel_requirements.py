@@ -2,9 +2,9 @@
 
 usage: wheel_requirements.py WHEEL
 
-torch 2.13.0+cpu becomes torch 2.13.0 and torchvision the release that matches it. torchaudio and
-torchcodec are left out (text models do not import them). The last line adds what the client and the
-GGUF conversion need.
+torch 2.13.0+cpu becomes torch 2.13.0, and torchvision becomes the matching release. torchaudio and
+torchcodec are left out (text models do not import them). The last line adds requirements of the
+client and the GGUF conversion.
 """
 
 import email
@@ -22,7 +22,7 @@ EXTRA = ["transformers==5.19.0", "gguf", "accelerate", "pandas", "datasets"]
 
 
 def requirements(wheel: str) -> list[str]:
-    """Requirement lines of `wheel` without those of its extras."""
+    """Requirement lines of `wheel`, without those of its extras."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         declared = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist") or []

@@ -1,1 +1,1 @@
-"""Shared by the benchmark scripts: servers, clients, CPU accounting, facts about a run."""
+"""Shared code of the benchmark scripts: servers, clients, CPU accounting, facts about a run."""

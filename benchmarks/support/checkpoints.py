@@ -1,4 +1,4 @@
-"""A checkpoint of random weights in a given shape, for speeds independent of the weights."""
+"""A checkpoint of random weights in a given shape, for speeds that do not depend on the weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIDE_FILES = (
 
 
 def long_context(directory: Path, tokenizer: Path, positions: int) -> Path:
-    """Write a Hugging Face directory with weights in bfloat16, unless it exists. `tokenizer` is a
-    directory of the same vocabulary, whose texts and templates are copied.
+    """Write a Hugging Face directory with bfloat16 weights, unless it exists. `tokenizer` is a
+    directory with the same vocabulary, from which tokenizer and template files are copied.
     """
     if (directory / "model.safetensors").is_file():
         return directory
@@ -73,7 +73,7 @@ def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _write(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """The safetensors format: the length of a JSON header, the header, the tensors."""
+    """Write the safetensors format: the length of a JSON header, the header, the tensors."""
     header: dict[str, object] = {}
     at = 0
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""Three benchmark clients with one load: command lines, and results under vLLM's keys."""
+"""Three benchmark clients with the same load: command lines, and results with vLLM's keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TITLES = {"penstock": "penstock bench", "vllm": "vllm bench", "aiperf": "aiperf"
 ENVIRONMENT = {
     "penstock": {},
     "vllm": {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
-    # Offline, aiperf 0.13 takes the path of a tokenizer for a name in the hub's cache.
+    # In offline mode, aiperf 0.13 mistakes the path of a tokenizer for a name in the hub's cache.
     "aiperf": {},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Random prompts and answers without EOS: an open loop with `rate`, a closed one with
+    """Random prompts, and answers without EOS. An open loop if `rate` is finite, a closed loop with
     `concurrency`.
     """
 
@@ -47,7 +47,7 @@ class Place:
 
 
 def command(client: str, load: Load, place: Place, directory: Path) -> list[str]:
-    """Results go to `directory`."""
+    """Command line of a client. Results are written to `directory`."""
     if client == "aiperf":
         return _aiperf(load, place, directory)
     words = _shared(load, place, directory)
@@ -59,7 +59,7 @@ def command(client: str, load: Load, place: Place, directory: Path) -> list[str]
 def vllm_trace(
     trace: Path, requests: int, concurrency: int | None, place: Place, directory: Path
 ) -> list[str]:
-    """vLLM's client with the arrivals and lengths of a file of `trace_lines`."""
+    """Command line of vLLM's client with arrivals and lengths from a file of `trace_lines`."""
     dataset = f"--dataset-name timed_trace --dataset-path {trace} --num-prompts {requests}"
     return [
         str(place.peers / "vllm/bin/vllm"),
@@ -89,7 +89,7 @@ def _common(place: Place, directory: Path) -> list[str]:
 
 
 def _shared(load: Load, place: Place, directory: Path) -> list[str]:
-    """Flags that Penstock's and vLLM's client share."""
+    """Flags shared by Penstock's and vLLM's clients."""
     lengths = f"--random-input-len {load.input_len} --random-output-len {load.output_len}"
     words = (
         f"--dataset-name random {lengths} --num-prompts {load.requests} --seed {load.seed} "
@@ -118,10 +118,10 @@ def _aiperf(load: Load, place: Place, directory: Path) -> list[str]:
 
 
 def read(client: str, directory: Path) -> dict[str, Any]:
-    """The client's result file: keys of vLLM's.
+    """The client's result file with vLLM's keys.
 
     Raises:
-        FileNotFoundError: it left none.
+        FileNotFoundError: the client wrote none.
     """
     if client != "aiperf":
         return dict(json.loads((directory / "run.json").read_text()))
@@ -129,8 +129,8 @@ def read(client: str, directory: Path) -> dict[str, Any]:
 
 
 def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
-    """aiperf's `inter_chunk_latency` is vLLM's ITL; its `inter_token_latency`, a mean by request,
-    is TPOT.
+    """aiperf's result with vLLM's keys. Its `inter_chunk_latency` is vLLM's ITL; its
+    `inter_token_latency`, a mean for each request, is TPOT.
     """
     names = {
         "ttft": "time_to_first_token",
@@ -153,9 +153,7 @@ def from_aiperf(export: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace_lines(result: Mapping[str, Any]) -> list[str]:
-    """The arrivals and lengths of a detailed result of Penstock's, as a timed trace of one's own
-    prompts.
-    """
+    """Arrivals and lengths of a detailed Penstock result as a timed trace with unique prompts."""
     due, block = result["penstock"]["detail"]["due"], 16
     lines, used = [], 0
     for moment, prompt, answer in zip(

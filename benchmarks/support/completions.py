@@ -24,9 +24,10 @@ class Answer:
 
 
 def complete(port: int, model: str, prompt: Sequence[int], output: int) -> Answer:
-    """
+    """Send a streamed completion.
+
     Raises:
-        RuntimeError: the server refused it, or says nothing of its usage.
+        RuntimeError: the server refused it, or reports no usage.
     """
     body = {
         "model": model,

@@ -1,4 +1,4 @@
-"""Facts of a result file besides numbers, and its writers."""
+"""Metadata of a result file, and its writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_PEERS = Path("~/.cache/peers")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the flags of all scripts."""
+    """A parser with the flags shared by all scripts."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,7 +37,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def gather(peers: Path, names: Iterable[str], argv: Sequence[str]) -> dict[str, Any]:
-    """Versions, commit, machine and command line; `names` are peers with a version."""
+    """Versions, commit, machine and command line. `names` are peers whose version is reported."""
     known = {
         "vllm": ["env", "VLLM_NO_USAGE_STATS=1", str(peers / "vllm/bin/vllm"), "--version"],
         "aiperf": [str(peers / "aiperf/bin/aiperf"), "--version"],
@@ -59,7 +59,7 @@ def _git(*words: str) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command without the directories of this machine; other files by their name."""
+    """A command without local directories; other files by name only."""
     text = " ".join(command)
     hidden = {
         str(DEFAULT_PEERS.expanduser()): "$PEERS_DIR",
@@ -68,14 +68,14 @@ def shown(command: Sequence[str]) -> str:
     }
     for path, name in hidden.items():
         text = text.replace(path, name)
-    # Temporary directories are left out.
+    # Hide temporary directories.
     text = re.sub(rf"{re.escape(tempfile.gettempdir())}/[\w-]+", "$TMPDIR", text)
     text = re.sub(r"(?<![\w$~.:/])(?:/[\w.-]+)+/([\w.-]+)", r"\1", text)
     return re.sub(r"(127\.0\.0\.1:|--port )\d+", r"\1PORT", text)
 
 
 def said(facts: Mapping[str, Any]) -> list[str]:
-    """The facts as a Markdown list."""
+    """The metadata as a Markdown list."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return [
         f"* {facts['date']}, commit {facts['commit']}: `{facts['command']}`",
@@ -85,13 +85,13 @@ def said(facts: Mapping[str, Any]) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table; the first column is text, the others are numbers."""
+    """A Markdown table whose first column is text and whose other columns are numbers."""
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]
 
 
 def middle(results: Iterable[Mapping[str, Any]], key: str) -> float:
-    """Median over repeats with the key; NaN for none."""
+    """Median over the repeats that have the key; NaN without any."""
     values = [float(result[key]) for result in results if result.get(key) is not None]
     return statistics.median(values) if values else float("nan")
 

@@ -1,8 +1,8 @@
-"""Measurements of an engine to the timing of a modelled one (`crates/lab/sim`, `Timing`).
+"""Fits the timing of a modelled engine (`crates/lab/sim`, `Timing`) to measurements.
 
 The model: a step costs `base`, plus D(n) for n decoding sequences, plus p for each prompt token,
 plus d for each thousand tokens that decodes attend to, plus c for each thousand pairs of a prompt
-token and a token that it attends to. Everything in microseconds.
+token and a token that it attends to. All costs are in microseconds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Median time of a step in which `batch` sequences decode with `context` tokens each on
-    average.
+    """Median time of a step that decodes `batch` sequences with an average of `context` tokens
+    each.
     """
 
     batch: int
@@ -43,7 +43,7 @@ class Decode:
 
 
 def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
-    """Steps, tokens and thousands of attended pairs of a lone prompt that is cut into chunks of
+    """Steps, tokens and thousands of attended pairs of a lone prompt computed in chunks of
     `budget`.
     """
     return math.ceil(prompt / budget), prompt, prompt * (prompt + 1) / 2 / 1e3
@@ -52,10 +52,11 @@ def _terms(prompt: int, budget: int) -> tuple[float, float, float]:
 def fit_prefill(
     ttfts_us: Mapping[int, Sequence[float]], budget: int, most_base_us: float
 ) -> Prefill:
-    """Fit TTFTs by prompt length, by relative errors, so that short prompts count.
+    """Fit TTFTs by prompt length, with relative errors, so that short prompts count.
 
-    Costs once per request outside the engine (HTTP, tokenization) go to `base_us`. The shortest
-    measured step, `most_base_us`, bounds it: noise in long prompts cannot make decodes free.
+    Costs of a request outside the engine (HTTP, tokenization) are included in `base_us`. The
+    shortest measured step, `most_base_us`, bounds it, because noise in long prompts must not make
+    decodes free.
     """
     middles = {prompt: median(measured) for prompt, measured in ttfts_us.items()}
     rows = [
@@ -89,7 +90,7 @@ def fit_context(points: Sequence[Decode]) -> float:
 def fit_decode(
     points: Sequence[Decode], base_us: float, context_us: float
 ) -> list[tuple[int, float]]:
-    """Cost of decoding by batch, without base and attention; contexts are short."""
+    """Decode cost by batch, without base and attention; contexts are short."""
     shortest: dict[int, Decode] = {}
     for point in points:
         known = shortest.get(point.batch)
@@ -117,7 +118,7 @@ def timing(prefill: Prefill, points: Sequence[Decode]) -> dict[str, object]:
 
 
 def non_negative(rows: Sequence[Row], wanted: Sequence[float]) -> list[float]:
-    """Non-negative least squares: the best set of columns whose solution is non-negative."""
+    """Non-negative least squares: the best non-negative solution over all sets of columns."""
     width = len(rows[0])
     every = chain.from_iterable(combinations(range(width), size) for size in range(1, width + 1))
     best, least = [0.0] * width, sum(value * value for value in wanted)
@@ -139,7 +140,7 @@ def _dot(left: Row, right: Row) -> float:
 
 
 def _least_squares(rows: Sequence[Row], wanted: Sequence[float]) -> list[float] | None:
-    """By the normal equations; None when the columns depend on each other."""
+    """Least squares by normal equations; None if the columns are linearly dependent."""
     columns = list(zip(*rows, strict=True))
     scales = [math.sqrt(_dot(column, column)) for column in columns]
     if min(scales) == 0:

@@ -1,4 +1,4 @@
-"""Gateways before the same replicas: command lines of Penstock's and of peers, one core each."""
+"""Gateways in front of the same replicas: command lines of Penstock's and peers', one core each."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ READY = {
     "envoy": "/health",
     "nginx": "/health",
 }
-"""Paths that answer when a gateway serves; those without a routing core pass them on."""
+"""Paths that answer when a gateway is ready. Gateways without a routing core forward them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`words` and the environment that they are started in."""
+    """A command and its environment."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
 
 
 def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: Path) -> Command:
-    """The gateway `name` on `port` before `urls`; files that it needs go to `directory`."""
+    """The gateway `name` on `port` in front of `urls`, with its files in `directory`."""
     if name == "penstock":
         backends = [word for url in urls for word in ("--backend", url)]
         words = [*HERE, "gateway", "--port", str(port), *backends]
@@ -70,8 +70,8 @@ def command(name: str, port: int, urls: Sequence[str], peers: Path, directory: P
 
 
 def picker(port: int, urls: Sequence[str], programs: Path, directory: Path) -> Command:
-    """Envoy before the Go endpoint picker of llm-d, with the scorers and weights of its defaults,
-    and the replicas in a file.
+    """Envoy in front of llm-d's endpoint picker (in Go), with the scorers and weights of its
+    defaults, and the replicas in a file.
     """
     ports = {word: free_port() for word in ("grpc", "grpc-health", "metrics")}
     pairs = [address(url) for url in urls]
@@ -112,7 +112,7 @@ def picker(port: int, urls: Sequence[str], programs: Path, directory: Path) -> C
 
 
 def installed(peers: Path) -> list[str]:
-    """Those that there are; the Go picker needs a checkout to be built from."""
+    """Installed gateways. The Go picker must be built from a checkout."""
     return [name for name in NAMES if name != "llm-d" or (peers / "gateways/bin/epp").is_file()]
 
 
@@ -141,7 +141,7 @@ def socket(host: str, port: int) -> dict[str, object]:
 
 
 def listener(port: int, *filters: Mapping[str, object]) -> dict[str, object]:
-    """Requests pass the filters on the way to the cluster `all`."""
+    """A listener whose requests pass through the filters to the cluster `all`."""
     manager = {
         "@type": f"{TYPES}filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "in",
@@ -185,7 +185,7 @@ def envoy_config(port: int, urls: Sequence[str]) -> dict[str, object]:
 
 
 def asking_config(port: int, picker_port: int) -> dict[str, object]:
-    """An Envoy that asks an endpoint picker, as llm-d's documents have it."""
+    """An Envoy with an endpoint picker, configured as in llm-d's documentation."""
     both = {
         f"{way}_{part}_mode": "FULL_DUPLEX_STREAMED" if part == "body" else "SEND"
         for way in ("request", "response")

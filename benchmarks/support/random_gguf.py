@@ -1,9 +1,10 @@
-"""A GGUF file of random weights, which llama.cpp loads too: Q4_0 in the shape of a Qwen3-MoE or
-of a dense Llama, or gpt-oss with experts in MXFP4.
+"""A GGUF file of random weights that llama.cpp loads, too.
 
     python benchmarks/support/random_gguf.py FILE TOKENIZER.gguf
 
-writes a Llama of a billion weights (the layers of Llama 3.2 1B), for `benchmarks/dense.sh`.
+The command writes a Llama with a billion weights (the layers of Llama 3.2 1B), for
+`benchmarks/dense.sh`. Other shapes are Q4_0 in the shape of a Qwen3-MoE or of a dense Llama, and
+gpt-oss with experts in MXFP4.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 STRING, ARRAY = 8, 9
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a GGUF value by its type."""
+"""Bytes of a GGUF value by type."""
 F32, Q4_0, Q8_0, MXFP4 = 0, 2, 8, 39
 BLOCK = 32
 BLOCK_BYTES = {Q4_0: 18, Q8_0: 34, MXFP4: 17}
@@ -27,13 +28,13 @@ SEED = 7
 SCALE = 0.02
 """Scale of the blocks: numbers from -0.14 to 0.14, so that nothing overflows."""
 POWER = 127 - 6
-"""Exponent of a block of MXFP4: numbers up to 6 / 64."""
+"""Exponent of an MXFP4 block: numbers up to 6 / 64."""
 QWEN, GPT_OSS, LLAMA = "qwen3moe", "gpt-oss", "llama"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the model, without experts of a dense one; the vocabulary is the tokenizer's."""
+    """Sizes of the model; a dense one has no experts. The vocabulary is the tokenizer's."""
 
     layers: int
     hidden: int
@@ -47,11 +48,11 @@ class Shape:
     architecture: str = QWEN
 
     def attention(self) -> int:
-        """Weights of a layer's projections."""
+        """Number of weights in a layer's projections."""
         return 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
 
     def expert(self) -> int:
-        """Weights of one expert of a layer."""
+        """Number of weights in one expert of a layer."""
         return 3 * self.hidden * self.width
 
 
@@ -59,7 +60,7 @@ LLAMA_1B = Shape(16, 2048, 32, 8, 64, 0, 0, 8192, architecture=LLAMA)
 
 
 def write(path: Path, shape: Shape, tokenizer: Path) -> None:
-    """Write the file, unless it exists; `tokenizer` is a GGUF file whose tokenizer it gets."""
+    """Write the file, unless it exists. `tokenizer` is a GGUF file whose tokenizer is copied."""
     if path.is_file():
         return
     kept, vocab = tokenizer_values(tokenizer)
@@ -116,7 +117,7 @@ def _keys(shape: Shape) -> Iterator[bytes]:
 
 
 def _tensors(shape: Shape, vocab: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Name, dimensions with the outermost first, type."""
+    """Name, dimensions (outermost first) and type of each tensor."""
     hidden, width, experts = shape.hidden, shape.width, shape.experts
     gpt_oss = shape.architecture == GPT_OSS
     dense, expert = (Q8_0, MXFP4) if gpt_oss else (Q4_0, Q4_0)
@@ -190,15 +191,15 @@ def _random(rng: np.random.Generator, dims: tuple[int, ...], kind: int) -> bytes
 
 
 def _centre(codes: np.ndarray) -> None:
-    """Turn codes of -8 into 0: with a mean that is not zero all hidden states have one direction,
-    and all rows choose the same experts.
+    """Replace codes of -8 by 0. With a non-zero mean, all hidden states would have the same
+    direction, and all rows would choose the same experts.
     """
     codes |= np.where(codes & 15 == 0, 8, 0).astype(np.uint8)
     codes |= np.where(codes >> 4 == 0, 128, 0).astype(np.uint8)
 
 
 def tokenizer_values(path: Path) -> tuple[list[bytes], int]:
-    """The tokenizer's key-value pairs of a GGUF file as they are stored, and its tokens."""
+    """The tokenizer's encoded key-value pairs in a GGUF file, and its number of tokens."""
     data = path.read_bytes()
     (count,) = struct.unpack_from("<Q", data, 16)
     at, kept, vocab = 24, [], 0

@@ -1,7 +1,7 @@
 """Ranks that compute nothing, to measure the cost of plans and answers alone.
 
-A backend by its module's name. Stages send one row of the residual stream of SmolLM2 by their
-topology, so that a stage waits for the previous one.
+A backend, selected by its module name. Each stage sends one row of SmolLM2's residual stream to the
+next, so that stages wait for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def load(config: EngineConfig, info: ModelInfo, rank: tuple[str, str], report: o
 
 
 class EmptyRank:
-    """A token of 1 for each sequence of any plan."""
+    """Returns token 1 for each sequence of any plan."""
 
     def __init__(self, wiring: dict[str, Any]) -> None:
         self.facts = WorkerFacts(bytes(32), Numerics((), "none", "none"), "none", 1, 0)
@@ -55,14 +55,14 @@ class EmptyRank:
         return StepResult(ones, ones)
 
     def put(self, carried: bytes) -> None:
-        """Row received through a compiled graph."""
+        """Accept a row received through a compiled graph."""
 
     def fetch(self, timeout: float) -> bytes:
         return ROW
 
 
 def _pipe(pipe: dict[str, Any] | None, kind: type, **own: object) -> Any:
-    """None without a pipe, or where the caller carries the row."""
+    """The end of a pipe. None without a pipe, or if the caller carries the row."""
     if pipe is None or pipe["kind"] != "ring":
         return None
     return kind(path=pipe["path"], slots=pipe["slots"], capacity=pipe["capacity"], **own)

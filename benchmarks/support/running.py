@@ -18,7 +18,7 @@ QUIET_WAIT_S, MAX_FOREIGN, ATTEMPTS = 60.0, 0.05, 2
 
 
 Words = Callable[[clients.Place, Path], list[str]]
-"""Function from an address and a directory of results to a command line."""
+"""Function from an address and a results directory to a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`profile` is the modelled engine's; `gguf` and `peers/hf-bf16` have the same tokenizer."""
+    """`profile` is the modelled engine; `gguf` and `peers/hf-bf16` have the same tokenizer."""
 
     profile: Mapping[str, object] | str
     gguf: str
@@ -53,7 +53,7 @@ class Lab:
             )
 
     def run(self, client: str, words: Words) -> Finished:
-        """The first undisturbed run of at most ATTEMPTS, else the least disturbed.
+        """The first undisturbed run of at most ATTEMPTS, else the least disturbed one.
 
         Raises:
             RuntimeError: the client left no result, or no request succeeded.

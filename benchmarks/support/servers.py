@@ -1,4 +1,4 @@
-"""A server under test as a process tree on chosen processors."""
+"""A server under test as a process tree on selected CPUs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock_lab.bench.compare.processes import ProcessTree, uninterrupted
 from penstock_lab.bench.compare.server_under_test import answers, free_port
 
 HERE = (sys.executable, "-P", "-m", "penstock")
-"""The Penstock that these scripts import."""
+"""The Penstock imported by these scripts."""
 PATIENCE_S = 120.0
 _SAMPLE = re.compile(r"^([\w:]+)\{[^}]*\} ([-+.\deE]+)$", re.MULTILINE)
 
 
 class Server:
-    """Run `penstock WORDS --port FREE` for the block; without `cpus` on all of them."""
+    """Run `penstock WORDS --port FREE` for the duration of the block, on `cpus` or all CPUs."""
 
     def __init__(self, words: Sequence[str], cpus: Collection[int], log: Path) -> None:
         self.port = free_port()
@@ -32,7 +32,8 @@ class Server:
         self._log = log
 
     def __enter__(self) -> Server:
-        """
+        """Start the server and wait until it is ready.
+
         Raises:
             RuntimeError: it ended, or was not ready within two minutes.
         """
@@ -58,14 +59,14 @@ class Server:
         self.tree.end()
 
     def counters(self) -> dict[str, float]:
-        """Samples of /metrics by name, labels left out."""
+        """Samples of /metrics by name, without labels."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(f"{self.url}/metrics", timeout=PATIENCE_S) as answer:
             return counters(answer.read().decode())
 
 
 def counters(page: str) -> dict[str, float]:
-    """Samples of a page in Prometheus' text format; those of one name are added."""
+    """Samples of a page in Prometheus' text format, summed by name."""
     found: dict[str, float] = {}
     for name, value in _SAMPLE.findall(page):
         found[name] = found.get(name, 0.0) + float(value)
@@ -73,13 +74,13 @@ def counters(page: str) -> dict[str, float]:
 
 
 MODEL = "modelled"
-"""Name of a modelled engine in requests."""
+"""Model name of a modelled engine in requests."""
 
 
 def simulation(
     profile: Mapping[str, object] | str, model: str, cpus: Collection[int], directory: Path
 ) -> Server:
-    """`penstock sim` with the tokenizer of `model`; `profile` is a preset or the text of one."""
+    """`penstock sim` with the tokenizer of `model`; `profile` is a preset or a profile."""
     named = profile if isinstance(profile, str) else str(directory / "profile.json")
     if not isinstance(profile, str):
         Path(named).write_text(json.dumps(profile))

@@ -1,7 +1,7 @@
-"""Steps of empty ranks, timed in a process of their own: `python -P -m support.steps OPTIONS`.
+"""Times steps of empty ranks in a separate process: `python -P -m support.steps OPTIONS`.
 
-A process for each measurement, because Ray keeps settings and clusters for the life of a process,
-and a compiled graph can end the process that it belongs to.
+One process for each measurement, because Ray keeps settings and clusters for the lifetime of a
+process, and a compiled graph can end its process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODULE = "support.ranks"
 MP = "mp"
 MODEL = Path(__file__).parents[2] / "tests/fixtures/tiny/llama"
 SEQUENCES, BLOCKS = 32, 10
-"""A decode step of 2 KB: block tables of 320 tokens."""
+"""A decode step of 2 KB, with block tables of 320 tokens."""
 WARM = 200
 QUIET_S = 2.0
 SETTLE_S = 0.2
@@ -38,12 +38,12 @@ SETTLE_S = 0.2
 PATIENCE = 60.0
 PAGE = 1 << 20
 FIRST = 2
-"""Number of the first step; the Ray executor takes one itself."""
+"""Number of the first step here; the Ray executor runs one step itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Laps:
-    """Measurements of one executor. CPU shares are of one core, over idle spells."""
+    """Measurements of one executor. CPU shares are of one core, over idle periods."""
 
     plan_bytes: int
     us: Sequence[float]
@@ -52,7 +52,7 @@ class Laps:
     """CPU share of all ranks together."""
     idle_engine: float
     foreign: float
-    """CPU share of the machine while steps were timed, 0 to 1."""
+    """CPU share of other processes on the machine while steps were timed, 0 to 1."""
 
 
 def ranks(tp: int, pp: int) -> RankLayout:
@@ -61,7 +61,7 @@ def ranks(tp: int, pp: int) -> RankLayout:
 
 
 def plan() -> StepPlan:
-    """Every sequence decodes one token."""
+    """A plan in which every sequence decodes one token."""
     tables = array("i", range(SEQUENCES * BLOCKS))
     length = BLOCKS * 32 - 1
     return StepPlan(
@@ -79,7 +79,7 @@ def plan() -> StepPlan:
 
 
 def executor(channel: str, tp: int, pp: int) -> RanksExecutor:
-    """`mp`, or a channel of the `ray` executor on a cluster of its own."""
+    """`mp`, or a channel of the `ray` executor with its own cluster."""
     config = resolve({}, str(MODEL), "none").engine
     config = replace(config, compute=replace(config.compute, backend=MODULE))
     where = shared_memory_directory()
@@ -104,7 +104,7 @@ class Driver:
         self._plan = plan()
 
     def lap(self) -> float:
-        """Seconds from the plan to the result; encoding is included."""
+        """Seconds from the plan to the result, including encoding."""
         begin = time.perf_counter()
         self._executor.submit(self._plan).result(PATIENCE)
         took = time.perf_counter() - begin
@@ -137,7 +137,7 @@ def measure(executor: RanksExecutor, steps: int, spells: int) -> Laps:
 
 
 def spell(driver: Driver, pids: Sequence[int]) -> tuple[float, float, float]:
-    """A step after an idle spell: its seconds, and the CPU shares of ranks and engine before it."""
+    """A step after an idle period: its seconds, and the CPU shares before it."""
     time.sleep(SETTLE_S)
     ranks, own, begin = sum(map(ran, pids)), ran(os.getpid()), time.monotonic()
     time.sleep(QUIET_S)
@@ -147,7 +147,7 @@ def spell(driver: Driver, pids: Sequence[int]) -> tuple[float, float, float]:
 
 
 def ran(pid: int) -> float:
-    """CPU seconds of the threads that a process has now; finer than the ticks of /proc/PID/stat."""
+    """CPU seconds of a process's current threads, with a finer resolution than /proc/PID/stat."""
     total = 0
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -157,7 +157,7 @@ def ran(pid: int) -> float:
 
 
 def tree_seconds(root: int) -> float:
-    """CPU seconds of a process and its descendants, Ray's own included."""
+    """CPU seconds of a process and its descendants, including Ray's processes."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

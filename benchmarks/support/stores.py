@@ -31,11 +31,11 @@ UNSIGNED = (
     "AWS4-HMAC-SHA256 Credential=benchmark/20260101/us-east-1/s3/aws4_request, "
     "SignedHeaders=host, Signature=0"
 )
-"""Anonymous credentials, which the server does not check."""
+"""Placeholder credentials, which the server does not check."""
 
 
 def missing(kind: str) -> str:
-    """Missing package for this kind of store; empty when installed."""
+    """Package that this kind of store lacks; empty if installed."""
     if kind == "redis" and shutil.which(REDIS) is None:
         return f"{REDIS} is not installed: apt-get install redis-server"
     if kind == "s3" and (find_spec("moto") is None or find_spec("flask") is None):
@@ -45,7 +45,7 @@ def missing(kind: str) -> str:
 
 @contextmanager
 def redis(memory: str = "0") -> Iterator[int]:
-    """Start Redis on loopback without persistence; `memory` is its maxmemory. Returns the port."""
+    """Start Redis on loopback without persistence; `memory` is its maxmemory. Yields the port."""
     port = free_port()
     words = [REDIS, "--port", str(port), "--bind", HOST, "--save", "", "--appendonly", "no"]
     words += ["--maxmemory", memory, "--maxmemory-policy", "allkeys-lru"]
@@ -55,7 +55,7 @@ def redis(memory: str = "0") -> Iterator[int]:
 
 @contextmanager
 def s3() -> Iterator[int]:
-    """Start moto's server on loopback, with BUCKET. Returns the port."""
+    """Start moto's server on loopback with BUCKET. Yields the port."""
     port = free_port()
     with _running([sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(port)], port):
         made = urllib.request.Request(f"http://{HOST}:{port}/{BUCKET}", method="PUT")
@@ -87,10 +87,10 @@ def _answers(port: int) -> bool:
 
 
 class Link:
-    """A TCP proxy in front of a port, on a thread: so many bytes a second each way, all connections
-    together.
+    """TCP proxy in front of a port, on a thread, with a limit of `rate` bytes per second in each
+    direction over all connections.
 
-    With `stall`, nothing passes for the last so many seconds of each `period`.
+    With `stall`, nothing passes for the last `stall` seconds of each `period`.
     """
 
     def __init__(self, target: int, rate: float, stall: float = 0.0, period: float = 1.0) -> None:
@@ -99,7 +99,7 @@ class Link:
         self._rate = rate
         self._stall, self._period = stall, period
         self._free = [0.0, 0.0]
-        """When each direction has sent its queue."""
+        """For each direction, when its queue will have been sent."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -142,7 +142,7 @@ class Link:
 
 
 def forget_pages(directory: Path) -> None:
-    """Drop files from the page cache, after writing them to disk."""
+    """Write files to disk and drop them from the page cache."""
     os.sync()
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):

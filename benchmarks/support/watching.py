@@ -1,4 +1,4 @@
-"""A client's run from outside: CPU time of client and server while events flow."""
+"""Observes a client's run from outside: CPU time of client and server while events flow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENS = "vllm:generation_tokens_total"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """CPU seconds since the start of each tree, and events that the server has sent."""
+    """CPU seconds since the start of each tree, and events sent by the server."""
 
     at: float
     client_cpu: float
@@ -33,21 +33,21 @@ class Watched:
 
     samples: tuple[Sample, ...]
     cpu_s: float
-    """User and system time of the client's tree, start-up and statistics included."""
+    """User and system time of the client's tree, including start-up and statistics."""
     foreign_share: float
     """CPU share of other processes on the whole machine, 0 to 1."""
     in_time: bool
 
 
 def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
-    """Follow `client` until it exits; it is ended after `patience` seconds."""
+    """Follow `client` until it exits. It is ended after `patience` seconds."""
     begin, machine = time.monotonic(), machine_cpu_seconds()
     reaped, own, served = _children_cpu(), time.process_time(), server.tree.cpu_seconds()
     samples: list[Sample] = []
     spent = 0.0
     while client.alive() and time.monotonic() - begin < patience:
         events = server.counters()[TOKENS]
-        # Time of the living members; it falls when a member ends.
+        # CPU time of living members, which drops when a member ends.
         spent = max(spent, client.cpu_seconds())
         samples.append(Sample(time.monotonic(), spent, server.tree.cpu_seconds(), events))
         time.sleep(INTERVAL_S)
@@ -61,14 +61,15 @@ def watch(client: ProcessTree, server: Server, patience: float) -> Watched:
 
 
 def _children_cpu() -> float:
-    """CPU seconds of children that have been waited for, with theirs."""
+    """CPU seconds of children that were waited for, including their own children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def client_share(samples: Sequence[Sample], duration: float) -> float:
-    """Share of one core that the client used from the first event on, for the `duration` that it
-    reports, or until its exit when that comes first. 0 when no event was seen."""
+    """Share of one core that the client used from the first event on, over the `duration` that it
+    reports, or until its exit if that is earlier. 0 without events.
+    """
     first = _first(samples)
     if first is None or samples[-1].at <= samples[first].at:
         return 0.0
@@ -91,7 +92,7 @@ def server_share(samples: Sequence[Sample]) -> float:
 
 
 def _first(samples: Sequence[Sample]) -> int | None:
-    """Time of the first event of the load; questions about the tokenizer give a few before."""
+    """Index of the first event of the load. Tokenizer requests cause a few events before it."""
     few = samples[0].events + 0.01 * (samples[-1].events - samples[0].events) if samples else 0.0
     return next((index for index, sample in enumerate(samples) if sample.events > few), None)
 
