@@ -59,7 +59,7 @@ class Transfers:
         self._due: dict[int, float] = {}
         """Clock time at which a transfer counts as stalled. Stalled ones are not in it."""
         self.stalled: dict[int, float] = {}
-        """Ids of stalled transfers, each with a time, until they are answered."""
+        """Clock time at which each unanswered transfer stalled, by id."""
         self._quarantined: set[int] = set()
         """Tiers for which the log reported a quarantined chunk."""
         self.on_left: Callable[[int, bytes], None] = lambda tier, key: None

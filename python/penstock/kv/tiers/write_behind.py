@@ -76,7 +76,7 @@ class WriteBehind:
         parent = digests[first - 1] if first else b""
         for tier, (queue, known) in enumerate(zip(self._queues, self._known, strict=True), start=1):
             if (held := known.get(digests[end - 1])) is not None:
-                # Known and in the pool now, so that its event can be sent.
+                # The chunk is known and its blocks are in the pool, so its event can be sent.
                 self._report(tier, digests[end - 1], digests[first:end] if held else ())
                 continue
             store = ChunkStore(tier, tuple(digests[first:end]), parent)
