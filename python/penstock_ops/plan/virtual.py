@@ -99,7 +99,7 @@ class Outcome:
 
 
 def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
-    """A Poisson process of `rate` arrivals per second, with a seed-specific pattern."""
+    """Poisson arrivals, `rate` per second. A seed gives the same pattern at any rate."""
     draw, now, found = Random(seed), 0.0, []
     for _ in range(count):
         now += draw.expovariate(1.0) / rate
