@@ -14,7 +14,7 @@ LIFT = 0.1
 """Minimum height of a knee above the diagonal, as a share of the highest throughput. Less is noise.
 """
 BEND = 0.5
-"""Beyond a knee, throughput per unit of load must fall below this share of its slope before."""
+"""Beyond a knee, the slope of throughput must be below this share of the slope before it."""
 
 
 @dataclass(frozen=True, slots=True)
