@@ -25,6 +25,7 @@ from typing import Any
 from plan_fit import fitted
 
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import Row, read_rows, shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
@@ -41,7 +42,6 @@ from penstock_ops.plan.search import (
 )
 from penstock_ops.plan.speed import StepModel
 from penstock_ops.plan.subject import Subject, read_subject
-from penstock_ops.plan.virtual import poisson
 
 PEERS = Path(os.environ.get("PEERS_DIR", Path.home() / ".cache/peers"))
 ASK = Path(__file__).parent / "peers/aiconfigurator_ask.py"

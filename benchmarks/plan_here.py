@@ -21,6 +21,7 @@ from support import facts, servers
 
 from penstock.cli.main import main as penstock
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.document import Request, document
@@ -32,7 +33,7 @@ from penstock_ops.plan.profile import measure
 from penstock_ops.plan.search import Found, Goal, Question, Speed, candidates, judge
 from penstock_ops.plan.starting import Rates
 from penstock_ops.plan.subject import Subject, read_subject
-from penstock_ops.plan.virtual import Arrival, poisson
+from penstock_ops.plan.virtual import Arrival
 
 LOADS = (
     (64, 64, 6.0),

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import median
 
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.engines import ENGINES, Load, engine
 from penstock_ops.plan.hardware import parse_target
 from penstock_ops.plan.search import Found, Goal, Question, Speed, search
 from penstock_ops.plan.subject import read_subject
-from penstock_ops.plan.virtual import poisson
 
 CONFIGS = Path(__file__).parents[1] / "tests/plan/published.jsonl"
 MODEL, ON = "deepseek-ai/DeepSeek-R1", "dell-xe9680-h100:8"

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("penstock._native", reason="the extension is not built: run `make install`")
 
 from benchmarks import modelled_gpu
-from benchmarks.support import ranks
 from penstock import LLM, SamplingParams
 from penstock.backends import BackendModule
 from penstock.core import PenstockError
@@ -59,7 +58,7 @@ def test_the_page_shows_this_backend(repository: Path) -> None:
     assert shown.strip() in source
 
 
-@pytest.mark.parametrize("load", [modelled_gpu.load_timed, modelled_gpu.load_untimed, ranks.load])
+@pytest.mark.parametrize("load", [modelled_gpu.load_timed, modelled_gpu.load_untimed])
 def test_backends_of_benchmarks_take_what_is_given(load: Callable[..., object]) -> None:
     given = list(inspect.signature(BackendModule.load).parameters)[1:]
     assert list(inspect.signature(load).parameters) == given

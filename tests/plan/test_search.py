@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.calibration import shipped
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.hardware import Target, accelerator, parse_target
 from penstock_ops.plan.search import Found, Goal, Question, Speed, Trial, search
 from penstock_ops.plan.subject import Subject
-from penstock_ops.plan.virtual import poisson
 from tests.plan.brute import Deployment
 from tests.plan.brute import best as brute_force
 from tests.plan.conftest import FP8, R1, Model

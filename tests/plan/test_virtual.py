@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from penstock.core import StepPlan
+from penstock_ops.plan.arrivals import poisson
 from penstock_ops.plan.engines import ENGINES
-from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime, poisson
+from penstock_ops.plan.virtual import Arrival, Limits, Outcome, Replica, StepTime
 from tests.scheduler.harness import World, make_request
 
 

@@ -1,4 +1,4 @@
-"""The Python files of the wheel that use each other, imports for types and in functions included."""
+"""The Python files of the wheel that use each other, also for types and in functions."""
 
 from __future__ import annotations
 

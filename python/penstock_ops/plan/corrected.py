@@ -12,11 +12,11 @@ from typing import Any
 
 from penstock.core import PenstockError
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import arrivals_of
 from penstock_ops.plan.calibration import Band
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.engines import Load, engine
 from penstock_ops.plan.hardware import Target
-from penstock_ops.plan.planning import arrivals_of
 from penstock_ops.plan.search import (
     Candidate,
     Goal,

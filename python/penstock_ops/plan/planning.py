@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.core import InvalidValueError, PenstockError
-from penstock_lab.bench import traces
 from penstock_lab.bench.slo import parse_slo
+from penstock_ops.plan.arrivals import arrivals_of
 from penstock_ops.plan.calibration import Band, shipped
+from penstock_ops.plan.corrected import corrected
 from penstock_ops.plan.cut import Cut
 from penstock_ops.plan.document import Request, document, summary, write
 from penstock_ops.plan.engines import Engine, Load
@@ -23,7 +24,6 @@ from penstock_ops.plan.search import Goal, Question, Speed
 from penstock_ops.plan.starting import add_rates, rates_of, start_lines
 from penstock_ops.plan.subject import Subject
 from penstock_ops.plan.tiers import parse_tiers
-from penstock_ops.plan.virtual import Arrival, poisson
 
 REQUESTS = 500
 MEASURED = Band(0.85, 1.15)
@@ -130,8 +130,6 @@ def speed_of(
     speed = _uncorrected(subject, target, measured)
     if not results:
         return speed
-    from penstock_ops.plan.corrected import corrected
-
     return corrected(subject, target, speed, results)
 
 
@@ -162,33 +160,3 @@ def _goal(parsed: argparse.Namespace) -> tuple[Goal, dict[str, Any]]:
         workload = {name: getattr(parsed, name) for name in names}
     arrivals = arrivals_of(workload)
     return Goal(tuple(arrivals), slo), {**workload, "requests": len(arrivals)}
-
-
-def arrivals_of(workload: Mapping[str, Any]) -> list[Arrival]:
-    """Arrivals of a plan's workload."""
-    if "trace" in workload:
-        return read_trace(Path(workload["trace"]), workload["requests"])
-    names = ("rate", "requests", "isl", "osl", "seed")
-    return poisson(*(workload[name] for name in names))
-
-
-def read_trace(path: Path, most: int) -> list[Arrival]:
-    """The first arrivals of a trace. PenstockError for a file without any; it names an invalid
-    line.
-    """
-    try:
-        rows = traces.read(path).arrivals[:most]
-    except OSError as error:
-        raise PenstockError(f"{path}: {error.strerror or error}") from error
-    if len(rows) < 2:
-        raise PenstockError(f"{path}: fewer than two arrivals")
-    return [
-        Arrival(
-            row.at,
-            max(row.input_tokens, 1),
-            max(row.output_tokens, 1),
-            row.hash_ids,
-            row.block_tokens,
-        )
-        for row in rows
-    ]

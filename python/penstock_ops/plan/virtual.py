@@ -12,7 +12,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 
 from penstock._native import PromptBudget
 from penstock_ops.plan.prefixes import Prefixes
@@ -96,15 +95,6 @@ class Outcome:
             for each in self.served
         )
         return values[max(math.ceil(share * len(values)) - 1, 0)] if values else 0.0
-
-
-def poisson(rate: float, count: int, isl: int, osl: int, seed: int = 0) -> list[Arrival]:
-    """Poisson arrivals, `rate` per second. A seed gives the same pattern at any rate."""
-    draw, now, found = Random(seed), 0.0, []
-    for _ in range(count):
-        now += draw.expovariate(1.0) / rate
-        found.append(Arrival(now, isl, osl))
-    return found
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
 //! Latency of one layer's decode attention: absorbed latent attention beside the same heads with
-//! separate keys and values. Prints JSON lines; `benchmarks/latent.py` runs it.
+//! separate keys and values. Prints JSON lines.
 //!
 //! `latent_speed HEADS CONTEXT ROWS [threads [isa]]`
 

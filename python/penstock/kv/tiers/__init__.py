@@ -2,10 +2,11 @@
 
 from penstock.kv.tiers.breaker import CircuitBreaker
 from penstock.kv.tiers.cache import TierCache
-from penstock.kv.tiers.contract import Shape, Tiers, TransferExecutor
+from penstock.kv.tiers.contract import Shape, TransferExecutor
 from penstock.kv.tiers.load import PrefixLoad
 from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.stats import Stats, TierStats
+from penstock.kv.tiers.tiers import Tiers
 from penstock.kv.tiers.write_behind import WriteBehind
 
 __all__ = [

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from penstock.kv.events import KvEvents
 from penstock.kv.pool import BlockPool
 from penstock.kv.tiers.breaker import CircuitBreaker
-from penstock.kv.tiers.contract import Blocks, Shape, Tiers, TransferExecutor
+from penstock.kv.tiers.contract import Blocks, Shape, TransferExecutor
 from penstock.kv.tiers.load import Loader, PrefixLoad
 from penstock.kv.tiers.lookup import TierLookup
 from penstock.kv.tiers.plan import cover
 from penstock.kv.tiers.rates import Rates
 from penstock.kv.tiers.stats import Stats
+from penstock.kv.tiers.tiers import Tiers
 from penstock.kv.tiers.transfers import TierContext, Transfers
 from penstock.kv.tiers.write_behind import WriteBehind
 
