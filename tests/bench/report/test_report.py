@@ -39,7 +39,7 @@ def document(directory: Path, baseline: str | None = None) -> Document:
 
 @functools.cache
 def composed(directory: Path) -> Document:
-    """Of a directory that no test changes."""
+    """The document of a directory that no test changes."""
     return document(directory)
 
 
