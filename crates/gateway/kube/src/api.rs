@@ -1,24 +1,28 @@
 //! HTTP client of an API server.
 
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::http::header::{ACCEPT, AUTHORIZATION};
-use axum::http::{HeaderValue, Request, Response, StatusCode};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{self, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use penstock_http::{Client, Trust, shown_url};
 use url::Url;
 
+use crate::api_error::ApiError;
 use crate::cluster::Cluster;
 use crate::credentials::Credentials;
 use crate::event::refused;
 use crate::plugin::CredentialCache;
-use crate::watch_error::WatchError;
 
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum size of an error body in bytes.
+/// Time-out of [`Api::request`], after the login.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum size in bytes of a body, such as a page of a list, and of an error.
+const BODY_BYTES: usize = 256 << 20;
 const REFUSAL_BYTES: usize = 64 << 10;
 
 /// A client of one API server. Clones share its connections.
@@ -39,20 +43,39 @@ impl Api {
         }
     }
 
+    /// Sends an idempotent request; returns the status, which may be an error, and the body.
+    /// `target`: path and query below the server's base path, `/api/v1/pods?limit=5`.
+    ///
+    /// # Errors
+    /// [`ApiError::Credentials`], or [`ApiError::Unreachable`] without a whole response in 60 s.
+    pub async fn request(
+        &self,
+        method: &str,
+        target: &str,
+        content_type: &str,
+        body: &[u8],
+    ) -> Result<(u16, Bytes), ApiError> {
+        let server = self.cluster.server.trim_end_matches('/');
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{server}{target}"))
+            .header(ACCEPT, "*/*")
+            .header(CONTENT_TYPE, content_type)
+            .body(Bytes::copy_from_slice(body));
+        let read = async |answer: Response<_>| Ok((answer.status().as_u16(), whole(answer).await?));
+        self.exchange(request, REQUEST_PATIENCE, read).await
+    }
+
     /// For the log.
     pub(crate) fn server(&self) -> String {
         shown_url(&self.cluster.server)
     }
 
     /// Builds a URL from segments below the server's base path, and a query.
-    pub(crate) fn url(
-        &self,
-        segments: &[&str],
-        query: &[(&str, String)],
-    ) -> Result<Url, WatchError> {
+    pub(crate) fn url(&self, segments: &[&str], query: &[(&str, String)]) -> Result<Url, ApiError> {
         let server = &self.cluster.server;
         let shown = shown_url(server);
-        let wrong = |reason: String| WatchError::Credentials(format!("server {shown:?}: {reason}"));
+        let wrong = |reason: String| ApiError::Credentials(format!("server {shown:?}: {reason}"));
         let mut url = Url::parse(server).map_err(|error| wrong(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(wrong("no http or https URL".to_owned()));
@@ -68,37 +91,53 @@ impl Api {
     /// before the body.
     ///
     /// # Errors
-    /// [`WatchError`], also for a status other than 200.
+    /// [`ApiError`], also for a status other than 200.
     pub(crate) async fn open(
         &self,
         url: &Url,
         patience: Duration,
-    ) -> Result<Response<Incoming>, WatchError> {
-        let credentials = self.credentials().await.map_err(WatchError::Credentials)?;
-        let mut request = Request::get(url.as_str()).header(ACCEPT, "application/json");
+    ) -> Result<Response<Incoming>, ApiError> {
+        let request = Request::get(url.as_str())
+            .header(ACCEPT, "application/json")
+            .body(Bytes::new());
+        let check = async |answer: Response<_>| match answer.status() {
+            StatusCode::OK => Ok(answer),
+            status => Err(refusal(status.as_u16(), answer).await),
+        };
+        self.exchange(request, patience, check).await
+    }
+
+    /// `GET`s a whole body.
+    pub(crate) async fn get(&self, url: &Url, patience: Duration) -> Result<Bytes, ApiError> {
+        let body = async { whole(self.open(url, patience).await?).await };
+        within(patience, body).await
+    }
+
+    /// Sends a request with the current credentials; the response is read by `read`.
+    async fn exchange<T>(
+        &self,
+        request: http::Result<Request<Bytes>>,
+        patience: Duration,
+        read: impl AsyncFnOnce(Response<Incoming>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let mut request = request.map_err(unreachable)?;
+        let credentials = self.credentials().await.map_err(ApiError::Credentials)?;
         if let Some(token) = &credentials.token {
             let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-                WatchError::Credentials("the token is not a valid header value".to_owned())
+                ApiError::Credentials("the token is not a valid header value".to_owned())
             })?;
             bearer.set_sensitive(true);
-            request = request.header(AUTHORIZATION, bearer);
+            request.headers_mut().insert(AUTHORIZATION, bearer);
         }
-        let request = request.body(Bytes::new());
-        let request = request.map_err(|error| WatchError::Unreachable(error.to_string()))?;
-        let sent = self.client(credentials)?;
-        let answer = tokio::time::timeout(patience, async {
-            let answer = sent.send(request).await;
-            let answer = answer.map_err(|error| WatchError::Unreachable(error.to_string()))?;
-            match answer.status() {
-                StatusCode::OK => Ok(answer),
-                status => Err(refusal(status.as_u16(), answer).await),
+        let client = self.client(credentials)?;
+        let answer = async {
+            let answer = client.send(request).await.map_err(unreachable)?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                self.issued.forget().await;
             }
-        });
-        let answer = answer.await.unwrap_or_else(|_| Err(late(patience)));
-        if matches!(answer, Err(WatchError::Refused { status: 401, .. })) {
-            self.issued.forget().await;
-        }
-        answer
+            read(answer).await
+        };
+        within(patience, answer).await
     }
 
     async fn credentials(&self) -> Result<Credentials, String> {
@@ -109,24 +148,7 @@ impl Api {
         Ok(credentials)
     }
 
-    /// `GET`s a whole body of at most `most` bytes.
-    pub(crate) async fn get(
-        &self,
-        url: &Url,
-        patience: Duration,
-        most: usize,
-    ) -> Result<Vec<u8>, WatchError> {
-        let body = async {
-            let answer = self.open(url, patience).await?;
-            let body = Limited::new(answer.into_body(), most).collect().await;
-            let body = body.map_err(|error| WatchError::Unreachable(error.to_string()))?;
-            Ok(body.to_bytes().to_vec())
-        };
-        let body = tokio::time::timeout(patience, body).await;
-        body.unwrap_or_else(|_| Err(late(patience)))
-    }
-
-    fn client(&self, credentials: Credentials) -> Result<Client, WatchError> {
+    fn client(&self, credentials: Credentials) -> Result<Client, ApiError> {
         let mut made = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((trust, client)) = &*made
             && *trust == credentials.trust
@@ -134,20 +156,33 @@ impl Api {
             return Ok(client.clone());
         }
         let client = Client::trusting(CONNECT_PATIENCE, &credentials.trust);
-        let client = client.map_err(WatchError::Credentials)?;
+        let client = client.map_err(ApiError::Credentials)?;
         *made = Some((credentials.trust, client.clone()));
         Ok(client)
     }
 }
 
-async fn refusal(status: u16, answer: Response<Incoming>) -> WatchError {
+async fn whole(answer: Response<Incoming>) -> Result<Bytes, ApiError> {
+    let body = Limited::new(answer.into_body(), BODY_BYTES).collect().await;
+    Ok(body.map_err(unreachable)?.to_bytes())
+}
+
+async fn refusal(status: u16, answer: Response<Incoming>) -> ApiError {
     let body = Limited::new(answer.into_body(), REFUSAL_BYTES).collect();
     let body = body.await.map(|body| body.to_bytes()).unwrap_or_default();
     refused(status, &body)
 }
 
-fn late(patience: Duration) -> WatchError {
-    WatchError::Unreachable(format!("no answer in {} s", patience.as_secs_f64()))
+async fn within<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let late = |_| unreachable(format!("no answer in {} s", patience.as_secs_f64()));
+    tokio::time::timeout(patience, answer).await.map_err(late)?
+}
+
+fn unreachable(error: impl Display) -> ApiError {
+    ApiError::Unreachable(error.to_string())
 }
 
 #[cfg(test)]
@@ -157,11 +192,7 @@ mod tests {
     fn url(server: &str, query: &[(&str, String)]) -> Result<String, String> {
         let api = Api::new(Cluster {
             server: server.to_owned(),
-            authorities: None,
-            token: None,
-            certificate: None,
-            key: None,
-            exec: None,
+            ..Cluster::default()
         });
         let url = api.url(&["api", "v1", "namespaces", "a/b", "pods"], query);
         url.map(String::from).map_err(|trouble| trouble.to_string())

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use crate::credentials::Credentials;
 use crate::plugin::Plugin;
 
-/// A secret or a certificate. Files are read anew for each list and watch, so that a rotated token
-/// takes effect.
+/// A secret or a certificate. Files are read anew for each request, so that a rotated token takes
+/// effect.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Material {
@@ -30,23 +30,18 @@ impl fmt::Debug for Material {
 }
 
 /// An API server and the credentials for it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// `https://10.96.0.1:443`, optionally with a base path before `/api`.
     pub server: String,
     /// CA certificates for the server, PEM; `None`: the platform's.
-    #[serde(default)]
     pub authorities: Option<Material>,
-    #[serde(default)]
     pub token: Option<Material>,
     /// Client certificate, PEM. Requires a key.
-    #[serde(default)]
     pub certificate: Option<Material>,
-    #[serde(default)]
     pub key: Option<Material>,
     /// Command that prints a token or a certificate, which override those above.
-    #[serde(default)]
     pub exec: Option<Plugin>,
 }
 
@@ -97,12 +92,8 @@ mod tests {
     #[test]
     fn a_missing_file_is_named() {
         let cluster = Cluster {
-            server: "https://a".to_owned(),
-            authorities: None,
             token: Some(Material::File("/nowhere/token".into())),
-            certificate: None,
-            key: None,
-            exec: None,
+            ..Cluster::default()
         };
         let error = cluster.read().err().unwrap();
         assert!(error.starts_with("/nowhere/token: "), "{error}");

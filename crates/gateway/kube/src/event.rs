@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::watch_error::WatchError;
+use crate::api_error::ApiError;
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -68,8 +68,8 @@ struct Status {
 
 impl<'a> Event<'a> {
     /// # Errors
-    /// [`WatchError`]: malformed, or an event that ends the watch.
-    pub(crate) fn parse(line: &'a [u8]) -> Result<Self, WatchError> {
+    /// [`ApiError`]: malformed, or an event that ends the watch.
+    pub(crate) fn parse(line: &'a [u8]) -> Result<Self, ApiError> {
         let line: Line<'a> = serde_json::from_slice(line).map_err(malformed)?;
         match &*line.kind {
             "ADDED" | "MODIFIED" => Ok(Self::Is(line.object)),
@@ -78,24 +78,24 @@ impl<'a> Event<'a> {
             "ERROR" => Err(refused(0, line.object.get().as_bytes())),
             other => {
                 let start: String = other.chars().take(40).collect();
-                Err(WatchError::Malformed(format!("an event {start:?}")))
+                Err(ApiError::Malformed(format!("an event {start:?}")))
             }
         }
     }
 }
 
-pub(crate) fn malformed(error: serde_json::Error) -> WatchError {
-    WatchError::Malformed(error.to_string())
+pub(crate) fn malformed(error: serde_json::Error) -> ApiError {
+    ApiError::Malformed(error.to_string())
 }
 
 /// An error by its body, which is a `Status` if the API server itself produced it.
-pub(crate) fn refused(status: u16, body: &[u8]) -> WatchError {
+pub(crate) fn refused(status: u16, body: &[u8]) -> ApiError {
     let said: Option<Status> = serde_json::from_slice(body).ok();
     let said = said.unwrap_or_else(|| Status {
         code: status,
         message: String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned(),
     });
-    WatchError::Refused {
+    ApiError::Refused {
         status: if status == 0 { said.code } else { status },
         message: said.message.chars().take(500).collect(),
     }

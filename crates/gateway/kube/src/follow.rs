@@ -1,27 +1,26 @@
 //! The list-and-watch loop.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use penstock_http::{Level, log};
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::api::Api;
+use crate::api_error::ApiError;
 use crate::backoff::{Backoff, chance};
 use crate::event::{Page, malformed};
 use crate::lines::{Lines, TooLong};
 use crate::objects::{Objects, Snapshot, head};
-use crate::watch_error::WatchError;
 use crate::watched::Watched;
 
 /// Objects per page of a list.
 const PAGE: usize = 500;
-/// Maximum size of a page and of one event in bytes; etcd limits objects to 1.5 MiB.
-const PAGE_BYTES: usize = 256 << 20;
+/// Maximum size of an event in bytes; etcd limits objects to 1.5 MiB.
 const EVENT_BYTES: usize = 8 << 20;
 /// Sanity bound for the number of objects of one kind.
 const MOST_OBJECTS: usize = 100_000;
@@ -55,14 +54,12 @@ impl Default for Timing {
     }
 }
 
-/// The published objects; `None` before the first list.
-pub(crate) type Published<T> = Arc<Mutex<Option<Arc<Objects<T>>>>>;
-
 pub(crate) struct Follower<T> {
     pub(crate) api: Api,
     pub(crate) watched: Watched,
     pub(crate) timing: Timing,
-    pub(crate) published: Published<T>,
+    /// `None` before the first list.
+    pub(crate) published: watch::Sender<Option<Arc<Objects<T>>>>,
     pub(crate) changed: Arc<Notify>,
     /// The current failure has been logged.
     pub(crate) failing: AtomicBool,
@@ -95,7 +92,10 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             }
             let mut pause = backoff.pause();
             if trouble.is_unknown_kind() {
-                self.publish_nothing();
+                // It has no objects, unless some were listed before.
+                if self.published.borrow().is_none() {
+                    self.publish(Arc::default());
+                }
                 pause = backoff.long_pause();
             }
             sleep(pause).await;
@@ -113,29 +113,13 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         format!("{}: {}", self.api.server(), self.watched.said())
     }
 
-    fn publish(&self, known: &Snapshot<T>) {
-        let mut published = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *published = Some(known.objects.clone());
+    fn publish(&self, objects: Arc<Objects<T>>) {
+        self.published.send_replace(Some(objects));
         self.changed.notify_one();
     }
 
-    /// Publishes an empty set for a kind unknown to the server, unless objects were listed before.
-    fn publish_nothing(&self) {
-        let mut published = self
-            .published
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if published.is_none() {
-            *published = Some(Arc::default());
-            self.changed.notify_one();
-        }
-    }
-
     /// Lists all objects, page by page.
-    async fn list(&self, known: &mut Snapshot<T>) -> Result<(), WatchError> {
+    async fn list(&self, known: &mut Snapshot<T>) -> Result<(), ApiError> {
         let mut objects = Objects::new();
         let (mut place, mut empty) = (String::new(), 0);
         let version = loop {
@@ -145,7 +129,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 query.push(("continue", std::mem::take(&mut place)));
             }
             let url = self.api.url(&self.watched.path(), &query)?;
-            let page = self.api.get(&url, self.timing.patience, PAGE_BYTES).await?;
+            let page = self.api.get(&url, self.timing.patience).await?;
             let page: Page<'_> = serde_json::from_slice(&page).map_err(malformed)?;
             let before = objects.len();
             for raw in page.items.into_iter().flatten() {
@@ -155,9 +139,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 }
             }
             if objects.len() > MOST_OBJECTS {
-                return Err(WatchError::Malformed(format!(
-                    "over {MOST_OBJECTS} objects"
-                )));
+                return Err(ApiError::Malformed(format!("over {MOST_OBJECTS} objects")));
             }
             if page.metadata.r#continue.is_empty() {
                 break page.metadata.resource_version;
@@ -168,21 +150,16 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
                 empty += 1;
                 if empty > MOST_EMPTY {
                     let text = format!("over {MOST_EMPTY} pages without a new object");
-                    return Err(WatchError::Malformed(text));
+                    return Err(ApiError::Malformed(text));
                 }
                 sleep(self.timing.first_pause).await;
             }
         };
         if version.is_empty() {
-            return Err(WatchError::Malformed("a list without a version".to_owned()));
+            return Err(ApiError::Malformed("a list without a version".to_owned()));
         }
-        let first = known.replace(objects, version);
-        let unpublished = || {
-            let published = self.published.lock();
-            published.unwrap_or_else(PoisonError::into_inner).is_none()
-        };
-        if first || unpublished() {
-            self.publish(known);
+        if known.replace(objects, version) || self.published.borrow().is_none() {
+            self.publish(known.objects.clone());
         }
         Ok(())
     }
@@ -193,7 +170,7 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
         known: &mut Snapshot<T>,
         version: &str,
         backoff: &mut Backoff,
-    ) -> Result<(), WatchError> {
+    ) -> Result<(), ApiError> {
         let began = Instant::now();
         let length = self.timing.watch.mul_f64(1.0 + 0.5 * chance());
         let mut query = self.watched.query();
@@ -217,27 +194,27 @@ impl<T: DeserializeOwned + Clone + PartialEq> Follower<T> {
             };
             let data = match frame {
                 None if began.elapsed() < SHORT => {
-                    return Err(WatchError::Cut("it ended at once".to_owned()));
+                    return Err(ApiError::Cut("it ended at once".to_owned()));
                 }
                 None => return Ok(()),
-                Some(Err(error)) => return Err(WatchError::Cut(error.to_string())),
+                Some(Err(error)) => return Err(ApiError::Cut(error.to_string())),
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             };
             let mut changed = false;
             let applied = lines.push(&data, |line| {
                 changed |= known.apply(line)?;
                 backoff.reset();
-                Ok::<(), WatchError>(())
+                Ok::<(), ApiError>(())
             });
             if changed {
-                self.publish(known);
+                self.publish(known.objects.clone());
             }
             applied?;
         }
     }
 }
 
-impl From<TooLong> for WatchError {
+impl From<TooLong> for ApiError {
     fn from(_: TooLong) -> Self {
         Self::Malformed(format!("an event of more than {EVENT_BYTES} bytes"))
     }

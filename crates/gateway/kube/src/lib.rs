@@ -1,5 +1,5 @@
-//! A small Kubernetes API client: credentials, lists, and watches that reconnect. Objects are not
-//! interpreted.
+//! A small Kubernetes API client: credentials, requests, lists, and watches that reconnect. Objects
+//! are not interpreted.
 //!
 //! ```text
 //!  list --> objects and their version --> watch --> events change the objects
@@ -11,6 +11,7 @@
 //! use and the client retries with backoff.
 
 mod api;
+mod api_error;
 mod backoff;
 mod cluster;
 mod credentials;
@@ -19,11 +20,11 @@ mod follow;
 mod lines;
 mod objects;
 mod plugin;
-mod watch_error;
 mod watched;
 mod watching;
 
 pub use api::Api;
+pub use api_error::ApiError;
 pub use cluster::{Cluster, Material};
 pub use follow::Timing;
 pub use objects::Objects;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use crate::api_error::ApiError;
 use crate::event::{Event, Head, ObjectMeta, malformed};
-use crate::watch_error::WatchError;
 
 /// Objects by name.
 pub type Objects<T> = BTreeMap<String, T>;
@@ -42,8 +42,8 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
     /// grow, so an event without a newer version is a duplicate or late, and is ignored.
     ///
     /// # Errors
-    /// [`WatchError`]: the watch is over.
-    pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, WatchError> {
+    /// [`ApiError`]: the watch is over.
+    pub(crate) fn apply(&mut self, line: &[u8]) -> Result<bool, ApiError> {
         let event = Event::parse(line)?;
         let (Event::Is(raw) | Event::Deleted(raw) | Event::Bookmark(raw)) = &event;
         let meta = head(raw)?;
@@ -87,11 +87,11 @@ impl<T: DeserializeOwned + Clone + PartialEq> Snapshot<T> {
 }
 
 /// # Errors
-/// [`WatchError::Malformed`]: not an object.
-pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, WatchError> {
+/// [`ApiError::Malformed`]: not an object.
+pub(crate) fn head(raw: &RawValue) -> Result<ObjectMeta, ApiError> {
     let head: Head = serde_json::from_str(raw.get()).map_err(malformed)?;
     match head.metadata.resource_version.is_empty() {
-        true => Err(WatchError::Malformed(
+        true => Err(ApiError::Malformed(
             "an object without a version".to_owned(),
         )),
         false => Ok(head.metadata),

@@ -1,21 +1,21 @@
 //! A watch of objects of one kind, run as a task.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, PoisonError};
 
 use serde::de::DeserializeOwned;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use crate::api::Api;
-use crate::follow::{Follower, Published, Timing};
+use crate::follow::{Follower, Timing};
 use crate::objects::Objects;
 use crate::watched::Watched;
 
 /// A watch; a drop ends its task.
 #[derive(Debug)]
 pub struct Watching<T> {
-    published: Published<T>,
+    published: watch::Receiver<Option<Arc<Objects<T>>>>,
     task: AbortHandle,
 }
 
@@ -31,12 +31,12 @@ impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(api: &Api, watched: Watched, timing: Timing, changed: &Arc<Notify>) -> Self {
-        let published = Published::default();
+        let (publisher, published) = watch::channel(None);
         let follower = Follower {
             api: api.clone(),
             watched,
             timing,
-            published: published.clone(),
+            published: publisher,
             changed: changed.clone(),
             failing: AtomicBool::new(false),
         };
@@ -48,7 +48,6 @@ impl<T: DeserializeOwned + Clone + PartialEq + Send + Sync + 'static> Watching<T
 
     /// The known objects; `None` before the first list. Empty for a kind unknown to the API server.
     pub fn objects(&self) -> Option<Arc<Objects<T>>> {
-        let published = self.published.lock();
-        published.unwrap_or_else(PoisonError::into_inner).clone()
+        self.published.borrow().clone()
     }
 }

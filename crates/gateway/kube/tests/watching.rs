@@ -342,6 +342,29 @@ async fn a_plugin_runs_again_when_its_token_is_refused_or_expired() {
 }
 
 #[tokio::test]
+async fn a_request_has_any_status_and_a_new_login_where_the_last_one_was_refused() {
+    let name = format!("penstock-request-{}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_file(&file);
+    let server = ApiServer::start(|request| match request.authorization.as_deref() {
+        Some("Bearer t2") => page(request.target.clone()),
+        _ => refusal(401, "Unauthorized"),
+    })
+    .await;
+    let api = Api::new(Cluster {
+        server: format!("http://{}/below/", server.address),
+        exec: Some(counting(&file, "")),
+        ..Cluster::default()
+    });
+    let request = || api.request("PATCH", "/api/v1/pods?limit=1", "application/json", b"{}");
+    let (status, body) = request().await.unwrap();
+    assert!(status == 401 && body.ends_with(br#""message": "Unauthorized"}"#));
+    let answer = request().await.unwrap();
+    assert_eq!(answer, (200, "/below/api/v1/pods?limit=1".into()));
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
 async fn a_kind_that_the_server_does_not_know_has_no_objects_unless_it_had_some() {
     let none = refusal(404, "the server could not find the requested resource");
     let lists = vec![none.clone(), list(&["a"], 10), none.clone()];

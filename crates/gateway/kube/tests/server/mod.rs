@@ -110,11 +110,7 @@ impl ApiServer {
     pub(crate) fn cluster(&self) -> Cluster {
         Cluster {
             server: format!("http://{}", self.address),
-            authorities: None,
-            token: None,
-            certificate: None,
-            key: None,
-            exec: None,
+            ..Cluster::default()
         }
     }
 

@@ -1,8 +1,9 @@
-//! Errors that end a list or a watch.
+//! Errors of a request, and those that end a list or a watch.
 
-/// The text is logged.
+/// Why a request, a list or a watch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum WatchError {
+pub enum ApiError {
+    /// Invalid or missing settings of the server or of the login: names the file or the command.
     #[error("{0}")]
     Credentials(String),
     #[error("{0}")]
@@ -17,7 +18,7 @@ pub(crate) enum WatchError {
     Malformed(String),
 }
 
-impl WatchError {
+impl ApiError {
     /// The resource version is no longer usable: a new list is needed.
     pub(crate) fn needs_list(&self) -> bool {
         match self {
