@@ -78,6 +78,7 @@ RUST: dict[str, set[str]] = {
     "native": {
         "collectives",
         "decoder",
+        "kube",
         "kv-events",
         "checkpoint",
         "gateway",
@@ -139,6 +140,7 @@ NATIVE = {
     "model",
     "penstock_lab.bench",
     "penstock_lab.sim",
+    "penstock_ops.deploy",  # the client of a Kubernetes API server
     "penstock_ops.plan",  # its measurements of this machine, and the prompts of mixed steps
     "scheduler",  # the prompts of mixed steps
 }

@@ -7,6 +7,7 @@ mod directory;
 mod formats;
 mod frames;
 mod gateway;
+mod kubernetes;
 mod kv_blocks;
 mod kv_disk;
 mod kv_events;
@@ -46,6 +47,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<decoder::ReadCount>()?;
     module.add_class::<step::StepFuture>()?;
     module.add_class::<frames::FrameReader>()?;
+    module.add_class::<kubernetes::KubernetesClient>()?;
     module.add_class::<kv_events::KvEventPublisher>()?;
     module.add_class::<kv_mover::KvMover>()?;
     module.add_class::<loadgen::LoadRun>()?;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.cluster.conftest import deploy
-from tests.deploy.cluster.fake import FakeServer
+from tests.deploy.cluster.fake import TOKEN, FakeServer
 
 SPACE = "/api/v1/namespaces/models"
 DEPLOYMENT = "/apis/apps/v1/namespaces/models/deployments/tiny"
@@ -176,6 +177,27 @@ def test_a_wrong_token_is_the_server_s_own_answer(
     file.write_text(file.read_text().replace("let-me-in", "wrong"))
     assert deploy("status", manifests) == 1
     assert "Unauthorized" in capsys.readouterr().err
+
+
+def test_a_command_that_logs_in_is_asked_again_and_named_where_it_fails(
+    fake: FakeServer, manifests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tokens expire at once: each request has a new one."""
+    command = tmp_path / "login"
+    file = tmp_path / "kubeconfig"
+    version = "client.authentication.k8s.io/v1"
+    content = yaml.safe_load(file.read_text())
+    content["users"][0]["user"] = {"exec": {"apiVersion": version, "command": "./login"}}
+    file.write_text(yaml.safe_dump(content))
+    status = {"token": TOKEN, "expirationTimestamp": "2001-01-01T00:00:00Z"}
+    issued = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+    command.write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\necho '{issued}'\n")
+    command.chmod(0o755)
+    assert deploy("apply", manifests, "--no-wait") == 0
+    assert (tmp_path / "asked").stat().st_size == len(fake.requests)
+    command.write_text("#!/bin/sh\necho no session >&2; exit 3\n")
+    assert deploy("status", manifests) == 1
+    assert f"{command}: exit status: 3: no session" in capsys.readouterr().err
 
 
 def test_a_server_that_is_not_there_is_named(

@@ -1,5 +1,6 @@
-"""Access to a cluster's API server: through kubectl if installed, because it supports all login
-methods; else over HTTPS with a token, a client certificate, or a credential plugin.
+"""The API server of the user's cluster: through kubectl where it is, because it knows all ways to
+log in; else through the gateway's client, with a token, a client certificate, or what a command
+prints.
 """
 
 from __future__ import annotations
@@ -7,72 +8,70 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPSConnection
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 from penstock.config import cluster_access, default_kubeconfigs
 from penstock.core import PenstockError
-from penstock_ops.deploy.cluster.api import Api, HttpApi
+from penstock_ops.deploy.cluster.api import Api
 
 TIMEOUT = 60
-"""Timeout in seconds of a request, and of a login by a plugin."""
+"""Seconds of a request to kubectl."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     api: Api
     namespace: str
-    """Default namespace of objects."""
+    """For objects that name none."""
 
 
 @contextmanager
 def connected(kubeconfig: Path | None, context: str, namespace: str) -> Iterator[Cluster]:
-    """Connect to the cluster of a kubeconfig's context. Empty texts select the current ones."""
+    """The cluster of a kubeconfig's context; empty texts mean the current ones."""
     kubectl = shutil.which("kubectl")
-    with ExitStack() as stack:
-        if kubectl is not None:
-            words = [kubectl, *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
-            words += ["--context", context] if context else []
-            found = Cluster(stack.enter_context(_proxied(words)), namespace or _current(words))
-        else:
-            if context:
-                raise PenstockError("--context needs kubectl; make it the current one")
-            access = cluster_access(kubeconfig or _default())
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-")))
-            found = Cluster(direct(access.cluster, folder), namespace or access.namespace)
-        yield found
+    if kubectl is not None:
+        words = [kubectl, *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
+        words += ["--context", context] if context else []
+        with _proxied(words) as api:
+            yield Cluster(api, namespace or _current(words))
+        return
+    if context:
+        raise PenstockError("--context needs kubectl; make it the current one")
+    from penstock import _native
+
+    access = cluster_access(kubeconfig or _default())
+    client = _native.KubernetesClient(json.dumps(access.cluster))
+    yield Cluster(Api(client.request), namespace or access.namespace)
 
 
 def _default() -> Path | None:
-    """kubectl's default file, if it exists and KUBECONFIG is not set."""
+    """kubectl's file, where KUBECONFIG names none and it is there."""
     path = Path.home() / ".kube/config"
     return path if not default_kubeconfigs() and path.is_file() else None
 
 
-class _SocketConnection(HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(TIMEOUT)
-        self.sock.connect(str(self._path))
+def _request(path: Path, method: str, target: str, content: str, body: bytes) -> tuple[int, bytes]:
+    """A request at a Unix socket, on a connection of its own."""
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.settimeout(TIMEOUT)
+        stream.connect(str(path))
+        connection = HTTPConnection("localhost")
+        connection.sock = stream
+        connection.request(method, target, body, {"content-type": content, "accept": "*/*"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 @contextmanager
 def _proxied(kubectl: list[str]) -> Iterator[Api]:
-    """Run `kubectl proxy` during the block, at a socket that only this user can open."""
+    """`kubectl proxy` at a socket that only this user can open, as long as the block runs."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         path = Path(folder) / "api"
         words = [*kubectl, "proxy", "--unix-socket", str(path)]
@@ -85,7 +84,7 @@ def _proxied(kubectl: list[str]) -> Iterator[Api]:
             if b"Starting to serve" not in process.stdout.readline():
                 said = process.stderr.read().decode(errors="replace").strip()
                 raise PenstockError(f"kubectl proxy: {said or 'ended'}")
-            yield HttpApi(lambda: _SocketConnection(path))
+            yield Api(partial(_request, path))
         finally:
             process.terminate()
             process.communicate()
@@ -96,57 +95,3 @@ def _current(kubectl: list[str]) -> str:
     words = [*kubectl, "config", "view", "--minify", "-o", "jsonpath={..namespace}"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT)
     return done.stdout.strip() or "default"
-
-
-def direct(cluster: Mapping[str, Any], folder: Path) -> Api:
-    """Direct HTTPS access from the result of `penstock.config.cluster_access`. `folder` receives
-    keys embedded in the kubeconfig, because Python's TLS reads keys from files.
-    """
-    url = urlsplit(str(cluster["server"]))
-    login = _from_plugin(cluster["exec"]) if "exec" in cluster else dict(cluster)
-
-    def headers() -> Mapping[str, str]:
-        token = login.get("token")
-        if not token:
-            return {}
-        text = token["text"] if "text" in token else Path(token["file"]).read_text()
-        return {"authorization": f"Bearer {text.strip()}"}
-
-    if url.scheme == "http":
-        return HttpApi(lambda: HTTPConnection(url.netloc, timeout=TIMEOUT), headers)
-    authorities = cluster.get("authorities")
-    trusted = str(_file(authorities, folder / "authorities")) if authorities else None
-    tls = ssl.create_default_context(cafile=trusted)
-    if "certificate" in login:
-        tls.load_cert_chain(
-            _file(login["certificate"], folder / "certificate"), _file(login["key"], folder / "key")
-        )
-    return HttpApi(lambda: HTTPSConnection(url.netloc, timeout=TIMEOUT, context=tls), headers)
-
-
-def _file(material: Mapping[str, str], path: Path) -> Path:
-    """Path of the material. Embedded text is first written to `path`."""
-    if "file" in material:
-        return Path(material["file"])
-    path.touch(mode=0o600)
-    path.write_text(material["text"])
-    return path
-
-
-def _from_plugin(plugin: Mapping[str, Any]) -> dict[str, Any]:
-    """Credentials printed by a plugin (ExecCredential), once: commands are short-lived."""
-    added = [f"{key}={value}" for key, value in plugin["env"].items()]
-    words = ["env", *added, plugin["program"], *plugin["args"]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    try:
-        status = json.loads(done.stdout)["status"]
-    except (ValueError, KeyError, TypeError):
-        said = done.stderr.strip()[-500:] or f"exit status {done.returncode}"
-        raise PenstockError(f"{plugin['program']}: no credentials: {said}") from None
-    found = {}
-    if status.get("token"):
-        found["token"] = {"text": status["token"]}
-    if status.get("clientCertificateData"):
-        found["certificate"] = {"text": status["clientCertificateData"]}
-        found["key"] = {"text": status.get("clientKeyData", "")}
-    return found

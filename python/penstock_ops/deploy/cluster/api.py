@@ -1,59 +1,44 @@
-"""Requests to a Kubernetes API server, over any HTTP connection."""
+"""Requests to a Kubernetes API server, and its refusals."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from http.client import HTTPConnection, HTTPException
-from typing import Any, Protocol
+from http.client import HTTPException
+from typing import Any
 from urllib.parse import urlencode
 
 from penstock.core import PenstockError
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
-"""Server-side apply. JSON is valid YAML."""
+"""Server-side apply: JSON is YAML too."""
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, INVALID = 400, 403, 404, 409, 422
 
 
 class ApiError(PenstockError):
-    """An unsuccessful answer, with the HTTP status and the server's message."""
+    """An answer that is no success: the HTTP status, and the server's message."""
 
     def __init__(self, status: int, message: str, causes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.causes = causes
-        """Fields and their errors, for conflicts and invalid objects."""
+        """Fields and what is wrong with them, of conflicts and invalid objects."""
 
 
-class Api(Protocol):
-    """The API calls used by apply, diff, status and delete."""
-
-    def call(
-        self, method: str, path: str, body: object = None, content: str = JSON, **query: str
-    ) -> dict[str, Any]:
-        """The object in the answer. ApiError for a refusal, PenstockError if no server answers."""
-
-    def text(self, path: str, **query: str) -> str:
-        """The body of a GET as text."""
-
-
-class HttpApi:
-    """An API server. `connect` creates a new connection for each request, since a command makes
-    only a few.
+class Api:
+    """An API server behind `send`: method, path with query, content type and body -> HTTP status
+    and body. It raises OSError where no server answers, ValueError for a login that fails.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], HTTPConnection],
-        headers: Callable[[], Mapping[str, str]] = dict,
-    ) -> None:
-        self._connect, self._headers = connect, headers
+    def __init__(self, send: Callable[[str, str, str, bytes], tuple[int, bytes]]) -> None:
+        self._send = send
 
     def call(
         self, method: str, path: str, body: object = None, content: str = JSON, **query: str
     ) -> dict[str, Any]:
-        answer = self._send(method, path, body, content, query)
+        """The answer's object. ApiError for a refusal, PenstockError where no server answers."""
+        answer = self._answer(method, path, body, content, query)
         try:
             found = json.loads(answer)
         except ValueError as error:
@@ -61,30 +46,27 @@ class HttpApi:
         return found if isinstance(found, dict) else {}
 
     def text(self, path: str, **query: str) -> str:
-        return self._send("GET", path, None, JSON, query).decode(errors="replace")
+        """The answer of a GET as it is."""
+        return self._answer("GET", path, None, JSON, query).decode(errors="replace")
 
-    def _send(
+    def _answer(
         self, method: str, path: str, body: object, content: str, query: Mapping[str, str]
     ) -> bytes:
         target = f"{path}?{urlencode(query)}" if query else path
-        data = None if body is None else json.dumps(body).encode()
-        connection = self._connect()
+        data = b"" if body is None else json.dumps(body).encode()
         try:
-            headers = {"content-type": content, "accept": "*/*", **self._headers()}
-            connection.request(method, target, data, headers)
-            answer = connection.getresponse()
-            found = answer.read()
+            status, found = self._send(method, target, content, data)
         except (OSError, HTTPException) as error:
             raise PenstockError(f"the API server does not answer: {error}") from error
-        finally:
-            connection.close()
-        if answer.status >= 300:
-            raise refusal(answer.status, found)
+        except ValueError as error:
+            raise PenstockError(str(error)) from error
+        if status >= 300:
+            raise refusal(status, found)
         return found
 
 
 def refusal(status: int, answer: bytes) -> ApiError:
-    """The error of an answer. Its body is a Status object if the API server itself created it."""
+    """The error of an answer, which is a Status object where the server itself made it."""
     text = answer.decode(errors="replace").strip()
     try:
         found = json.loads(text)
