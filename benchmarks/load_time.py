@@ -121,11 +121,11 @@ def fill_ring(model: Path, info: ModelInfo) -> None:
     """Read all weights into the buffers of a ring, and request their copies."""
     import torch
 
-    from penstock.backends.torch.checkpoint import Checkpoint
-    from penstock.backends.torch.load import load_weights
-    from penstock.backends.torch.recipes import Source
+    from penstock.backends.torch.load.checkpoint import Checkpoint
+    from penstock.backends.torch.load.load import load_weights
+    from penstock.backends.torch.load.recipes import Source
+    from penstock.backends.torch.load.uploads import Ring, Uploads
     from penstock.backends.torch.shard import whole
-    from penstock.backends.torch.uploads import Ring, Uploads
 
     class Nowhere:
         def buffer(self, size: int) -> torch.Tensor:

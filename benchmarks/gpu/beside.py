@@ -16,8 +16,8 @@ from benchmarks.gpu.cases import Case, Maker
 from benchmarks.gpu.items import ABSENT, Results
 from benchmarks.gpu.kernels import lengths, made_case
 from benchmarks.gpu.timing import Timing
-from penstock.backends.torch.flash import FlashInfer, Kind
 from penstock.backends.torch.kernels import Scoring
+from penstock.backends.torch.step.flash import FlashInfer, Kind
 
 COMPILE_S = 25.0
 """The least time that is worth a beginning: a kernel compiles in tens of seconds."""

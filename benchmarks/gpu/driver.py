@@ -63,8 +63,8 @@ class Rank:
 
 
 def open_backend(directory: Path, sizes: Sizes, rank: Rank | None = None) -> Any:
-    from penstock.backends.torch import device as devices
     from penstock.backends.torch.backend import TorchBackend
+    from penstock.backends.torch.step import device as devices
 
     settings = {
         "dtype": "float32" if sizes.dry else "auto",

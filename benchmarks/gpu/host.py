@@ -39,15 +39,15 @@ from benchmarks.gpu.shapes import Shape, write_checkpoint  # noqa: E402
 from benchmarks.support import facts  # noqa: E402
 from penstock._native import encode_sampling, hash_chain, hash_root  # noqa: E402
 from penstock.backends.torch import backend as backend_module  # noqa: E402
-from penstock.backends.torch import sampling  # noqa: E402
-from penstock.backends.torch import step as step_module  # noqa: E402
 from penstock.backends.torch.backend import TorchBackend  # noqa: E402
-from penstock.backends.torch.graphs import DecodeGraphs  # noqa: E402
-from penstock.backends.torch.model import Model  # noqa: E402
-from penstock.backends.torch.prompt_graphs import PromptGraphs  # noqa: E402
-from penstock.backends.torch.slots import DeviceSlots, Slots  # noqa: E402
-from penstock.backends.torch.step import Step  # noqa: E402
-from penstock.backends.torch.uploads import InPlace, Way  # noqa: E402
+from penstock.backends.torch.layers.model import Model  # noqa: E402
+from penstock.backends.torch.load.uploads import InPlace, Way  # noqa: E402
+from penstock.backends.torch.sampling import sampling  # noqa: E402
+from penstock.backends.torch.sampling.slots import DeviceSlots, Slots  # noqa: E402
+from penstock.backends.torch.step import step as step_module  # noqa: E402
+from penstock.backends.torch.step.graphs import DecodeGraphs  # noqa: E402
+from penstock.backends.torch.step.prompt_graphs import PromptGraphs  # noqa: E402
+from penstock.backends.torch.step.step import Step  # noqa: E402
 from penstock.config import Raw, resolve  # noqa: E402
 from penstock.core import GenerationParams, Request, StepPlan  # noqa: E402
 from penstock.engine import Engine  # noqa: E402

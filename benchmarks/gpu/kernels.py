@@ -17,7 +17,7 @@ from benchmarks.gpu.shares import Share
 from benchmarks.gpu.timing import Timing
 from penstock.backends.torch.kernels import Activation, Rule, Scoring, experts
 from penstock.backends.torch.kernels.experts import experts_grouped, has_grouped
-from penstock.backends.torch.widening import SCRATCH_BYTES
+from penstock.backends.torch.load.widening import SCRATCH_BYTES
 
 Named = tuple[str, Callable[[], Case]]
 ROUTER = Rule("softmax", epsilon=0.0)

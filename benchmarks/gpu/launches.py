@@ -26,19 +26,19 @@ from triton.backends.compiler import GPUTarget
 
 from benchmarks.gpu.shapes import SHAPES, write_checkpoint
 from penstock.backends.torch import kernels
-from penstock.backends.torch.captures import Captures
-from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.inputs import order_of, pack
 from penstock.backends.torch.kernels import language
-from penstock.backends.torch.load import load_weights
-from penstock.backends.torch.model import Model
-from penstock.backends.torch.pool import Layout, make_pools
-from penstock.backends.torch.prompt_graphs import PromptGraphs
-from penstock.backends.torch.ranks import Ranks
-from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.sampling import Draws
+from penstock.backends.torch.kv.pool import Layout, make_pools
+from penstock.backends.torch.layers.model import Model
+from penstock.backends.torch.load.checkpoint import Checkpoint
+from penstock.backends.torch.load.load import load_weights
+from penstock.backends.torch.load.recipes import Source
+from penstock.backends.torch.ranks.ranks import Ranks
+from penstock.backends.torch.sampling.sampling import Draws
+from penstock.backends.torch.sampling.slots import DeviceSlots
 from penstock.backends.torch.shard import whole
-from penstock.backends.torch.slots import DeviceSlots
+from penstock.backends.torch.step.captures import Captures
+from penstock.backends.torch.step.prompt_graphs import PromptGraphs
 from penstock.core import StepPlan
 from penstock.model import load_model
 

@@ -21,7 +21,7 @@ from benchmarks.gpu.native import stand_in
 from benchmarks.gpu.shapes import Shape, shape_of, write_checkpoint
 from benchmarks.gpu.sizes import BLOCK, DRY, FULL, Sizes
 from benchmarks.gpu.timing import Compiler, Timing
-from penstock.backends.torch.memory import step_bytes
+from penstock.backends.torch.startup.memory import step_bytes
 from penstock.core import StepPlan
 
 CONTEXT = 1024

@@ -23,8 +23,8 @@ from benchmarks.gpu.server import free_port
 from benchmarks.gpu.shapes import shape_of, write_checkpoint
 from benchmarks.gpu.sizes import DRY, FULL
 from benchmarks.gpu.timing import Timing
-from penstock.backends.torch.captures import capture_cuda
-from penstock.backends.torch.symmetric import SymmetricGroup
+from penstock.backends.torch.ranks.symmetric import SymmetricGroup
+from penstock.backends.torch.step.captures import capture_cuda
 
 NAME = "Qwen3-14B"
 MOST = 8

@@ -20,10 +20,10 @@ from benchmarks.gpu.shapes import SHAPES, TINY, Shape
 from benchmarks.gpu.sizes import BLOCK
 from benchmarks.gpu.timing import Timing
 from penstock.backends.torch.async_copy import Copied, Copies, CudaCopies, Pair
-from penstock.backends.torch.copy_workers import Lanes
-from penstock.backends.torch.pool import Layout, make_pools
-from penstock.backends.torch.ram import RamTier
-from penstock.backends.torch.staging import PinnedSlots
+from penstock.backends.torch.kv.copy_workers import Lanes
+from penstock.backends.torch.kv.pool import Layout, make_pools
+from penstock.backends.torch.kv.ram import RamTier
+from penstock.backends.torch.kv.staging import PinnedSlots
 from penstock.core.transfer import RAM, Transfer, TransferKind
 
 END_S = 10.0

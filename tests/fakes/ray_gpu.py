@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from penstock.backends.torch.ray_communicator import Accelerator, Pair, open_nccl
+from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair, open_nccl
 from penstock.executor.ray.edges import announce
 
 HANG = 60.0

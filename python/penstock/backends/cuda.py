@@ -24,7 +24,7 @@ def load(
         open_context(index)
         try:
             from penstock.backends.torch.backend import TorchBackend
-            from penstock.backends.torch.device import Cuda
+            from penstock.backends.torch.step.device import Cuda
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

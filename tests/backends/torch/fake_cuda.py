@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.backends.torch.captures import Capture
-from penstock.backends.torch.device import Cuda
 from penstock.backends.torch.kernels import language, skinny
+from penstock.backends.torch.step.captures import Capture
+from penstock.backends.torch.step.device import Cuda
 from tests.backends.torch.caching import Allocator, Storages
 
 GPU = torch.device("cuda", 0)

@@ -15,12 +15,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from penstock.backends.torch import device as device_module
-from penstock.backends.torch import group as group_module
 from penstock.backends.torch.async_copy import _CudaCopied
-from penstock.backends.torch.device import Cuda, check_driver
 from penstock.backends.torch.device_lost import is_loss
-from penstock.backends.torch.group import NcclGroup
+from penstock.backends.torch.ranks import group as group_module
+from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.step import device as device_module
+from penstock.backends.torch.step.device import Cuda, check_driver
 from penstock.core import DeviceLostError, PenstockError
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ..."

@@ -14,24 +14,25 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.async_copy import CudaCopies
-from penstock.backends.torch.checkpoint import Stored
-from penstock.backends.torch.dequant import BLOCKS
-from penstock.backends.torch.group import NcclGroup
 from penstock.backends.torch.kernels import crc64, experts, linear, sort_by_expert
 from penstock.backends.torch.kernels.checksum import _tables
-from penstock.backends.torch.packed_experts import Cut, kept_form
-from penstock.backends.torch.pool import make_pools
-from penstock.backends.torch.ray_communicator import Accelerator, Pair
-from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup, difference
-from penstock.backends.torch.uploads import CudaStream, PlainReads, Ring, Uploads
+from penstock.backends.torch.kv.pool import make_pools
+from penstock.backends.torch.load.checkpoint import Stored
+from penstock.backends.torch.load.dequant import BLOCKS
+from penstock.backends.torch.load.packed_experts import Cut, kept_form
+from penstock.backends.torch.load.recipes import Source
+from penstock.backends.torch.load.uploads import CudaStream, PlainReads, Ring, Uploads
+from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.ranks.ray_communicator import Accelerator, Pair
+from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup, difference
 from penstock.core.transfer import RAM, TransferKind
 from penstock.model.spec import Recipe
-from tests.backends.torch import fake_kernels, test_staging
+from tests.backends.torch import fake_kernels
 from tests.backends.torch.fake_cuda import GPU, Nccl, OnGpu, Watch, capturing, fake_cuda
 from tests.backends.torch.fake_kernels import bare, wrapped
-from tests.backends.torch.test_staging import Moving
-from tests.backends.torch.test_weights import random_bytes, read_codes, stored
+from tests.backends.torch.kv import test_staging
+from tests.backends.torch.kv.test_staging import Moving
+from tests.backends.torch.load.test_weights import random_bytes, read_codes, stored
 from tests.executor.worker.test_kv_mover import disk
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from penstock._native import decode_sampling, encode_sampling
 from penstock.backends.torch import backend as backend_module
-from penstock.backends.torch import flash, prompt_graphs, ranks
 from penstock.backends.torch.backend import TorchBackend
-from penstock.backends.torch.group import NcclGroup
-from penstock.backends.torch.logit_processors import Rules
-from penstock.backends.torch.step import Step
-from penstock.backends.torch.symmetric import LARGEST, SymmetricGroup
+from penstock.backends.torch.ranks import ranks
+from penstock.backends.torch.ranks.group import NcclGroup
+from penstock.backends.torch.ranks.symmetric import LARGEST, SymmetricGroup
+from penstock.backends.torch.sampling.logit_processors import Rules
+from penstock.backends.torch.step import flash, prompt_graphs
+from penstock.backends.torch.step.step import Step
 from penstock.core import KvSpec, Pooling, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, LATE_MASK, NO_TOKEN
 from penstock.engine.sizing import plan_layout
@@ -35,16 +36,16 @@ from tests.backends.torch.driving import HANG, Driver, Part, backend, config_of
 from tests.backends.torch.fake_cuda import GPU, GRAPHS, FakeCuda, Nccl, OnGpu, Watch, fake_cuda
 from tests.backends.torch.fake_kernels import Kernel
 from tests.backends.torch.quantised import with_fp8, with_mxfp4
+from tests.backends.torch.sampling.test_grammars import Scripted, scripted
+from tests.backends.torch.sampling.test_sampling import CHANGED, same
 from tests.backends.torch.test_families import PROMPT
-from tests.backends.torch.test_grammars import Scripted, scripted
-from tests.backends.torch.test_sampling import CHANGED, same
 from tests.families import FAMILIES
 
 __all__ = ["scripted"]
-CAPTURE = "captures.py:capture_cuda"
-BEFORE = "step.py:settle_before"
-TO_STAGE = "ranks.py:send"
-PLANS = "flash.py:plan"
+CAPTURE = "step/captures.py:capture_cuda"
+BEFORE = "step/step.py:settle_before"
+TO_STAGE = "ranks/ranks.py:send"
+PLANS = "step/flash.py:plan"
 MEANT = {
     CAPTURE: "once for each size of a step",
     BEFORE: "rules that read the output, and grammars, take the step before in",
@@ -53,17 +54,17 @@ MEANT = {
 }
 """The waits of `submit`."""
 AT_START = {
-    "uploads.py:memory": "a pinned buffer is written again when its copies have ended",
-    "recipes.py:check_finite": "one look at all weights",
-    "load_feed_forward.py:_experts": "whether scales are too large for the kernels",
-    "load.py:_rotations": "tables that the host computes",
-    "device.py:synchronize": "before other streams are used",
-    "device.py:result": "the end of the warm-up",
+    "load/uploads.py:memory": "a pinned buffer is written again when its copies have ended",
+    "load/recipes.py:check_finite": "one look at all weights",
+    "load/feed_forward.py:_experts": "whether scales are too large for the kernels",
+    "load/load.py:_rotations": "tables that the host computes",
+    "step/device.py:synchronize": "before other streams are used",
+    "step/device.py:result": "the end of the warm-up",
     "backend.py:_all_compiled": "whether other ranks have their kernels",
-    "device.py:release": "before memory is given back",
+    "step/device.py:release": "before memory is given back",
     CAPTURE: "the largest graphs, ways to measure",
-    "tuning.py:seconds_of": "the clock",
-    "widening.py:_milliseconds": "the times of experts from codes and widened",
+    "startup/tuning.py:seconds_of": "the clock",
+    "load/widening.py:_milliseconds": "the times of experts from codes and widened",
     PLANS: "as in steps",
 }
 QUANTISED = ["deepseek2.gguf", "gemma3.gguf", "gpt2.gguf", "gptoss.gguf", "llama3.gguf"]
@@ -292,7 +293,9 @@ def test_a_rank_of_several_waits_for_nothing(
         if small:
             buffer = torch.zeros(LARGEST, dtype=torch.uint8, device=device)
             group = SymmetricGroup(group, buffer, "ranks")
-            monkeypatch.setattr("penstock.backends.torch.symmetric.unregister", lambda _: None)
+            monkeypatch.setattr(
+                "penstock.backends.torch.ranks.symmetric.unregister", lambda _: None
+            )
         return ranks.Ranks(group), None, None
 
     def closed(_group: NcclGroup) -> None:

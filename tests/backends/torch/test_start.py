@@ -13,11 +13,11 @@ import torch
 from penstock.backends import load_backend
 from penstock.backends.gpu_start import rank_of_host
 from penstock.backends.torch import backend as backend_module
-from penstock.backends.torch import device as device_module
-from penstock.backends.torch.device import check_driver
 from penstock.backends.torch.kernels import decode, latent
-from penstock.backends.torch.memory import split_bytes
 from penstock.backends.torch.shard import whole
+from penstock.backends.torch.startup.memory import split_bytes
+from penstock.backends.torch.step import device as device_module
+from penstock.backends.torch.step.device import check_driver
 from penstock.core import Numerics, PenstockError
 from penstock.engine.startup import read_model
 from penstock.model import load_model
@@ -192,7 +192,7 @@ def test_ranks_of_hosts_with_fewer_stages_begin_at_their_first_gpu() -> None:
 
 
 def test_recipes_of_a_stacked_tensor_name_an_expert() -> None:
-    from penstock.backends.torch.recipes import of_expert
+    from penstock.backends.torch.load.recipes import of_expert
 
     assert of_expert(Recipe("a.{e}.b", scales="a.{e}.s"), 3) == Recipe("a.3.b", scales="a.3.s")
     assert of_expert(Recipe("a"), 3) == Recipe("a", expert=3)

@@ -16,9 +16,9 @@ import torch
 
 from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
-from penstock.backends.torch.device import Cpu
-from penstock.backends.torch.pool import Pool
-from penstock.backends.torch.uploads import InPlace, Way
+from penstock.backends.torch.kv.pool import Pool
+from penstock.backends.torch.load.uploads import InPlace, Way
+from penstock.backends.torch.step.device import Cpu
 from penstock.core import Registration, StepPlan, StepResult
 from penstock.core.plan import LAST_SAMPLED, NO_BLOCK
 from penstock.core.transfer import OpenTiers, Transfer, TransferKind

@@ -15,31 +15,20 @@ from torch import Tensor
 from penstock.backends import KvMover, StepFuture
 from penstock.backends.mover_options import direct_tiers
 from penstock.backends.torch import shard as shards
-from penstock.backends.torch.captures import Captures, Graph
-from penstock.backends.torch.checkpoint import Checkpoint
 from penstock.backends.torch.checks import GroupLimits, Limits, check
-from penstock.backends.torch.compiling import Rehearsal, compile_ahead
-from penstock.backends.torch.device import Device
-from penstock.backends.torch.flash import FlashInfer, check_flash, kinds_of, planned
-from penstock.backends.torch.grammars import Grammars, RowMasks, find_masks
-from penstock.backends.torch.graphs import DecodeGraphs
 from penstock.backends.torch.inputs import first_rows, order_of, pack, to_device
-from penstock.backends.torch.load import bytes_to_read, load_weights, reported, weight_bytes
-from penstock.backends.torch.measuring import measure
-from penstock.backends.torch.memory import (
-    FOR_POOLS,
-    FOR_WEIGHTS,
-    out_of_memory,
-    sent_bytes,
-    step_bytes,
-)
-from penstock.backends.torch.model import Model
-from penstock.backends.torch.pool import Layout, make_pools
-from penstock.backends.torch.pooling import vectors, wanted_vectors
-from penstock.backends.torch.prompt_graphs import PromptGraphs
-from penstock.backends.torch.ranks import open_ranks, parsed
-from penstock.backends.torch.recipes import Source
-from penstock.backends.torch.sampling import (
+from penstock.backends.torch.kv.pool import Layout, make_pools
+from penstock.backends.torch.kv.tiers import FORMS, mover_settings, open_tiers
+from penstock.backends.torch.layers.model import Model
+from penstock.backends.torch.load.checkpoint import Checkpoint
+from penstock.backends.torch.load.load import bytes_to_read, load_weights, reported, weight_bytes
+from penstock.backends.torch.load.recipes import Source
+from penstock.backends.torch.load.uploads import READERS, Uploads
+from penstock.backends.torch.load.weights import Weights, kv_groups
+from penstock.backends.torch.ranks.ranks import open_ranks, parsed
+from penstock.backends.torch.sampling.grammars import Grammars, RowMasks, find_masks
+from penstock.backends.torch.sampling.pooling import vectors, wanted_vectors
+from penstock.backends.torch.sampling.sampling import (
     HEAD_ROWS,
     Draws,
     Scored,
@@ -50,12 +39,23 @@ from penstock.backends.torch.sampling import (
     wanted_draws,
     wanted_scores,
 )
-from penstock.backends.torch.slots import DeviceSlots, Slots, Updates
-from penstock.backends.torch.step import Pause, Step
-from penstock.backends.torch.tiers import FORMS, mover_settings, open_tiers
-from penstock.backends.torch.uploads import READERS, Uploads
-from penstock.backends.torch.warm_up import warm_up
-from penstock.backends.torch.weights import Weights, kv_groups
+from penstock.backends.torch.sampling.slots import DeviceSlots, Slots, Updates
+from penstock.backends.torch.startup.compiling import Rehearsal, compile_ahead
+from penstock.backends.torch.startup.measuring import measure
+from penstock.backends.torch.startup.memory import (
+    FOR_POOLS,
+    FOR_WEIGHTS,
+    out_of_memory,
+    sent_bytes,
+    step_bytes,
+)
+from penstock.backends.torch.startup.warm_up import warm_up
+from penstock.backends.torch.step.captures import Captures, Graph
+from penstock.backends.torch.step.device import Device
+from penstock.backends.torch.step.flash import FlashInfer, check_flash, kinds_of, planned
+from penstock.backends.torch.step.graphs import DecodeGraphs
+from penstock.backends.torch.step.prompt_graphs import PromptGraphs
+from penstock.backends.torch.step.step import Pause, Step
 from penstock.config import EngineConfig
 from penstock.config.machine import available_memory
 from penstock.core import (

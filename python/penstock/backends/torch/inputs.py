@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from penstock.backends.torch.kernels import Spans
-from penstock.backends.torch.weights import MixerWeights
+from penstock.backends.torch.load.weights import MixerWeights
 from penstock.core import StepPlan
 
 
 class Attending(Protocol):
-    """Attention planned for one step (`flash.py`)."""
+    """Attention planned for one step (`step/flash.py`)."""
 
     def attend(self, mixer: MixerWeights, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
 

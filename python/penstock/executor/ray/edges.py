@@ -98,7 +98,7 @@ def open_edges(
 
 def prepare(actor: Any, device: str, overlap: bool, buffer_bytes: int) -> None:
     """Register the device of an actor's tensors with Ray, inside the actor."""
-    backend = import_module("penstock.backends.torch.ray_communicator")
+    backend = import_module("penstock.backends.torch.ranks.ray_communicator")
     announce(backend.Accelerator(device, overlap, actor.lose), buffer_bytes)
 
 

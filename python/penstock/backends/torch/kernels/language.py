@@ -55,7 +55,7 @@ def jit_with_varying(*names: str) -> Callable[[Any], Any]:
 
 def launches(x: Tensor) -> bool:
     """Whether a kernel runs on the device of `x`; the reference runs otherwise. Launches over meta
-    tensors, which have no numbers, are recorded (`compiling.py`).
+    tensors, which have no numbers, are recorded (`startup/compiling.py`).
     """
     return bool(x.is_cuda or x.is_meta)
 

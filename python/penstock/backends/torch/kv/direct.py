@@ -1,0 +1,148 @@
+"""Loads from a disk tier by GPUDirect Storage: from files to the pools, bypassing host memory.
+Checksums are computed on the GPU.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.async_copy import Copies
+from penstock.backends.torch.kv.copy_workers import Job, Workers
+from penstock.backends.torch.kv.pool import Pool
+from penstock.core.plan import NO_BLOCK
+from penstock.core.transfer import Fault, Transfer, TransferResult
+
+if TYPE_CHECKING:
+    from penstock.kv.gds import KvikioParts, Memory, Part
+
+THREADS = 4
+"""Concurrent loads of chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of each block that a rank stores (docs/kv-format.md)."""
+
+    heads: Sequence[int]
+    """KV heads in the order of a block, counted over the whole model."""
+    layers: Sequence[tuple[int, int]]
+    """Half-open layer range of each KV group; layers are numbered group after group."""
+
+
+class DirectLoads:
+    def __init__(
+        self,
+        parts: KvikioParts,
+        share: Share,
+        pools: Sequence[Pool],
+        copies: Copies,
+        answer: Callable[[TransferResult | Exception], None],
+    ) -> None:
+        self._parts, self._share, self._pools = parts, share, pools
+        self._copies, self._answer = copies, answer
+        self._workers = Workers("kv-direct", THREADS, answer)
+        self._lock = threading.Lock()
+        self._open: dict[int, Job | None] = {}
+        """Unanswered loads. None until the workers have the job."""
+        for pool in pools:
+            if pool.layout.block_bytes:
+                # Compile the checksum kernel now: otherwise the first load would seem to stall.
+                copies.crc64([_extent(pool, 0, 0)])
+
+    def submit(self, transfer: Transfer) -> None:
+        dropped = partial(self._answer_once, TransferResult(transfer.id, False))
+        with self._lock:
+            self._open[transfer.id] = None
+        job = self._workers.submit(partial(self._run, transfer, time.monotonic()), dropped)
+        with self._lock:
+            if transfer.id in self._open:
+                self._open[transfer.id] = job
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        """Drop loads that have not started. They are answered as not done."""
+        with self._lock:
+            jobs = [self._open.get(each) for each in ids]
+        for job in jobs:
+            if job is not None:
+                self._workers.cancel(job)
+
+    def close(self, deadline: float) -> bool:
+        """Drop queued loads, and answer all. False if a started load still runs at `deadline`."""
+        ended = self._workers.end(deadline)
+        with self._lock:
+            left = list(self._open)
+        for each in left:
+            self._answer_once(
+                TransferResult(each, False, error="tier is closed before this was done")
+            )
+        return ended
+
+    def _run(self, transfer: Transfer, asked: float) -> None:
+        self._answer_once(self._moved(transfer, asked))
+
+    def _answer_once(self, moved: TransferResult) -> None:
+        with self._lock:
+            known = moved.id in self._open
+            self._open.pop(moved.id, None)
+        if known:
+            self._answer(moved)
+
+    def _moved(self, transfer: Transfer, asked: float) -> TransferResult:
+        from penstock.kv.gds import PartDamagedError, PartMissingError, PartsError
+
+        began, size = time.monotonic(), 0
+        moved = TransferResult(transfer.id, False, waited=began - asked)
+        try:
+            for part, extents in self._parts_of(transfer):
+                self._load(part, extents)
+                size += sum(extent.nbytes for extent in extents)
+            moved.done, moved.bytes = True, size
+        except PartMissingError:
+            pass
+        except PartDamagedError as error:
+            moved.error, moved.fault = str(error), Fault.DAMAGED
+        except PartsError as error:
+            moved.error, moved.fault = str(error), Fault.FAILED
+        moved.seconds = time.monotonic() - began
+        return moved
+
+    def _load(self, part: Part, extents: Sequence[Tensor]) -> None:
+        memories = [_memory(extent) for extent in extents]
+        self._parts.load(part, memories, lambda: self._copies.crc64(extents))
+
+    def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
+        """Parts with at least one wanted block, and the target extents."""
+        from penstock.kv.gds import Part
+
+        count = len(transfer.blocks) // len(self._pools)
+        for group, pool in enumerate(self._pools):
+            layers = self._share.layers[group]
+            blocks = transfer.blocks[group * count : (group + 1) * count]
+            if layers[0] == layers[1] or set(blocks) == {NO_BLOCK}:
+                continue
+            for at, head in enumerate(self._share.heads):
+                extents = [_extent(pool, block, at) for block in blocks]
+                yield Part(transfer.keys, count, head, layers), extents
+
+
+def _extent(pool: Pool, block: int, head: int) -> Tensor:
+    """Memory of a KV head in a block; for NO_BLOCK (behind the window), scratch memory."""
+    if block == NO_BLOCK:
+        like = _extent(pool, 0, head)
+        return torch.empty_like(like)
+    place = pool.blocks[block]
+    return place if pool.layout.latent else place[head]
+
+
+def _memory(extent: Tensor) -> Memory:
+    # As bytes: the array interface used by other libraries has no bf16.
+    whole = extent.view(-1).view(torch.uint8)
+    return whole if whole.is_cuda else memoryview(whole.numpy())

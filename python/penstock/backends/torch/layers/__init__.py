@@ -1,0 +1,1 @@
+"""The forward pass of one step: `model.py`, read downward."""

@@ -1,0 +1,64 @@
+"""Products with the weights: torch's, or those of the kernels for a few rows where
+`startup/tuning.py` found these to be faster on this device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.backends.torch.kernels import Activation, Matrix, activate, linear
+from penstock.backends.torch.kernels.skinny import BUCKETS, MOST_ROWS, Tiling, fits, skinny_product
+
+FASTER: dict[tuple[object, ...], Any] = {}
+"""What is faster than torch on a device, by `product_key` and `mixture_key`: it stays as it is for
+the process, whose outputs have the same bits from then on."""
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Product of rows [rows, inputs] with `weight` [outputs, inputs]: [rows, outputs]."""
+    tiling = _tiling(x, weight, bias, gated=False)
+    if tiling is None:
+        return functional.linear(x, weight, bias)
+    return skinny_product(x, weight, bias, tiling=tiling)
+
+
+def matrix_product(x: Tensor, matrix: Matrix) -> Tensor:
+    """As `product`, with a matrix that may be quantised."""
+    return product(x, matrix.codes, matrix.bias) if matrix.form == "plain" else linear(x, matrix)
+
+
+def gated_product(x: Tensor, matrix: Matrix, activation: Activation) -> Tensor:
+    """Product with gate and up, which become one: [rows, outputs / 2]."""
+    plain = matrix.form == "plain"
+    tiling = _tiling(x, matrix.codes, matrix.bias, gated=True) if plain else None
+    if tiling is None:
+        return activate(linear(x, matrix), activation)
+    return skinny_product(x, matrix.codes, matrix.bias, activation, tiling)
+
+
+def product_key(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool
+) -> tuple[object, ...]:
+    return (x.device, x.dtype, *weight.shape, bias is None, gated, bucket(len(x)))
+
+
+def mixture_key(
+    x: Tensor, router: Tensor, gate_up: Matrix, down: Matrix, chosen: int
+) -> tuple[object, ...]:
+    shapes = (*router.shape, *gate_up.codes.shape, *down.codes.shape)
+    return (x.device, x.dtype, gate_up.form, *shapes, chosen, bucket(len(x)))
+
+
+def bucket(rows: int) -> int:
+    """The number of rows that was measured for so many, up to `MOST_ROWS`."""
+    return next(each for each in BUCKETS if each >= rows)
+
+
+def _tiling(x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool) -> Tiling | None:
+    if not FASTER or not 0 < len(x) <= MOST_ROWS or not fits(x, weight):
+        return None
+    found: Tiling | None = FASTER.get(product_key(x, weight, bias, gated=gated))
+    return found

@@ -1,0 +1,170 @@
+"""Loads the weights of one rank from a checkpoint to its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.backends.torch.load.attention import load_mixer
+from penstock.backends.torch.load.checkpoint import Checkpoint
+from penstock.backends.torch.load.feed_forward import load_feed_forward
+from penstock.backends.torch.load.recipes import EXPERT, Source
+from penstock.backends.torch.load.rope import Rotation, rotation
+from penstock.backends.torch.load.weights import (
+    LayerWeights,
+    Loader,
+    NormWeights,
+    Roles,
+    Weights,
+    needed,
+    tensors_of,
+    top_roles,
+)
+from penstock.backends.torch.shard import Shard
+from penstock.core import PenstockError
+from penstock.core.progress import LoadProgress, Report
+from penstock.model.spec import (
+    Attention,
+    DecoderSpec,
+    Experts,
+    FactorsScaling,
+    LatentAttention,
+    Norm,
+    WeightRecipes,
+)
+
+WHOLE_ROWS = ("o", "down")
+"""Roles that are sharded by columns."""
+
+
+def load_weights(
+    source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard, longest: int
+) -> Weights:
+    """Weights with tables of rotations for `longest` positions. PenstockError names a tensor that
+    is missing or damaged, or a form not built yet.
+    """
+    loader, top = Loader(source, spec, shard), top_roles(recipes)
+    with ThreadPoolExecutor(1, "rotations") as beside:
+        # Long tables take the host half a second, and no reads.
+        tables = beside.submit(_tables, loader, top, longest)
+        weights = _weights(loader, recipes, top)
+        source.settle()
+        weights = replace(weights, rotations=_on_device(source, tables.result()))
+    source.check_finite()
+    return weights
+
+
+def _weights(loader: Loader, recipes: WeightRecipes, top: Roles) -> Weights:
+    """All weights except the rotations. Matrices are complete after `Source.settle`."""
+    source, spec, shard = loader.source, loader.spec, loader.shard
+    layers = tuple(_layer(loader, index, recipes.layers[index]) for index in shard.layers)
+    own, hidden = shard.vocab, spec.hidden
+    embed = head = positions = score = None
+    if shard.embeds or (shard.has_head and spec.tied_embeddings):
+        embed = source.matrix(top["embed"], spec.vocab, hidden, own)
+    if shard.has_head:
+        head = embed if spec.tied_embeddings else None
+        if not spec.tied_embeddings:
+            head = source.matrix(needed(top, "head"), spec.vocab, hidden, own)
+        if spec.labels is not None:
+            score = source.on_device(source.host_matrix(needed(top, "score"), spec.labels, hidden))
+    if spec.learned_positions and shard.embeds:
+        positions = source.matrix(needed(top, "positions"), spec.max_position, hidden)
+    return Weights(
+        layers=layers,
+        rotations=(),
+        kv_groups=loader.kv_groups,
+        embed=embed,
+        positions=positions,
+        head=head,
+        final_norm=loader.norm(spec.final_norm, top, "final_norm", hidden),
+        score=score,
+    )
+
+
+def _layer(loader: Loader, index: int, roles: Roles) -> LayerWeights:
+    layer, hidden = loader.spec.layers[index], loader.spec.hidden
+
+    def norm(norm: Norm | None, role: str) -> NormWeights | None:
+        return None if norm is None else loader.norm(norm, roles, role, hidden)
+
+    mixer_norm = norm(layer.mixer_norms.before, "mixer_norm")
+    feed_forward_norm = norm(layer.feed_forward_norms.before, "feed_forward_norm")
+    if mixer_norm is None or feed_forward_norm is None:
+        raise PenstockError("the torch backend has no sublayer without a norm before it")
+    return LayerWeights(
+        mixer_norm=mixer_norm,
+        mixer=load_mixer(loader, index, layer, roles),
+        mixer_after=norm(layer.mixer_norms.after, "mixer_norm_after"),
+        feed_forward_norm=feed_forward_norm,
+        feed_forward=load_feed_forward(loader, layer.feed_forward, roles),
+        feed_forward_after=norm(layer.feed_forward_norms.after, "feed_forward_norm_after"),
+    )
+
+
+def _tables(loader: Loader, top: Roles, longest: int) -> list[Rotation]:
+    """Rotation tables in host memory."""
+    mixer = loader.spec.layers[0].mixer
+    assert isinstance(mixer, (Attention, LatentAttention))
+    head = mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim
+    made = []
+    for rope in loader.ropes:
+        dims, stored = rope.dims or head, None
+        if isinstance(rope.scaling, FactorsScaling):
+            stored = loader.source.host_vector(needed(top, "rope_factors"), dims // 2)
+        made.append(rotation(rope, dims, longest, stored))
+    return made
+
+
+def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ...]:
+    return tuple(Rotation(*map(source.on_device, (each.cos, each.sin))) for each in tables)
+
+
+def bytes_to_read(
+    checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
+) -> int:
+    """Approximate bytes that a rank reads: the size of the tensors in its recipes, or of its share
+    of their rows.
+    """
+    top = top_roles(recipes)
+    named = {recipe.tensor: shard.ranks for recipe in top.values()}
+    if not shard.embeds and not spec.tied_embeddings:
+        named.pop(top["embed"].tensor, None)
+    if not shard.has_head and "head" in top:
+        named.pop(top["head"].tensor, None)
+    for index in shard.layers:
+        form = spec.layers[index].feed_forward
+        experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
+        for role, recipe in recipes.layers[index].items():
+            # A cut through columns reads whole rows, and so does a cut by experts.
+            stacked = EXPERT in recipe.tensor
+            whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
+            for name in (recipe.tensor, recipe.scales):
+                each = experts if stacked else [0]
+                for own in (name.replace(EXPERT, str(expert)) for expert in each if name):
+                    named[own] = 1 if whole else shard.ranks
+    found = ((checkpoint[name].size, ranks) for name, ranks in named.items() if name in checkpoint)
+    return sum(size // ranks for size, ranks in found)
+
+
+@contextmanager
+def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
+    """Counts bytes until about `total`, of which the last one is read when all is."""
+    progress, left = LoadProgress(total, report), total
+
+    def add(count: int) -> None:
+        nonlocal left
+        count = max(0, min(count, left - 1))
+        left -= count
+        progress.add(count)
+
+    yield add
+    progress.add(left)
+
+
+def weight_bytes(weights: Weights) -> int:
+    """Bytes of all weights, with each storage counted once."""
+    storages = (each.untyped_storage() for each in tensors_of(weights))
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

@@ -1,0 +1,1 @@
+"""Communication with other ranks: sums within a stage, rows between stages."""

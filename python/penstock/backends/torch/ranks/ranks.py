@@ -1,0 +1,226 @@
+"""Communication with other ranks: tensor-parallel collectives, and rows between stages."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.inputs import upload
+from penstock.backends.torch.ranks.group import Group, open_group
+from penstock.backends.torch.shard import Shard
+
+Wiring = dict[str, Any]
+"""Built by `penstock.executor.ranks.topology`."""
+
+
+class PrevStage(Protocol):
+    def receive(self, like: Tensor) -> Tensor:
+        """Rows of the residual stream, as wide as `like` (a norm's weight) and on its device."""
+
+
+class NextStage(Protocol):
+    def send(self, x: Tensor) -> None: ...
+
+
+class Pipe(Protocol):
+    """One end of a byte pipe."""
+
+    def receive(self) -> bytes: ...
+
+    def send(self, rows: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Connections of a rank. A field is None if there is no such peer."""
+
+    group: Group | None = None
+    before: PrevStage | None = None
+    after: NextStage | None = None
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x if self.group is None else self.group.sum(x)
+
+    def gather(self, logits: Tensor, shard: Shard) -> Tensor | None:
+        """Logits of the whole vocabulary; None on ranks that do not sample."""
+        return logits if self.group is None else self.group.gather(logits, shard.vocab_widths)
+
+    def share(self, tokens: Tensor) -> Tensor:
+        """The tokens sampled by the first rank."""
+        return tokens if self.group is None else self.group.share(tokens)
+
+    def close(self) -> None:
+        if self.group is not None:
+            self.group.close()
+
+    def receive(self, rows: int, like: Tensor) -> Tensor:
+        """Residual stream from the previous stage. ConnectionError if it has not `rows` rows."""
+        assert self.before is not None
+        found = self.before.receive(like)
+        if len(found) != rows:
+            raise ConnectionError(
+                f"the stage before computed another step: of {len(found)} rows, not of {rows}"
+            )
+        return found
+
+    def send(self, x: Tensor) -> None:
+        if self.after is not None:
+            self.after.send(x)
+
+
+def open_ranks(
+    wiring: Wiring, shard: Shard, device: torch.device, *, symmetric: bool
+) -> tuple[Ranks, queue.Queue[Any], queue.Queue[Any]]:
+    """Open the connections of a rank. Returns them and the queues of rows that the caller carries
+    in and out: bytes, or tensors (on input as returned by `Device.handed`). Between GPUs, waits for
+    the other ranks of the stage (`open_group`).
+    """
+    inward: queue.Queue[Any] = queue.Queue()
+    outward: queue.Queue[Any] = queue.Queue()
+    patience = float(wiring["patience_s"])
+    # Open the listening end first: the connecting end waits for it.
+    after = _after(wiring["after"], outward, patience)
+    before = _before(wiring["before"], inward, patience)
+    group = None
+    if wiring["group"] is not None:
+        widths = shard.vocab_widths
+        group = open_group(wiring["group"], widths, device, patience, symmetric=symmetric)
+    return Ranks(group, before, after), inward, outward
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Rows in float32, through host memory."""
+
+    pipe: Pipe
+
+    def receive(self, like: Tensor) -> Tensor:
+        data = torch.frombuffer(bytearray(self.pipe.receive()), dtype=torch.float32)
+        return upload(data.view(-1, len(like)), like.device)
+
+    def send(self, x: Tensor) -> None:
+        self.pipe.send(x.float().cpu().numpy().tobytes())
+
+
+class _Ring:
+    """The reading or writing end of a shared-memory ring."""
+
+    def __init__(self, pipe: Wiring, patience: float, *, reads: bool) -> None:
+        from penstock._native import RingReader, RingWriter
+
+        path, sizes = pipe["path"], (pipe["slots"], pipe["capacity"])
+        self._patience = patience
+        self._reader = RingReader(path, 0, 1, *sizes) if reads else None
+        self._writer = None if reads else RingWriter(path, 1, *sizes, patience)
+
+    def receive(self) -> bytes:
+        assert self._reader is not None
+        found = self._reader.receive(self._patience)
+        if found is None:
+            raise ConnectionError(f"the stage before was silent for {self._patience:.0f} s")
+        return found
+
+    def send(self, rows: bytes) -> None:
+        assert self._writer is not None
+        self._writer.send(rows)
+
+
+class _Stream:
+    """An authenticated stream to another host. The later stage connects to the earlier one."""
+
+    def __init__(self, pipe: Wiring, patience: float, *, listens: bool) -> None:
+        from penstock._native import Stream, StreamListener
+
+        self._pipe, self._key, self._patience = pipe, bytes.fromhex(pipe["key"]), patience
+        self._listener = StreamListener(pipe["address"], self._key) if listens else None
+        self._stream: Stream | None = None
+
+    def _opened(self) -> Any:
+        from penstock._native import Stream
+
+        if self._stream is None and self._listener is not None:
+            self._stream = self._listener.accept(self._patience)
+        elif self._stream is None:
+            self._stream = Stream.connect(self._pipe["address"], self._key, self._patience)
+        return self._stream
+
+    def receive(self) -> bytes:
+        found: bytes | None = self._opened().receive(self._patience, self._pipe["capacity"])
+        if found is None:
+            raise ConnectionError(f"the stage before was silent for {self._patience:.0f} s")
+        return found
+
+    def send(self, rows: bytes) -> None:
+        self._opened().send(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """Rows that the caller carries, as bytes."""
+
+    rows: queue.Queue[Any]
+    patience: float
+
+    def receive(self) -> bytes:
+        found: bytes = _next(self.rows, self.patience)
+        return found
+
+    def send(self, rows: bytes) -> None:
+        self.rows.put(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """Rows that the caller carries, as device tensors in the type of the weights."""
+
+    rows: queue.Queue[Any]
+    patience: float
+
+    def receive(self, like: Tensor) -> Tensor:
+        take: Callable[[], Tensor] = _next(self.rows, self.patience)
+        return take().view(-1, len(like))
+
+    def send(self, x: Tensor) -> None:
+        self.rows.put(x)
+
+
+def _next(rows: queue.Queue[Any], patience: float) -> Any:
+    try:
+        return rows.get(timeout=patience)
+    except queue.Empty:
+        raise ConnectionError("the stage before was silent") from None
+
+
+def _before(pipe: Wiring | None, inward: queue.Queue[Any], patience: float) -> PrevStage | None:
+    if pipe is None:
+        return None
+    if pipe["kind"] == "tensors":
+        return _Tensors(inward, patience)
+    if pipe["kind"] == "carried":
+        return _Bytes(_Carried(inward, patience))
+    if pipe["kind"] == "ring":
+        return _Bytes(_Ring(pipe, patience, reads=True))
+    return _Bytes(_Stream(pipe, patience, listens=False))
+
+
+def _after(pipe: Wiring | None, outward: queue.Queue[Any], patience: float) -> NextStage | None:
+    if pipe is None:
+        return None
+    if pipe["kind"] == "tensors":
+        return _Tensors(outward, patience)
+    if pipe["kind"] == "carried":
+        return _Bytes(_Carried(outward, patience))
+    if pipe["kind"] == "ring":
+        return _Bytes(_Ring(pipe, patience, reads=False))
+    return _Bytes(_Stream(pipe, patience, listens=True))
+
+
+def parsed(text: str) -> Wiring:
+    wiring: Wiring = json.loads(text)
+    return wiring

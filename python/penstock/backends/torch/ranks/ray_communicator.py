@@ -1,0 +1,143 @@
+"""Tensor communicator between two pipeline stages for Ray's compiled graphs, and its device.
+
+Ray calls this module through `penstock.executor.ray.edges`; Ray itself is not imported here. Ray's
+own communicator needs cupy, which is built for another CUDA version than torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.backends.torch.device_lost import is_loss
+from penstock.backends.torch.ranks.group import LEAST_MESSAGE, StarStore
+from penstock.core import PenstockError
+
+RANKS = 2
+"""Ranks of a pair. The sending rank is 0, which creates NCCL's unique id."""
+
+log = logging.getLogger(__name__)
+
+
+class Accelerator:
+    """The device of this process's rank: Ray takes it for its `AcceleratorContext`. `lose` ends
+    the rank with an error.
+    """
+
+    module_name = "penstock"
+    communicator_cls = None
+    accelerator_count = 1
+
+    def __init__(self, device: str, overlap: bool, lose: Callable[[Exception], None]) -> None:
+        self.device = torch.device(device)
+        self.overlap = overlap
+        self.lose = lose
+        self._module = torch.cuda if self.device.type == "cuda" else torch.cpu
+
+    def open_pair(self, wiring: dict[str, Any], rank: int) -> Pair:
+        """Open a pair that sends rows from rank 0 to rank 1, without waiting for the other rank."""
+        return Pair(open_nccl(wiring, rank), rank, self)
+
+    def get_accelerator_devices(self) -> list[Any]:
+        return [self.device]
+
+    def get_device_context(self, _device: Any) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def current_stream(self) -> Any:
+        return self._module.current_stream()
+
+    def new_stream(self) -> AbstractContextManager[Any]:
+        """A context in which launches go to a new stream."""
+        made = torch.cuda.Stream(self.device) if self.device.type == "cuda" else torch.cpu.Stream()
+        found: AbstractContextManager[Any] = self._module.stream(made)
+        return found
+
+    def create_event(self) -> Any:
+        return self._module.Event()
+
+    def generate_communicator_id(self) -> str:
+        """Empty: only Ray's own communicators need an id."""
+        return ""
+
+
+def open_nccl(wiring: dict[str, Any], rank: int) -> Any:
+    """NCCL between two ranks, which connects at the first rows."""
+    from penstock._native import Star
+
+    if not dist.is_nccl_available():
+        raise PenstockError(
+            f"torch {torch.__version__} is built without NCCL, by which rows go from stage to "
+            "stage: install another one, or use --ray-channel ring"
+        )
+    key, patience = bytes.fromhex(wiring["key"]), float(wiring["patience_s"])
+    star = Star(wiring["address"], key, rank, RANKS, LEAST_MESSAGE, patience)
+    return dist.ProcessGroupNCCL(StarStore(star, rank), rank, RANKS, timedelta(seconds=patience))
+
+
+class Pair:
+    """One end of a way for tensors over a process group of torch. ConnectionError when the other
+    rank is gone.
+
+    Where the accelerator overlaps, Ray calls `send` and `receive` on streams of their own and lets
+    other streams wait for them; otherwise the host waits until the tensor has gone or is there.
+    """
+
+    def __init__(self, group: Any, rank: int, accelerator: Accelerator) -> None:
+        self._group = group
+        self._other = 1 - rank
+        self._accelerator = accelerator
+        self._sending: tuple[Tensor, Any] | None = None
+        """Tensor in flight, and its mark: keeps the memory alive until the send is done."""
+        self.send_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
+        self.receive_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
+
+    def send(self, x: Tensor) -> None:
+        # Wait for the previous send: the host is at most one tensor ahead of the device.
+        self._settle()
+        self._move(self._group.send, x)
+        self._sending = x, self._mark()
+        if not self._accelerator.overlap:
+            self._settle()
+
+    def receive(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        x = torch.empty(shape, dtype=dtype, device=self._accelerator.device)
+        self._move(self._group.recv, x)
+        if not self._accelerator.overlap:
+            self._mark().synchronize()
+        return x
+
+    def close(self) -> None:
+        """Close the connection. The other rank may be gone."""
+        try:
+            self._group.abort()
+        except RuntimeError as error:
+            log.warning("the way to the other stage: %s", error)
+
+    def _move(self, begin: Callable[..., Any], x: Tensor) -> None:
+        if not x.numel():
+            return
+        try:
+            begin([x], self._other, 0).wait()
+        except RuntimeError as error:
+            if is_loss(error) and "NCCL" not in str(error):
+                raise
+            raise ConnectionError(f"the rank of the other stage was lost: {error}") from error
+
+    def _mark(self) -> Any:
+        event = self._accelerator.create_event()
+        event.record()
+        return event
+
+    def _settle(self) -> None:
+        if self._sending is not None:
+            _, gone = self._sending
+            gone.synchronize()
+            self._sending = None

@@ -1,0 +1,270 @@
+"""Small sums between the GPUs of one host, through memory that all of them map.
+
+Each rank copies its part into its own buffer, and torch's one-shot all-reduce reads all buffers and
+adds them in the order of ranks: one exchange of signals in place of a ring's steps, and the same
+bits on all ranks. (Where the switch adds, `multimem`, no order is promised.)
+
+The ranks agree on it at the start, or keep NCCL. A kernel waits for its peers without a limit, so
+ranks that cannot have symmetric memory must not begin, and a check that hangs ends the start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from penstock.backends.torch.async_copy import wait_for
+from penstock.backends.torch.device_lost import is_loss
+from penstock.core import PenstockError
+
+if TYPE_CHECKING:
+    from penstock._native import Star
+    from penstock.backends.torch.ranks.group import Group
+
+LARGEST = 256 << 10
+"""Bytes of a sum, at most. A rank reads the parts of all others, a ring moves two parts in all: of
+eight ranks each reads 1.8 MB here, 4 us of an NVLink of 450 GB/s. Where NCCL overtakes it is not
+measured (benchmarks/gpu compares them).
+"""
+MULTIPLE = 16
+"""The kernel moves 16 bytes at once; what is shorter or begins elsewhere is left to NCCL."""
+KINDS = (torch.bfloat16, torch.float32)
+"""Those that the kernel adds."""
+CHECKED = (16, 48, 8 << 10, 10 << 10, 65 << 10, LARGEST)
+"""Bytes of the sums that are compared at the start: one block of the kernel, several, and all."""
+CHECK_S = 30.0
+"""What the ranks get to map their memory, and the sums of the check to end."""
+REMEDY = "Start with --disable-custom-all-reduce, which leaves all sums to NCCL"
+
+_KEPT: list[tuple[Tensor, dist.ProcessGroup]] = []
+"""To the end of the process. Giving a buffer back waits for its GPU, which may hang, and torch's
+registry does not own a group.
+"""
+
+log = logging.getLogger(__name__)
+
+
+class SymmetricGroup:
+    """A group whose small sums go through symmetric memory, and all else as before."""
+
+    def __init__(self, inner: Group, buffer: Tensor, name: str) -> None:
+        """`buffer` has LARGEST bytes, which the ranks of the group `name` have mapped."""
+        self.inner = inner
+        self._buffer = buffer
+        self._name = name
+
+    def sum(self, x: Tensor) -> Tensor:
+        return self.small_sum(x) if is_small(x) else self.inner.sum(x)
+
+    def small_sum(self, x: Tensor) -> Tensor:
+        part = self._buffer[: x.nbytes].view(x.dtype).view(x.shape)
+        # By a kernel of its own. torch's sum that copies signals before its other threads have.
+        part.copy_(x)
+        # The kernel ends when all ranks have read: the next copy overwrites nothing.
+        return torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self._name, x)
+
+    def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
+        return self.inner.gather(columns, widths)
+
+    def share(self, x: Tensor) -> Tensor:
+        return self.inner.share(x)
+
+    def close(self) -> None:
+        self.inner.close()
+        unregister(self._name)
+
+
+def is_small(x: Tensor) -> bool:
+    """The same on all ranks: it depends on what a step computes, not on who does."""
+    return (
+        x.dtype in KINDS
+        and x.is_contiguous()
+        and 0 < x.nbytes <= LARGEST
+        and x.nbytes % MULTIPLE == 0
+        and x.storage_offset() * x.itemsize % MULTIPLE == 0
+    )
+
+
+def with_symmetric(
+    inner: Group, star: Star, name: str, rank: int, ranks: int, device: torch.device
+) -> Group:
+    """`inner`, with small sums through symmetric memory where all ranks can; else a line of the log
+    says why not. All ranks of the group call it. `name` is the group's, within a process.
+    """
+    made: list[SymmetricGroup] = []
+    directory = temporary() if rank == 0 else ""
+    facts = together(star, own_facts(device) | {"at": directory})
+
+    def join() -> str:
+        buffer = mapped(facts[0]["at"], name, rank, ranks, device)
+        made.append(SymmetricGroup(inner, buffer, name))
+        return ""
+
+    try:
+        reason = agreed(star, lambda: obstacle(facts, rank)) or agreed(star, join)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if not reason:
+        reason = difference(made[0], inner, rank, device)
+    if reason:
+        unregister(name)
+    if rank == 0 and reason:
+        log.info("small sums go through NCCL: %s", reason)
+    elif rank == 0:
+        log.info("sums up to %d KiB go through symmetric memory", LARGEST >> 10)
+    return inner if reason else made[0]
+
+
+def together(star: Star, own: Any) -> list[Any]:
+    """What each rank has, in the order of ranks."""
+    others = star.gather(json.dumps(own).encode())
+    if others is None:
+        found: list[Any] = json.loads(star.share(b"") or b"")
+        return found
+    everything = [own, *(json.loads(other) for other in others)]
+    star.share(json.dumps(everything).encode())
+    return everything
+
+
+def agreed(star: Star, work: Callable[[], str]) -> str:
+    """A rank's reason why `work` is not done, empty where all ranks did it. Ranks that waited for
+    another one in vain say less than that one.
+    """
+    waited = False
+    try:
+        reason = work()
+    except (RuntimeError, OSError, AttributeError) as error:
+        # An error of the driver is its answer to what it cannot do, too.
+        if is_loss(error) and not str(error).startswith("CUDA driver error"):
+            raise
+        # The store of a file has no type for it.
+        waited = "timeout" in str(error).lower()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    found = enumerate(together(star, [waited, reason]))
+    reasons = [(waited, f"rank {rank}: {reason}") for rank, (waited, reason) in found if reason]
+    return min(reasons)[1] if reasons else ""
+
+
+def temporary() -> str:
+    """A directory for this user alone, empty where there is room for none."""
+    try:
+        return tempfile.mkdtemp(prefix="penstock-")
+    except OSError:
+        return ""
+
+
+def own_facts(device: torch.device) -> dict[str, Any]:
+    return {"host": host(), "gpu": device.index, "torch": torch.__version__}
+
+
+def host() -> str:
+    """Ranks with the same one can pass files and descriptors to one another: the machine since it
+    was started, and the processes that it shows.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
+    """Why ranks with these facts cannot have symmetric memory, as far as rank `rank` sees."""
+    hosts, gpus = ({fact[what] for fact in facts} for what in ("host", "gpu"))
+    if not facts[0]["at"]:
+        return "the first rank has no temporary directory to meet in"
+    if len(hosts) > 1:
+        return "the ranks are on several hosts, or in several containers of one"
+    if len({fact["torch"] for fact in facts}) > 1:
+        return "the ranks have several versions of torch"
+    if len(gpus) < len(facts):
+        return "each rank sees a GPU of its own alone, not those of the others"
+    if not hasattr(torch.ops.symm_mem, "one_shot_all_reduce_out"):
+        return f"torch {torch.__version__} has no such sum"
+    own, links = facts[rank]["gpu"], nvlinks()
+    apart = [gpu for gpu in sorted(gpus - {own}) if not links[own][gpu]]
+    # Signals are atomic operations on the memory of peers, which PCIe does not carry.
+    return f"GPUs {own} and {apart[0]} have no NVLink between them" if apart else ""
+
+
+def nvlinks() -> list[list[int]]:
+    """Links between each two GPUs that this process sees."""
+    from torch._C._autograd import DeviceType
+    from torch._C._distributed_c10d import _detect_dma_connectivity
+
+    found: list[list[int]] = _detect_dma_connectivity(DeviceType.CUDA, "nvlink").matrix
+    return found
+
+
+def mapped(directory: str, name: str, rank: int, ranks: int, device: torch.device) -> Tensor:
+    """A buffer of this rank's GPU that all ranks have mapped, which met in `directory`."""
+    from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
+
+    # A file, which its user alone can read and write, and no port that others could call.
+    store = dist.FileStore(f"{directory}/ranks", ranks)
+    store.set_timeout(timedelta(seconds=CHECK_S))
+    group = dist.ProcessGroup(store, rank, ranks)
+    group._set_group_name(name)
+    _register_process_group(name, group)
+    buffer: Tensor = _SymmetricMemory.empty_strided_p2p((LARGEST,), (1,), torch.uint8, device)
+    _KEPT.append((buffer, group))
+    try:
+        _SymmetricMemory.rendezvous(buffer, name)
+    except RuntimeError as error:
+        if "no group info" not in str(error):
+            raise
+        # A torch that does not look for registered groups. Newer ones would ask the store at each
+        # sum if they were given one here.
+        _SymmetricMemory.set_group_info(name, rank, ranks, store)
+        _SymmetricMemory.rendezvous(buffer, name)
+    return buffer
+
+
+def unregister(name: str) -> None:
+    from torch._C._distributed_c10d import _unregister_process_group
+
+    try:
+        _unregister_process_group(name)
+    except RuntimeError:
+        log.debug("the group %s was not registered", name)
+
+
+def difference(group: SymmetricGroup, inner: Group, rank: int, device: torch.device) -> str:
+    """How sums through symmetric memory differ from those of `inner` on any rank, empty if they do
+    not: of whole numbers, which every order of adding gives exactly, and of others, which have to
+    have the first rank's bits.
+    """
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for kind in KINDS:
+        for size in CHECKED:
+            drawn = torch.Generator().manual_seed(size + rank)
+            count = size // kind.itemsize
+            whole = torch.randint(-8, 9, (count,), generator=drawn).to(device, kind)
+            parts = torch.randn(count, generator=drawn).to(device, kind)
+            pairs.append((group.small_sum(whole.clone()), inner.sum(whole)))
+            found = group.small_sum(parts)
+            pairs.append((found, inner.share(found.clone())))
+    if not ended(device):
+        raise PenstockError(
+            f"small sums between GPUs have not ended after {CHECK_S:.0f} s. {REMEDY}"
+        )
+    wrong = sum(not torch.equal(found, wanted) for found, wanted in pairs)
+    counts = inner.sum(torch.tensor([float(wrong)], device=device))
+    return "sums differ from NCCL's, or between ranks" if counts.item() else ""
+
+
+def ended(device: torch.device) -> bool:
+    """Whether what was launched ends in time."""
+    if device.type != "cuda":
+        return True
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return wait_for(event.query, CHECK_S)

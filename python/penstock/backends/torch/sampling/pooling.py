@@ -1,0 +1,69 @@
+"""Pooling: the last or the mean of the states after the final norm, or the classification head's
+output for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.sampling.slots import Slot, Slots
+from penstock.core import StepPlan
+from penstock.core.pooling import Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One step's rows of a pooled sequence."""
+
+    sequence: int
+    """Index in the plan."""
+    slot: Slot
+    rows: slice
+    """On the device."""
+    ends: bool
+    tokens: int
+    """All tokens of the sequence so far, including this step."""
+
+
+def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[Pooled]:
+    """`firsts` has the first row of each sequence on the device."""
+    found = []
+    for i, number in enumerate(plan.slots):
+        slot, length = slots[number], plan.lengths[i]
+        if slot.pooling != Pooling.NONE:
+            rows = slice(firsts[i], firsts[i] + length)
+            tokens = plan.starts[i] + length
+            found.append(Pooled(i, slot, rows, bool(plan.sample[i]), tokens))
+    return found
+
+
+def vectors(
+    wanted: Sequence[Pooled], x: Tensor, final: Callable[[Tensor], Tensor], score: Tensor | None
+) -> list[Tensor]:
+    """f32 vectors of the sequences that end in this step, in order. `x`: the residual stream;
+    `final`: the final norm.
+    """
+    made = []
+    for each in wanted:
+        if each.slot.pooling == Pooling.MEAN:
+            total = final(x[each.rows]).double().sum(0)
+            each.slot.total = total if each.slot.total is None else each.slot.total + total
+            vector = each.slot.total / each.tokens
+        else:
+            vector = final(x[each.rows][-1:])[0].double()
+        if each.ends:
+            made.append((vector if score is None else score.double() @ vector).float())
+    return made
+
+
+def vector_bytes(wanted: Sequence[Pooled], made: Sequence[Tensor]) -> dict[int, bytes]:
+    """By sequence; empty where a number is not finite."""
+    ended = (each.sequence for each in wanted if each.ends)
+    return {
+        sequence: vector.numpy(force=True).tobytes() if torch.isfinite(vector).all() else b""
+        for sequence, vector in zip(ended, made, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""Before the first request: kernels compiled and chosen, warm-up, memory measured."""

@@ -1,0 +1,63 @@
+"""Measures the memory of a GPU that is free for KV pools after the largest steps and graphs have
+run. Torch keeps their memory for later steps, the driver keeps the memory of kernels and libraries.
+Only graphs that are captured later are estimated (`memory.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.startup.memory import MARGIN, graph_bytes
+from penstock.backends.torch.step.captures import Captures
+from penstock.backends.torch.step.device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasurement:
+    """Bytes of a GPU."""
+
+    steps: int
+    graphs: int
+    """Including graphs that are captured later."""
+    free: int
+    largest: list[Callable[[], Tensor]]
+    """Graphs that own the shared memory pool: keep them alive."""
+
+    def describe(self, tokens: int) -> str:
+        steps, graphs, free = (size >> 20 for size in (self.steps, self.graphs, self.free))
+        return f"{steps} MiB for {tokens} tokens, {graphs} for graphs, {free} free"
+
+
+def measure(
+    device: Device, warm_up: Callable[[], None], captures: Captures | None, beside: int
+) -> MemoryMeasurement:
+    """Run the steps of `warm_up`, and capture the largest graph of each kind. `beside`: bytes of
+    all graphs outside the shared pool. Raises torch.OutOfMemoryError.
+    """
+    device.release()
+    before = device.kept_memory()
+    warm_up()
+    warm, free = device.kept_memory(), device.free_memory()
+    largest: list[Callable[[], Tensor]] = []
+
+    def capture(captures: Captures) -> None:
+        with torch.inference_mode():
+            largest.extend(map(captures.replay, captures.largest()))
+            # The driver allocates its part of the memory at the first replay.
+            for replay in largest:
+                replay()
+
+    later = 0
+    if captures is not None:
+        device.start(lambda: capture(captures)).result()
+        pool = device.kept_memory() - warm
+        driver = (free - device.free_memory() - pool) // len(largest)
+        results = captures.results()
+        later = graph_bytes(pool, driver, results) + beside
+    kept = device.kept_memory() - warm + later
+    left = max(0, device.free_memory() - later - MARGIN)
+    return MemoryMeasurement(warm - before, kept, left, largest)

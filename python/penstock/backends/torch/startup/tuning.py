@@ -1,0 +1,244 @@
+"""Choice of the kernels for products of a few rows, by a measurement at the start of the process.
+
+Reading its matrix bounds such a product. The read rate depends on the shape, the device and the
+library's kernel. Each way is captured as a graph, as decode steps are, over more layers than the
+device's cache holds, and replayed a few times. Ranks of a stage may choose differently: a rank has
+its own columns, and all ranks get the same sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from penstock.backends.torch.device_lost import is_loss
+from penstock.backends.torch.kernels import Activation, Matrix, activate
+from penstock.backends.torch.kernels.skinny import (
+    BUCKETS,
+    LEAST_BYTES,
+    NARROW,
+    WIDE,
+    Tiling,
+    fits,
+    skinny_product,
+)
+from penstock.backends.torch.layers.feed_forward import few_rows, mixture_of_few, mixture_of_many
+from penstock.backends.torch.layers.products import FASTER, product_key
+from penstock.backends.torch.load.weights import HeadWeights, MixtureWeights, MlpWeights
+from penstock.backends.torch.step.captures import capture_cuda
+
+if TYPE_CHECKING:
+    from penstock.backends.torch.layers.model import Model
+
+WAYS: tuple[tuple[str, Tiling], ...] = (("narrow", NARROW), ("wide", WIDE))
+READ_BYTES = 256 << 20
+"""Matrices that are read, twice what the largest cache holds."""
+REPLAYS = 3
+GAIN = 0.98
+"""Share of torch's time below which another way is taken."""
+BUDGET_S = 0.2
+"""What is not measured by then is computed by torch."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Matrices that are alike, and what they are."""
+
+    name: str
+    matrices: tuple[Tensor, ...]
+    biases: tuple[Tensor | None, ...]
+    activation: Activation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    name: str
+    rows: int
+    device: torch.device
+    key: tuple[object, ...]
+    ways: tuple[tuple[str, Any, Callable[[], Tensor]], ...]
+    """The first is torch's: name, what `FASTER` has of it, and the work."""
+
+
+def tune(model: Model) -> None:
+    """Measure the ways, those of one row first. Over tensors without numbers, or on a device
+    without a clock, each is launched once and none is chosen.
+    """
+    began, open_ = time.perf_counter(), list(contests(model))
+    if not open_:
+        return
+    found: dict[str, list[str]] = {}
+    for contest in sorted(open_, key=lambda each: each.rows):
+        if contest.device.type != "cuda":
+            for _, _, work in contest.ways:
+                work()
+            continue
+        chosen = found.setdefault(contest.name, [])
+        if time.perf_counter() - began > BUDGET_S:
+            chosen.append("torch, not measured")
+            continue
+        name, way = fastest(contest)
+        FASTER[contest.key] = way
+        chosen.append(name)
+    if found:
+        ways = "; ".join(f"{name}: {', '.join(chosen)}" for name, chosen in found.items())
+        spent = time.perf_counter() - began
+        log.info("products of 1, 2, 4.. rows, measured in %.0f ms: %s", spent * 1e3, ways)
+
+
+def fastest(contest: Contest) -> tuple[str, Any]:
+    """Name and way. A kernel that this device or compiler refuses is not taken."""
+    (name, way, work), *others = contest.ways
+    best = GAIN * seconds_of(work)
+    for other in others:
+        try:
+            seconds = seconds_of(other[2])
+        except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError) or is_loss(error):
+                raise
+            what = (contest.name, contest.rows, other[0])
+            log.warning("%s of %d rows: %s is left out: %s", *what, error)
+            continue
+        if seconds < best:
+            name, way, best = other[0], other[1], seconds
+    return name, way
+
+
+def seconds_of(work: Callable[[], Tensor]) -> float:
+    """Seconds of the fastest of a few replays."""
+    replay = capture_cuda(work)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
+    events[0].record()
+    for event in events[1:]:
+        replay()
+        event.record()
+    events[-1].synchronize()
+    pairs = itertools.pairwise(events)
+    return min(float(one.elapsed_time(other)) for one, other in pairs) / 1e3
+
+
+def contests(model: Model) -> Iterator[Contest]:
+    shapes = [*_shapes(model)]
+    for rows in BUCKETS:
+        for shape in shapes:
+            x = _rows(rows, shape.matrices[0], model.dtype)
+            if fits(x, shape.matrices[0]):
+                yield _of_products(shape, x)
+        for alike in _mixtures(model):
+            x = _rows(rows, alike[0].router, model.dtype)
+            key = few_rows(alike[0], x)
+            if key is not None:
+                yield _of_mixtures(alike, x, key)
+
+
+def _rows(rows: int, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows that choose different experts."""
+    return torch.randn(rows, weight.shape[1], device=weight.device).to(dtype)
+
+
+def _of_products(shape: Shape, x: Tensor) -> Contest:
+    activation, pairs = shape.activation, list(zip(shape.matrices, shape.biases, strict=True))
+
+    def library() -> Tensor:
+        for weight, bias in pairs:
+            made = functional.linear(x, weight, bias)
+            made = made if activation is None else activate(made, activation)
+        return made
+
+    def own(tiling: Tiling) -> Callable[[], Tensor]:
+        def work() -> Tensor:
+            for weight, bias in pairs:
+                made = skinny_product(x, weight, bias, activation, tiling)
+            return made
+
+        return work
+
+    gated = activation is not None
+    key = product_key(x, shape.matrices[0], shape.biases[0], gated=gated)
+    ways = [(name, tiling, own(tiling)) for name, tiling in WAYS]
+    return Contest(shape.name, len(x), x.device, key, (("torch", None, library), *ways))
+
+
+def _of_mixtures(alike: Sequence[MixtureWeights], x: Tensor, key: tuple[object, ...]) -> Contest:
+    def by(compute: Callable[[MixtureWeights, Tensor], Tensor]) -> Callable[[], Tensor]:
+        def work() -> Tensor:
+            for weights in alike:
+                made = compute(weights, x)
+            return made
+
+        return work
+
+    ways = (("torch", None, by(mixture_of_many)), ("few", True, by(mixture_of_few)))
+    count, _, hidden = alike[0].inner.codes.shape
+    return Contest(f"{count} experts of {hidden}", len(x), x.device, key, ways)
+
+
+def _shapes(model: Model) -> Iterator[Shape]:
+    """Matrices of the layers and the head, those that are alike together."""
+    found: dict[tuple[object, ...], list[tuple[str, Tensor, Tensor | None, Activation | None]]] = {}
+    for each in _matrices(model):
+        _, weight, bias, activation = each
+        if weight.nbytes >= LEAST_BYTES:
+            found.setdefault((*weight.shape, bias is None, activation), []).append(each)
+    for alike in found.values():
+        name, weight, _, activation = alike[0]
+        some = alike[: _enough(weight.nbytes)]
+        size = f"{name} {weight.shape[0]} x {weight.shape[1]}"
+        matrices = tuple(each[1] for each in some)
+        yield Shape(size, matrices, tuple(each[2] for each in some), activation)
+
+
+def _enough(size: int) -> int:
+    """Matrices of so many bytes that are more than the device's cache holds."""
+    return math.ceil(READ_BYTES / size)
+
+
+def _matrices(model: Model) -> Iterator[tuple[str, Tensor, Tensor | None, Activation | None]]:
+    for layer in model.weights.layers:
+        own, form = layer.mixer.projections, layer.feed_forward
+        if isinstance(own, HeadWeights):
+            yield "qkv", own.qkv, None, None
+        else:
+            yield "latents", own.down, None, None
+            if own.query_up is not None:
+                yield "queries", own.query_up, None, None
+        yield "out", layer.mixer.out, layer.mixer.out_bias, None
+        mlp = form if isinstance(form, MlpWeights) else form.shared
+        if mlp is not None:
+            rule = mlp.activation if mlp.gated else None
+            yield from _plain("gate and up" if mlp.gated else "up", mlp.inner, rule)
+            yield from _plain("down", mlp.down, None)
+    if model.weights.head is not None:
+        yield "head", model.weights.head, None, None
+
+
+def _plain(
+    name: str, matrix: Matrix, activation: Activation | None
+) -> Iterator[tuple[str, Tensor, Tensor | None, Activation | None]]:
+    if matrix.form == "plain":
+        yield name, matrix.codes, matrix.bias, activation
+
+
+def _mixtures(model: Model) -> Iterator[list[MixtureWeights]]:
+    found: dict[tuple[object, ...], list[MixtureWeights]] = {}
+    for layer in model.weights.layers:
+        form = layer.feed_forward
+        if isinstance(form, MixtureWeights):
+            shapes = (form.router.shape, form.inner.codes.shape, form.down.codes.shape)
+            found.setdefault((*shapes, form.inner.form, form.chosen, form.rule), []).append(form)
+    for alike in found.values():
+        # Of one row; of several the cache holds less.
+        read = alike[0].chosen * (alike[0].inner.codes[0].nbytes + alike[0].down.codes[0].nbytes)
+        if read >= LEAST_BYTES:
+            yield alike[: _enough(read)]

@@ -1,0 +1,223 @@
+"""Warm-up: steps before the first request, which take as much memory as any step may.
+
+The KV pools of a GPU get what these steps leave, so each way of a step to its most memory is one of
+them: most rows in most sequences with full block tables, rows that are drawn with all that requests
+may ask for, vectors of whole prompts. Kernels are compiled on the way: those of prompts, whose
+tiles depend on the number of rows, by prompts of twice as many rows each; those of decode, of which
+there is a merge for each number of splits, by steps of one row with wider and wider block tables.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.checks import Limits
+from penstock.backends.torch.inputs import order_of, pack
+from penstock.backends.torch.kernels.decode import split_count, split_tokens
+from penstock.backends.torch.layers.model import Model, one_of_each
+from penstock.backends.torch.load.weights import HeadWeights, MixerWeights, MixtureWeights
+from penstock.backends.torch.sampling.grammars import RowMasks
+from penstock.backends.torch.sampling.logit_processors import ENTRIES, RuledRow, Rules
+from penstock.backends.torch.sampling.sampling import HEAD_ROWS, Draws, draw, score
+from penstock.backends.torch.sampling.slots import WRITTEN, DeviceSlots, Updates
+from penstock.backends.torch.startup.tuning import tune
+from penstock.backends.torch.step.captures import Captures
+from penstock.backends.torch.step.flash import FlashInfer, planned
+from penstock.backends.torch.step.graphs import draw_all
+from penstock.core import StepPlan
+from penstock.core.request import MAX_LOGPROBS
+from penstock.model.spec import Attention
+
+LARGEST_TILE = 128
+"""Rows of a tile of attention, at most."""
+OTHERS = 8
+"""Tokens that rules name, beside those that were seen."""
+
+
+def warm_up(
+    model: Model,
+    slots: DeviceSlots,
+    limits: Limits,
+    flash: FlashInfer | None = None,
+    captures: Captures | None = None,
+) -> None:
+    """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture all
+    graphs.
+
+    Steps have a layer of each kind. All ranks of a stage call it. Its sequences lie in the slot of
+    padding, whose block table is all zeroes, so it writes to the first block of each KV group,
+    which holds nothing yet.
+    """
+    some = one_of_each(model)
+    with torch.inference_mode():
+        _choose(some, limits)
+        _write_tables(slots)
+        width = -(-limits.max_position // limits.block_size)
+        # The step initialises the libraries before anything is timed. All layers are timed, because
+        # the device's cache would hold the matrices of one.
+        step(some, slots, limits, flash, [1], width)
+        tune(model)
+        if slots.last.is_cuda:
+            # Each measured graph had a private pool, and unused widening scratch belongs to another
+            # stream. Steps can't reuse either, and torch would keep both.
+            torch.cuda.empty_cache()
+        first, *others = largest(some, slots, limits)
+        step(some, slots, limits, flash, first, width, draws=True)
+        for rows in others:
+            step(some, slots, limits, flash, rows, width)
+        for count in _prompts(some, limits):
+            step(some, slots, limits, flash, [count], None)
+        for tokens in split_tokens(limits.max_position):
+            step(some, slots, limits, flash, [1], -(-tokens // limits.block_size))
+        if captures is not None:
+            captures.capture_all()
+
+
+def _choose(model: Model, limits: Limits) -> None:
+    """The first mixture of codes speaks for all: they have the same shapes."""
+    mixtures = (layer.feed_forward for layer in model.weights.layers)
+    for own in mixtures:
+        if isinstance(own, MixtureWeights) and own.widening is not None:
+            own.widening.choose(own, limits.tokens)
+            return
+
+
+def step(
+    model: Model,
+    slots: DeviceSlots,
+    limits: Limits,
+    flash: FlashInfer | None,
+    parts: list[int],
+    blocks: int | None,
+    *,
+    draws: bool = False,
+) -> None:
+    """`blocks`: entries of the block tables that are read; None: as many as the rows need. `draws`:
+    with all that may follow the layers.
+    """
+    plan = StepPlan(
+        0,
+        slots=array("i", [slots.padding] * len(parts)),
+        starts=array("i", [0] * len(parts)),
+        lengths=array("i", parts),
+        tokens=array("i", [0] * sum(parts)),
+    )
+    alone = _without_stages(model, len(plan.tokens))
+    order = order_of(plan)
+    inputs = pack(plan, order, limits.block_size, slots.last.device)
+    tables = slots.tables(inputs.slots, blocks or inputs.blocks)
+    x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
+    if draws and model.shard.has_head:
+        # Of a request for the mean of all vectors.
+        alone.final(x).double().sum(0)
+        _draw(alone, slots, x[:HEAD_ROWS])
+    if parts == [1] and model.shard.has_head:
+        # As graphs draw.
+        draw_all(alone, slots, x, inputs.slots, inputs.lengths)
+
+
+def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
+    """Draw a token of each row, with all that requests may ask for at once: a grammar, rules in all
+    rows but one, which takes more than in all, and log-probabilities.
+    """
+    logits = model.logits(x)
+    if logits is None:
+        return
+    part = range(len(x))
+    rules = _rules(model.spec.vocab)
+    draws = Draws(rules=[RuledRow(row, rules, 0, ()) for row in part[1:] or part])
+    every = b"\xff" * -(-model.spec.vocab // 8)
+    padding = torch.full((len(x),), slots.padding, dtype=torch.int32, device=x.device)
+    given = (draws, part, padding, torch.zeros_like(padding), slots)
+    masks = RowMasks(bits=dict.fromkeys(part, every))
+    drawn = draw(logits, x.isfinite().all(1), *given, masks)
+    score(logits, drawn, MAX_LOGPROBS)
+
+
+def _rules(vocab: int) -> Rules:
+    """Rules of all kinds, with so many tokens that those of all rows are changed at once."""
+    seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
+    params = {
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.1,
+        "banned": [(0,)],
+        "suppressed": [0],
+        "suppressed_until": 1,
+        "allowed": [0, 1],
+        "bias": [(0, 0.1)],
+    }
+    return Rules(params, [*seen, 0], len(seen), vocab)
+
+
+def _write_tables(slots: DeviceSlots) -> None:
+    """Write as many entries at once as a step of new sequences with long prefixes may."""
+    zeros = array("i", bytes(4 * min(slots.entries, WRITTEN)))
+    slots.apply(Updates(places=zeros, blocks=zeros))
+
+
+def _prompts(model: Model, limits: Limits) -> list[int]:
+    """Rows of a prompt with which each size of a tile is met: of attention up to LARGEST_TILE rows,
+    of experts, which share the rows, up to those of a step.
+    """
+    mixture = any(isinstance(each.feed_forward, MixtureWeights) for each in model.weights.layers)
+    most = min(limits.tokens, limits.max_position)
+    most = most if mixture else min(most, LARGEST_TILE)
+    return [1 << power for power in range(1, most.bit_length())]
+
+
+def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]:
+    """Rows of each sequence, in the steps that take the most: all sequences, of which one or some
+    have the rows that are left; and as many rows as have the most parts of split rows.
+    """
+    decodes = min(limits.slots - 1, limits.tokens // 2)
+    whole, rest = divmod(limits.tokens - decodes, limits.max_position)
+    most = [1] * decodes + [limits.max_position] * whole + [rest] * (rest > 0)
+
+    def with_most_parts(programs: int) -> int:
+        def parts(rows: int) -> int:
+            return rows * split_count(rows * programs, limits.max_position, slots.last.device)
+
+        return max(range(1, min(limits.slots, limits.tokens) + 1), key=parts)
+
+    found = {with_most_parts(programs) for programs in _programs(model)}
+    return [most, *([1] * rows for rows in sorted(found))]
+
+
+def _programs(model: Model) -> Sequence[int]:
+    """Programs of a row whose attention is not split, at least. Ranks of a stage sum the same rows,
+    and may have different numbers of KV heads: each of them takes all that there may be.
+    """
+    mixers = [layer.mixer for layer in model.weights.layers]
+    if model.shard.ranks == 1:
+        return [max((_kv_heads(each) for each in mixers), default=1)]
+    specs = (each.spec for each in mixers)
+    most = max((each.kv_heads for each in specs if isinstance(each, Attention)), default=1)
+    return range(1, most + 1)
+
+
+def _kv_heads(mixer: MixerWeights) -> int:
+    own = mixer.projections
+    return own.hk if isinstance(own, HeadWeights) else 1
+
+
+def _without_stages(model: Model, rows: int) -> Model:
+    """The model as the only stage: other stages may not have allocated yet."""
+    ranks = model.ranks
+    before = None if ranks.before is None else Zeroes(rows)
+    return replace(model, ranks=replace(ranks, before=before, after=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Zeroes:
+    """A stage before that sends zeroes."""
+
+    rows: int
+
+    def receive(self, like: Tensor) -> Tensor:
+        return torch.zeros(self.rows, len(like), device=like.device)

@@ -1,0 +1,208 @@
+"""CUDA graphs of steps. If all kernels were compiled ahead, they are captured after start-up: one
+per idle pause of the engine, smallest first, or one before a step that needs an uncaptured graph
+for the second time. Otherwise all are captured before the rank is ready (`backend.py`).
+
+Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
+the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory
+of all graphs before it sizes the KV pools. Ranks of a stage get the same plans and pauses, and so
+capture the same graphs between the same steps: a capture computes, and its sums need all ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.layers.model import Model
+
+if TYPE_CHECKING:
+    from penstock.backends.torch.step.flash import Planned
+
+Key = tuple[int, bool]
+"""Rows of a graph, and whether it draws tokens."""
+
+log = logging.getLogger(__name__)
+
+
+class Capture(Protocol):
+    def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Record `work`. The returned function replays it on the same memory, result included. The
+        recording holds addresses only: the caller keeps `work` alive, and so its tensors.
+        """
+
+
+@dataclass(slots=True)
+class Graph:
+    rows: int
+    work: Callable[[], Tensor]
+    """The recorded function. It references all input tensors of the graph."""
+    clear: Callable[[], None]
+    """Turns all rows of `work` into padding: a capture also computes, and must not store a token of
+    a sequence or write to its blocks.
+    """
+    planned: Planned | None = None
+    """FlashInfer's attention, planned before each run; None with the Triton kernels."""
+    replay: Callable[[], Tensor] | None = None
+    """None before the capture."""
+    used: bool = False
+
+    def run(self) -> Tensor:
+        self.used = True
+        return self.work() if self.replay is None else self.replay()
+
+
+class Graphs(Protocol):
+    """Graphs of one kind of step."""
+
+    def sizes(self) -> Iterator[tuple[int, Key]]:
+        """Priority and key of all graphs that steps may need; lower priorities are captured
+        first.
+        """
+
+    def graph(self, key: Key) -> Graph:
+        """The graph of a key, created on first use."""
+
+    def largest(self) -> Graph:
+        """The graph with the highest memory use."""
+
+    def results(self) -> list[int]:
+        """Bytes of what each graph leaves."""
+
+    def forget(self) -> None:
+        """Drop all graphs; see `Captures.forget`."""
+
+
+class Captures:
+    def __init__(
+        self, model: Model, capture: Capture, kinds: Sequence[Graphs], *, logged: bool = True
+    ) -> None:
+        """`logged`: log a line when all graphs are captured."""
+        self._logged = logged
+        self._model = model
+        self._capture = capture
+        self._kinds = kinds
+        found = [(at, key, kind) for kind in kinds for at, key in kind.sizes()]
+        self._left = deque(sorted(found, key=lambda each: each[:2]))
+        self._all = len(found)
+        self._seconds: list[float] = []
+
+    def __len__(self) -> int:
+        """Graphs of all kinds, captured or not."""
+        return self._all
+
+    @property
+    def complete(self) -> bool:
+        return len(self._seconds) == self._all
+
+    def capture_all(self) -> None:
+        while not self.complete:
+            self.capture_next()
+
+    def capture_next(self) -> None:
+        """Capture a graph, if one is left."""
+        while self._left:
+            _, key, kind = self._left.popleft()
+            if self._captured(kind.graph(key)):
+                return
+
+    def capture_again(self, needed: Sequence[Graph]) -> None:
+        """Capture the first graph in `needed` that an earlier step used too."""
+        for graph in needed:
+            if graph.used and self._captured(graph):
+                return
+
+    def largest(self) -> list[Graph]:
+        """The graph of each kind with the highest memory use."""
+        return [kind.largest() for kind in self._kinds]
+
+    def results(self) -> list[int]:
+        """Bytes of what each graph leaves."""
+        return [size for kind in self._kinds for size in kind.results()]
+
+    def replay(self, graph: Graph) -> Callable[[], Tensor]:
+        """The replay function of a graph, captured if necessary."""
+        self._captured(graph)
+        assert graph.replay is not None
+        return graph.replay
+
+    def forget(self) -> None:
+        """Drop the graphs now. `work` references its own graph: the garbage collector might free
+        this cycle too late.
+        """
+        for kind in self._kinds:
+            kind.forget()
+
+    def _captured(self, graph: Graph) -> bool:
+        """Capture the graph. False if it is captured already."""
+        if graph.replay is not None:
+            return False
+        began = time.perf_counter()
+        graph.clear()
+        graph.replay = recorded(self._capture, self._model, graph.work, graph.rows)
+        self._seconds.append(time.perf_counter() - began)
+        if self.complete and self._logged:
+            took = (self._all, sum(self._seconds), max(self._seconds) * 1e3)
+            log.info("%d CUDA graphs captured in %.1f s, each in at most %.0f ms", *took)
+        return True
+
+
+def recorded(
+    capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
+) -> Callable[[], Tensor]:
+    """Capture `work`, a step of `rows`. Returns the replay, or `work` itself if memory runs out. In
+    a tensor-parallel group, running out raises: the other ranks wait in the sums it skipped.
+    """
+    try:
+        return capture(work)
+    except RuntimeError as error:
+        if not ran_out(error) or model.ranks.group is not None:
+            raise
+    log.warning(
+        "a graph of %d rows has too little memory: steps of this size are launched kernel by "
+        "kernel, which takes longer. Lower --kv-cache-memory-bytes or --max-num-seqs",
+        rows,
+    )
+    return work
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """True if the error, or one in its context chain, is an out-of-memory error. Ending a failed
+    capture may raise a second error that hides the first.
+    """
+    if error is None:
+        return False
+    own = isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
+    return own or ran_out(error.__context__)
+
+
+def capture_cuda(
+    work: Callable[[], Tensor], pool: tuple[int, int] | None = None
+) -> Callable[[], Tensor]:
+    """Capture a CUDA graph on the current stream, after one run that compiles the kernels. Its
+    tensors lie in `pool`, which all graphs of a stream share and overwrite: read the results of a
+    graph before the next replay. None: a pool of its own.
+
+    Not `torch.cuda.graph`, which would empty torch's memory cache at each capture.
+    """
+    work()
+    torch.cuda.current_stream().synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # thread_local: other threads may allocate and synchronise during the capture.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        result = work()
+    finally:
+        graph.capture_end()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay

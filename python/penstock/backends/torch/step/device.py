@@ -1,0 +1,278 @@
+"""The compute device of a rank: an in-order stream of work, and memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.async_copy import Copies, CudaCopies, on_stream, wait_for
+from penstock.backends.torch.device_lost import label, losses
+from penstock.backends.torch.load.uploads import CudaStream, InPlace, Ring, Way
+from penstock.backends.torch.step.captures import Capture, capture_cuda
+from penstock.config.machine import available_memory
+from penstock.core import PenstockError
+
+CLOSE_S = 10.0
+"""Time-out in seconds for steps in flight at shutdown."""
+OLD_DRIVER = "580"
+"""First driver version for CUDA 13, with which PyPI's torch is built."""
+LEAST_CAPABILITY = (8, 0)
+"""Minimum compute capability: the first with bfloat16 matrix products."""
+
+log = logging.getLogger(__name__)
+
+
+class Done(Protocol):
+    """Work in flight."""
+
+    seconds: float
+    """Run time of the work, set once it is done."""
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for the work. TimeoutError after `timeout` seconds, or the work's error."""
+
+
+class Device(Protocol):
+    """Work runs in the order of `start`; only work may access the device's tensors."""
+
+    torch: torch.device
+    name: str
+
+    def start(self, work: Callable[[], None]) -> Done:
+        """Start work. Copies made by `to_host` are complete once the work is done."""
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor to the host. Called from work."""
+
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Transfer a tensor from the caller's stream: work calls the result to get it."""
+
+    def mark(self) -> Callable[[], bool]:
+        """Returns a query: True once everything launched so far is done. Called from work."""
+
+    @property
+    def copies(self) -> Copies | None:
+        """Asynchronous copies to and from the host; None if the device uses host memory."""
+
+    def free_memory(self) -> int:
+        """Bytes free for allocation, without those in torch's memory cache."""
+
+    def kept_memory(self) -> int:
+        """Bytes reserved by torch's allocator, used or cached."""
+
+    def release(self) -> None:
+        """Free torch's unused cached memory."""
+
+    def synchronize(self) -> None:
+        """Wait for operations launched outside of work."""
+
+    def way(self) -> Way:
+        """How weights are uploaded to the device."""
+
+    @property
+    def capture(self) -> Capture | None:
+        """Captures graphs; None if the device does not support them."""
+
+    def close(self) -> None: ...
+
+
+class Cpu:
+    """torch's CPU device: work runs on one background thread."""
+
+    def __init__(self, threads: int) -> None:
+        self.torch = torch.device("cpu")
+        self.name = "torch-cpu"
+        self._threads = threads
+        self._worker = ThreadPoolExecutor(1, "torch", initializer=self._begin)
+
+    def _begin(self) -> None:
+        torch.set_num_threads(self._threads)
+
+    def start(self, work: Callable[[], None]) -> Done:
+        return _Submitted(work, self._worker)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        return lambda: tensor
+
+    def mark(self) -> Callable[[], bool]:
+        return lambda: True
+
+    @property
+    def copies(self) -> None:
+        return None
+
+    def free_memory(self) -> int:
+        return available_memory()
+
+    def kept_memory(self) -> int:
+        return 0
+
+    def release(self) -> None:
+        """No-op: nothing is cached."""
+
+    def synchronize(self) -> None:
+        """No-op: operations outside of work are synchronous."""
+
+    def way(self) -> Way:
+        return InPlace()
+
+    @property
+    def capture(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._worker.shutdown(cancel_futures=True)
+
+
+class _Submitted:
+    def __init__(self, work: Callable[[], None], worker: ThreadPoolExecutor) -> None:
+        self._work = work
+        self.seconds = 0.0
+        self._future: Future[None] = worker.submit(self._timed)
+
+    def _timed(self) -> None:
+        began = time.perf_counter()
+        self._work()
+        self.seconds = time.perf_counter() - began
+
+    def result(self, timeout: float | None = None) -> None:
+        self._future.result(timeout)
+
+
+class Cuda:
+    """A GPU: the caller's thread launches work, which runs on a stream."""
+
+    def __init__(self, index: int) -> None:
+        check_driver()
+        if index >= torch.cuda.device_count():
+            raise PenstockError(
+                f"rank {index} of this host has no GPU: there are {torch.cuda.device_count()}; "
+                "lower --tensor-parallel-size, or see CUDA_VISIBLE_DEVICES"
+            )
+        self.torch = torch.device("cuda", index)
+        check_capability(self.torch)
+        torch.cuda.set_device(self.torch)
+        self.name = torch.cuda.get_device_name(index)
+        self._label = label(self.torch)
+        self._stream = torch.cuda.Stream(self.torch)
+        self._lock = threading.Lock()
+        """Serialises launches, so that none falls into the capture of a graph."""
+
+    def start(self, work: Callable[[], None]) -> Done:
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with losses(self._label), self._lock, on_stream(self._stream):
+            began.record(self._stream)
+            work()
+            ended.record(self._stream)
+        return _Recorded(began, ended, self._label)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
+        ready = torch.cuda.current_stream(self.torch).record_event()
+
+        def take() -> Tensor:
+            self._stream.wait_event(ready)
+            # The caller's stream owns the memory and could otherwise reuse it too early.
+            tensor.record_stream(self._stream)
+            return tensor
+
+        return take
+
+    def mark(self) -> Callable[[], bool]:
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return lambda: bool(event.query())
+
+    @cached_property
+    def copies(self) -> Copies:
+        return CudaCopies(self.torch, self._label)
+
+    def free_memory(self) -> int:
+        return int(torch.cuda.mem_get_info(self.torch)[0])
+
+    def kept_memory(self) -> int:
+        return int(torch.cuda.memory_reserved(self.torch))
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self.torch)
+        torch.cuda.empty_cache()
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch)
+
+    def way(self) -> Way:
+        return Ring(CudaStream(self.torch), self.torch)
+
+    @cached_property
+    def capture(self) -> Capture:
+        """All graphs share one memory pool: they are replayed one after another."""
+        return partial(capture_cuda, pool=torch.cuda.graph_pool_handle())
+
+    def close(self) -> None:
+        """Wait for launched work, at most CLOSE_S: a hung or lost GPU must not block shutdown."""
+        try:
+            if not wait_for(self._stream.query, CLOSE_S):
+                log.error("%s has not ended its work after %.0f s", self._label, CLOSE_S)
+        except RuntimeError as error:
+            log.error("%s: %s", self._label, error)
+
+
+class _Recorded:
+    def __init__(self, began: torch.cuda.Event, ended: torch.cuda.Event, gpu: str) -> None:
+        self._began = began
+        self._ended = ended
+        self._gpu = gpu
+        self.seconds = 0.0
+
+    def result(self, timeout: float | None = None) -> None:
+        with losses(self._gpu):
+            if timeout is None:
+                self._ended.synchronize()
+            elif not wait_for(self._ended.query, timeout):
+                raise TimeoutError
+            self.seconds = self._began.elapsed_time(self._ended) / 1e3
+
+
+def check_driver() -> None:
+    """PenstockError if there is no GPU, with the reason: no driver, an old one, or none visible."""
+    if torch.cuda.is_available():
+        return
+    built = torch.version.cuda
+    if built is None:
+        raise PenstockError("--device cuda: this torch is built without CUDA; install another one")
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+    else:
+        reason = "no GPU is visible; see CUDA_VISIBLE_DEVICES"
+    raise PenstockError(
+        f"--device cuda: {reason} (torch {torch.__version__} is built for CUDA {built}; CUDA 13 "
+        f"needs a driver from {OLD_DRIVER} on, shown by nvidia-smi)"
+    )
+
+
+def check_capability(device: torch.device) -> None:
+    """PenstockError if the kernels do not support the GPU."""
+    found = torch.cuda.get_device_capability(device)
+    if found < LEAST_CAPABILITY:
+        own, least = (".".join(map(str, each)) for each in (found, LEAST_CAPABILITY))
+        raise PenstockError(
+            f"--device cuda: {label(device)} has compute capability {own}; the kernels need "
+            f"{least} (Ampere, such as A100 and RTX 30) or later. Choose another GPU by "
+            "CUDA_VISIBLE_DEVICES, or use --device cpu"
+        )

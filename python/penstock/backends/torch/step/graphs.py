@@ -1,0 +1,173 @@
+"""CUDA graphs of decode steps, one per batch size. `captures.py` decides when to capture;
+`prompt_graphs.py` has the graphs of steps with prompts.
+
+All inputs of a graph lie in persistent memory: the columns of its rows, and the tables by slot
+(block tables, sampling parameters, tokens sampled last). If a step wants nothing but tokens, its
+graph covers everything from the columns to the tokens; with logit processors, grammars,
+log-probabilities or scores, it ends before the head. Padding rows use a reserved slot without
+blocks, and nothing of them is stored.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from penstock.backends.torch.inputs import Inputs, write
+from penstock.backends.torch.kernels import sample
+from penstock.backends.torch.layers.model import Model
+from penstock.backends.torch.sampling.slots import DeviceSlots
+from penstock.backends.torch.step.captures import Graph, Key
+from penstock.core import StepPlan
+from penstock.core.plan import NOT_FINITE
+
+if TYPE_CHECKING:
+    from penstock.backends.torch.step.flash import FlashInfer
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+"""Batch sizes of the graphs. Padding is cheap, as decode is bound by reading the weights."""
+RARE = 1 << 20
+"""Added to the capture priority of graphs without sampling, which few steps need."""
+
+
+def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """All sizes below `most`, and the next one."""
+    smaller = sum(size < most for size in sizes)
+    return tuple(sizes[: smaller + 1])
+
+
+class DecodeGraphs:
+    def __init__(self, model: Model, slots: DeviceSlots, flash: FlashInfer | None = None) -> None:
+        self._model = model
+        self._slots = slots
+        self._flash = flash
+        self._sizes = sizes_up_to(slots.padding, BUCKETS)
+        self._graphs: dict[Key, Graph] = {}
+        self._columns: dict[Key, Tensor] = {}
+        """[4, rows] int32: tokens, slots, positions and lengths."""
+
+    def takes(self, plan: StepPlan) -> bool:
+        """True if each sequence of the plan has one row, and the batch fits the largest graph."""
+        count = len(plan.slots)
+        return count == len(plan.tokens) <= BUCKETS[-1]
+
+    def needed(self, plan: StepPlan, *, draws: bool) -> list[Graph]:
+        """The graph that `run` or `draw` replays."""
+        return [self.graph((self._rows(plan), draws))]
+
+    def run(self, plan: StepPlan) -> Tensor:
+        """Residual stream [sequences, hidden] after the last layer, in the graph's memory."""
+        return self._replayed(plan, draws=False)
+
+    def draw(self, plan: StepPlan) -> Tensor:
+        """Sampled tokens [sequences] int32 in the graph's memory, also stored as each slot's last
+        token. The caller copies them to the host before it launches the next step.
+        """
+        return self._replayed(plan, draws=True)
+
+    def sizes(self) -> Iterator[tuple[int, Key]]:
+        for rows in self._sizes:
+            yield rows, (rows, True)
+            yield RARE + rows, (rows, False)
+
+    def largest(self) -> Graph:
+        return self.graph((self._sizes[-1], True))
+
+    def results(self) -> list[int]:
+        row = self._model.spec.hidden * int(self._model.dtype.itemsize)
+        return [size for rows in self._sizes for size in (4 * rows, rows * row)]
+
+    def forget(self) -> None:
+        self._graphs.clear()
+        self._columns.clear()
+
+    def graph(self, key: Key) -> Graph:
+        if key not in self._graphs:
+            self._graphs[key] = self._made(*key)
+        return self._graphs[key]
+
+    def _rows(self, plan: StepPlan) -> int:
+        return next(bucket for bucket in BUCKETS if bucket >= len(plan.slots))
+
+    def _replayed(self, plan: StepPlan, *, draws: bool) -> Tensor:
+        count, rows = len(plan.slots), self._rows(plan)
+        padding = rows - count
+        zeros = array("i", [0]) * padding
+        unused = array("i", [self._slots.padding]) * padding
+        lengths = array("i", [start + 1 for start in plan.starts])
+        joined = plan.tokens + zeros + plan.slots + unused + plan.starts + zeros + lengths + zeros
+        graph, columns = self.graph((rows, draws)), self._columns[rows, draws]
+        write(joined, columns.view(-1))
+        if graph.planned is not None:
+            starts, counts = [*plan.starts, *[0] * padding], [1] * count + [0] * padding
+            tables = self._slots.tables(columns[1], None)
+            graph.planned.plan(starts, counts, tables.unbind(1))
+        return graph.run()[:count]
+
+    def _made(self, rows: int, draws: bool) -> Graph:
+        columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
+        columns[1] = self._slots.padding
+        self._columns[rows, draws] = columns
+        # Made before the capture: sizes are the graph's, not the step's.
+        offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
+        planned = None
+        if self._flash is not None:
+            planned = self._flash.of_graph(rows, self._slots.tables(columns[1], None).unbind(1))
+
+        def clear() -> None:
+            columns.zero_()[1] = self._slots.padding
+            if planned is not None:
+                tables = self._slots.tables(columns[1], None).unbind(1)
+                planned.plan([0] * rows, [0] * rows, tables)
+
+        def work() -> Tensor:
+            inputs = decode_inputs(columns, offsets)
+            inputs = replace(inputs, planned=planned)
+            tables = self._slots.tables(inputs.slots, None)
+            x = self._model.forward(inputs, tables, self._slots.last)
+            if not draws:
+                return x
+            # A length is the position of the token that follows.
+            return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
+
+        return Graph(rows, work, clear, planned)
+
+
+def decode_inputs(columns: Tensor, offsets: Tensor) -> Inputs:
+    """Inputs with one row per sequence; padding has length 0."""
+    tokens, slots, positions, lengths = columns.unbind(0)
+    return Inputs(
+        tokens=tokens,
+        positions=positions,
+        sequences=offsets[:-1],
+        slots=slots,
+        starts=positions,
+        lengths=lengths,
+        offsets=offsets,
+        decodes=len(tokens),
+        spans=None,
+        most_rows=1,
+        blocks=None,
+    )
+
+
+def draw_all(
+    model: Model, device: DeviceSlots, x: Tensor, slots: Tensor, positions: Tensor
+) -> Tensor:
+    """Sample a token per row, using only its slot's parameters, for `positions`. The tokens stay on
+    the device, and are stored as each slot's last token.
+    """
+    logits, drawn = model.raw_logits(x), torch.empty_like(slots)
+    if logits is not None:
+        rows = (device.sampling, slots, positions)
+        kept = {"states": x, "instead": NOT_FINITE, "last": device.last}
+        drawn = sample(logits, *rows, softcap=model.spec.final_softcap or 0.0, **kept)
+    if model.ranks.group is not None:
+        drawn = model.ranks.share(drawn)
+        device.last.index_copy_(0, slots.long(), drawn)
+    return drawn
