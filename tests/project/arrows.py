@@ -145,6 +145,28 @@ NATIVE = {
     "scheduler",  # the prompts of mixed steps
 }
 
+# Floors of the torch backend: its packages, and the files beside them. The ground is open to the
+# upper ones.
+TORCH = "penstock.backends.torch"
+TORCH_GROUND = {"async_copy", "checks", "device_lost", "inputs", "kernels", "shard"}
+TORCH_FLOORS: dict[str, set[str]] = {
+    "kernels": set(),
+    "shard": set(),
+    "checks": set(),
+    "device_lost": set(),
+    "async_copy": {"device_lost", "kernels"},
+    "load": {"kernels", "shard"},
+    "inputs": {"kernels", "load"},
+    "kv": {"async_copy", "load", "shard"},
+    "sampling": {"checks", "inputs", "kernels"},
+    "ranks": {"async_copy", "device_lost", "inputs", "sampling", "shard"},
+    "layers": {"inputs", "kernels", "kv", "load", "ranks", "shard"},
+    "step": {"layers", "load", "sampling", *TORCH_GROUND},
+    "startup": {"kv", "layers", "load", "ranks", "sampling", "step", *TORCH_GROUND},
+    "backend": {"kv", "layers", "load", "ranks", "sampling", "startup", "step", *TORCH_GROUND},
+    "__init__": {"backend", "step"},
+}
+
 # Third-party packages of the base install and the rooms that may import them.
 BASE: dict[str, set[str]] = {
     "yaml": {"config", "inference_extension", "penstock_ops.deploy", "penstock_ops.plan"}

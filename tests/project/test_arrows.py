@@ -37,11 +37,18 @@ def imported_modules(path: Path) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 yield alias.name, id(node) not in deferred
         elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "penstock":
+            if node.module in ("penstock", arrows.TORCH):
                 for alias in node.names:
-                    yield f"penstock.{alias.name}", id(node) not in deferred
+                    yield f"{node.module}.{alias.name}", id(node) not in deferred
             else:
                 yield node.module, id(node) not in deferred
+
+
+def torch_floor(module: str) -> str | None:
+    """Floor of the torch backend in which a module is; None outside of that backend."""
+    if not f"{module}.".startswith(f"{arrows.TORCH}."):
+        return None
+    return module.removeprefix(arrows.TORCH).strip(".").split(".")[0] or "__init__"
 
 
 def test_every_crate_has_an_entry_and_keeps_to_it() -> None:
@@ -74,7 +81,7 @@ def test_architecture_has_a_line_for_each_room() -> None:
 
 
 def test_the_table_has_no_cycle() -> None:
-    for table in (arrows.PRODUCTS, arrows.RUST, arrows.PYTHON):
+    for table in (arrows.PRODUCTS, arrows.RUST, arrows.PYTHON, arrows.TORCH_FLOORS):
         settled: set[str] = set()
         while len(settled) < len(table):
             ready = {name for name, below in table.items() if below <= settled} - settled
@@ -113,6 +120,24 @@ def test_python_rooms_import_only_what_lies_below_them() -> None:
             if there in arrows.PYTHON and there not in allowed:
                 wrong.append(f"{tree.relative(path)} imports {name}")
     assert not wrong
+
+
+def test_floors_of_the_torch_backend_import_only_those_below_them() -> None:
+    floors, wrong = set(), []
+    for path in tree.package_sources():
+        here = torch_floor(tree.module(path))
+        if here is None:
+            continue
+        floors.add(here)
+        allowed = arrows.TORCH_FLOORS.get(here, set()) | {here}
+        for name, _ in imported_modules(path):
+            there = torch_floor(name)
+            if there is not None and there not in allowed:
+                wrong.append(f"{tree.relative(path)} imports {name}, which is not below `{here}`")
+    assert floors == set(arrows.TORCH_FLOORS), (
+        "TORCH_FLOORS in tests/project/arrows.py and backends/torch name different floors"
+    )
+    assert not wrong, "see TORCH_FLOORS in tests/project/arrows.py"
 
 
 def test_only_some_rooms_call_the_compiled_extension() -> None:

@@ -75,7 +75,12 @@ def crate(path: Path) -> str:
 
 def room(path: Path) -> str:
     """Room of a file of the wheel: see `room_of`."""
-    return room_of(path.relative_to(PYTHON).with_suffix("").as_posix().replace("/", "."))
+    return room_of(module(path))
+
+
+def module(path: Path) -> str:
+    """Dotted name of a file of the wheel."""
+    return path.relative_to(PYTHON).with_suffix("").as_posix().replace("/", ".")
 
 
 def room_of(module: str) -> str:
