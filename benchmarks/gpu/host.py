@@ -46,6 +46,7 @@ from penstock.backends.torch.sampling import sampling  # noqa: E402
 from penstock.backends.torch.sampling.slots import DeviceSlots, Slots  # noqa: E402
 from penstock.backends.torch.step import step as step_module  # noqa: E402
 from penstock.backends.torch.step.graphs import DecodeGraphs  # noqa: E402
+from penstock.backends.torch.step.outputs import Outputs  # noqa: E402
 from penstock.backends.torch.step.prompt_graphs import PromptGraphs  # noqa: E402
 from penstock.backends.torch.step.step import Step  # noqa: E402
 from penstock.config import Raw, resolve  # noqa: E402
@@ -83,7 +84,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (DecodeGraphs, "run", "graph"),
     (PromptGraphs, "draw", "graph"),
     (PromptGraphs, "run", "graph"),
-    (TorchBackend, "_draw", "draw"),
+    (Outputs, "_draw", "draw"),
     (step_module, "result_of", "result"),
     (TorchBackend, "submit", "submit, rest"),
     (Step, "result", "result"),
@@ -250,7 +251,7 @@ def null_backend(directory: Path) -> tuple[TorchBackend, Null]:
     null.logits = lambda model, x: logits[: len(x)]
     drawn = torch.full((SEQUENCES,), 7, dtype=torch.int32)
     sampling.sample = lambda logits, *columns: drawn[: len(logits)]
-    for _ in range(len(backend._captures or ())):
+    for _ in range(len(backend._graphs.captures or ())):
         backend.submit(StepPlan(0)).result()
     return backend, device
 
@@ -334,14 +335,14 @@ def cases(batches: Sequence[int], steps: int) -> Iterator[Case]:
 
 
 def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats: int) -> Any:
-    captured = backend._prompt_graphs
+    captured = backend._graphs.prompts
 
     def once(laps: Laps) -> tuple[Recorded, list[int]]:
         given = requests(case.requests, case.prompt, case.output, case.kind)
         found = run(backend, path, given, laps, case)
         return found, steps_of(found, case)
 
-    backend._prompt_graphs = captured if case.graphs else None
+    backend._graphs.prompts = captured if case.graphs else None
     cycles, parts = [], []
     for _ in range(repeats):
         found, at = once(Laps())
@@ -354,7 +355,7 @@ def measure(backend: TorchBackend, device: Null, path: str, case: Case, repeats:
         parts.append({p: quartile([one.get(p, 0.0) for one in each]) for p in COLUMNS})
     least = {part: min(one[part] for one in parts) for part in COLUMNS}
     counted = operations(device, once)
-    backend._prompt_graphs = captured
+    backend._graphs.prompts = captured
     least["rest"] = max(min(cycles) - sum(least.values()), 0.0)
     return {
         "case": case.title,

@@ -114,7 +114,7 @@ def start(
     _note_memory(results, timing, backend, sizes, blocks)
     backend.allocate([blocks])
     phase("KV pool", began)
-    for pool in backend._pools:
+    for pool in backend._model.pools:
         # Decode steps read contexts that no prompt has written.
         pool.blocks.normal_()
     driver = Driver(backend, blocks, sizes)
@@ -147,11 +147,12 @@ def _note_memory(results: Results, timing: Timing, backend: Any, sizes: Sizes, b
     if timing.dry:
         return
     device, weights = backend._device.torch, backend.facts.weights_bytes
+    spec = backend._spec
     tables = 4 * backend._on_device.entries
     results.note("largest step", backend.facts.stages[-1][2])
     results.row(
         "memory of a maximal step",
-        computed=step_bytes(backend._spec, backend._shard, sizes.budget, backend._dtype, tables),
+        computed=step_bytes(spec.model, spec.shard, sizes.budget, spec.dtype, tables),
         measured=torch.cuda.max_memory_allocated(device) - weights,
         kept=torch.cuda.memory_reserved(device) - weights,
         free=backend.free_memory(),
@@ -271,19 +272,19 @@ def prefill_steps(results: Results, model: Model) -> None:
 def single(results: Results, model: Model) -> None:
     """One request alone, with graphs and without, and whether both have the same tokens."""
     backend = model.driver.backend
-    kept, tables = backend._graphs, backend._on_device.tables
-    prompts = backend._prompt_graphs
+    graphs, tables = backend._graphs, backend._on_device.tables
+    decodes, prompts = graphs.decodes, graphs.prompts
     try:
-        _single(results, model, captured=kept is not None)
-        backend._graphs = backend._prompt_graphs = None
+        _single(results, model, captured=decodes is not None)
+        graphs.decodes = graphs.prompts = None
         _single(results, model, captured=False)
         # A graph reads whole block tables, whose width decides how the attention is split.
         backend._on_device.tables = lambda slots, _blocks: tables(slots, None)
         eager = _single(results, model, captured=False, whole_tables=True)
-        backend._graphs, backend._prompt_graphs = kept, prompts
-        captured = _single(results, model, captured=kept is not None, whole_tables=True)
+        graphs.decodes, graphs.prompts = decodes, prompts
+        captured = _single(results, model, captured=decodes is not None, whole_tables=True)
     finally:
-        backend._graphs, backend._prompt_graphs = kept, prompts
+        graphs.decodes, graphs.prompts = decodes, prompts
         backend._on_device.tables = tables
     results.note("graphs draw the same tokens", captured == eager)
     if captured != eager:

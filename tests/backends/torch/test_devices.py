@@ -113,7 +113,7 @@ def on_gpu(
         loaded.allocate([blocks] * len(loaded.kv_spec().groups))
         assert {wait.places[0] for wait in watch.waits} <= set(AT_START)
         # What no token wrote is read by no token.
-        for pool in loaded._pools:
+        for pool in loaded._model.pools:
             pool.blocks.fill_(torch.nan)
         try:
             yield Gpu(loaded, watch, kernels)
@@ -157,7 +157,7 @@ def test_a_family_waits_for_nothing(model: str) -> None:
         # Before the second step of as many tokens, of 32 and of 80; of as many decodes; and of as
         # many draws behind prompts.
         assert gpu.waits == [CAPTURE] * 4
-        for pool, free in zip(gpu.loaded._pools, driver.free, strict=True):
+        for pool, free in zip(gpu.loaded._model.pools, driver.free, strict=True):
             assert pool.blocks[free].isnan().all(), "rows of padding were stored"
         launched = {name for name, kernel in gpu.kernels.items() if kernel.launched}
     assert {"_scan", "_narrow", "_list", "_draw_rows"} < launched
@@ -296,7 +296,7 @@ def test_a_rank_of_several_waits_for_nothing(
             monkeypatch.setattr(
                 "penstock.backends.torch.ranks.symmetric.unregister", lambda _: None
             )
-        return ranks.Ranks(group), None, None
+        return ranks.Ranks(group), None
 
     def closed(_group: NcclGroup) -> None:
         # The collector is off in a server, and what was there at the start it never sees.
@@ -328,7 +328,7 @@ def test_a_stage_waits_for_its_rows_alone(stage: int, kind: str) -> None:
     with on_gpu("llama", (shards("llama", 1, 2)[stage], json.dumps(wiring))) as gpu:
         driver = Driver(gpu)
         driver.register(0)
-        hidden = gpu.loaded._spec.hidden
+        hidden = gpu.loaded._spec.model.hidden
         for tokens in (PROMPT[:20], [5]):
             rows = torch.ones(len(tokens), hidden)
             if stage:

@@ -305,19 +305,20 @@ def test_a_graph_that_draws_other_tokens_is_a_failure(
     """Compared are steps with whole block tables, which a graph reads too."""
     results = Results(tmp_path / "part.json", time.monotonic() + 60)
     slots = types.SimpleNamespace(tables=lambda _, blocks: blocks)
-    backend = types.SimpleNamespace(_graphs="graphs", _prompt_graphs="prompts", _on_device=slots)
+    graphs = types.SimpleNamespace(decodes="graphs", prompts="prompts")
+    backend = types.SimpleNamespace(_graphs=graphs, _on_device=slots)
     model: Any = types.SimpleNamespace(driver=types.SimpleNamespace(backend=backend))
     seen: list[tuple[object, object]] = []
 
     def one(_results: Any, _model: Any, **_: Any) -> list[int]:
-        seen.append((backend._graphs, slots.tables(None, 7)))
-        return [1, 2, 3] if backend._graphs else [1, 2, 4]
+        seen.append((graphs.decodes, slots.tables(None, 7)))
+        return [1, 2, 3] if graphs.decodes else [1, 2, 4]
 
     monkeypatch.setattr(models, "_single", one)
     models.single(results, model)
     assert seen == [("graphs", 7), (None, 7), (None, None), ("graphs", None)]
     assert "from token 2 on" in results.rows(FAILURES)[0]["error"]
-    assert (backend._graphs, slots.tables(None, 7)) == ("graphs", 7)
+    assert (graphs.decodes, slots.tables(None, 7)) == ("graphs", 7)
 
 
 @pytest.mark.parametrize("there", [0, 1])

@@ -120,7 +120,7 @@ def launched(loaded: TorchBackend, seen: Callable[[Launch], None]) -> None:
 
 
 def alone(loaded: TorchBackend) -> bool:
-    return loaded._shard.embeds and loaded._shard.has_head
+    return loaded._spec.has_whole_steps
 
 
 def run_alone(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
@@ -131,7 +131,8 @@ def run_alone(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 def rehearsal_of(loaded: TorchBackend, path: str) -> Rehearsal:
     info = read_model(loaded._config)
-    shared = (loaded._shard, loaded._limits, loaded._layouts, loaded._dtype, alone(loaded))
+    own = loaded._spec
+    shared = (own.shard, loaded._limits, own.layouts, own.dtype, alone(loaded))
     return Rehearsal(info.spec, info.weights, Checkpoint(Path(path)), *shared)
 
 
@@ -173,10 +174,10 @@ def test_a_rehearsal_knows_the_forms_of_codes(form: str, tmp_path: Path) -> None
 def test_each_rank_rehearses_its_own_part(family: str) -> None:
     with cut(family, 2, 2, dtype="auto") as ranks:
         for rank in ranks.ranks:
-            found = recorded(rehearsal_of(rank, path_of(rank)).run)
+            shard, found = rank._spec.shard, recorded(rehearsal_of(rank, path_of(rank)).run)
             names = {launch.kernel.fn.__name__ for launch in found}
             assert {"_attend_prefill", "_product"} <= names
-            assert ("_draw_rows" in names) == (rank._shard.has_head and rank._shard.rank == 0)
+            assert ("_draw_rows" in names) == (shard.has_head and shard.rank == 0)
 
 
 def test_a_launch_finds_what_was_compiled_ahead(

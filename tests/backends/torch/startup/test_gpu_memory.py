@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from penstock._native import encode_sampling
-from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.sampling.grammars import MaskedRow, RowMasks
 from penstock.backends.torch.startup import measuring, memory
-from penstock.backends.torch.step import captures, graphs, prompt_graphs
+from penstock.backends.torch.step import captures, graphs, outputs, prompt_graphs
 from penstock.core import PenstockError, Pooling, StepPlan
 from penstock.core.plan import LAST_SAMPLED
 from penstock.core.request import MAX_LOGPROBS
@@ -118,7 +117,7 @@ def test_steps_with_everything_at_once_find_what_was_left(
         run(Part(0, [5] * TOKENS))
         driver.register(0)
         run(Part(0, [5] * TOKENS), pooling=Pooling.MEAN)
-        monkeypatch.setattr(backend_module, "find_masks", all_masks)
+        monkeypatch.setattr(outputs, "find_masks", all_masks)
         begin(**EVERYTHING)
         each = [Part(slot, [slot] + [3] * 7, score=True) for slot in range(SLOTS)]
         run(*each, prompt_logprobs=MAX_LOGPROBS)

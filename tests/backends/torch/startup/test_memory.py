@@ -43,10 +43,10 @@ def test_the_warm_up_leaves_no_trace(family: str) -> None:
         expected = run(loaded, 96)
     with backend(family) as loaded:
         assert isinstance(loaded, TorchBackend)
-        for pool in loaded._pools:
+        for pool in loaded._model.pools:
             pool.blocks.fill_(float("nan"))
         warm_up(loaded._model, loaded._on_device, loaded._limits)
-        for pool in loaded._pools:
+        for pool in loaded._model.pools:
             written = [block for block in range(96) if not pool.blocks[block].isnan().all()]
             assert written == [0]
         assert run(loaded, 96) == expected
@@ -87,7 +87,7 @@ def test_the_warm_up_compiles_the_decode_kernels_of_all_steps(
             for blocks in range(1, width + 1):
                 for layer in loaded._weights.layers:
                     q = torch.empty(rows, 1, 1)
-                    pool = loaded._pools[layer.mixer.kv_group].blocks
+                    pool = loaded._model.pools[layer.mixer.kv_group].blocks
                     rule = layer.mixer.spec
                     scoring = (
                         [Scoring(1.0, window=rule.window or 0, chunk=rule.chunk or 0)]
@@ -204,7 +204,7 @@ def test_rows_that_are_sent_while_the_next_step_computes_are_counted(
         free = loaded.free_memory()
         parallel = replace(loaded._config.parallel, ray_overlap_comm=True)
         loaded._config = replace(loaded._config, parallel=parallel)
-        hidden = loaded._spec.hidden
+        hidden = loaded._spec.model.hidden
         assert free - loaded.free_memory() == TOKENS * hidden * size
 
 

@@ -231,8 +231,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], TorchBacke
 
 
 def captured(loaded: TorchBackend) -> Counter[bool]:
-    found = [*loaded._graphs._graphs.values()]  # type: ignore[union-attr]
-    found += loaded._prompt_graphs._graphs.values()  # type: ignore[union-attr]
+    found = [*loaded._graphs.decodes._graphs.values()]  # type: ignore[union-attr]
+    found += loaded._graphs.prompts._graphs.values()  # type: ignore[union-attr]
     return Counter(each.replay is not None for each in found)
 
 
@@ -248,8 +248,8 @@ def test_a_gpu_is_ready_before_its_graphs_are_captured(
     for count in range(1, pauses + 1):
         loaded.submit(StepPlan(count)).result(HANG)
         assert captured(loaded) == {True: count}
-    assert loaded._captures is not None
-    assert loaded._captures.complete
+    assert loaded._graphs.captures is not None
+    assert loaded._graphs.captures.complete
     assert loaded.free_memory() == free
     # More than there is use for.
     assert loaded.submit(StepPlan(pauses + 1)).result(HANG).tokens.tolist() == []
@@ -262,8 +262,8 @@ def test_without_its_kernels_no_graph_is_left_for_later(
     loaded = gpu(False)
     assert loaded.facts.pauses == 0
     loaded.allocate([96])
-    assert loaded._captures is not None
-    assert captured(loaded) == {True: len(loaded._captures)}
+    assert loaded._graphs.captures is not None
+    assert captured(loaded) == {True: len(loaded._graphs.captures)}
 
 
 def test_graphs_of_flashinfer_are_captured_before_the_start_is_over(

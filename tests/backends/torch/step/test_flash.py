@@ -72,7 +72,7 @@ def flashed(
     try:
         loaded.allocate([96] * len(loaded.kv_spec().groups))
         # What no token wrote is read by no token.
-        for pool in loaded._pools:
+        for pool in loaded._model.pools:
             pool.blocks.fill_(torch.nan)
         yield loaded
     finally:
@@ -125,7 +125,7 @@ def test_decodes_in_graphs_are_planned_before_each_replay(
         expected = answers(Driver(eager, seed=3))
     with flashed(family, Recording(recorder)) as loaded:
         # Blocks of padding rows hold something.
-        for pool in loaded._pools:
+        for pool in loaded._model.pools:
             pool.blocks.zero_()
         pause(loaded)
         assert answers(Driver(loaded, seed=3)) == expected

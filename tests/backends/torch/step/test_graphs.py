@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock._native import encode_sampling
-from penstock.backends.torch import backend as backend_module
 from penstock.backends.torch.backend import TorchBackend
 from penstock.backends.torch.layers import attention, feed_forward, model, products
 from penstock.backends.torch.sampling.sampling import Draws
 from penstock.backends.torch.sampling.slots import new_slot
-from penstock.backends.torch.step import graphs, prompt_graphs
+from penstock.backends.torch.step import graphs, outputs, prompt_graphs
 from penstock.backends.torch.step.graphs import BUCKETS
 from penstock.core import Registration, StepPlan
 from penstock.core.plan import LAST_SAMPLED, NOT_FINITE
@@ -226,7 +225,7 @@ def recorded(family: str, recorder: Recorder, *, paused: bool = True) -> Iterato
 
 def pause(loaded: TorchBackend) -> None:
     """As many plans without sequences as there is use for."""
-    captures = loaded._captures
+    captures = loaded._graphs.captures
     assert captures is not None
     for _ in range(len(captures)):
         loaded.submit(StepPlan(1)).result(HANG)
@@ -296,9 +295,9 @@ def test_tokens_are_drawn_in_the_graph(
     with backend(family) as eager:
         expected = [answers(Driver(eager, seed=3), each) for each in (parameters, DRAWN[::-1])]
     outside: list[int] = []
-    draw = backend_module.draw
+    draw = outputs.draw
     monkeypatch.setattr(
-        backend_module, "draw", lambda *words: outside.append(len(words[0])) or draw(*words)
+        outputs, "draw", lambda *words: outside.append(len(words[0])) or draw(*words)
     )
     with recorded(family, recorder) as loaded:
         # The second time with other parameters in the slots, by the same graphs.
@@ -317,7 +316,7 @@ def test_what_reads_logits_is_drawn_outside(changed: dict[str, Any], recorder: R
         expected = answers(Driver(eager, seed=3), parameters)
     with recorded("llama", recorder) as loaded:
         assert answers(Driver(loaded, seed=3), parameters) == expected
-        found = loaded._graphs._graphs  # type: ignore[union-attr]
+        found = loaded._graphs.decodes._graphs  # type: ignore[union-attr]
         used = [key for key, each in found.items() if each.used]
         assert sorted(used) == [(1, True), (2, False), (4, False)]
 

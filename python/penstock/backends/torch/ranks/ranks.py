@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -74,24 +74,39 @@ class Ranks:
             self.after.send(x)
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedRows:
+    """Rows between stages that the caller carries, as bytes or tensors."""
+
+    inward: queue.Queue[Any] = field(default_factory=queue.Queue)
+    """Bytes, or what `Device.handed` returns for tensors."""
+    outward: queue.Queue[Any] = field(default_factory=queue.Queue)
+
+    def fetch(self, timeout: float) -> bytes | Tensor:
+        """The next rows for the stage after. TimeoutError after `timeout` seconds without any."""
+        try:
+            found: bytes | Tensor = self.outward.get(timeout=timeout)
+            return found
+        except queue.Empty:
+            raise TimeoutError from None
+
+
 def open_ranks(
     wiring: Wiring, shard: Shard, device: torch.device, *, symmetric: bool
-) -> tuple[Ranks, queue.Queue[Any], queue.Queue[Any]]:
-    """Open the connections of a rank. Returns them and the queues of rows that the caller carries
-    in and out: bytes, or tensors (on input as returned by `Device.handed`). Between GPUs, waits for
-    the other ranks of the stage (`open_group`).
+) -> tuple[Ranks, CarriedRows]:
+    """Open the connections of a rank. Between GPUs, waits for the other ranks of the stage
+    (`open_group`).
     """
-    inward: queue.Queue[Any] = queue.Queue()
-    outward: queue.Queue[Any] = queue.Queue()
+    carried = CarriedRows()
     patience = float(wiring["patience_s"])
     # Open the listening end first: the connecting end waits for it.
-    after = _after(wiring["after"], outward, patience)
-    before = _before(wiring["before"], inward, patience)
+    after = _after(wiring["after"], carried.outward, patience)
+    before = _before(wiring["before"], carried.inward, patience)
     group = None
     if wiring["group"] is not None:
         widths = shard.vocab_widths
         group = open_group(wiring["group"], widths, device, patience, symmetric=symmetric)
-    return Ranks(group, before, after), inward, outward
+    return Ranks(group, before, after), carried
 
 
 @dataclass(frozen=True, slots=True)
