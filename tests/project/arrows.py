@@ -185,3 +185,20 @@ FOLDERS: dict[str, str] = {
     "torch": "python/penstock/backends/torch/",
     "triton": "python/penstock/backends/torch/kernels/",
 }
+
+# Python files that use each other, to be untangled: no others may come.
+CIRCLES = {
+    (
+        "penstock.backends.torch.load.weights",
+        "penstock.backends.torch.load.widening",
+    ),
+    (
+        "penstock.backends.torch.ranks.group",
+        "penstock.backends.torch.ranks.symmetric",
+    ),
+    (
+        "penstock.backends.torch.step.captures",
+        "penstock.backends.torch.step.flash",
+        "penstock.backends.torch.step.graphs",
+    ),
+}
