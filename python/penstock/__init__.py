@@ -2,7 +2,7 @@
 
     from penstock import LLM, SamplingParams
 
-Names load on first use, so that importing the package costs nothing.
+Names load on first use, which keeps the import of the package cheap.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`penstock` and `python -m penstock`. Ctrl-C while modules are read ends the process without a
-traceback, and so does the end of what reads the output.
+"""`penstock` and `python -m penstock`. Ctrl-C during the imports, or a closed output pipe, ends the
+process without a traceback.
 """
 
 import os
@@ -15,11 +15,11 @@ if _OWN is signal.default_int_handler:
 
 
 UNREAD = 128 + signal.SIGPIPE
-"""Exit status when the reader of the output has gone, as a shell gives it."""
+"""Exit status after a broken output pipe, the same that a shell reports for SIGPIPE."""
 
 
 def main() -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
     from penstock.cli.main import main as run
 
     try:
@@ -34,7 +34,7 @@ def main() -> int:
         unread = [number for number in (1, 2) if _is_unread(number)]
         if not unread:
             raise
-        for number in unread:  # Or the last flush of the interpreter fails.
+        for number in unread:  # Otherwise the interpreter's final flush fails.
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         status = UNREAD
     if any(thread.daemon for thread in threading.enumerate()):
@@ -43,10 +43,10 @@ def main() -> int:
 
 
 def _exit_without_finalization(status: int) -> NoReturn:
-    """End the process while daemon threads run, such as an engine that loads weights.
+    """Exit while daemon threads run, such as an engine that loads weights.
 
-    CPython finalizes by unwinding a daemon thread where it next takes the GIL, which aborts the
-    process when that thread's frames are native.
+    At finalization, CPython unwinds a daemon thread when it next takes the GIL, which aborts the
+    process if the thread has native frames.
     """
     _flush()
     os._exit(status)
@@ -59,7 +59,7 @@ def _flush() -> None:
 
 
 def _is_unread(number: int) -> bool:
-    """Whether the other end of an output has gone."""
+    """True if the reading end of an output is closed."""
     poll = select.poll()
     poll.register(number, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
