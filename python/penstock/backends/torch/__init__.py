@@ -1,17 +1,17 @@
-"""The torch backend on torch's CPU device, `--device torch`: the reference of `--device cuda`.
+"""The torch backend on torch's CPU device, `--device torch`: the reference for `--device cuda`.
 
-Its floors, from the lowest; each imports only floors listed before it:
+Its parts, lowest first; each imports only from parts listed before it:
 
     kernels     Triton kernels and their references
-    shard, checks, device_lost, async_copy    ground that several floors use
+    shard, checks, device_lost, async_copy    shared by several parts
     load        weights
     inputs      the columns of a plan on the device
     kv          pools of KV blocks, and tiers
-    sampling    slots, and logits to tokens
-    ranks       sums and rows between ranks
+    sampling    slots, and sampling from logits
+    ranks       collectives within a stage, activations between stages
     layers      the forward pass
-    step        a device's stream, CUDA graphs, a step and its result
-    startup     compilation, tuning, warm-up, measured memory
+    step        the device's stream, CUDA graphs, steps and their results
+    startup     compilation, tuning, warm-up, memory measurement
     backend     the backend itself
 """
 

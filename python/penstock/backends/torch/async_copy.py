@@ -31,7 +31,7 @@ class Copied(Protocol):
 
 
 class Copies(Protocol):
-    """Each direction has its own stream and runs in the order of the calls."""
+    """Each direction has its own stream; copies of one direction run in call order."""
 
     def pin(self, size: int) -> Tensor:
         """Allocate `size` bytes of pinned host memory. PenstockError if that fails."""
@@ -50,8 +50,9 @@ class Copies(Protocol):
 class CudaCopies:
     """The copy engines of a GPU.
 
-    Steps need no event of these streams. The host copies blocks out only after the steps that wrote
-    them are done, and starts steps that read loaded blocks only after the copies are done.
+    These streams need no events to synchronise with steps: the host copies blocks out only after
+    the steps that wrote them are done, and launches steps that read loaded blocks only after the
+    copies are done.
     """
 
     def __init__(self, device: torch.device, gpu: str = "the GPU") -> None:
@@ -114,9 +115,9 @@ class _CudaCopied:
 
 @contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Launch on `stream`. The calling thread keeps the stream's GPU afterwards. On a new thread,
-    torch alone would restore the first GPU, and CUDA would create a context of half a gigabyte
-    there for each rank.
+    """Launch on `stream`. The stream's GPU stays the current device of the thread: on a new thread,
+    torch alone would restore the first GPU, and each rank would create a CUDA context of 0.5 GB
+    there.
     """
     torch.cuda.set_device(stream.device)
     with torch.cuda.stream(stream):

@@ -142,7 +142,7 @@ class TorchBackend:
             free = self._device.free_memory() // config.parallel.most_ranks_on_a_node
             tables = 4 * self._on_device.entries
             free -= step_bytes(spec.model, spec.shard, tokens, spec.dtype, tables)
-        # Activations between stages that are held in separate buffers.
+        # Activations sent between stages, which are held in separate buffers.
         handed = config.parallel.ray_overlap_comm + (not spec.shard.embeds)
         return max(0, free - handed * sent_bytes(spec.model, tokens, spec.dtype))
 
@@ -158,7 +158,7 @@ class TorchBackend:
             raise out_of_memory(error, "graphs of steps") from error
         detail = found.describe(self._limits.tokens)
         pauses = 0
-        # A capture that has to compile its kernel would block requests for seconds. The kernels of
+        # A capture that has to compile its kernels would block requests for seconds. The kernels of
         # FlashInfer's steps are not compiled ahead.
         if captures is not None and self._flash is None and self._all_compiled():
             pauses = len(captures)
@@ -168,7 +168,7 @@ class TorchBackend:
         return found
 
     def _all_compiled(self) -> bool:
-        """True if all ranks of the stage, which capture together, compiled their kernels ahead."""
+        """True if all ranks of the stage compiled their kernels ahead; they capture together."""
         own = self._compiled is None or self._compiled.result()
         group, found = self._ranks.group, []
         if group is None:
@@ -229,8 +229,8 @@ class TorchBackend:
 
     @property
     def _captures_steps(self) -> bool:
-        """False without graphs on the device, or with stages: rows sent by the host are not
-        captured.
+        """False if the device has no graphs, or with pipeline stages: steps that receive
+        activations through the host are not captured.
         """
         return self._spec.has_whole_steps and self._device.capture is not None
 
@@ -260,7 +260,7 @@ class TorchBackend:
             step.scores = wanted_scores(plan, self._slots, firsts)
             step.pooled = wanted_vectors(plan, self._slots, firsts)
         if captures is not None and not captures.complete:
-            # Not counted in the time of the step.
+            # A separate piece of work, so that the capture does not count in the time of the step.
             again = captures.capture_again
             self._device.start(lambda: self._work(plan, lambda: again(self._graphs.needed(step))))
         step.start(
@@ -285,7 +285,7 @@ class TorchBackend:
 
     def close(self) -> None:
         self._device.close()
-        # Free graphs before NCCL: they hold NCCL operations, and its shutdown would wait for them.
+        # Free the graphs before NCCL: they hold NCCL operations, which its shutdown would wait for.
         self._graphs.forget()
         self._measured = None
         self._ranks.close()

@@ -1,4 +1,5 @@
-"""Validation of a plan before execution: an invalid plan is a ValueError, never a stray read.
+"""Validation of a plan before execution: an invalid plan raises ValueError and never causes an
+out-of-bounds read.
 
 `crates/compute/decoder/src/step.rs` has the same rules.
 """
@@ -42,8 +43,8 @@ class Limits:
 
 
 def check(plan: StepPlan, limits: Limits) -> None:
-    """All checks that do not depend on the contents of the slots. Whole columns are checked first;
-    single sequences only if that fails, to name the error.
+    """All checks that do not depend on the contents of the slots. Whole columns are checked first,
+    single sequences only if that fails, to name the sequence at fault.
     """
     _columns(plan, limits)
     _range("slot", plan.slots, limits.slots)

@@ -26,7 +26,7 @@ class Inputs:
     """Tensors of one step on the device, int32. Sequences are in the order of `order`."""
 
     tokens: Tensor
-    """[rows]; LAST_SAMPLED stands for the slot's token in `last`."""
+    """[rows]; LAST_SAMPLED is replaced by the slot's token in `last`."""
     positions: Tensor
     """[rows]"""
     sequences: Tensor
@@ -40,13 +40,15 @@ class Inputs:
     offsets: Tensor
     """[sequences + 1] Cumulative row counts (indptr)."""
     decodes: int
-    """Sequences of one row, which come first; an upper bound if `spans` has the exact count."""
+    """Number of one-row sequences, which come first; an upper bound if `spans` has the exact
+    count.
+    """
     spans: Spans | None
     """Row ranges of the sequences with several rows; None if all have one."""
     most_rows: int
     """Maximum rows of a sequence."""
     blocks: int | None
-    """Entries read of the longest block table; None: the whole table width."""
+    """Number of block table entries to read; None: the whole table width."""
     planned: Attending | None = None
     """Attention that replaces the Triton kernels, or None."""
 

@@ -1,5 +1,5 @@
-"""The part of a decoder that one rank holds; `crates/compute/decoder/src/shard.rs` has the same
-cuts.
+"""The part of a decoder that one rank holds. `crates/compute/decoder/src/shard.rs` splits it the
+same way.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from penstock.model.spec import Attention, DecoderSpec, LatentAttention
 @dataclass(frozen=True, slots=True)
 class Shard:
     rank: int
-    """In the tensor-parallel group."""
+    """Rank in the tensor-parallel group."""
     ranks: int
     embeds: bool
-    """Whether the stage begins with the embedding."""
+    """True if the stage begins with the embedding."""
     has_head: bool
-    """Whether the stage ends with the head."""
+    """True if the stage ends with the head."""
     layers: range
     heads: range
     """Query heads."""
     mlp: dict[int, range]
-    """Inner columns by width of a feed-forward."""
+    """Inner columns of feed-forwards, by intermediate width."""
     experts: range | None
-    """Whole experts; None: columns of all."""
+    """The experts that this rank holds whole; None: it holds some columns of all experts."""
     vocab: range
     vocab_widths: list[int]
-    """Rows of the vocabulary on each rank."""
+    """Number of vocabulary rows on each rank."""
 
     def kv_heads(self, group: int) -> range:
-        """KV heads that this rank's query heads read, `group` of which share one."""
+        """KV heads that this rank's query heads read; `group` query heads share one."""
         return range(self.heads.start // group, -(-self.heads.stop // group))
 
 
 def whole(spec: DecoderSpec) -> Shard:
-    """All of a decoder on one rank."""
+    """The whole decoder on one rank."""
     return Shard(
         rank=0,
         ranks=1,
@@ -53,7 +53,7 @@ def whole(spec: DecoderSpec) -> Shard:
 
 
 def parse(text: str, spec: DecoderSpec) -> Shard:
-    """The shard in the JSON of `Grid.shard`."""
+    """Parse the JSON of `Grid.shard`."""
     cuts = json.loads(text)
     rank, (stage, stages) = cuts["rank"], cuts["stage"]
 
@@ -75,7 +75,7 @@ def parse(text: str, spec: DecoderSpec) -> Shard:
 
 
 def heads_of(spec: DecoderSpec) -> int:
-    """Query heads, of which all layers have as many."""
+    """Number of query heads, which is the same in all layers."""
     mixer = spec.layers[0].mixer
     assert isinstance(mixer, (Attention, LatentAttention))
     return mixer.heads
