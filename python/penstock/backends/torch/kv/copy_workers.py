@@ -1,5 +1,5 @@
-"""Worker threads for copies. A copy that hangs in the driver delays a shutdown until its deadline
-at most: its thread is abandoned.
+"""Worker threads for copies. A copy that hangs in the driver delays shutdown until the deadline at
+most: its thread is then abandoned.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _drop(jobs: list[Job]) -> None:
 
 
 class Lanes:
-    """One thread per direction, which starts copies and waits for them, one after another."""
+    """One thread per direction, which executes the copies one after another."""
 
     def __init__(self, failed: Failed) -> None:
         self.outward = Workers("kv-to-host", 1, failed)

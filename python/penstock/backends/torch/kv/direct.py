@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.kv.gds import KvikioParts, Memory, Part
 
 THREADS = 4
-"""Concurrent loads of chunks."""
+"""Number of chunks loaded concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class DirectLoads:
         self._workers = Workers("kv-direct", THREADS, answer)
         self._lock = threading.Lock()
         self._open: dict[int, Job | None] = {}
-        """Unanswered loads. None until the workers have the job."""
+        """Unanswered loads. None until the job is submitted to the workers."""
         for pool in pools:
             if pool.layout.block_bytes:
-                # Compile the checksum kernel now: otherwise the first load would seem to stall.
+                # Compile the checksum kernel now: otherwise the first load would appear to stall.
                 copies.crc64([_extent(pool, 0, 0)])
 
     def submit(self, transfer: Transfer) -> None:
@@ -119,7 +119,7 @@ class DirectLoads:
         self._parts.load(part, memories, lambda: self._copies.crc64(extents))
 
     def _parts_of(self, transfer: Transfer) -> Iterator[tuple[Part, list[Tensor]]]:
-        """Parts with at least one wanted block, and the target extents."""
+        """Parts that have at least one requested block, and their target extents."""
         from penstock.kv.gds import Part
 
         count = len(transfer.blocks) // len(self._pools)
@@ -134,7 +134,7 @@ class DirectLoads:
 
 
 def _extent(pool: Pool, block: int, head: int) -> Tensor:
-    """Memory of a KV head in a block; for NO_BLOCK (behind the window), scratch memory."""
+    """Memory of a KV head in a block. NO_BLOCK (outside the window) gets scratch memory."""
     if block == NO_BLOCK:
         like = _extent(pool, 0, head)
         return torch.empty_like(like)
@@ -143,6 +143,6 @@ def _extent(pool: Pool, block: int, head: int) -> Tensor:
 
 
 def _memory(extent: Tensor) -> Memory:
-    # As bytes: the array interface used by other libraries has no bf16.
+    # As bytes: the array interface that other libraries read has no bf16.
     whole = extent.view(-1).view(torch.uint8)
     return whole if whole.is_cuda else memoryview(whole.numpy())

@@ -46,11 +46,11 @@ class Staged:
     transfer: Transfer
     chunk: range
     slots: range
-    """The slots of the chunk in use."""
+    """Slots of the chunk that this transfer uses."""
     asked: float
     waited: float = 0.0
     copied: float = 0.0
-    """Seconds of its copies."""
+    """Seconds that its copies took."""
 
     def in_staging(self) -> Transfer:
         """The transfer for the native mover, with staging slots in place of pool blocks."""
@@ -63,7 +63,7 @@ class Staged:
 
 
 class StagedMover:
-    """`native` moves the slots of `staging`; `chunks` divide them between its tiers."""
+    """`native` moves the slots of `staging`; `chunks` assign them to its tiers."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class StagedMover:
         direct: Mapping[int, DirectLoads],
         answers: Answers,
     ) -> None:
-        """`direct` loads from tiers of these numbers, with answers to the same queue."""
+        """`direct`: GPUDirect loads by tier number. They answer on the same queue."""
         self._native, self._copies = native, copies
         self._pinned, self._staging, self._chunks = (ram, staging), staging, chunks
         self._direct, self._answers = direct, answers
@@ -84,7 +84,7 @@ class StagedMover:
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._asked: dict[int, float] = {}
-        """Submit times of transfers that wait for a chunk."""
+        """Submission times of transfers that wait for a chunk."""
         self._staged: dict[int, Staged] = {}
         self._new_stores: set[int] = set()
         """Stores not yet submitted to the native mover."""
@@ -167,7 +167,7 @@ class StagedMover:
         ended = [loads.close(grace) for loads in self._direct.values()]
         ended.append(self._lanes.outward.end(grace))
         self._native.close(max(0.0, deadline - time.monotonic()))
-        # Sentinel transfer: answered last, which ends the answer thread.
+        # The sentinel transfer is answered last, and its answer ends the answer thread.
         self._native.submit(Transfer(LAST, TransferKind.PROBE, RAM))
         self._taking_in.join(max(0.0, grace - time.monotonic()))
         ended.append(self._lanes.inward.end(grace))
@@ -177,7 +177,7 @@ class StagedMover:
         kinds = (staged.transfer.kind for staged in self._staged.values())
         return bool(self._new_stores) or TransferKind.STORE in kinds
 
-    # With the lock held ---------------------------------------------------------------------------
+    # Called with the lock held --------------------------------------------------------------------
 
     def _wait_for_chunk(self, transfer: Transfer) -> None:
         wrong = self._wrong(transfer)
@@ -192,7 +192,7 @@ class StagedMover:
         self._begin(chunks)
 
     def _wrong(self, transfer: Transfer) -> str:
-        """Reason why a transfer cannot get a chunk; empty if it can."""
+        """The reason why a transfer cannot get a chunk; empty if it can."""
         known, groups, count = len(self._chunks), len(self._staging.groups), len(transfer.blocks)
         if not 1 <= transfer.tier <= known:
             return f"{transfer.tier} is no chunk tier: those are 1..={known}"
@@ -215,7 +215,9 @@ class StagedMover:
                 self._native.submit(staged.in_staging())
 
     def _begin_removals(self) -> None:
-        """Submit removals whose earlier stores are submitted; the native mover keeps the order."""
+        """Submit the removals whose earlier stores are all submitted. The native mover keeps their
+        order.
+        """
         waiting = []
         for removal, stores in self._removals:
             stores &= self._new_stores
@@ -241,7 +243,7 @@ class StagedMover:
         error = why and f"tier {why}"
         self._answers.put(TransferResult(transfer.id, False, error=error, fault=fault))
 
-    # On threads -----------------------------------------------------------------------------------
+    # Run on threads -------------------------------------------------------------------------------
 
     def _copy_out(self, staged: Staged) -> None:
         staged.waited = time.monotonic() - staged.asked

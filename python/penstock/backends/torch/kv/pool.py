@@ -1,4 +1,4 @@
-"""KV memory: one tensor per KV group, blocks outermost.
+"""KV memory: one tensor per KV group, with blocks as the outermost dimension.
 
 Grouped-query attention: [block][KV head][layer][K, V][token][dim]. Latent attention:
 [block][layer][token][latent and rope key]. A rank's part of a block is contiguous, and so is each
@@ -23,10 +23,10 @@ class Layout:
     kv_heads: int
     """1 for latent attention."""
     width: int
-    """Elements per key; per token for latent attention."""
+    """Elements per key, or per token for latent attention."""
     latent: bool
     block_size: int
-    """Tokens."""
+    """Tokens per block."""
     dtype: torch.dtype
 
     @property
@@ -41,18 +41,20 @@ class Layout:
 
 
 class Pool:
-    """The blocks of one KV group. Uninitialised memory: tokens read only written entries."""
+    """The blocks of one KV group. The memory is uninitialised: attention reads only written
+    entries.
+    """
 
     def __init__(self, layout: Layout, blocks: int, device: torch.device) -> None:
         self.layout = layout
         self.blocks = torch.empty(blocks, *layout.shape, dtype=layout.dtype, device=device)
 
     def keys_and_values(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Views [blocks, heads, tokens, dim] of the group's layer."""
+        """Views [blocks, heads, tokens, dim] of a layer, by its index in the group."""
         return self.blocks[:, :, layer, 0], self.blocks[:, :, layer, 1]
 
     def latents(self, layer: int) -> Tensor:
-        """View [blocks, tokens, width] of the group's layer."""
+        """View [blocks, tokens, width] of a layer, by its index in the group."""
         return self.blocks[:, layer]
 
 

@@ -1,4 +1,4 @@
-"""The RAM tier of a GPU: pinned slots that the engine names."""
+"""The RAM tier of a GPU: pinned slots, which the engine assigns."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class RamTier:
     ) -> None:
         self._slots, self._copies, self._lanes, self._answer = slots, copies, lanes, answer
         self._last: dict[int, Job] = {}
-        """The last copy of each slot: the one behind it in the other direction waits for it."""
+        """The last copy of each slot. A later copy in the other direction waits for it."""
         self._lock = threading.Lock()
         self._open: set[int] = set()
-        """Transfers without an answer."""
+        """Unanswered transfers."""
 
     def submit(self, transfer: Transfer) -> None:
-        """Called by one thread."""
+        """Called by one thread only."""
         before = {self._last[slot] for slot in transfer.slots if slot in self._last}
         outward = transfer.kind is TransferKind.STORE
         lane = self._lanes.outward if outward else self._lanes.inward
@@ -44,14 +44,14 @@ class RamTier:
         self._last.update(dict.fromkeys(transfer.slots, copied))
 
     def close(self) -> None:
-        """Answer what a copy that hangs has left without an answer."""
+        """Answer the transfers whose copies hang."""
         with self._lock:
             left = sorted(self._open)
         for each in left:
             self._answer_once(TransferResult(each, False, error=CLOSED))
 
     def _copy(self, transfer: Transfer, before: Iterable[Job], asked: float) -> None:
-        # A slot whose store was dropped has not what is to be loaded.
+        # If the store of a slot was dropped, the slot does not hold the data to load.
         if not all(job.wait() for job in before):
             self._answer_once(TransferResult(transfer.id, False, error=CLOSED))
             return

@@ -1,7 +1,7 @@
-"""Pinned memory of the host that blocks of a device go through, and that a RAM tier keeps them in.
+"""Pinned host memory, for staging blocks and for the RAM tier.
 
-A slot has a block of every KV group. A RAM tier's slots are named by the engine; slots of a staging
-chunk are one after another, as many as a chunk of a tier has blocks.
+A slot holds a block of every KV group. The engine assigns the slots of a RAM tier. The slots of a
+staging chunk are contiguous, one per block of a tier's chunk.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from penstock.core.plan import NO_BLOCK
 from penstock.core.transfer import Transfer, TransferKind
 
 CHUNKS = 6
-"""Staging chunks of each tier: its four threads have one each, two are on their way."""
+"""Staging chunks per tier: one for each of its four threads, and two in flight."""
 STORES = 4
-"""Those that stores may have at once, so that a load finds one."""
+"""Maximum chunks that stores may hold, which leaves chunks for loads."""
 LEFT_BEHIND: list[Tensor] = []
-"""Pinned memory that a copy may still use, which does not end: never given back."""
+"""Pinned memory that a hung copy may still use: never freed."""
 
 
 class PinnedSlots:
-    """Slots of pinned memory for the blocks of `pools`."""
+    """Pinned slots for the blocks of `pools`."""
 
     def __init__(self, pools: Sequence[Pool], slots: int, copies: Copies) -> None:
         sizes = [_rounded(slots * pool.layout.block_bytes) for pool in pools]
         self._copies, self._pools = copies, pools
         self._memory = copies.pin(sum(sizes))
         self.groups: list[Tensor] = []
-        """[slots, ...] of each KV group."""
+        """One tensor [slots, ...] per KV group."""
         rest = self._memory
         for pool, size in zip(pools, sizes, strict=True):
             self.groups.append(_blocks(rest, slots, pool.layout))
             rest = rest[size:]
 
     def pairs(self, transfer: Transfer, slots: Sequence[int]) -> list[Pair]:
-        """Blocks of the device, and where they are in slots: one for each entry of the tables."""
+        """Pairs of a device block and its slot; NO_BLOCK entries are skipped."""
         count, found = len(slots), []
         for at, block in enumerate(transfer.blocks):
             pool = self._pools[at // count]
@@ -51,20 +51,22 @@ class PinnedSlots:
         self._copies.unpin(self._memory)
 
     def leave_behind(self) -> int:
-        """Keep the memory as it is until the process ends; its bytes."""
+        """Keep the memory until the process ends. Returns its size in bytes."""
         LEFT_BEHIND.append(self._memory)
         return len(self._memory)
 
 
 class Chunks:
-    """Staging chunks of one tier, and the transfers that wait for one: loads first."""
+    """Staging chunks of one tier, and a queue of transfers that wait for one. Loads have
+    priority.
+    """
 
     def __init__(self, first: int, blocks: int) -> None:
-        """`blocks` slots for each chunk, from the slot `first` on."""
+        """Each chunk has `blocks` slots; the first chunk begins at slot `first`."""
         self.blocks = blocks
         self._free = deque(range(first, first + CHUNKS * blocks, blocks))
         self._stores: set[int] = set()
-        """First slots of the chunks that stores have."""
+        """First slots of the chunks that stores hold."""
         self._waiting: dict[TransferKind, deque[Transfer]] = {
             TransferKind.LOAD: deque(),
             TransferKind.STORE: deque(),
@@ -74,7 +76,7 @@ class Chunks:
         self._waiting[transfer.kind].append(transfer)
 
     def next(self) -> tuple[Transfer, range] | None:
-        """A transfer that may begin, and its slots."""
+        """The next transfer that can start, and its slots."""
         loads, stores = self._waiting.values()
         if loads and self._free:
             return loads.popleft(), self._slots()
@@ -85,7 +87,7 @@ class Chunks:
         return None
 
     def drop(self, unwanted: Callable[[Transfer], bool]) -> list[Transfer]:
-        """Take transfers out that wait."""
+        """Remove and return the waiting transfers that match `unwanted`."""
         dropped = []
         for queue in self._waiting.values():
             dropped += [each for each in queue if unwanted(each)]

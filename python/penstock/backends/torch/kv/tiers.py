@@ -1,6 +1,6 @@
-"""The tiers behind the KV pools: the native mover over memory of the host.
+"""The tiers behind the KV pools: the native mover, which works on host memory.
 
-Pools of torch's CPU device are such memory; blocks of a GPU are staged (`mover.py`).
+Pools of torch's CPU device are in host memory; blocks of a GPU are staged (`mover.py`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from penstock import _native
 
 FORMS = {torch.float32: "f32-rows", torch.bfloat16: "bf16-rows"}
-"""Names of the numbers and their order in a block, part of every cache identity: no other backend
-reads such a block.
+"""Names of the element type and layout of a block. They are part of every cache identity, so no
+other backend reads such a block.
 """
 
 
@@ -45,9 +45,9 @@ def open_tiers(
     copies: Copies | None,
     direct: Sequence[int] = (),
 ) -> KvMover:
-    """A mover for `mover_settings`; `copies` are None where the pools are memory of the host.
-    Tiers of the numbers in `direct` are loaded from by GPUDirect Storage. PenstockError with the
-    tier that cannot be opened, and the remedy.
+    """A mover for `mover_settings`. `copies` is None if the pools are in host memory. The tiers
+    numbered in `direct` are loaded by GPUDirect Storage. Raises PenstockError with the tier that
+    cannot be opened, and the remedy.
     """
     if copies is None:
         return _native_mover([pool.blocks for pool in pools], settings)
@@ -69,7 +69,7 @@ def open_tiers(
 def mover_settings(
     config: EngineConfig, tiers: OpenTiers, spec: DecoderSpec, shard: Shard, pools: Sequence[Pool]
 ) -> dict[str, Any]:
-    """Options of a mover over memory: the tiers, and this rank's share of a block."""
+    """Options of the native mover: the tiers, and this rank's part of a block."""
     settings = mover_options(config, tiers)
     mixer = spec.layers[0].mixer
     kv_heads = mixer.kv_heads if isinstance(mixer, Attention) else 1
@@ -89,7 +89,9 @@ def mover_settings(
 
 
 def _own_layers(spec: DecoderSpec, shard: Shard) -> list[list[int]]:
-    """This rank's layers of each KV group, as layers are counted group after group."""
+    """Half-open range of this rank's layers in each KV group; layers are numbered group after
+    group.
+    """
     found, before = [], 0
     for group in kv_groups(spec, range(len(spec.layers))):
         ends = (bisect_left(group.layers, at) for at in (shard.layers.start, shard.layers.stop))
@@ -99,7 +101,7 @@ def _own_layers(spec: DecoderSpec, shard: Shard) -> list[list[int]]:
 
 
 def _native_mover(memories: Sequence[Tensor], settings: Mapping[str, Any]) -> _native.KvMover:
-    """Over blocks in the host's memory, a tensor of them for each KV group."""
+    """The native mover over host memory, one tensor of blocks per KV group."""
     from penstock import _native
 
     pools = [(_bytes_of(memory), len(memory)) for memory in memories]
@@ -110,5 +112,5 @@ def _native_mover(memories: Sequence[Tensor], settings: Mapping[str, Any]) -> _n
 
 
 def _bytes_of(memory: Tensor) -> object:
-    """A buffer that keeps the tensor's memory."""
+    """A buffer that keeps the tensor's memory alive."""
     return memory.view(-1).view(torch.uint8).numpy()
