@@ -1,1 +1,1 @@
-"""The forward pass of one step: `model.py`, read downward."""
+"""The forward pass of one step. Start with `model.py`."""

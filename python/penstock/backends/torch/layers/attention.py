@@ -1,4 +1,4 @@
-"""One layer's attention over the pool."""
+"""Attention of one layer over the KV pool."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def attend_heads(
     decodes = (q, k, v, table[:n], inputs.lengths[:n], scoring)
     if spans is None:
         return attend_decode(*decodes).flatten(1)
-    # With padding, zeros: no kernel writes the padding rows.
+    # Padding rows must be zero: no kernel writes them.
     made = torch.empty if spans.singles is None else torch.zeros
     out = made(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
     if n:
         attend_decode(*decodes, count=spans.singles, out=out)
-    # Sequences of one row (decodes) are skipped by the device count, or left out here.
+    # Skip the one-row sequences (decodes): by the count on the device, or by slicing here.
     first = 0 if spans.singles is not None else n
     rest = (table[first:], inputs.starts[first:], spans, scoring)
     return attend_prefill(q, k, v, *rest, max_rows=inputs.most_rows, out=out).flatten(1)

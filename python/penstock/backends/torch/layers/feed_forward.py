@@ -1,4 +1,4 @@
-"""One layer's feed-forward: dense, or a mixture of experts."""
+"""Feed-forward of one layer: dense, or a mixture of experts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def few_rows(weights: MixtureWeights, x: Tensor) -> tuple[object, ...] | None:
 
 
 def mixture_of_few(weights: MixtureWeights, x: Tensor) -> Tensor:
-    """A mixture of experts by the kernels for a few rows."""
+    """Mixture of experts by the few-rows kernels."""
     router = Router(
         weights.router,
         weights.rule,

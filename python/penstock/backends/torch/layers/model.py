@@ -1,6 +1,6 @@
 """The forward pass of one step, top-down.
 
-The operations have the order of `crates/compute/decoder/src/forward.rs`.
+The order of operations is the same as in `crates/compute/decoder/src/forward.rs`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Model:
     def forward(self, inputs: Inputs, tables: Tensor, last: Tensor) -> Tensor:
         """The residual stream [rows, hidden] after this rank's last layer.
 
-        `tables` has the block tables [sequences, KV groups, blocks], `last` [slots] the token that
-        each slot sampled last.
+        `tables` [sequences, KV groups, blocks]: block tables. `last` [slots]: the last token that
+        each slot sampled.
         """
         rows = (inputs.tokens, inputs.positions, inputs.sequences, inputs.slots, inputs.lengths)
         tokens, places = find_rows(*rows, last, tables, self.pools[0].layout.block_size)
@@ -55,7 +55,8 @@ class Model:
         for layer in self.weights.layers:
             group = layer.mixer.kv_group
             normed, x = norm(x, layer.mixer_norm, branch, after)
-            # Free the branch's memory for the next tensors: it is already added to x.
+            # Drop the reference so that the next tensors can reuse the memory: x includes the
+            # branch already.
             del branch
             branch = self._attend(layer.mixer, normed, inputs, tables[:, group], places[group])
             normed, x = norm(x, layer.feed_forward_norm, branch, layer.mixer_after)
@@ -67,7 +68,7 @@ class Model:
         return x
 
     def logits(self, x: Tensor) -> Tensor | None:
-        """Logits [rows, vocabulary] in f32 of rows of the residual stream; None on ranks that do
+        """Logits [rows, vocabulary] in f32 for rows of the residual stream; None on ranks that do
         not sample.
         """
         logits = self.raw_logits(x)
@@ -77,7 +78,7 @@ class Model:
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def raw_logits(self, x: Tensor) -> Tensor | None:
-        """`logits` without the soft cap, in the type of `x`."""
+        """Logits before the soft cap, in the type of `x`."""
         head = self.weights.head
         assert head is not None
         normed, _ = norm(x, self.weights.final_norm)
@@ -109,7 +110,7 @@ class Model:
     def _attend(
         self, mixer: MixerWeights, x: Tensor, inputs: Inputs, table: Tensor, places: Tensor
     ) -> Tensor:
-        """This rank's part of the attention, summed over the ranks."""
+        """Attention output, all-reduced over the ranks."""
         pool = self.pools[mixer.kv_group]
         at = None if mixer.rotation is None else self.weights.rotations[mixer.rotation]
         if isinstance(mixer.projections, HeadWeights):
@@ -123,9 +124,9 @@ class Model:
 
 
 def one_of_each(model: Model) -> Model:
-    """The model with a layer of each kind: a step of it launches the kernels of a step of all
-    layers, and takes as much memory at once. Ranks of a stage keep the same layers, as they add up
-    what each computes.
+    """A reduced model with one layer of each kind. Its step launches the same kernels as a full
+    step and has the same peak memory. All ranks of a stage keep the same layers, because their
+    all-reduces must match.
     """
     kinds: dict[object, LayerWeights] = {}
     for index, layer in zip(model.shard.layers, model.weights.layers, strict=True):
@@ -141,7 +142,7 @@ def norm(
     branch: Tensor | None = None,
     after: NormWeights | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the norm of `x + branch`, and that sum. `after` first normalises the branch."""
+    """The norm of `x + branch`, and that sum. `after` normalises the branch first."""
     if branch is not None and after is not None and (weights.kind, after.kind) != ("rms", "rms"):
         branch, after = norm(branch, after)[0], None
     if weights.kind != "rms":

@@ -1,5 +1,5 @@
-"""Products with the weights: torch's, or those of the kernels for a few rows where
-`startup/tuning.py` found these to be faster on this device.
+"""Products with the weights: by torch, or by the few-rows kernels where `startup/tuning.py`
+measured them to be faster on this device.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from penstock.backends.torch.kernels import Activation, Matrix, activate, linear
 from penstock.backends.torch.kernels.skinny import BUCKETS, MOST_ROWS, Tiling, fits, skinny_product
 
 FASTER: dict[tuple[object, ...], Any] = {}
-"""What is faster than torch on a device, by `product_key` and `mixture_key`: it stays as it is for
-the process, whose outputs have the same bits from then on."""
+"""The choices that are faster than torch on this device, keyed by `product_key` and `mixture_key`.
+They must not change after start-up, so that outputs stay bitwise the same."""
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -26,12 +26,12 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def matrix_product(x: Tensor, matrix: Matrix) -> Tensor:
-    """As `product`, with a matrix that may be quantised."""
+    """Like `product`, with a matrix that may be quantised."""
     return product(x, matrix.codes, matrix.bias) if matrix.form == "plain" else linear(x, matrix)
 
 
 def gated_product(x: Tensor, matrix: Matrix, activation: Activation) -> Tensor:
-    """Product with gate and up, which become one: [rows, outputs / 2]."""
+    """Product with gate and up, then the gated activation: [rows, outputs / 2]."""
     plain = matrix.form == "plain"
     tiling = _tiling(x, matrix.codes, matrix.bias, gated=True) if plain else None
     if tiling is None:
@@ -53,7 +53,7 @@ def mixture_key(
 
 
 def bucket(rows: int) -> int:
-    """The number of rows that was measured for so many, up to `MOST_ROWS`."""
+    """The measured row count that stands for `rows`, up to `MOST_ROWS`: the next larger one."""
     return next(each for each in BUCKETS if each >= rows)
 
 
