@@ -142,8 +142,8 @@ def _latent(loader: Loader, a: LatentAttention, roles: Roles) -> LatentWeights:
 
 
 def _absorbed(loader: Loader, a: LatentAttention, roles: Roles) -> tuple[Tensor, Tensor]:
-    """Absorbed matrices of each own head: from its query to the latent space (`k_b`), and from the
-    latent space to its value (`v_b`).
+    """Absorbed matrices of this rank's heads: `k_b` maps a head's query to the latent space, `v_b`
+    maps the latent space to the head's value.
     """
     own, source = loader.shard.heads, loader.source
     if "kv_b" in roles:

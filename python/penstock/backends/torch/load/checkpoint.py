@@ -1,4 +1,4 @@
-"""Index of a checkpoint's tensors: safetensors files, or a GGUF file that may be split."""
+"""Index of a checkpoint's tensors: safetensors files, or a GGUF file, which may be split."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ DEFAULT_ALIGNMENT = 32
 
 
 class File:
-    """A file with thread-safe reads at offsets. Not memory-mapped: a page fault would block the
-    thread, and a disk error would be a signal (SIGBUS).
+    """A file with thread-safe positional reads. It is not memory-mapped: a page fault would block
+    the thread, and a disk error would raise SIGBUS.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,9 @@ class File:
         return done
 
     def size_now(self) -> int:
-        """Bytes, other than `size` if the file was written to since it was opened. OSError."""
+        """Current size in bytes. Differs from `size` if the file changed since it was opened.
+        OSError.
+        """
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size: int) -> bytes:
@@ -82,7 +84,7 @@ class Stored:
 
     name: str
     dtype: str
-    """The container's name of the type."""
+    """Type name in the container's notation."""
     shape: tuple[int, ...]
     """Outermost dimension first, in elements, even for quantised types."""
     file: File
@@ -122,8 +124,8 @@ class Stored:
         return data
 
     def rows(self, expert: int | None = None) -> torch.Tensor:
-        """The tensor, or entry `expert` of its first dimension, in host memory: elements, or bytes
-        [..., rows, bytes per row] of quantised rows.
+        """The tensor, or entry `expert` of its first dimension, in host memory. Plain types as
+        elements; quantised types as bytes [..., rows, bytes per row].
         """
         shape, start, stop = self.shape, 0, self.size
         if expert is not None:
@@ -153,7 +155,7 @@ def read_whole(stored: Stored, memory: memoryview, offset: int) -> None:
 
 
 class Checkpoint:
-    """Tensors by name. PenstockError names a damaged file or a missing tensor."""
+    """Tensors by name. Raises PenstockError for a damaged file or a missing tensor."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -179,11 +181,13 @@ class Checkpoint:
         return self._tensors[name]
 
     def fingerprint(self) -> bytes:
-        """32-byte hash of the names, types, shapes, and both ends of the data of all tensors."""
+        """32-byte hash of all tensors: names, types, shapes, and the first and last bytes of the
+        data.
+        """
         digest = blake2b(b"penstock torch checkpoint", digest_size=32)
         for name, stored in sorted(self._tensors.items()):
             digest.update(json.dumps([name, stored.dtype, stored.shape]).encode())
-            # Read plain bytes, not tensors: there may be tens of thousands.
+            # Read plain bytes, without creating tensors: there may be tens of thousands.
             size = min(SAMPLE, stored.size)
             for at in (0, stored.size - size):
                 digest.update(stored.file.read(stored.offset + at, size))
@@ -255,7 +259,7 @@ class _Cursor:
         return self._view[self.at - size : self.at].decode()
 
     def value(self, kind: int) -> int:
-        """Read past a metadata value. Returns an integer's value, 0 for other types."""
+        """Skip a metadata value. Returns the value of an integer, 0 for other types."""
         if kind == _STRING:
             self.text()
             return 0

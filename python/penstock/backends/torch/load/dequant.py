@@ -1,7 +1,6 @@
 """Dequantisation of ggml's quantised blocks, vectorised over whole tensors.
 
-Formulas and names are those of `crates/base/checkpoint/src/dequant.rs`, whose test vectors hold
-here too.
+Formulas and names match `crates/base/checkpoint/src/dequant.rs`; the same test vectors apply.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 
 def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
-    """Dequantise the bytes [..., size] of whole rows of blocks to f32 [..., n]."""
+    """Dequantise whole rows of blocks, bytes [..., size], to f32 [..., n]."""
     numbers, size = BLOCKS[dtype]
     blocks = rows.reshape(-1, size)
     values = _FORMS[dtype](blocks)
@@ -50,8 +49,8 @@ def dequantize(dtype: str, rows: torch.Tensor) -> torch.Tensor:
 
 
 def mxfp4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Dequantise MXFP4 stored in two tensors to f32 [..., groups * 32]: codes [..., groups, 16],
-    two neighbours per byte, and exponents [..., groups].
+    """Dequantise MXFP4 stored as two tensors to f32 [..., groups * 32]: codes [..., groups, 16],
+    with two neighbours per byte, and exponents [..., groups].
     """
     pairs = torch.stack([codes & 15, codes >> 4], -1).flatten(-2).long()
     values = _table(E2M1, codes)[pairs] * _power(scales).unsqueeze(-1)
@@ -64,7 +63,7 @@ def _half(blocks: torch.Tensor, at: int) -> torch.Tensor:
 
 
 def nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """Low halves of the bytes, then high halves."""
+    """Low nibbles of all bytes, then high nibbles."""
     return torch.cat([codes & 15, codes >> 4], -1)
 
 

@@ -74,7 +74,8 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
     source, hidden, width = loader.source, loader.spec.hidden, moe.expert.intermediate
     own = loader.shard.experts or range(moe.experts)
     columns = range(width) if loader.shard.experts else loader.shard.mlp[width]
-    # With columns of all experts, the sum over the ranks takes the bias once.
+    # If each rank holds columns of all experts, only the first rank adds the bias: the all-reduce
+    # must count it once.
     adds_bias = loader.shard.rank == 0 or loader.shard.experts is not None
     correction = None
     if moe.router.correction:
@@ -109,7 +110,7 @@ def _mixture(loader: Loader, moe: Experts, roles: Roles) -> MixtureWeights:
 
 
 def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
-    """Router weights in the type of the rows if the conversion is exact, else unchanged."""
+    """Router weights in the type of the activations if the conversion is exact, else unchanged."""
     narrow = router.to(dtype)
     return narrow if narrow.is_meta or torch.equal(narrow.float(), router) else router
 
@@ -117,7 +118,7 @@ def _narrowed(router: Tensor, dtype: torch.dtype) -> Tensor:
 def _stacked(
     loader: Loader, moe: Experts, roles: Roles, names: tuple[str, ...], columns: range
 ) -> Matrix:
-    """Gate and up of this rank's experts, [experts, 2 * columns, hidden]."""
+    """Stacked gate and up projections of this rank's experts, [experts, 2 * columns, hidden]."""
     width, hidden = moe.expert.intermediate, loader.spec.hidden
     cut = Cut(width, hidden, columns, range(hidden))
     bias = None
@@ -131,7 +132,7 @@ def _stacked(
 def _stacked_down(
     loader: Loader, moe: Experts, roles: Roles, columns: range, adds_bias: bool
 ) -> Matrix:
-    """Output projections of this rank's experts, [experts, hidden, columns]."""
+    """Stacked output projections of this rank's experts, [experts, hidden, columns]."""
     hidden, bias = loader.spec.hidden, None
     if moe.expert.bias:
         bias = _biases(loader, moe, needed(roles, "down_bias"), hidden) * adds_bias
@@ -142,7 +143,7 @@ def _stacked_down(
 def _experts(
     loader: Loader, moe: Experts, recipes: list[Recipe], cut: Cut, bias: Tensor | None
 ) -> Matrix:
-    """The same cut of matrices of this rank's experts, one below the other."""
+    """Stack the same cut of one or several matrices for each of this rank's experts."""
     source, own = loader.source, loader.shard.experts or range(moe.experts)
     each = [[of_expert(recipe, expert) for recipe in recipes] for expert in own]
     forms = {kept_form(source, recipe, cut) for parts in each for recipe in parts}
@@ -169,7 +170,7 @@ def _experts(
 
 
 def _aligned(forms: set[Form], rows: int) -> bool:
-    """True if matrices of `rows` rows can be stacked."""
+    """True if matrices of `rows` rows can be stacked without splitting a quantisation block."""
     return forms == {"mxfp4"} or rows % FP8_BLOCK == 0
 
 

@@ -42,12 +42,12 @@ WHOLE_ROWS = ("o", "down")
 def load_weights(
     source: Source, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard, longest: int
 ) -> Weights:
-    """Weights with tables of rotations for `longest` positions. PenstockError names a tensor that
-    is missing or damaged, or a form not built yet.
+    """Load the weights, with rotation tables for `longest` positions. PenstockError names a missing
+    or damaged tensor, or an unsupported form.
     """
     loader, top = Loader(source, spec, shard), top_roles(recipes)
     with ThreadPoolExecutor(1, "rotations") as beside:
-        # Long tables take the host half a second, and no reads.
+        # Long tables take half a second of CPU time and need no reads: compute them concurrently.
         tables = beside.submit(_tables, loader, top, longest)
         weights = _weights(loader, recipes, top)
         source.settle()
@@ -125,8 +125,8 @@ def _on_device(source: Source, tables: Sequence[Rotation]) -> tuple[Rotation, ..
 def bytes_to_read(
     checkpoint: Checkpoint, spec: DecoderSpec, recipes: WeightRecipes, shard: Shard
 ) -> int:
-    """Approximate bytes that a rank reads: the size of the tensors in its recipes, or of its share
-    of their rows.
+    """Approximate number of bytes that a rank reads: the tensors in its recipes, or its share of
+    their rows.
     """
     top = top_roles(recipes)
     named = {recipe.tensor: shard.ranks for recipe in top.values()}
@@ -138,7 +138,8 @@ def bytes_to_read(
         form = spec.layers[index].feed_forward
         experts = shard.experts or range(form.experts if isinstance(form, Experts) else 0)
         for role, recipe in recipes.layers[index].items():
-            # A cut through columns reads whole rows, and so does a cut by experts.
+            # A cut by columns reads whole rows, and a rank with whole experts reads all of their
+            # rows.
             stacked = EXPERT in recipe.tensor
             whole = role.endswith(WHOLE_ROWS) or (stacked and shard.experts is not None)
             for name in (recipe.tensor, recipe.scales):
@@ -151,7 +152,7 @@ def bytes_to_read(
 
 @contextmanager
 def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
-    """Counts bytes until about `total`, of which the last one is read when all is."""
+    """Report load progress. `total` is an estimate: the last byte is reported only at the end."""
     progress, left = LoadProgress(total, report), total
 
     def add(count: int) -> None:
@@ -165,6 +166,6 @@ def reported(total: int, report: Report) -> Iterator[Callable[[int], None]]:
 
 
 def weight_bytes(weights: Weights) -> int:
-    """Bytes of all weights, with each storage counted once."""
+    """Total bytes of the weights; each storage counts once."""
     storages = (each.untyped_storage() for each in tensors_of(weights))
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())

@@ -1,6 +1,6 @@
 """Expert matrices kept quantised on the device: MXFP4, and block-wise FP8.
 
-A cut that splits a quantisation group is dequantised at load instead.
+If a cut splits a quantisation group, the matrix is dequantised at load instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MXFP4_GROUP = 32
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Rows and columns of a matrix [n, k]."""
+    """The rows and columns of a matrix [n, k] that this rank holds."""
 
     n: int
     k: int
@@ -31,7 +31,7 @@ class Cut:
 
 
 def kept_form(source: Source, recipe: Recipe, cut: Cut) -> Form:
-    """The quantised form in which the cut of a matrix can be kept, or "plain" (dequantised)."""
+    """The quantised form in which the cut can be kept, or "plain" if it must be dequantised."""
     stored = source.checkpoint[recipe.tensor]
     if stored.dtype in ("U8", "MXFP4"):
         return "mxfp4" if _whole(cut.cols, MXFP4_GROUP, cut.k) and not recipe.cols else "plain"
@@ -47,7 +47,7 @@ def _whole(part: range, group: int, whole: int) -> bool:
 
 
 def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tensor, Tensor]:
-    """Codes and scales [*outer, ...] of cuts, as `kernels.Matrix` has them, to be filled."""
+    """Uninitialised codes and scales [*outer, ...] for cuts, in the layout of `kernels.Matrix`."""
     rows, cols, device = len(cut.rows), len(cut.cols), source.device
     if form == "fp8_block":
         blocks = -(-rows // FP8_BLOCK), -(-cols // FP8_BLOCK)
@@ -66,7 +66,7 @@ def empty_codes(source: Source, form: Form, cut: Cut, *outer: int) -> tuple[Tens
 def fill_codes(
     source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, form: Form, cut: Cut
 ) -> None:
-    """Fill codes and scales of the cut; complete after `Source.settle`."""
+    """Read codes and scales of the cut into the tensors; complete after `Source.settle`."""
     stored = source.checkpoint[recipe.tensor]
     if form == "fp8_block":
         check_shape(recipe, stored, cut.n, cut.k)
@@ -94,8 +94,8 @@ def fill_codes(
 def _fill_pair(
     source: Source, codes: Tensor, scales: Tensor, recipe: Recipe, cut: Cut, groups: slice
 ) -> None:
-    """Codes [experts, rows, groups, 16], two neighbours a byte, and scales [experts, rows, groups]
-    of two tensors.
+    """Read a pair of tensors: codes [experts, rows, groups, 16], with two neighbours per byte, and
+    scales [experts, rows, groups].
     """
     apart = source.mxfp4_scales(recipe, cut.n, cut.k)
     expert = recipe.expert or 0

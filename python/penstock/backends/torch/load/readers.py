@@ -1,4 +1,4 @@
-"""Reader threads: read pieces of files into given memory."""
+"""Reader threads: read byte ranges of files into given memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from penstock.core import PenstockError
 
 @dataclass(eq=False, slots=True)
 class ReadRequest:
-    """A pending read of a tensor's bytes for the device."""
+    """A pending read of a tensor's bytes."""
 
     stored: Stored
     start: int
     """Offset in the tensor."""
     size: int
     target: Tensor | None
-    """Where they go, as bytes one after another; None: memory is made when the first one is read.
-    """
+    """Destination as contiguous bytes; None: allocated when the first bytes arrive."""
     left: int
-    """Bytes still to be read."""
+    """Bytes not yet read."""
 
     @property
     def offset(self) -> int:
@@ -46,23 +45,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A contiguous byte range of a file, read at once."""
+    """A contiguous byte range of a file, read in one go."""
 
     offset: int
     size: int
     parts: Sequence[Part]
-    """One tensor or several, which may overlap."""
+    """Parts of one or more tensors; they may overlap."""
 
 
 class Readers:
-    """Pieces come back in the order in which they are read. Errors name file, tensor and place."""
+    """Pieces are returned in completion order. Errors name the file, the tensor and the offset."""
 
     def __init__(self, threads: int) -> None:
         self._todo: SimpleQueue[tuple[Piece, Tensor] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[Piece, Tensor] | BaseException] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.flying = 0
-        """Pieces in flight."""
+        """Number of pieces in flight."""
         try:
             for number in range(threads):
                 thread = threading.Thread(target=self._work, name=f"read-{number}", daemon=True)
@@ -73,12 +72,14 @@ class Readers:
             raise PenstockError(f"no thread to read weights with: {error}") from error
 
     def read(self, piece: Piece, memory: Tensor) -> None:
-        """Start to read a piece into `memory`, bytes of the host."""
+        """Start to read a piece into `memory`, host bytes."""
         self.flying += 1
         self._todo.put((piece, memory))
 
     def take(self, *, wait: bool) -> tuple[Piece, Tensor] | None:
-        """A piece that has been read, or its error; None: `wait` is false, and there is none."""
+        """A completed piece; raises its error if it failed. None if `wait` is false and no piece is
+        ready.
+        """
         try:
             found = self._done.get(wait)
         except Empty:
@@ -89,7 +90,7 @@ class Readers:
         return found
 
     def close(self) -> None:
-        """End the threads, each behind what it is reading."""
+        """Stop the threads, each after its current piece."""
         try:
             while True:
                 self._todo.get_nowait()

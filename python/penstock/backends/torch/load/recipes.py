@@ -1,4 +1,4 @@
-"""Reads the tensor of each role from a checkpoint by its recipe, and cuts it to a rank's part.
+"""Reads the tensor of each role from a checkpoint by its recipe, and slices it to a rank's part.
 
 Matrices are read asynchronously: `Source.settle` waits for them. Vectors are read synchronously.
 """
@@ -20,28 +20,28 @@ FP8_BLOCK = 128
 EXPERT = "{e}"
 META = torch.device("meta")
 CONVERTED_BYTES = 16 << 20
-"""What is converted at once of a matrix as stored: in f32, and in steps between, it takes a few
+"""Maximum stored bytes of a matrix converted at once. The f32 result and intermediates take a few
 hundred MB."""
 
 Place = Callable[[torch.Tensor, slice], None]
-"""Called with rows on the device as stored, and their slice of the requested rows."""
+"""Callback that receives stored rows on the device, and their slice of the requested rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """Reads matrices and vectors of a checkpoint onto a device.
 
-    PenstockError names the tensor that is missing, or of another shape; that of `check_finite` one
-    that has values that are not finite.
+    PenstockError names a tensor that is missing or has the wrong shape; from `check_finite`, one
+    with values that are not finite.
     """
 
     checkpoint: Checkpoint
     dtype: torch.dtype
-    """Type of matrices; vectors are f32."""
+    """Type of matrices. Vectors are f32."""
     uploads: Reads | None = None
     """None: nothing is read, and tensors are on the meta device."""
     _filled: list[tuple[str, torch.Tensor]] = field(default_factory=list, init=False)
-    """Tensor names, and the device tensors filled from them."""
+    """Tensor names, and the device tensors that they were read into."""
 
     @property
     def device(self) -> torch.device:
@@ -50,7 +50,7 @@ class Source:
     def matrix(
         self, recipe: Recipe, n: int, k: int, rows: range | None = None, cols: range | None = None
     ) -> torch.Tensor:
-        """`rows` and `cols`, or all, of the matrix [n, k]."""
+        """The matrix [n, k], or `rows` and `cols` of it."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         out = torch.empty(len(rows), len(cols), dtype=self.dtype, device=self.device)
         self.fill(out, recipe, n, k, rows, cols)
@@ -65,7 +65,7 @@ class Source:
         rows: range | None = None,
         cols: range | None = None,
     ) -> None:
-        """Like `matrix`, into a device tensor of any strides."""
+        """Like `matrix`, but reads into a device tensor of any strides."""
         rows, cols = _or_all(rows, n), _or_all(cols, k)
         stored = self.checkpoint[recipe.tensor]
         if stored.dtype == "U8":
@@ -84,7 +84,7 @@ class Source:
     def fill_rows(
         self, target: torch.Tensor, recipe: Recipe, rows: range, cols: slice | None = None
     ) -> None:
-        """Fill rows as stored, or converted if `target` has another type."""
+        """Read rows as stored, or convert them if `target` has another type."""
         stored, uploads = self.checkpoint[recipe.tensor], self.uploads
         if uploads is None:
             return
@@ -102,8 +102,8 @@ class Source:
         self.stage_rows(recipe, rows, place)
 
     def stage_rows(self, recipe: Recipe, rows: range, place: Place, dimensions: int = 1) -> None:
-        """Give `place` the bytes of rows, of the last so many dimensions, in the order of `rows`;
-        before the end of `settle`.
+        """Call `place` with the bytes of rows in the order of `rows`, before `settle` returns. A
+        row spans the last `dimensions` dimensions.
         """
         uploads, stored = self.uploads, self.checkpoint[recipe.tensor]
         if uploads is None or not rows:
@@ -174,7 +174,7 @@ class Source:
     def _fill_mxfp4(
         self, target: torch.Tensor, recipe: Recipe, n: int, k: int, rows: range, cols: range
     ) -> None:
-        """Rows of an expert that is stored as codes [experts, rows, groups, 16] and scales."""
+        """Dequantise an expert's rows, stored as codes [experts, rows, groups, 16] and scales."""
         scales = self.mxfp4_scales(recipe, n, k)
         if self.uploads is None:
             return
@@ -187,7 +187,9 @@ class Source:
         self.stage_rows(replace(recipe, expert=recipe.expert or 0), rows, place, dimensions=2)
 
     def mxfp4_scales(self, recipe: Recipe, n: int, k: int) -> Stored:
-        """Scales [experts, rows, groups] of codes [experts, rows, groups, 16], both checked."""
+        """Scales [experts, rows, groups] for codes [experts, rows, groups, 16]; checks both
+        shapes.
+        """
         stored = self.checkpoint[recipe.tensor]
         if recipe.scales is None:
             raise PenstockError(f"tensor {stored.name!r}: bytes without scales; not read")
@@ -206,16 +208,18 @@ class Source:
         return self.uploads.send(host)
 
     def settle(self) -> None:
-        """Finish pending reads. Device work launched later sees all requested matrices."""
+        """Finish pending reads. Device work launched afterwards sees all requested matrices."""
         if self.uploads is not None:
             self.uploads.settle()
 
     def check_finite(self) -> None:
-        """Check all filled tensors in one go, because each check synchronises with the device."""
+        """Check all tensors read so far at once, because each check synchronises with the
+        device.
+        """
         if self.uploads is None:
             return
         found = {id(root): root for root in (_root(each) for _, each in self._filled)}
-        # `aminmax` in one pass: `isfinite` makes copies, which may not fit into memory.
+        # `aminmax` takes one pass without copies; the copies of `isfinite` may not fit in memory.
         ends = [end for root in found.values() if root.numel() for end in root.aminmax()]
         if ends and not bool(torch.stack([end.float() for end in ends]).isfinite().all()):
             for name, numbers in self._filled:
@@ -223,7 +227,7 @@ class Source:
         self._filled.clear()
 
     def host_matrix(self, recipe: Recipe, n: int, k: int) -> torch.Tensor:
-        """A small matrix [n, k] in f32, in memory of the host."""
+        """A small matrix [n, k] in f32, in host memory."""
         if self.uploads is None:
             check_shape(recipe, self.checkpoint[recipe.tensor], n, k)
             return torch.empty(n, k, device=META)
@@ -233,7 +237,7 @@ class Source:
         return found
 
     def host_vector(self, recipe: Recipe, n: int) -> torch.Tensor:
-        """`n` numbers in f32, in memory of the host."""
+        """A vector of `n` elements in f32, in host memory."""
         stored = self.checkpoint[recipe.tensor]
         start, stop = recipe.rows or (0, n)
         shape = stored.shape if recipe.expert is None else stored.shape[1:]
@@ -248,7 +252,7 @@ class Source:
         return self._checked(stored, numbers[stored_rows(range(start, stop), recipe)].float())
 
     def vector(self, recipe: Recipe, n: int) -> torch.Tensor:
-        """`n` numbers in f32."""
+        """A vector of `n` elements in f32, on the device."""
         return self.on_device(self.host_vector(recipe, n))
 
     def _checked(self, stored: Stored, numbers: torch.Tensor) -> torch.Tensor:
@@ -263,12 +267,12 @@ def _check(name: str, numbers: torch.Tensor) -> None:
 
 
 def _root(view: torch.Tensor) -> torch.Tensor:
-    """The base of a view, so that one check covers all parts filled into it."""
+    """The base of a view, so that one check covers all parts read into it."""
     return view if view._base is None else view._base
 
 
 def _numbers(stored: Stored, rows: torch.Tensor) -> torch.Tensor:
-    """Numbers of the bytes of whole rows."""
+    """Elements of whole rows, given as bytes."""
     if stored.blocks is not None:
         return dequant.dequantize(stored.dtype, rows)
     return rows.view(stored.kind)
@@ -280,13 +284,13 @@ def first_byte(stored: Stored, recipe: Recipe) -> int:
 
 
 def rows_in_file(rows: range, recipe: Recipe) -> slice | torch.Tensor:
-    """Where rows of a recipe's matrix are in its tensor."""
+    """Indices in the stored tensor of the rows of a recipe's matrix."""
     first = recipe.rows[0] if recipe.rows else 0
     return stored_rows(range(first + rows.start, first + rows.stop), recipe)
 
 
 def block_scales(recipe: Recipe, stored: Stored) -> str:
-    """The tensor with one scale for each block of a matrix of 8-bit floats."""
+    """Name of the tensor with the block scales of an FP8 matrix."""
     if recipe.scales is None:
         raise PenstockError(f"tensor {stored.name!r}: 8-bit floats without scales; not read")
     return recipe.scales

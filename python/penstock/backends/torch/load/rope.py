@@ -1,5 +1,5 @@
-"""Rotary positions: tables of cosines and sines, computed as `crates/compute/decoder/src/rope.rs`
-does.
+"""Rotary position embedding: tables of cosines and sines, computed like
+`crates/compute/decoder/src/rope.rs`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from penstock.model.spec import (
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Angles of every position: `cos` and `sin` [positions, pairs] in f32."""
+    """Rotation table: `cos` and `sin` [positions, pairs] in f32."""
 
     cos: Tensor
     sin: Tensor
 
 
 def rotation(rope: Rope, dims: int, positions: int, stored: Tensor | None) -> Rotation:
-    """Table of a rotation over `dims` elements. `stored`: the divisors of FactorsScaling."""
+    """Table of a rotation over `dims` elements. `stored`: divisors for FactorsScaling."""
     frequencies = _frequencies(rope, dims, stored)
     at = torch.arange(positions, dtype=torch.float32).unsqueeze(1)
-    # The product is rounded to f32 as in the reference implementations.
+    # The product is rounded to f32, like in the reference implementations.
     angles = (at * frequencies).double()
     factor = _attention_factor(rope)
     return Rotation(angles.cos().float() * factor, angles.sin().float() * factor)
@@ -56,7 +56,7 @@ def _frequencies(rope: Rope, dims: int, stored: Tensor | None) -> Tensor:
     if isinstance(scaling, LongropeScaling):
         return base / torch.tensor(scaling.divisors, dtype=torch.float32)
     if isinstance(scaling, FactorsScaling):
-        # Meta tensors (recorded launches) have no data, and need none.
+        # Meta tensors (recorded launches) have no data.
         return base if stored is None or stored.is_meta else base / stored.to(base.device)
     if isinstance(scaling, Llama3Scaling):
         return _llama3(base, scaling)
@@ -75,7 +75,7 @@ def _llama3(base: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(theta: float, dims: int, scaling: YarnScaling) -> Tensor:
-    """A ramp over the pairs from those kept to those divided."""
+    """YaRN frequencies: a ramp from unscaled to fully scaled pairs."""
 
     def pair(turns: float) -> float:
         wavelength = scaling.original_max_position / (2.0 * math.pi * turns)

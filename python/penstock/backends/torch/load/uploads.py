@@ -1,8 +1,7 @@
-"""Weights from files to a device: threads read, and the caller's thread starts the copies.
+"""Uploads weights from files to a device: threads read, and the caller's thread starts the copies.
 
-What is wanted is noted first, and read in the order of the files: neighbours in a file are one
-read, however small they are. A GPU gets them by way of a ring of pinned buffers; to torch's CPU
-device they are read in place.
+Requests are queued first, then read in file order, with adjacent ranges merged into one read. A GPU
+receives them through a ring of pinned buffers; for torch's CPU device they are read in place.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from penstock.backends.torch.load.readers import Part, Piece, Readers, ReadReque
 from penstock.core import PenstockError
 
 READERS = 8
-"""A core copies 5 to 10 GB/s out of the page cache, and a GPU takes 55."""
+"""A core copies 5 to 10 GB/s out of the page cache, and a GPU receives up to 55 GB/s."""
 BUFFERS = 2 * READERS
 PIECE_BYTES = 8 << 20
-"""With BUFFERS the bound of host memory that a load takes."""
+"""BUFFERS times this bounds the host memory of a load."""
 WINDOW_BYTES = 512 << 20
-"""What is noted before it is put in the order of the files."""
+"""Bytes of requests to queue before they are sorted by file offset."""
 SMALL_BYTES = 4 << 20
 
 
 class Mark(Protocol):
-    """A place in the work of a device."""
+    """A point in the work of a device."""
 
     def query(self) -> bool: ...
 
@@ -38,43 +37,43 @@ class Mark(Protocol):
 
 
 class Stream(Protocol):
-    """Copies to a device, in the order of its other work."""
+    """Copies to a device, in order with its other work."""
 
     def buffer(self, size: int) -> Tensor:
-        """Bytes of host memory that the device can read by itself."""
+        """Host memory that the device can access directly (pinned)."""
 
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """Begin to copy `source`, of such memory."""
+        """Start a copy from `source`, which is memory of `buffer`."""
 
     def mark(self) -> Mark:
-        """The end of all that has begun."""
+        """Mark the end of all work launched so far."""
 
 
 class Reads(Protocol):
-    """Bytes of files for a device."""
+    """Reads of file bytes onto a device."""
 
     @property
     def device(self) -> torch.device: ...
 
     def fill(self, target: Tensor, stored: Stored, start: int = 0) -> None:
-        """Fill `target`, whose numbers lie one after another, with as many bytes of a tensor. They
-        are there after `settle`.
+        """Fill the contiguous `target` with a tensor's bytes from offset `start`. Complete after
+        `settle`.
         """
 
     def stage(self, stored: Stored, start: int, size: int, then: Callable[[Tensor], None]) -> None:
-        """Call `then`, before the end of `settle`, with these bytes of a tensor on the device."""
+        """Call `then` with these bytes of a tensor on the device, before `settle` returns."""
 
     def send(self, small: Tensor) -> Tensor:
-        """Numbers of the host on the device, there for all work that begins later."""
+        """Copy a host tensor to the device. All work launched later sees it."""
 
     def settle(self) -> None:
-        """All that was wanted has arrived, for work of the device that begins later. PenstockError
-        names file, tensor and place where it cannot be read.
+        """Finish all requests; device work launched later sees the data. PenstockError names the
+        file, the tensor and the offset of a failed read.
         """
 
 
 class PlainReads:
-    """To memory of the host, at once."""
+    """Synchronous reads into host memory."""
 
     device = torch.device("cpu")
 
@@ -88,30 +87,30 @@ class PlainReads:
         return small
 
     def settle(self) -> None:
-        """All is there."""
+        """No-op: reads are synchronous."""
 
 
 class Way(Protocol):
-    """How bytes get from the readers to the device."""
+    """Transport of bytes from the readers to the device."""
 
     merges: bool
-    """Whether a piece may have several tensors."""
+    """True if a piece may contain several tensors."""
     device: torch.device
     piece_bytes: int
-    """The most of a piece."""
+    """Maximum bytes per piece."""
 
     def memory(self, piece: Piece, *, wait: bool) -> Tensor | None:
-        """Where the piece is read to; None: nothing is free yet, and `wait` is false."""
+        """Memory to read the piece into; None if `wait` is false and none is free."""
 
     def arrived(self, piece: Piece, memory: Tensor) -> None:
-        """The piece has been read."""
+        """Called when the piece has been read."""
 
     def send(self, small: Tensor) -> Tensor:
-        """Numbers of the host as the device has them."""
+        """A copy of a host tensor on the device."""
 
 
 class InPlace:
-    """The device's memory is the host's."""
+    """Reads directly into the destination: device memory is host memory."""
 
     merges = False
 
@@ -124,14 +123,14 @@ class InPlace:
         return _target(part, self.device)
 
     def arrived(self, piece: Piece, memory: Tensor) -> None:
-        """The readers have written it."""
+        """No-op: the readers have written to the destination already."""
 
     def send(self, small: Tensor) -> Tensor:
         return small
 
 
 class Ring:
-    """Buffers of pinned memory. One is given out again when the copies from it have ended."""
+    """A ring of pinned buffers. A buffer is reused once the copies from it are done."""
 
     merges = True
 
@@ -145,9 +144,9 @@ class Ring:
         self.device, self.piece_bytes = device, piece_bytes
         self._stream, self._left = stream, buffers
         self._copied: deque[tuple[Tensor, Mark]] = deque()
-        """Buffers that copies are made from, the first to end first."""
+        """Buffers with copies in flight, oldest first."""
         self._small = torch.empty(0, dtype=torch.uint8)
-        """The rest of a buffer for small tensors."""
+        """Unused rest of a buffer for small tensors."""
 
     def memory(self, piece: Piece, *, wait: bool) -> Tensor | None:
         if self._copied and self._copied[0][1].query():
@@ -157,7 +156,7 @@ class Ring:
             return self._stream.buffer(self.piece_bytes)
         if not wait:
             return None
-        # All buffers are here: those with readers came back first.
+        # No piece is with the readers when `wait` is true: all buffers are in `_copied`.
         buffer, mark = self._copied.popleft()
         mark.synchronize()
         return buffer
@@ -175,7 +174,7 @@ class Ring:
             return made
         room = -(-size // 16) * 16
         if len(self._small) < room:
-            # torch's allocator keeps what copies are made from.
+            # torch's allocator keeps pinned memory alive until the copies from it are done.
             self._small = self._stream.buffer(max(room, SMALL_BYTES))
         buffer, self._small = self._small[:size], self._small[room:]
         buffer.copy_(_bytes(small.contiguous()))
@@ -184,7 +183,7 @@ class Ring:
 
 
 class Uploads:
-    """Tensors on their way. Used by one thread, and as a context: its end ends the readers."""
+    """Uploads in flight. Used by one thread, as a context manager; the exit stops the readers."""
 
     def __init__(
         self,
@@ -193,13 +192,13 @@ class Uploads:
         window_bytes: int = WINDOW_BYTES,
         on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_bytes` is called with numbers of bytes that have been read."""
+        """`on_bytes` is called with the number of bytes of each completed read."""
         self._way, self._window = way, window_bytes
         self._on_bytes, self._most = on_bytes, 2 * readers
         self._readers = Readers(readers)
         self._noted: list[ReadRequest] = []
         self._size = 0
-        """Bytes of those noted."""
+        """Total bytes of the queued requests."""
         self._pieces: deque[Piece] = deque()
         self._ends: dict[ReadRequest, Callable[[Tensor], None]] = {}
 
@@ -241,7 +240,8 @@ class Uploads:
         self._noted.append(wanted)
         self._size += wanted.size
         if self._size >= self._window:
-            # What was noted before is read while the next is noted, and no more.
+            # Finish reading the previous window first: one window is read while the next one is
+            # queued.
             while self._pieces:
                 self._advance(wait=True)
             self._order()
@@ -254,7 +254,9 @@ class Uploads:
         self._noted, self._size = [], 0
 
     def _advance(self, *, wait: bool) -> bool:
-        """Give pieces to the readers, and take one back; False where none was there."""
+        """Submit pieces to the readers, and process one completed piece. False if there was
+        none.
+        """
         self._give()
         if not self._readers.flying:
             return False
@@ -301,7 +303,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _pieces(wanted: Sequence[ReadRequest], most: int, *, merges: bool) -> Iterator[Piece]:
-    """Pieces of at most so many bytes, from tensors in the order of their places."""
+    """Pieces of at most `most` bytes, from requests sorted by offset."""
     group: list[ReadRequest] = []
     end = 0
     for each in wanted:
@@ -316,7 +318,7 @@ def _pieces(wanted: Sequence[ReadRequest], most: int, *, merges: bool) -> Iterat
 
 
 def _cut(group: Sequence[ReadRequest], end: int, most: int) -> Iterator[Piece]:
-    """Pieces of bytes one after another."""
+    """Split a contiguous range into pieces."""
     first = 0
     for start in range(group[0].offset, end, most):
         stop = min(start + most, end)

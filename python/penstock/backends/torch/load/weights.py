@@ -1,8 +1,7 @@
-"""Weights of one rank on its device: fused by offset, cut as `Shard` says.
+"""Weights of one rank on its device, fused and sharded according to `Shard`.
 
-Matrices over the same inputs are one tensor, into whose rows each part is copied. A rank computes
-whole groups of query heads: those of a KV head that another rank has are rows and columns of
-zeros.
+Matrices with the same inputs are fused into one tensor. A rank computes whole groups of query
+heads: the rows and columns of heads that belong to another rank are zero.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ class HeadWeights:
 
 @dataclass(frozen=True, slots=True)
 class LatentWeights:
-    """Projections of latent attention, and the matrices of each head to and from its latent."""
+    """Projections of latent attention, with each head's matrices to and from the latent space."""
 
     down: Tensor
-    """[queries or their rank + kv_rank + rope_dim, hidden]."""
+    """[query width or query rank + kv_rank + rope_dim, hidden]."""
     query_norm: NormWeights | None
     query_up: Tensor | None
     """[heads * (plain + rope), rank]."""
@@ -84,13 +83,13 @@ class MixerWeights:
     """Index into `Weights.rotations`."""
     kv_group: int
     kv_index: int
-    """Among this rank's layers of the group."""
+    """Index among this rank's layers of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
     inner: Matrix
-    """Gate and up, or up alone."""
+    """Gate and up fused, or up alone."""
     gated: bool
     activation: Activation
     down: Matrix
@@ -99,8 +98,8 @@ class MlpWeights:
 @dataclass(frozen=True, slots=True)
 class MixtureWeights:
     router: Tensor
-    """[experts, hidden], in f32 or as exact in the type of the rows; the last row is the gate of
-    the shared expert, if it has one."""
+    """[experts, hidden], in f32, or in the activation type if that is exact. The last row is the
+    gate of the shared expert, if it has one."""
     router_bias: Tensor | None
     rule: Rule
     chosen: int
@@ -109,12 +108,12 @@ class MixtureWeights:
     down: Matrix
     activation: Activation
     own: range
-    """Experts of this rank."""
+    """Experts that this rank holds."""
     weight_on_input: bool
     shared: MlpWeights | None
     shared_gate: bool
     widening: Widening | None
-    """For matrices of codes in a bfloat16 model."""
+    """Only for quantised matrices in a bfloat16 model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +128,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class KvLayers:
-    """Layers that share a block table: all with the same window or chunk."""
+    """Layers that share a block table: they have the same window or chunk size."""
 
     layers: tuple[int, ...]
-    """This rank's, counted over the whole model."""
+    """This rank's layers, as indices into the whole model."""
     window: int | None
     chunked: bool
 
@@ -151,7 +150,7 @@ class Weights:
 
 
 class Loader:
-    """Reads roles of a spec. PenstockError names what is missing or not supported."""
+    """Loads weights by role. PenstockError names a missing tensor or an unsupported feature."""
 
     def __init__(self, source: Source, spec: DecoderSpec, shard: Shard) -> None:
         self.source = source
@@ -173,8 +172,8 @@ class Loader:
         return NormWeights(weight + 1.0 if norm.unit_offset else weight, bias, norm.eps, norm.kind)
 
     def fused(self, parts: list[tuple[Recipe, int, range]], k: int) -> Tensor:
-        """Rows of matrices over the same `k` inputs, one below the other: recipe, all of its rows,
-        those of this rank.
+        """Fuse rows of matrices with the same `k` inputs. Each part: recipe, total number of rows,
+        and this rank's rows.
         """
         out = self.empty(sum(len(rows) for _, _, rows in parts), k)
         at = 0
@@ -223,7 +222,7 @@ def top_roles(recipes: WeightRecipes) -> Roles:
 
 
 def kv_groups(spec: DecoderSpec, own: range) -> tuple[KvLayers, ...]:
-    """Groups in the order of their first layers over the whole model, with this rank's layers."""
+    """KV groups in the order of their first layers in the whole model, with this rank's layers."""
     found: dict[tuple[int | None, bool], list[int]] = {}
     for index, layer in enumerate(spec.layers):
         mixer = layer.mixer

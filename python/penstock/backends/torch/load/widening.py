@@ -1,7 +1,8 @@
-"""From how many rows on experts of codes are widened to bfloat16 first: measured at the start.
+"""Row count from which quantised experts are widened to bfloat16 before the product, measured at
+start-up.
 
-Widening writes all of a layer's numbers, whatever the rows, and the product that follows is faster
-than one of codes. Which is less depends on the device, and on how many rows an expert has.
+Widening writes all elements of a layer, independent of the number of rows; the bfloat16 product is
+then faster than one on codes. The break-even point depends on the device and the rows per expert.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ if TYPE_CHECKING:
     from penstock.backends.torch.load.weights import MixtureWeights
 
 SCRATCH_BYTES = 256 << 20
-"""The numbers of as many experts are widened at once, or of one that is larger. Products of such a
-piece fill a GPU several times over."""
+"""Experts are widened in batches of this size, or one by one if an expert is larger. The products
+of one batch occupy a GPU for several waves."""
 CALLS = 2
-"""Both ways are computed so often, and the shortest time counts."""
+"""Measurements of each variant; the shortest counts."""
 
 log = logging.getLogger(__name__)
 
 
 class Widening:
-    """One for all mixtures of codes of a rank, which are computed one after the other."""
+    """Shared by all quantised mixtures of a rank, which run one after another."""
 
     def __init__(self) -> None:
         self._scratch: Tensor | None = None
         self._rows: int | None = None
 
     def reserve(self, *matrices: Matrix) -> None:
-        """Keep memory for matrices of codes of bfloat16 models. It is there before free memory is
-        measured, and stays for graphs.
+        """Reserve scratch memory for quantised matrices of bfloat16 models. It is allocated before
+        free memory is measured, and CUDA graphs keep its address.
         """
         for matrix in matrices:
             count, outputs, inputs = matrix.shape
@@ -47,12 +48,12 @@ class Widening:
                 self._scratch = torch.empty(most, dtype=torch.bfloat16, device=device)
 
     def scratch(self, rows: int) -> Tensor | None:
-        """Memory to widen in for a step of so many rows; None: its products read codes."""
+        """Scratch memory for a step of `rows` rows; None: its products read the codes directly."""
         return self._scratch if self._rows is not None and rows >= self._rows else None
 
     def choose(self, weights: MixtureWeights, most: int) -> None:
-        """Measure steps of `most` rows, of half as many, and so on, until one is no faster. All
-        steps of the same rows are computed alike.
+        """Measure steps of `most` rows, then half as many, and so on, until widening is no faster.
+        All steps with the same number of rows use the same variant, so results are reproducible.
         """
         scratch = self._scratch
         self._rows, tried = None, _tried(weights, most)
@@ -72,8 +73,8 @@ class Widening:
 
 
 def _tried(weights: MixtureWeights, most: int) -> list[int]:
-    """Rows with which experts have the widest tiles on average. With fewer, the codes take the
-    time, not the products.
+    """Row counts at which the average expert fills the widest tile. Below that, reading the codes
+    dominates, not the products.
     """
     halves = [most >> power for power in range(most.bit_length())]
     count = len(weights.own)
@@ -81,7 +82,7 @@ def _tried(weights: MixtureWeights, most: int) -> list[int]:
 
 
 def _compute(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> Tensor:
-    """A step of which each expert of all ranks has as many rows."""
+    """A step of `rows` rows, spread evenly over the experts of all ranks."""
     inner, device = weights.inner, weights.inner.codes.device
     routed = len(weights.router) - weights.shared_gate
     places = torch.arange(rows * weights.chosen, dtype=torch.int32, device=device)
@@ -93,7 +94,7 @@ def _compute(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> Tens
 
 
 def _milliseconds(weights: MixtureWeights, rows: int, scratch: Tensor | None) -> float | None:
-    """The time on a GPU. None on other devices, where launches are recorded or tested."""
+    """Time on a GPU. None on other devices, where launches are only recorded or tested."""
     _compute(weights, rows, scratch)
     if not weights.router.is_cuda:
         return None
