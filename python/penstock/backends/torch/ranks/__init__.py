@@ -1,1 +1,1 @@
-"""Communication with other ranks: sums within a stage, rows between stages."""
+"""Communication with other ranks: collectives within a stage, activations between stages."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock._native import Star
 
 LEAST_MESSAGE = 1 << 16
-"""Minimum message capacity in bytes, for the exchange by which NCCL's ranks connect."""
+"""Minimum message capacity in bytes: NCCL's connection set-up needs it."""
 CLOSE_S = 10.0
 """Time-out in seconds of NCCL's shutdown."""
 
@@ -33,10 +33,10 @@ class Group(Protocol):
     """Collectives among the ranks of a stage. ConnectionError if a rank is gone."""
 
     def sum(self, x: Tensor) -> Tensor:
-        """All-reduce: the sum of the ranks' `x`, possibly in place."""
+        """All-reduce: the sum of `x` over the ranks, possibly in place."""
 
     def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
-        """Gather: the ranks' columns side by side on the first rank, None elsewhere."""
+        """Gather: the ranks' columns side by side on the first rank, None on the others."""
 
     def share(self, x: Tensor) -> Tensor:
         """Broadcast: the first rank's `x`, written in place."""
@@ -53,8 +53,8 @@ def open_group(
     *,
     symmetric: bool,
 ) -> Group:
-    """Open the group. `widths`: logit columns per rank. Between GPUs, waits for the other ranks;
-    with `symmetric`, small sums use symmetric memory if all ranks support it.
+    """Open the group. `widths`: number of logit columns per rank. Between GPUs, this waits for the
+    other ranks. With `symmetric`, small sums use symmetric memory if all ranks support it.
     """
     from penstock._native import Star
 
@@ -74,8 +74,8 @@ def open_group(
 
 
 class StreamGroup:
-    """CPU ranks on one host or several. The first rank adds the parts in rank order and broadcasts
-    the sum, so all ranks get the same bits.
+    """CPU ranks on one or several hosts. The first rank adds the parts in rank order and broadcasts
+    the sum, so all ranks get bitwise the same result.
     """
 
     def __init__(self, star: Star) -> None:
@@ -85,7 +85,7 @@ class StreamGroup:
         others = self._star.gather(to_bytes(x))
         if others is None:
             return self._received(self._star.share(b""), x)
-        # Add in f32, so that a bfloat16 sum is rounded once.
+        # Add in f32, so that a bfloat16 sum is rounded only once.
         total = x.float()
         for part in others:
             total = total + from_bytes(part, x.dtype, x.shape).float()
@@ -154,7 +154,9 @@ class NcclGroup:
         return x
 
     def close(self) -> None:
-        """Shut NCCL down, with a time-out: it waits for the other ranks, which may hang."""
+        """Shut NCCL down with a time-out: the shutdown waits for the other ranks, which may
+        hang.
+        """
         ending = threading.Thread(target=self._shut_down, name="nccl-shutdown", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -178,9 +180,9 @@ def _wait(begin: Callable[[], Any]) -> None:
 
 
 class StarStore(dist.Store):  # type: ignore[misc]
-    """Key-value store that NCCL uses to connect. Values set by rank 0 are broadcast over the
-    group's streams; those of other ranks stay local. That suffices: NCCL's unique ids come from the
-    first rank of a communicator, which here is always rank 0.
+    """Key-value store for NCCL's connection set-up. Values set by rank 0 are broadcast over the
+    group's streams; values of other ranks stay local. This suffices: a communicator's first rank
+    creates NCCL's unique id, and here that is always rank 0.
     """
 
     def __init__(self, star: Star, rank: int) -> None:

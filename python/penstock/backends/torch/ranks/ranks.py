@@ -1,4 +1,4 @@
-"""Communication with other ranks: tensor-parallel collectives, and rows between stages."""
+"""Communication with other ranks: tensor-parallel collectives, and activations between stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Wiring = dict[str, Any]
 
 class PrevStage(Protocol):
     def receive(self, like: Tensor) -> Tensor:
-        """Rows of the residual stream, as wide as `like` (a norm's weight) and on its device."""
+        """Rows of the residual stream, on the device of `like` (a norm's weight) and of its
+        width.
+        """
 
 
 class NextStage(Protocol):
@@ -38,7 +40,7 @@ class Pipe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Connections of a rank. A field is None if there is no such peer."""
+    """Connections of a rank. A field is None if the rank has no such peer."""
 
     group: Group | None = None
     before: PrevStage | None = None
@@ -60,7 +62,9 @@ class Ranks:
             self.group.close()
 
     def receive(self, rows: int, like: Tensor) -> Tensor:
-        """Residual stream from the previous stage. ConnectionError if it has not `rows` rows."""
+        """Residual stream from the previous stage. ConnectionError if the number of rows is not
+        `rows`.
+        """
         assert self.before is not None
         found = self.before.receive(like)
         if len(found) != rows:
@@ -76,14 +80,16 @@ class Ranks:
 
 @dataclass(frozen=True, slots=True)
 class CarriedRows:
-    """Rows between stages that the caller carries, as bytes or tensors."""
+    """Rows between stages that the caller transports, as bytes or tensors."""
 
     inward: queue.Queue[Any] = field(default_factory=queue.Queue)
-    """Bytes, or what `Device.handed` returns for tensors."""
+    """Bytes, or for tensors the function that `Device.handed` returned."""
     outward: queue.Queue[Any] = field(default_factory=queue.Queue)
 
     def fetch(self, timeout: float) -> bytes | Tensor:
-        """The next rows for the stage after. TimeoutError after `timeout` seconds without any."""
+        """The next rows for the following stage. TimeoutError if none arrive within `timeout`
+        seconds.
+        """
         try:
             found: bytes | Tensor = self.outward.get(timeout=timeout)
             return found
@@ -111,7 +117,7 @@ def open_ranks(
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """Rows in float32, through host memory."""
+    """Rows as float32 bytes, through host memory."""
 
     pipe: Pipe
 
@@ -177,7 +183,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """Rows that the caller carries, as bytes."""
+    """Rows that the caller transports as bytes."""
 
     rows: queue.Queue[Any]
     patience: float
@@ -192,7 +198,7 @@ class _Carried:
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """Rows that the caller carries, as device tensors in the type of the weights."""
+    """Rows that the caller transports as device tensors, in the type of the weights."""
 
     rows: queue.Queue[Any]
     patience: float

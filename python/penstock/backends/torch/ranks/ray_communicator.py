@@ -1,7 +1,7 @@
-"""Tensor communicator between two pipeline stages for Ray's compiled graphs, and its device.
+"""Communicator between two pipeline stages for tensors in Ray's compiled graphs, and its device.
 
-Ray calls this module through `penstock.executor.ray.edges`; Ray itself is not imported here. Ray's
-own communicator needs cupy, which is built for another CUDA version than torch.
+Ray calls this module through `penstock.executor.ray.edges`; this module does not import Ray. Ray's
+own communicator needs cupy, which is built for a different CUDA version than torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock.backends.torch.ranks.group import LEAST_MESSAGE, StarStore
 from penstock.core import PenstockError
 
 RANKS = 2
-"""Ranks of a pair. The sending rank is 0, which creates NCCL's unique id."""
+"""Ranks of a pair. The sending rank is 0 and creates NCCL's unique id."""
 
 log = logging.getLogger(__name__)
 
 
 class Accelerator:
-    """The device of this process's rank: Ray takes it for its `AcceleratorContext`. `lose` ends
-    the rank with an error.
+    """The device of this process's rank, used by Ray as its `AcceleratorContext`. `lose` fails the
+    rank with an error.
     """
 
     module_name = "penstock"
@@ -55,7 +55,7 @@ class Accelerator:
         return self._module.current_stream()
 
     def new_stream(self) -> AbstractContextManager[Any]:
-        """A context in which launches go to a new stream."""
+        """Context in which launches go to a new stream."""
         made = torch.cuda.Stream(self.device) if self.device.type == "cuda" else torch.cpu.Stream()
         found: AbstractContextManager[Any] = self._module.stream(made)
         return found
@@ -69,7 +69,7 @@ class Accelerator:
 
 
 def open_nccl(wiring: dict[str, Any], rank: int) -> Any:
-    """NCCL between two ranks, which connects at the first rows."""
+    """NCCL process group of two ranks; it connects at the first transfer."""
     from penstock._native import Star
 
     if not dist.is_nccl_available():
@@ -83,11 +83,11 @@ def open_nccl(wiring: dict[str, Any], rank: int) -> Any:
 
 
 class Pair:
-    """One end of a way for tensors over a process group of torch. ConnectionError when the other
-    rank is gone.
+    """One end of a one-way connection for tensors, over a torch process group. ConnectionError if
+    the other rank is gone.
 
-    Where the accelerator overlaps, Ray calls `send` and `receive` on streams of their own and lets
-    other streams wait for them; otherwise the host waits until the tensor has gone or is there.
+    If the accelerator overlaps, Ray calls `send` and `receive` on separate streams and makes other
+    streams wait for them. Otherwise the host waits until the tensor is sent or received.
     """
 
     def __init__(self, group: Any, rank: int, accelerator: Accelerator) -> None:
@@ -95,12 +95,14 @@ class Pair:
         self._other = 1 - rank
         self._accelerator = accelerator
         self._sending: tuple[Tensor, Any] | None = None
-        """Tensor in flight, and its mark: keeps the memory alive until the send is done."""
+        """Tensor in flight, and its event. The reference keeps the memory alive until the send is
+        done.
+        """
         self.send_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
         self.receive_stream = accelerator.new_stream() if accelerator.overlap else nullcontext()
 
     def send(self, x: Tensor) -> None:
-        # Wait for the previous send: the host is at most one tensor ahead of the device.
+        # Wait for the previous send, so that the host is at most one tensor ahead of the device.
         self._settle()
         self._move(self._group.send, x)
         self._sending = x, self._mark()

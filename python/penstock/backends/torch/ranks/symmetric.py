@@ -1,11 +1,12 @@
-"""Small sums between the GPUs of one host, through memory that all of them map.
+"""Small all-reduces between the GPUs of one host, through memory that all of them map.
 
-Each rank copies its part into its own buffer, and torch's one-shot all-reduce reads all buffers and
-adds them in the order of ranks: one exchange of signals in place of a ring's steps, and the same
-bits on all ranks. (Where the switch adds, `multimem`, no order is promised.)
+Each rank copies its part into its own buffer. torch's one-shot all-reduce then reads all buffers
+and adds them in rank order: a single signal exchange in place of a ring's steps, and bitwise the
+same result on all ranks. (`multimem`, where the switch adds, guarantees no order.)
 
-The ranks agree on it at the start, or keep NCCL. A kernel waits for its peers without a limit, so
-ranks that cannot have symmetric memory must not begin, and a check that hangs ends the start.
+The ranks decide together at start-up, and otherwise stay with NCCL. The kernel waits for its peers
+without a time-out, so a group without symmetric memory on all ranks must not use it, and a check
+that hangs aborts the start.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ if TYPE_CHECKING:
     from penstock.backends.torch.ranks.group import Group
 
 LARGEST = 256 << 10
-"""Bytes of a sum, at most. A rank reads the parts of all others, a ring moves two parts in all: of
-eight ranks each reads 1.8 MB here, 4 us of an NVLink of 450 GB/s. Where NCCL overtakes it is not
-measured (benchmarks/gpu compares them).
+"""Maximum bytes of a sum. A rank reads the parts of all others, where a ring moves two parts in
+all. At this size each of eight ranks reads 1.8 MB, 4 us over NVLink at 450 GB/s. The size at which
+NCCL becomes faster has not been measured (benchmarks/gpu compares both).
 """
 MULTIPLE = 16
-"""The kernel moves 16 bytes at once; what is shorter or begins elsewhere is left to NCCL."""
+"""The kernel moves 16 bytes at a time. Shorter or unaligned tensors are left to NCCL."""
 KINDS = (torch.bfloat16, torch.float32)
-"""Those that the kernel adds."""
+"""Types that the kernel supports."""
 CHECKED = (16, 48, 8 << 10, 10 << 10, 65 << 10, LARGEST)
-"""Bytes of the sums that are compared at the start: one block of the kernel, several, and all."""
+"""Sizes in bytes of the sums checked at start-up: one block of the kernel, several, and the
+maximum.
+"""
 CHECK_S = 30.0
-"""What the ranks get to map their memory, and the sums of the check to end."""
+"""Time-out in seconds for mapping the memory, and for the sums of the check."""
 REMEDY = "Start with --disable-custom-all-reduce, which leaves all sums to NCCL"
 
 _KEPT: list[tuple[Tensor, dist.ProcessGroup]] = []
-"""To the end of the process. Giving a buffer back waits for its GPU, which may hang, and torch's
+"""Kept until the process ends. Freeing a buffer waits for its GPU, which may hang; and torch's
 registry does not own a group.
 """
 
@@ -56,10 +59,10 @@ log = logging.getLogger(__name__)
 
 
 class SymmetricGroup:
-    """A group whose small sums go through symmetric memory, and all else as before."""
+    """A group with small sums through symmetric memory and everything else through `inner`."""
 
     def __init__(self, inner: Group, buffer: Tensor, name: str) -> None:
-        """`buffer` has LARGEST bytes, which the ranks of the group `name` have mapped."""
+        """`buffer` has LARGEST bytes and is mapped by all ranks of the group `name`."""
         self.inner = inner
         self._buffer = buffer
         self._name = name
@@ -69,9 +72,10 @@ class SymmetricGroup:
 
     def small_sum(self, x: Tensor) -> Tensor:
         part = self._buffer[: x.nbytes].view(x.dtype).view(x.shape)
-        # By a kernel of its own. torch's sum that copies signals before its other threads have.
+        # Copy by a separate kernel: torch's variant that copies first signals before all of its
+        # threads have copied.
         part.copy_(x)
-        # The kernel ends when all ranks have read: the next copy overwrites nothing.
+        # The kernel ends when all ranks have read, so the next copy cannot overwrite unread data.
         return torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self._name, x)
 
     def gather(self, columns: Tensor, widths: list[int]) -> Tensor | None:
@@ -86,7 +90,7 @@ class SymmetricGroup:
 
 
 def is_small(x: Tensor) -> bool:
-    """The same on all ranks: it depends on what a step computes, not on who does."""
+    """True if symmetric memory can sum `x`. All ranks agree, as it depends only on the step."""
     return (
         x.dtype in KINDS
         and x.is_contiguous()
@@ -99,8 +103,9 @@ def is_small(x: Tensor) -> bool:
 def with_symmetric(
     inner: Group, star: Star, name: str, rank: int, ranks: int, device: torch.device
 ) -> Group:
-    """`inner`, with small sums through symmetric memory where all ranks can; else a line of the log
-    says why not. All ranks of the group call it. `name` is the group's, within a process.
+    """`inner`, with small sums through symmetric memory if all ranks support it. Otherwise the log
+    has the reason. All ranks of the group must call this. `name` identifies the group within the
+    process.
     """
     made: list[SymmetricGroup] = []
     directory = temporary() if rank == 0 else ""
@@ -127,7 +132,7 @@ def with_symmetric(
 
 
 def together(star: Star, own: Any) -> list[Any]:
-    """What each rank has, in the order of ranks."""
+    """All-gather of JSON values, in rank order."""
     others = star.gather(json.dumps(own).encode())
     if others is None:
         found: list[Any] = json.loads(star.share(b"") or b"")
@@ -138,17 +143,17 @@ def together(star: Star, own: Any) -> list[Any]:
 
 
 def agreed(star: Star, work: Callable[[], str]) -> str:
-    """A rank's reason why `work` is not done, empty where all ranks did it. Ranks that waited for
-    another one in vain say less than that one.
+    """Run `work` on all ranks. Returns a failing rank's reason; empty if all succeeded. Ranks that
+    timed out waiting for another rank are named last, because the other rank has the cause.
     """
     waited = False
     try:
         reason = work()
     except (RuntimeError, OSError, AttributeError) as error:
-        # An error of the driver is its answer to what it cannot do, too.
+        # A driver error can also mean that an operation is not supported.
         if is_loss(error) and not str(error).startswith("CUDA driver error"):
             raise
-        # The store of a file has no type for it.
+        # The file store raises no specific exception type for time-outs.
         waited = "timeout" in str(error).lower()
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     found = enumerate(together(star, [waited, reason]))
@@ -157,7 +162,7 @@ def agreed(star: Star, work: Callable[[], str]) -> str:
 
 
 def temporary() -> str:
-    """A directory for this user alone, empty where there is room for none."""
+    """A private temporary directory; empty if it cannot be created."""
     try:
         return tempfile.mkdtemp(prefix="penstock-")
     except OSError:
@@ -169,15 +174,17 @@ def own_facts(device: torch.device) -> dict[str, Any]:
 
 
 def host() -> str:
-    """Ranks with the same one can pass files and descriptors to one another: the machine since it
-    was started, and the processes that it shows.
+    """Identity of the host and the PID namespace. Ranks with the same identity can exchange files
+    and descriptors.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
-    """Why ranks with these facts cannot have symmetric memory, as far as rank `rank` sees."""
+    """Reason why ranks with these facts cannot use symmetric memory, seen from rank `rank`; else
+    empty.
+    """
     hosts, gpus = ({fact[what] for fact in facts} for what in ("host", "gpu"))
     if not facts[0]["at"]:
         return "the first rank has no temporary directory to meet in"
@@ -191,12 +198,12 @@ def obstacle(facts: list[dict[str, Any]], rank: int) -> str:
         return f"torch {torch.__version__} has no such sum"
     own, links = facts[rank]["gpu"], nvlinks()
     apart = [gpu for gpu in sorted(gpus - {own}) if not links[own][gpu]]
-    # Signals are atomic operations on the memory of peers, which PCIe does not carry.
+    # Signals are atomic operations on peer memory, which PCIe does not support.
     return f"GPUs {own} and {apart[0]} have no NVLink between them" if apart else ""
 
 
 def nvlinks() -> list[list[int]]:
-    """Links between each two GPUs that this process sees."""
+    """Number of NVLinks between each pair of visible GPUs."""
     from torch._C._autograd import DeviceType
     from torch._C._distributed_c10d import _detect_dma_connectivity
 
@@ -205,10 +212,10 @@ def nvlinks() -> list[list[int]]:
 
 
 def mapped(directory: str, name: str, rank: int, ranks: int, device: torch.device) -> Tensor:
-    """A buffer of this rank's GPU that all ranks have mapped, which met in `directory`."""
+    """A buffer on this rank's GPU, mapped by all ranks. They exchange handles in `directory`."""
     from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
 
-    # A file, which its user alone can read and write, and no port that others could call.
+    # A file store, accessible to this user only: a TCP store would open a port to others.
     store = dist.FileStore(f"{directory}/ranks", ranks)
     store.set_timeout(timedelta(seconds=CHECK_S))
     group = dist.ProcessGroup(store, rank, ranks)
@@ -221,8 +228,8 @@ def mapped(directory: str, name: str, rank: int, ranks: int, device: torch.devic
     except RuntimeError as error:
         if "no group info" not in str(error):
             raise
-        # A torch that does not look for registered groups. Newer ones would ask the store at each
-        # sum if they were given one here.
+        # This version of torch does not look up registered groups. Newer versions must not get
+        # group info here: they would query the store at each sum.
         _SymmetricMemory.set_group_info(name, rank, ranks, store)
         _SymmetricMemory.rendezvous(buffer, name)
     return buffer
@@ -238,9 +245,9 @@ def unregister(name: str) -> None:
 
 
 def difference(group: SymmetricGroup, inner: Group, rank: int, device: torch.device) -> str:
-    """How sums through symmetric memory differ from those of `inner` on any rank, empty if they do
-    not: of whole numbers, which every order of adding gives exactly, and of others, which have to
-    have the first rank's bits.
+    """Difference between sums through symmetric memory and through `inner` on any rank; empty if
+    they agree. Integers must match exactly, because their sum is exact in any order. Other values
+    must be bitwise the same as on the first rank.
     """
     pairs: list[tuple[Tensor, Tensor]] = []
     for kind in KINDS:
@@ -262,7 +269,7 @@ def difference(group: SymmetricGroup, inner: Group, rank: int, device: torch.dev
 
 
 def ended(device: torch.device) -> bool:
-    """Whether what was launched ends in time."""
+    """False if the launched work does not end within CHECK_S."""
     if device.type != "cuda":
         return True
     event = torch.cuda.Event()
