@@ -1,1 +1,1 @@
-"""What slots keep of their sequences, and logits to tokens, scores and vectors."""
+"""Per-sequence state (slots), sampling, scoring and pooling."""

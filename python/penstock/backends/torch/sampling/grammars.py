@@ -1,7 +1,7 @@
-"""Structured output: grammar masks of a step's rows, and their application to logits.
+"""Structured output: grammar masks for a step's rows, and their application to logits.
 
 Native threads (`crates/base/structured-output`) compute a mask after each sampled token, while the
-forward pass of the next step runs. A row with a late mask is not sampled, so that no other row
+forward pass of the next step runs. A row whose mask is late is not sampled, so that no other row
 waits for a grammar.
 """
 
@@ -29,7 +29,7 @@ NEVER = -torch.inf
 
 
 class Grammars:
-    """Grammars of a sampling rank. The first one starts the threads and loads the tokenizer."""
+    """Grammars of a sampling rank. The first grammar starts the threads and loads the tokenizer."""
 
     def __init__(self, checkpoint: Path, threads: int) -> None:
         self._checkpoint = checkpoint
@@ -37,7 +37,9 @@ class Grammars:
         self._native: GrammarMasks | None = None
 
     def start(self, grammar: bytes, registration: Registration, ends: Sequence[int]) -> Constraint:
-        """Start the grammar of a sequence, with its end tokens `ends`. ValueError if invalid."""
+        """Start a sequence's grammar. `ends`: its end tokens. ValueError if the grammar is
+        invalid.
+        """
         from penstock._native import GrammarMasks
 
         if self._native is None:
@@ -46,7 +48,9 @@ class Grammars:
         return Constraint(self._native.start(grammar, list(ends), output.tolist()))
 
     def take_cost(self) -> tuple[int, float, float]:
-        """Since the last call: masks, seconds of computing them, and seconds of waiting."""
+        """Number of masks since the last call, and the seconds of computing them and of waiting for
+        them.
+        """
         return (0, 0.0, 0.0) if self._native is None else self._native.take_cost()
 
 
@@ -56,10 +60,10 @@ class Constraint:
 
     masks: SequenceMasks
     undrawn: bool = False
-    """True if the last row was not sampled: a row planned ahead of it then lacks its token."""
+    """True if the last row was not sampled. A row planned after it then has no input token."""
 
     def accept(self, tokens: list[int]) -> None:
-        """Advance the grammar by sampled tokens, and start to compute the next mask."""
+        """Advance the grammar by sampled tokens, and start the computation of the next mask."""
         if tokens:
             self.masks.accept(tokens)
 
@@ -90,7 +94,7 @@ class RowMasks:
 
 
 def find_masks(rows: Sequence[MaskedRow], computed: Callable[[], bool]) -> RowMasks:
-    """Wait for the masks; at most MASK_WAIT_S after `computed` returns True (logits done)."""
+    """Wait for the masks, at most MASK_WAIT_S after `computed` returns True (logits are done)."""
     found = RowMasks()
     until: float | None = None
     for each in rows:
@@ -127,13 +131,13 @@ def allowed_tokens(masks: RowMasks, part: range, logits: Tensor) -> Tensor | Non
 
 
 def within(allowed: Tensor, tokens: Tensor) -> Tensor:
-    """`tokens`, but the lowest allowed one where NaN logits led to a forbidden token."""
+    """`tokens`, with forbidden tokens (from NaN logits) replaced by the lowest allowed one."""
     kept = allowed.gather(1, tokens.long().unsqueeze(1)).squeeze(1)
     return torch.where(kept, tokens, allowed.byte().argmax(1).to(tokens.dtype))
 
 
 def replaced(tokens: Tensor, by: dict[int, int], part: range) -> Tensor:
-    """`tokens` of the rows `part`, overwritten by the entries of `by` (keyed by row)."""
+    """`tokens` of the rows `part`, with the entries of `by` (keyed by row) written over them."""
     rows = [row for row in by if row in part]
     if not rows:
         return tokens

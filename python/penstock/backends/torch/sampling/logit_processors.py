@@ -1,7 +1,8 @@
 """Logit processors (penalties, bias, bans), as in `crates/compute/decoder/src/sampler.rs`.
 
-Each sequence keeps its rules as columns of int32 or f32. The columns of all rows are uploaded in
-one copy and applied to all logits at once: the number of operations does not grow with the rows.
+Each sequence keeps its rules as int32 or f32 columns. The columns of all rows are uploaded in one
+copy and applied to all logits at once, so the number of operations is independent of the number of
+rows.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from penstock.backends.torch.sampling.grammars import NEVER
 
 NOTHING = array("i")
 ENTRIES = 1 << 20
-"""Maximum logits changed at once; bounds the memory of their indices."""
+"""Maximum number of logits changed at once; bounds the memory of their indices."""
 
 
 class Rules:
-    """`history` has `prompt_len` tokens of the prompt and the output so far, where rules need
-    them; `accept` takes more in. Ids that are not below `vocab` have no logits.
+    """`history` has `prompt_len` prompt tokens, then the output so far, if the rules need them;
+    `accept` appends to it. Token ids of `vocab` and above have no logits and are ignored.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class Rules:
 
     @property
     def entries(self) -> int:
-        """Tokens whose logits may change."""
+        """Upper bound of the number of logits that change."""
         columns = (self.seen, self.drawn, self.biased, self.allowed, self._suppressed, self._banned)
         return sum(map(len, columns))
 
     def after(self, drafts: Sequence[int]) -> Rules:
-        """These rules with `drafts` appended to the output; self if that changes nothing."""
+        """These rules with `drafts` appended to the output; self if that makes no difference."""
         if not drafts or not self.needs_history:
             return self
         own = Rules.__new__(Rules)
@@ -143,7 +144,7 @@ def _known(tokens: Sequence[int], vocab: int) -> array[int]:
 
 @dataclass(slots=True)
 class RuledRow:
-    """A row whose logits are changed."""
+    """A row whose logits change."""
 
     row: int
     """Index among the sampled rows."""
@@ -154,8 +155,8 @@ class RuledRow:
 
 
 def _entries(tokens: list[array[int]], values: Sequence[array[float]] = ()) -> list[array[int]]:
-    """Columns of places in the logits of several rows: how many each row has, their tokens, and
-    the bits of a number for each token, or none at all.
+    """Columns of entries in the logits of several rows: the number of entries per row, their
+    tokens, and optionally the bits of one number per token.
     """
     return [array("i", map(len, tokens)), _joined(tokens), _joined(values)]
 
@@ -165,8 +166,8 @@ def _joined(columns: Sequence[array[int] | array[float]]) -> array[int]:
 
 
 def changed(logits: Tensor, ruled: Sequence[RuledRow], first: int) -> Tensor:
-    """Apply the rules to a copy of the logits [rows, vocabulary], whose first row has the number
-    `first`. Rules that ban all tokens of a row are ignored: a token has to be sampled.
+    """Apply the rules to a copy of the logits [rows, vocabulary]; its first row has index `first`.
+    Rules that ban all tokens of a row are ignored, because a token must be sampled.
     """
     found = logits.clone()
     for some in _at_once(ruled):
@@ -189,7 +190,7 @@ def _at_once(ruled: Sequence[RuledRow]) -> list[list[RuledRow]]:
 
 
 def _change(logits: Tensor, found: Tensor, ruled: Sequence[RuledRow], first: int) -> None:
-    """Change the rows of `found`, a copy of `logits`."""
+    """Apply the rules to `found`, a copy of `logits`."""
     each = [one.rules.after(one.drafts) for one in ruled]
     columns: list[Sequence[int]] = [
         array("i", [one.row - first for one in ruled]),
@@ -240,5 +241,6 @@ def _mask(logits: Tensor, never: Places, allowed: Places, restricted: Tensor) ->
         if allowed is not None:
             logits[allowed] = kept
     if never is not None:
-        # A device scalar: a host number would be copied, and older versions of torch sync on it.
+        # A device scalar: a host scalar would be copied, and older versions of torch synchronise on
+        # it.
         logits.index_put_(never, logits.new_full((), NEVER))

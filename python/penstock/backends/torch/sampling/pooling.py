@@ -1,5 +1,5 @@
-"""Pooling: the last or the mean of the states after the final norm, or the classification head's
-output for it.
+"""Pooling: the last state after the final norm, the mean of all states, or the output of the
+classification head.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from penstock.core.pooling import Pooling
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """One step's rows of a pooled sequence."""
+    """The rows of one pooled sequence in a step."""
 
     sequence: int
     """Index in the plan."""
     slot: Slot
     rows: slice
-    """On the device."""
+    """Rows on the device."""
     ends: bool
     tokens: int
-    """All tokens of the sequence so far, including this step."""
+    """Number of tokens of the sequence so far, including this step."""
 
 
 def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[Pooled]:
-    """`firsts` has the first row of each sequence on the device."""
+    """`firsts`: first device row of each sequence."""
     found = []
     for i, number in enumerate(plan.slots):
         slot, length = slots[number], plan.lengths[i]
@@ -44,7 +44,7 @@ def wanted_vectors(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> list[
 def vectors(
     wanted: Sequence[Pooled], x: Tensor, final: Callable[[Tensor], Tensor], score: Tensor | None
 ) -> list[Tensor]:
-    """f32 vectors of the sequences that end in this step, in order. `x`: the residual stream;
+    """f32 vectors of the sequences that end in this step, in plan order. `x`: the residual stream;
     `final`: the final norm.
     """
     made = []
@@ -61,7 +61,7 @@ def vectors(
 
 
 def vector_bytes(wanted: Sequence[Pooled], made: Sequence[Tensor]) -> dict[int, bytes]:
-    """By sequence; empty where a number is not finite."""
+    """Vectors as bytes by sequence; empty for a vector that is not finite."""
     ended = (each.sequence for each in wanted if each.ends)
     return {
         sequence: vector.numpy(force=True).tobytes() if torch.isfinite(vector).all() else b""

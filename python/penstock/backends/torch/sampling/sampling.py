@@ -1,4 +1,4 @@
-"""Sampling: selects a plan's rows that need logits, samples their tokens, and scores them."""
+"""Sampling: selects the rows of a plan that need logits, samples their tokens, and scores them."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ class Draws:
     expected: list[tuple[Constraint, list[int]]] = field(default_factory=list)
     """Drafts of sequences with a grammar."""
     reads_output: bool = False
-    """True if sampling needs the tokens of all previous steps."""
+    """True if sampling needs the results of all previous steps on the host."""
     logprobs: int = -1
     """Maximum alternatives over the rows; -1 if no row wants log-probabilities."""
     constrained: bool = False
-    """True if a row has a grammar. Known to all ranks, although only one has the masks."""
+    """True if a row has a grammar. Known on all ranks, although only the sampling rank has the
+    masks.
+    """
 
     @property
     def plain(self) -> bool:
-        """Whether tokens are drawn from logits as they are, whatever the others are, and nothing
-        else is wanted of the rows.
+        """True if all rows sample from unmodified logits, independently of each other, and need
+        nothing but the token.
         """
         return not (self.rules or self.constrained or self.drafts or self.logprobs >= 0)
 
@@ -75,12 +77,14 @@ class Scores:
 
 
 Scored = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Log-probability [rows], rank [rows], best tokens [rows, k] and theirs [rows, k]."""
+"""Log-probability [rows], rank [rows], most likely tokens [rows, k], and their log-probabilities
+[rows, k].
+"""
 
 
 @dataclass(slots=True)
 class Found:
-    """Results of the device, on the host once the step is done."""
+    """Results from the device, on the host once the step is done."""
 
     tokens: Tensor | None = None
     drawn: Scored | None = None
@@ -146,8 +150,8 @@ def wanted_draws(plan: StepPlan, slots: Slots, firsts: Sequence[int]) -> Draws:
 
 
 def _constrain(draws: Draws, slot: Slot, drafted: list[int], ahead: bool) -> None:
-    """The rows of a sequence with a grammar, which come next. `ahead`: its first token is not known
-    to the host.
+    """Add the rows of a sequence with a grammar, which are next in `draws`. `ahead`: the host does
+    not have the sequence's first token yet.
     """
     draws.constrained |= slot.has_grammar
     if slot.constraint is None:
@@ -188,9 +192,9 @@ def draw(
     device: DeviceSlots,
     masks: RowMasks,
 ) -> Tensor:
-    """Tokens [rows] int32 of `part` of the draws, which are of `slots` and go to `positions`;
-    NOT_FINITE where the state is not finite, LATE_MASK and NO_TOKEN as `masks` says. Where the
-    rules leave none of the tokens that a mask allows, the mask alone counts.
+    """Sample tokens [rows] int32 for `part` of the draws, in `slots` at `positions`. NOT_FINITE
+    marks rows whose state is not finite; LATE_MASK and NO_TOKEN come from `masks`. If the rules
+    exclude every token that a grammar mask allows, the rules are ignored.
     """
     rules = [each for each in draws.rules if each.row in part]
     allowed = allowed_tokens(masks, part, logits)
@@ -240,8 +244,8 @@ def score(logits: Tensor, tokens: Tensor, alternatives: int) -> Scored:
 
 
 def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> StepResult:
-    """The plan's result, from what is on the host by now. Drafts count as long as they are what was
-    drawn.
+    """The plan's result, from data already on the host. Drafts are accepted up to the first that
+    differs from the sampled token.
     """
     result = StepResult()
     result.counts.frombytes(bytes(4 * len(plan.slots)))
@@ -262,7 +266,7 @@ def result_of(plan: StepPlan, draws: Draws, scores: Scores, found: Found) -> Ste
 def _take(
     draws: Draws, tokens: array[int], logprobs: list[LogprobRow] | None, result: StepResult
 ) -> None:
-    """A token of each sequence that draws."""
+    """Set one token for each sampled sequence."""
     result.tokens = tokens
     if len(tokens) == len(result.counts):
         result.counts = array("i", [1]) * len(tokens)

@@ -1,4 +1,4 @@
-"""Slots: what is kept of a sequence from step to step, on the host and on the device."""
+"""Slots: per-sequence state that persists between steps, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ class Slot:
 
     rules: Rules
     logprobs: int | None
-    """Alternatives of sampled tokens."""
+    """Number of alternatives per sampled token."""
     prompt_logprobs: int | None
     pooling: int
     tables: list[array[int]]
-    """Blocks by KV group; NO_BLOCK behind a window."""
+    """Block table per KV group; NO_BLOCK outside the window."""
     whole: list[int]
-    """By KV group: the first entry of its table from which on all have a block."""
+    """By KV group: index of the first table entry from which all entries have a block."""
     plain: bool
-    """Whether all that it ever wants of a row is a token, drawn from the logits as they are."""
+    """True if the sequence only ever needs tokens sampled from unmodified logits."""
     sampled: bool = False
-    """Whether a token was sampled, or will have been when the steps in flight are done."""
+    """True once a token is sampled, including in steps in flight."""
     pooled: int = 0
-    """Tokens that a mean has summed, or will have when the steps in flight are done."""
+    """Number of tokens summed for a mean, including in steps in flight."""
     total: Tensor | None = None
-    """Their sum on the device."""
+    """Sum of these tokens' states, on the device."""
     params: Mapping[str, Any] = field(default_factory=dict)
     has_grammar: bool = False
     constraint: Constraint | None = None
-    """Its grammar, on the rank that draws."""
+    """The sequence's grammar, on the sampling rank."""
 
 
 @dataclass(slots=True)
 class Updates:
-    """Changes of the device's tables that a plan makes."""
+    """Updates of the device tables for a plan."""
 
     places: array[int] = field(default_factory=lambda: array("i"))
-    """In the tables of all slots, flat."""
+    """Flat indices into the block tables of all slots."""
     blocks: array[int] = field(default_factory=lambda: array("i"))
     registered: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     """Slots with their sampling parameters."""
     plain: bool = True
-    """Whether all sequences of the plan are."""
+    """True if all sequences of the plan are plain."""
 
     def __bool__(self) -> bool:
-        """Whether anything changes on the device."""
+        """True if anything changes on the device."""
         return bool(self.registered or self.blocks)
 
 
 class Slots:
-    """The host's side. `apply` takes plans in; a ValueError leaves the plan's slots unusable."""
+    """The host's side. `apply` processes plans; a ValueError leaves the plan's slots unusable."""
 
     def __init__(self, limits: Limits, width: int, grammars: Grammars | None) -> None:
         self._limits = limits
@@ -81,7 +81,7 @@ class Slots:
         return found
 
     def apply(self, plan: StepPlan) -> Updates:
-        """Take a checked plan in: registrations, changes of block tables."""
+        """Apply a checked plan: registrations and block table changes."""
         updates, groups = Updates(), range(len(self._limits.groups))
         written: list[list[int]] = [[] for _ in groups]
         try:
@@ -105,7 +105,7 @@ class Slots:
         return updates
 
     def fail(self, plan: StepPlan) -> None:
-        """Make the slots of a failed plan unusable until they are registered again."""
+        """Mark the slots of a failed plan as unusable until they are registered again."""
         for slot in [*plan.slots, *(each.slot for each in plan.registrations)]:
             self._slots[slot] = None
 
@@ -120,8 +120,8 @@ class Slots:
     def _blocks(
         self, plan: StepPlan, i: int, g: int, slot: Slot, updates: Updates, written: list[int]
     ) -> None:
-        """Change the block table of a sequence in a KV group; to `written` come the blocks that its
-        rows are written to.
+        """Update a sequence's block table in a KV group. Adds to `written` the blocks that its rows
+        are written to.
         """
         size, table, start = self._limits.block_size, slot.tables[g], plan.starts[i]
         entry, offsets = i * len(self._limits.groups) + g, plan.added_offsets
@@ -149,7 +149,7 @@ class Slots:
         slot.whole[g] = min(slot.whole[g], kept)
         if NO_BLOCK in added:
             slot.whole[g] = len(table) - added[::-1].index(NO_BLOCK)
-        # Blocks after the longest sequence that this backend computes are not read.
+        # Blocks beyond the longest supported sequence are never read.
         added = added[: max(0, self._width - kept)]
         groups = len(self._limits.groups)
         first = (plan.slots[i] * groups + g) * self._width + kept
@@ -157,7 +157,7 @@ class Slots:
         updates.blocks.extend(added)
 
     def _tokens(self, plan: StepPlan, i: int, slot: Slot, first: int) -> None:
-        """What the sequence has computed and sampled; `first` is its first token."""
+        """Check and update the sequence's progress. `first` is its first token in the plan."""
         if slot.pooling == Pooling.MEAN and slot.pooled != plan.starts[i]:
             raise ValueError(
                 f"sequence {i}: a mean over {slot.pooled} tokens goes on at {plan.starts[i]}"
@@ -198,18 +198,18 @@ WORDS = (
     ("min_p", torch.float32),
     ("choice", torch.int32),
 )
-"""Sampling parameters of 32 bits. They are kept as integers, so that they are written at once."""
+"""32-bit sampling parameters, all stored as integers so that one operation writes them."""
 WRITTEN = 1 << 20
-"""Entries of block tables that are written at once: bounds the memory of their places."""
+"""Maximum block table entries written at once; bounds the memory of their indices."""
 
 
 class DeviceSlots:
-    """The device's side: block tables, sampling parameters, and the token sampled last."""
+    """The device's side: block tables, sampling parameters, and last sampled tokens."""
 
     def __init__(self, slots: int, width: int, groups: int, device: torch.device) -> None:
         self._device = device
         self.padding = slots
-        """A slot for rows that belong to no sequence."""
+        """Reserved slot for padding rows."""
         slots += 1
         self._tables = torch.zeros(slots, groups, width, dtype=torch.int32, device=device)
         self._words = torch.zeros(len(WORDS), slots, dtype=torch.int32, device=device)
@@ -217,7 +217,7 @@ class DeviceSlots:
         self.last = torch.zeros(slots, dtype=torch.int32, device=device)
 
     def apply(self, updates: Updates) -> None:
-        """In the order of the plans, by one copy to the device."""
+        """Apply updates with one copy to the device. Must be called in plan order."""
         if not updates:
             return
         first = slice(WRITTEN)
@@ -237,16 +237,16 @@ class DeviceSlots:
 
     @property
     def entries(self) -> int:
-        """Places of all block tables."""
+        """Number of entries of all block tables."""
         return int(self._tables.numel())
 
     def tables(self, slots: Tensor, blocks: int | None) -> Tensor:
-        """[sequences, KV groups, blocks], or whole ones."""
+        """Block tables [sequences, KV groups, blocks]; `blocks` None: whole tables."""
         return self._tables[:, :, :blocks].index_select(0, slots)
 
     @property
     def sampling(self) -> tuple[Tensor, ...]:
-        """Columns of parameters by slot, as `kernels.sample` takes them."""
+        """Parameter columns by slot, in the layout of `kernels.sample`."""
         heat, top_k, top_p, min_p, choice = (
             word.view(kind) for word, (_, kind) in zip(self._words, WORDS, strict=True)
         )
@@ -254,7 +254,7 @@ class DeviceSlots:
 
 
 def _registered(updates: Updates) -> list[array[int]]:
-    """Slots, the low and high words of their seeds, and columns of WORDS."""
+    """Slots, low and high words of their seeds, and the columns of WORDS."""
     registered = updates.registered
     seeds = [params["seed"] for _, params in registered]
     halves = array("i", struct.pack(f"<{len(seeds)}Q", *seeds))
