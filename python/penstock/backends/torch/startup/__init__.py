@@ -1,1 +1,1 @@
-"""Before the first request: kernels compiled and chosen, warm-up, memory measured."""
+"""Work before the first request: kernel compilation and tuning, warm-up, memory measurement."""

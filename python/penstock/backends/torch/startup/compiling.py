@@ -1,9 +1,9 @@
-"""Ahead-of-time compilation of Triton kernels by threads, while the weights are read.
+"""Ahead-of-time compilation of Triton kernels on threads, while the weights are read.
 
-Triton compiles a kernel at its first launch, on the launching thread: one after another, for
-seconds at the first start on a machine. Here the warm-up runs over meta tensors (shapes without
-data) and its launches are recorded. Each launch is then compiled as Triton would, into the same
-caches. Triton, LLVM and ptxas run concurrently with Python's other threads.
+Triton compiles a kernel at its first launch, on the launching thread: sequentially, which takes
+seconds at the first start on a machine. Here, the warm-up runs over meta tensors (shapes without
+data) and its launches are recorded. Each launch is then compiled into Triton's own caches, exactly
+as Triton would. Triton, LLVM and ptxas run concurrently with other Python threads.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from penstock.model.spec import DecoderSpec, WeightRecipes
 
 META = torch.device("meta")
 MOST_THREADS = 16
-"""A model has 15 to 40 kernels, and the longest takes as long as several others."""
+"""A model has 15 to 40 kernels, and the slowest to compile takes as long as several others."""
 TRIES = 5
-"""Attempts at one kernel."""
+"""Attempts per kernel."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The properties of a tensor that Triton specialises on: type, and 16-byte alignment."""
+    """Tensor properties that Triton specialises on: type, and 16-byte alignment."""
 
     dtype: torch.dtype
     at: int
@@ -84,7 +84,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A warm-up of a rank over meta tensors."""
+    """A rank's warm-up over meta tensors."""
 
     spec: DecoderSpec
     recipes: WeightRecipes
@@ -92,10 +92,10 @@ class Rehearsal:
     shard: Shard
     limits: Limits
     layouts: Sequence[Layout]
-    """One for each KV group of the shard."""
+    """One per KV group of the shard."""
     dtype: torch.dtype
     captures: bool
-    """True if the rank captures its steps, with and without prompts."""
+    """True if the rank captures graphs of its steps, with and without prompts."""
 
     def run(self) -> None:
         model, slots = self.made()
@@ -133,7 +133,7 @@ def _computed(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Stub for the other ranks of a stage: right shapes, no communication."""
+    """Stub for the other ranks of a stage: correct shapes, no communication."""
 
     rank: int
 
@@ -147,11 +147,11 @@ class _Others:
         return x
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op: no connection is open."""
 
 
 def recorded(work: Callable[[], None]) -> list[Launch]:
-    """Record the launches of `work` over meta tensors, instead of executing them."""
+    """Record the launches of `work` over meta tensors instead of executing them."""
     found: list[Launch] = []
     with _recording(found), _without_dynamo():
         work()
@@ -203,8 +203,8 @@ def _seen(arg: Any) -> Any:
 def compile_ahead(
     rehearsal: Callable[[], None], device: torch.device, threads: int
 ) -> Future[bool]:
-    """Start to compile the kernels that `rehearsal` launches. The future holds True if all were
-    compiled. Errors are only logged: the warm-up compiles missing kernels.
+    """Start to compile the kernels that `rehearsal` launches. The future's result is True if all
+    were compiled. Errors are only logged: the warm-up compiles missing kernels.
     """
     starter = ThreadPoolExecutor(1, "compile")
     done = starter.submit(_compile_all, rehearsal, device, min(threads, MOST_THREADS))
@@ -214,12 +214,12 @@ def compile_ahead(
 
 def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: int) -> bool:
     try:
-        # A new thread's current device is the first GPU.
+        # The current device of a new thread is the first GPU.
         torch.cuda.set_device(device)
         with ThreadPoolExecutor(
             threads, "compile", initializer=torch.cuda.set_device, initargs=(device,)
         ) as pool:
-            # Triton builds its driver module with a C compiler: run that concurrently too.
+            # Triton builds its driver module with a C compiler; do that concurrently too.
             driver = pool.submit(lambda: triton.runtime.driver.active.utils)
             parts = by_key(recorded(rehearsal))
             driver.result()
@@ -232,7 +232,7 @@ def _compile_all(rehearsal: Callable[[], None], device: torch.device, threads: i
 
 
 def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:
-    """Group launches by key. One thread compiles a group, so no kernel is compiled twice."""
+    """Group launches by key. One thread compiles a whole group, so no kernel is compiled twice."""
     parts = defaultdict(list)
     for launch in launches:
         parts[launch.key].append(launch)
@@ -241,5 +241,5 @@ def by_key(launches: Sequence[Launch]) -> list[list[Launch]]:
 
 def _make_ready(launches: Sequence[Launch]) -> None:
     for launch in launches:
-        # `run` loads the kernel, for which older versions of Triton call a C compiler.
+        # `run` loads the kernel; older versions of Triton call a C compiler for that.
         launch.compile().run  # noqa: B018

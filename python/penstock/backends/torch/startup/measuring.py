@@ -1,6 +1,7 @@
-"""Measures the memory of a GPU that is free for KV pools after the largest steps and graphs have
-run. Torch keeps their memory for later steps, the driver keeps the memory of kernels and libraries.
-Only graphs that are captured later are estimated (`memory.py`).
+"""Measures how much GPU memory is free for KV pools once the largest steps and graphs have run.
+
+torch keeps their memory for later steps, and the driver keeps the memory of kernels and libraries.
+Only graphs captured later are estimated (`memory.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from penstock.backends.torch.step.device import Device
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasurement:
-    """Bytes of a GPU."""
+    """Sizes in bytes."""
 
     steps: int
     graphs: int
     """Including graphs that are captured later."""
     free: int
     largest: list[Callable[[], Tensor]]
-    """Graphs that own the shared memory pool: keep them alive."""
+    """Graphs that own the shared memory pool; the references keep them alive."""
 
     def describe(self, tokens: int) -> str:
         steps, graphs, free = (size >> 20 for size in (self.steps, self.graphs, self.free))
@@ -35,8 +36,8 @@ class MemoryMeasurement:
 def measure(
     device: Device, warm_up: Callable[[], None], captures: Captures | None, beside: int
 ) -> MemoryMeasurement:
-    """Run the steps of `warm_up`, and capture the largest graph of each kind. `beside`: bytes of
-    all graphs outside the shared pool. Raises torch.OutOfMemoryError.
+    """Run the steps of `warm_up`, and capture the largest graph of each kind. `beside`: bytes that
+    all graphs need outside the shared pool. Raises torch.OutOfMemoryError.
     """
     device.release()
     before = device.kept_memory()
@@ -47,7 +48,7 @@ def measure(
     def capture(captures: Captures) -> None:
         with torch.inference_mode():
             largest.extend(map(captures.replay, captures.largest()))
-            # The driver allocates its part of the memory at the first replay.
+            # The driver allocates its part of a graph's memory at the first replay.
             for replay in largest:
                 replay()
 

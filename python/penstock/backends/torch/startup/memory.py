@@ -1,8 +1,8 @@
 """Memory of a rank other than weights and KV blocks.
 
-On a GPU it is measured: the largest steps and the largest graph run before the KV pools are sized.
-This module estimates the rest: graphs captured later, and steps on a device that uses host memory,
-from the tensors that are alive at the same time.
+On a GPU it is measured: the largest steps and graphs run before the KV pools are sized. This module
+estimates the rest from the tensors that are alive at the same time: graphs captured later, and
+steps on a device that uses host memory.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PLACE = 20
 OFFSETS = 32
 """Bytes of a row's columns: tokens, positions, places."""
 DRAWN = 21
-"""Bytes of a logit of a row that is drawn: in f32 as it is, within a grammar, twice with rules, as
-it was before these, and a mask.
+"""Bytes per logit while sampling: the original in f32, masked by a grammar, two copies for the
+rules, the logits before the rules, and a mask.
 """
 ENTRY = 28
-"""Bytes of a token that rules name: its place, its logit before and after."""
+"""Bytes per token in a rule: its index, and its logit before and after."""
 MARGIN = 256 << 20
 """Reserve for later driver allocations: code and stacks of kernels not yet launched."""
 DRIVER_STEP = 2 << 20
 """Granularity of the driver's allocations."""
 MOST_OF_DRIVER = 32 << 20
-"""Upper bound of the driver's memory per graph. More is attributed to another process."""
+"""Upper bound of the driver's memory per graph; any excess is attributed to another process."""
 
 SMALL, LARGE = 1 << 20, 10 << 20
 SMALL_SEGMENT, SEGMENT = 2 << 20, 20 << 20
@@ -49,9 +49,9 @@ SMALL_SEGMENT, SEGMENT = 2 << 20, 20 << 20
 
 def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
     """Upper bound in bytes of the remaining graphs, given the sizes of their results. The largest
-    graphs share `pool` bytes of torch's memory and took `driver` bytes of driver memory each.
+    graphs share a pool of `pool` bytes, and each took `driver` bytes of driver memory.
 
-    All find that memory, but the results stay and cut it in pieces: it counts once more.
+    All graphs reuse the pool, but their results stay in it and fragment it: the pool counts twice.
     """
     each = min(max(driver, DRIVER_STEP), MOST_OF_DRIVER)
     kept = sum(map(allocated, results)) + 2 * SEGMENT
@@ -59,9 +59,10 @@ def graph_bytes(pool: int, driver: int, results: Sequence[int]) -> int:
 
 
 def allocated(size: int) -> int:
-    """Bytes of the GPU that one of many tensors of `size` bytes takes. torch's allocator (PyTorch,
-    c10/cuda/CUDACachingAllocator.cpp) cuts tensors up to 1 MiB from segments of 2 MiB, those below
-    10 MiB from segments of 20, and gives larger ones a segment of multiples of 2 MiB.
+    """GPU bytes that a tensor of `size` bytes takes as one of many. torch's caching allocator
+    (PyTorch, c10/cuda/CUDACachingAllocator.cpp) cuts tensors up to 1 MiB from 2 MiB segments and
+    tensors below 10 MiB from 20 MiB segments. A larger tensor gets its own segment, a multiple of 2
+    MiB.
     """
     size = _multiple(size, 512)
     if size <= SMALL:
@@ -78,8 +79,8 @@ def _multiple(size: int, of: int) -> int:
 def step_bytes(
     spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype, tables: int = 0
 ) -> int:
-    """Peak bytes of a step of `tokens` tokens: within a layer, or while sampling with all options
-    that requests may have. `tables`: bytes of the step's block tables.
+    """Peak bytes of a step of `tokens` tokens: within a layer, or during sampling with all options
+    enabled. `tables`: bytes of the step's block tables.
     """
     layer = layer_bytes(spec, shard, tokens, dtype)
     if not shard.has_head:
@@ -87,24 +88,25 @@ def step_bytes(
     stream = tokens * (spec.hidden * int(dtype.itemsize) + OFFSETS)
     rows = min(tokens, HEAD_ROWS)
     changed = rows * DRAWN * spec.vocab + ENTRY * min(rows * spec.vocab, ENTRIES)
-    # Logits before and after, within a grammar, and the mask.
+    # Three f32 copies of the logits, one of them masked by the grammar, and the mask.
     drawn = max(changed, rows * (13 * spec.vocab + drawing_bytes(spec.vocab)))
     return max(layer, stream + drawn) + tables
 
 
 def layer_bytes(spec: DecoderSpec, shard: Shard, tokens: int, dtype: torch.dtype) -> int:
-    """Peak bytes of `tokens` rows within a layer."""
+    """Peak bytes within a layer, for `tokens` rows."""
     return tokens * _row(spec, shard, dtype) + split_bytes(spec, shard, tokens)
 
 
 def sent_bytes(spec: DecoderSpec, tokens: int, dtype: torch.dtype) -> int:
-    """Bytes of a step's activations in flight to the next stage, while the next step computes."""
+    """Bytes of a step's activations in flight to the next stage while the next step computes."""
     return tokens * spec.hidden * int(dtype.itemsize)
 
 
 def split_bytes(spec: DecoderSpec, shard: Shard, rows: int) -> int:
-    """The most that the parts of rows take whose attention is split. A row has more than one only
-    while programs for half as many would not fill the GPU; the one of latent attention is kept too.
+    """Maximum bytes of the partial results of split attention. A row is split further only while
+    half as many programs would not fill the GPU. Latent attention stores a partial result even for
+    one split.
     """
     mixers = (spec.layers[index].mixer for index in shard.layers)
     return max((_parts(mixer, shard, rows) for mixer in mixers), default=0)
@@ -129,13 +131,13 @@ def _row(spec: DecoderSpec, shard: Shard, dtype: torch.dtype) -> int:
     mixers = max((_mixer(layer.mixer, shard) for layer in layers), default=0)
     forms = (_feed_forward(layer.feed_forward, shard, spec.hidden, size) for layer in layers)
     inner = max(forms, default=0)
-    # The residual stream and the normed rows.
+    # The residual stream and the normalised rows.
     return size * (2 * spec.hidden + max(mixers, inner)) + OFFSETS
 
 
 def _mixer(mixer: Mixer, shard: Shard) -> int:
-    """Numbers of a row: projections, queries once more, and what is attended to, of decodes and
-    prompts and both together.
+    """Elements per row: projections, a copy of the queries, and the attention outputs of decodes,
+    of prompts and of both combined.
     """
     heads = len(shard.heads)
     if isinstance(mixer, LatentAttention):
@@ -149,8 +151,8 @@ def _mixer(mixer: Mixer, shard: Shard) -> int:
 
 
 def _feed_forward(form: FeedForward, shard: Shard, hidden: int, size: int) -> int:
-    """Numbers of a row: gate, up and their product. For experts gate and up with the gathered
-    rows, or with their biases in f32.
+    """Elements per row: gate, up and their product. Experts need gate and up, and the larger of the
+    gathered rows and the product (with biases, gate and up in f32).
     """
     if not isinstance(form, Experts):
         return 3 * len(shard.mlp[form.intermediate])
@@ -173,7 +175,7 @@ FOR_WEIGHTS = (
 def out_of_memory(
     error: torch.OutOfMemoryError, doing: str, remedy: str = FOR_STEPS
 ) -> PenstockError:
-    """An error with the activity, the missing memory, and the remedy."""
+    """PenstockError with the activity that failed, the missing memory, and the remedy."""
     text = str(error)
     head, found, _ = text.partition(" is free.")
     reason = head + " is free" if found else text.partition(". GPU")[0]

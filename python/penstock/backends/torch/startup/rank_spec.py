@@ -1,4 +1,4 @@
-"""What one rank computes: its part of the model, in which types, within which bounds."""
+"""What a rank computes: its shard of the model, the types, and the limits of a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.model.spec import Attention, DecoderSpec, LatentAttention
 
 @dataclass(frozen=True, slots=True)
 class RankSpec:
-    """Known before weights are read."""
+    """Everything known about a rank before its weights are read."""
 
     model: DecoderSpec
     shard: Shard
@@ -26,18 +26,20 @@ class RankSpec:
     """Type of weights and activations."""
     kv_dtype: torch.dtype
     layouts: tuple[Layout, ...]
-    """Layout of a block, by KV group."""
+    """Layout of a block in each KV group."""
     limits: Limits
-    """Bounds of a step, without those of KV groups, whose pools are sized later."""
+    """Limits of a step, without KV groups: their pools are sized later."""
 
     @property
     def table_width(self) -> int:
-        """Entries of a block table: those of the longest sequence."""
+        """Entries of a block table, enough for the longest sequence."""
         return -(-self.limits.max_position // self.limits.block_size)
 
     @property
     def has_whole_steps(self) -> bool:
-        """Whether its steps go from token ids to tokens, without rows that the host sends."""
+        """True if steps go from token ids to sampled tokens, without activations sent through the
+        host.
+        """
         return self.shard.embeds and self.shard.has_head
 
     def limits_with(self, groups: Sequence[GroupLimits]) -> Limits:

@@ -1,9 +1,9 @@
-"""Choice of the kernels for products of a few rows, by a measurement at the start of the process.
+"""Choice of the kernels for products with few rows, by measurement at start-up.
 
-Reading its matrix bounds such a product. The read rate depends on the shape, the device and the
-library's kernel. Each way is captured as a graph, as decode steps are, over more layers than the
-device's cache holds, and replayed a few times. Ranks of a stage may choose differently: a rank has
-its own columns, and all ranks get the same sums.
+Such a product is bound by reading its matrix, at a rate that depends on the shape, the device and
+the library's kernel. Each candidate is captured as a graph, like decode steps, over more layers
+than the device's cache holds, and replayed a few times. Ranks of a stage may choose differently:
+each rank has its own columns, and the all-reduce gives all ranks the same sums.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 WAYS: tuple[tuple[str, Tiling], ...] = (("narrow", NARROW), ("wide", WIDE))
 READ_BYTES = 256 << 20
-"""Matrices that are read, twice what the largest cache holds."""
+"""Bytes of matrices read per measurement: twice the size of the largest GPU cache."""
 REPLAYS = 3
 GAIN = 0.98
-"""Share of torch's time below which another way is taken."""
+"""A candidate must take less than this share of torch's time."""
 BUDGET_S = 0.2
-"""What is not measured by then is computed by torch."""
+"""Time budget in seconds. Products not measured by then use torch."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Matrices that are alike, and what they are."""
+    """Matrices of one shape, and their name."""
 
     name: str
     matrices: tuple[Tensor, ...]
@@ -68,12 +68,12 @@ class Contest:
     device: torch.device
     key: tuple[object, ...]
     ways: tuple[tuple[str, Any, Callable[[], Tensor]], ...]
-    """The first is torch's: name, what `FASTER` has of it, and the work."""
+    """Candidates, torch first: name, value for `FASTER`, and the work to measure."""
 
 
 def tune(model: Model) -> None:
-    """Measure the ways, those of one row first. Over tensors without numbers, or on a device
-    without a clock, each is launched once and none is chosen.
+    """Measure the candidates, single-row products first. On meta tensors or the CPU device, each is
+    launched once and none is chosen.
     """
     began, open_ = time.perf_counter(), list(contests(model))
     if not open_:
@@ -98,7 +98,7 @@ def tune(model: Model) -> None:
 
 
 def fastest(contest: Contest) -> tuple[str, Any]:
-    """Name and way. A kernel that this device or compiler refuses is not taken."""
+    """Name and value of the fastest candidate. Kernels that fail on this device are skipped."""
     (name, way, work), *others = contest.ways
     best = GAIN * seconds_of(work)
     for other in others:
@@ -116,7 +116,7 @@ def fastest(contest: Contest) -> tuple[str, Any]:
 
 
 def seconds_of(work: Callable[[], Tensor]) -> float:
-    """Seconds of the fastest of a few replays."""
+    """Seconds of the fastest of several replays."""
     replay = capture_cuda(work)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
     events[0].record()
@@ -143,7 +143,7 @@ def contests(model: Model) -> Iterator[Contest]:
 
 
 def _rows(rows: int, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows that choose different experts."""
+    """Random rows, so that different experts are selected."""
     return torch.randn(rows, weight.shape[1], device=weight.device).to(dtype)
 
 
@@ -185,7 +185,7 @@ def _of_mixtures(alike: Sequence[MixtureWeights], x: Tensor, key: tuple[object, 
 
 
 def _shapes(model: Model) -> Iterator[Shape]:
-    """Matrices of the layers and the head, those that are alike together."""
+    """Matrices of the layers and the head, grouped by shape."""
     found: dict[tuple[object, ...], list[tuple[str, Tensor, Tensor | None, Activation | None]]] = {}
     for each in _matrices(model):
         _, weight, bias, activation = each
@@ -200,7 +200,7 @@ def _shapes(model: Model) -> Iterator[Shape]:
 
 
 def _enough(size: int) -> int:
-    """Matrices of so many bytes that are more than the device's cache holds."""
+    """Number of matrices of `size` bytes that exceed the device's cache."""
     return math.ceil(READ_BYTES / size)
 
 
@@ -238,7 +238,7 @@ def _mixtures(model: Model) -> Iterator[list[MixtureWeights]]:
             shapes = (form.router.shape, form.inner.codes.shape, form.down.codes.shape)
             found.setdefault((*shapes, form.inner.form, form.chosen, form.rule), []).append(form)
     for alike in found.values():
-        # Of one row; of several the cache holds less.
+        # For one row; with several rows, the cache holds a smaller share.
         read = alike[0].chosen * (alike[0].inner.codes[0].nbytes + alike[0].down.codes[0].nbytes)
         if read >= LEAST_BYTES:
             yield alike[: _enough(read)]

@@ -1,10 +1,10 @@
-"""Warm-up: steps before the first request, which take as much memory as any step may.
+"""Warm-up: steps before the first request, with the peak memory of any later step.
 
-The KV pools of a GPU get what these steps leave, so each way of a step to its most memory is one of
-them: most rows in most sequences with full block tables, rows that are drawn with all that requests
-may ask for, vectors of whole prompts. Kernels are compiled on the way: those of prompts, whose
-tiles depend on the number of rows, by prompts of twice as many rows each; those of decode, of which
-there is a merge for each number of splits, by steps of one row with wider and wider block tables.
+The KV pools of a GPU get the memory that these steps leave, so they cover every kind of peak: the
+most rows in the most sequences with full block tables, sampling with all options that a request can
+set, pooled vectors of whole prompts. They also compile kernels. Prefill kernels have tile sizes
+that depend on the number of rows: prompts double in length to cover them. Decode has a merge kernel
+for each number of splits: steps of one row with increasingly wide block tables cover them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from penstock.core.request import MAX_LOGPROBS
 from penstock.model.spec import Attention
 
 LARGEST_TILE = 128
-"""Rows of a tile of attention, at most."""
+"""Maximum rows of an attention tile."""
 OTHERS = 8
-"""Tokens that rules name, beside those that were seen."""
+"""Tokens in rules, in addition to the tokens seen."""
 
 
 def warm_up(
@@ -46,25 +46,24 @@ def warm_up(
     flash: FlashInfer | None = None,
     captures: Captures | None = None,
 ) -> None:
-    """Compute steps of `limits.tokens` rows, draw as many as are drawn at once, and capture all
-    graphs.
+    """Run steps of `limits.tokens` rows, sample as many rows as a step can, and capture all graphs.
 
-    Steps have a layer of each kind. All ranks of a stage call it. Its sequences lie in the slot of
-    padding, whose block table is all zeroes, so it writes to the first block of each KV group,
-    which holds nothing yet.
+    The steps have one layer of each kind. All ranks of a stage must call this. The sequences use
+    the padding slot, whose block table is all zeros: they write to the first block of each KV
+    group, which is still unused.
     """
     some = one_of_each(model)
     with torch.inference_mode():
         _choose(some, limits)
         _write_tables(slots)
         width = -(-limits.max_position // limits.block_size)
-        # The step initialises the libraries before anything is timed. All layers are timed, because
-        # the device's cache would hold the matrices of one.
+        # This step initialises the libraries before anything is timed. Tuning uses all layers,
+        # because the device's cache would hold the matrices of one.
         step(some, slots, limits, flash, [1], width)
         tune(model)
         if slots.last.is_cuda:
             # Each measured graph had a private pool, and unused widening scratch belongs to another
-            # stream. Steps can't reuse either, and torch would keep both.
+            # stream. Steps cannot reuse either, and torch would keep both.
             torch.cuda.empty_cache()
         first, *others = largest(some, slots, limits)
         step(some, slots, limits, flash, first, width, draws=True)
@@ -79,7 +78,7 @@ def warm_up(
 
 
 def _choose(model: Model, limits: Limits) -> None:
-    """The first mixture of codes speaks for all: they have the same shapes."""
+    """One mixture suffices: all quantised mixtures have the same shapes."""
     mixtures = (layer.feed_forward for layer in model.weights.layers)
     for own in mixtures:
         if isinstance(own, MixtureWeights) and own.widening is not None:
@@ -97,8 +96,8 @@ def step(
     *,
     draws: bool = False,
 ) -> None:
-    """`blocks`: entries of the block tables that are read; None: as many as the rows need. `draws`:
-    with all that may follow the layers.
+    """`blocks`: block table entries to read; None: as many as the rows need. `draws`: also sample
+    and pool.
     """
     plan = StepPlan(
         0,
@@ -113,17 +112,17 @@ def step(
     tables = slots.tables(inputs.slots, blocks or inputs.blocks)
     x = alone.forward(planned(flash, inputs, plan, order, tables), tables, slots.last)
     if draws and model.shard.has_head:
-        # Of a request for the mean of all vectors.
+        # Memory of a mean-pooling request.
         alone.final(x).double().sum(0)
         _draw(alone, slots, x[:HEAD_ROWS])
     if parts == [1] and model.shard.has_head:
-        # As graphs draw.
+        # Sample like the graphs do.
         draw_all(alone, slots, x, inputs.slots, inputs.lengths)
 
 
 def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
-    """Draw a token of each row, with all that requests may ask for at once: a grammar, rules in all
-    rows but one, which takes more than in all, and log-probabilities.
+    """Sample a token for each row with all options at once: a grammar, log-probabilities, and rules
+    in all rows but one, which takes more memory than rules in all rows.
     """
     logits = model.logits(x)
     if logits is None:
@@ -140,7 +139,9 @@ def _draw(model: Model, slots: DeviceSlots, x: Tensor) -> None:
 
 
 def _rules(vocab: int) -> Rules:
-    """Rules of all kinds, with so many tokens that those of all rows are changed at once."""
+    """Rules of all kinds. The number of tokens is the most with which the rules of all rows are
+    still applied at once.
+    """
     seen = range(min(vocab, ENTRIES // HEAD_ROWS - OTHERS))
     params = {
         "repetition_penalty": 1.1,
@@ -156,14 +157,14 @@ def _rules(vocab: int) -> Rules:
 
 
 def _write_tables(slots: DeviceSlots) -> None:
-    """Write as many entries at once as a step of new sequences with long prefixes may."""
+    """Write as many entries as a step of new sequences with long prefixes can."""
     zeros = array("i", bytes(4 * min(slots.entries, WRITTEN)))
     slots.apply(Updates(places=zeros, blocks=zeros))
 
 
 def _prompts(model: Model, limits: Limits) -> list[int]:
-    """Rows of a prompt with which each size of a tile is met: of attention up to LARGEST_TILE rows,
-    of experts, which share the rows, up to those of a step.
+    """Prompt lengths that cover every tile size: of attention up to LARGEST_TILE rows, and of
+    experts up to the largest step, because the rows are divided among the experts.
     """
     mixture = any(isinstance(each.feed_forward, MixtureWeights) for each in model.weights.layers)
     most = min(limits.tokens, limits.max_position)
@@ -172,8 +173,9 @@ def _prompts(model: Model, limits: Limits) -> list[int]:
 
 
 def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]:
-    """Rows of each sequence, in the steps that take the most: all sequences, of which one or some
-    have the rows that are left; and as many rows as have the most parts of split rows.
+    """Rows per sequence in the steps with peak memory: the step with the most sequences and all
+    remaining rows in one or several of them; and the number of single rows with the most attention
+    splits in total.
     """
     decodes = min(limits.slots - 1, limits.tokens // 2)
     whole, rest = divmod(limits.tokens - decodes, limits.max_position)
@@ -190,8 +192,8 @@ def largest(model: Model, slots: DeviceSlots, limits: Limits) -> list[list[int]]
 
 
 def _programs(model: Model) -> Sequence[int]:
-    """Programs of a row whose attention is not split, at least. Ranks of a stage sum the same rows,
-    and may have different numbers of KV heads: each of them takes all that there may be.
+    """Minimum number of programs for a row without splits. Ranks of a stage must sum the same rows
+    but may have different numbers of KV heads, so each rank covers all possible numbers.
     """
     mixers = [layer.mixer for layer in model.weights.layers]
     if model.shard.ranks == 1:
@@ -215,7 +217,7 @@ def _without_stages(model: Model, rows: int) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class Zeroes:
-    """A stage before that sends zeroes."""
+    """A previous stage that sends zeros."""
 
     rows: int
 
