@@ -1,1 +1,1 @@
-"""One step on a device: its stream of work, its CUDA graphs, its result."""
+"""Steps on a device: its stream, CUDA graphs, and results."""

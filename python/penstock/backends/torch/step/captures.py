@@ -1,11 +1,12 @@
-"""CUDA graphs of steps. If all kernels were compiled ahead, they are captured after start-up: one
-per idle pause of the engine, smallest first, or one before a step that needs an uncaptured graph
+"""Capture of CUDA graphs. If all kernels were compiled ahead, graphs are captured after start-up:
+one per idle pause of the engine, smallest first, or before a step that needs an uncaptured graph
 for the second time. Otherwise all are captured before the rank is ready (`backend.py`).
 
 Until its capture, the work of a graph is launched kernel by kernel, with the same padding rows and
 the same memory, so a step is bitwise the same before and after. `measuring.py` reserves the memory
 of all graphs before it sizes the KV pools. Ranks of a stage get the same plans and pauses, and so
-capture the same graphs between the same steps: a capture computes, and its sums need all ranks.
+capture the same graphs between the same steps. This matters because a capture also runs the work,
+and its all-reduces need all ranks.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from penstock.backends.torch.step.flash import Planned
 
 Key = tuple[int, bool]
-"""Rows of a graph, and whether it draws tokens."""
+"""Number of rows of a graph, and whether it samples tokens."""
 
 log = logging.getLogger(__name__)
 
 
 class Capture(Protocol):
     def __call__(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Record `work`. The returned function replays it on the same memory, result included. The
-        recording holds addresses only: the caller keeps `work` alive, and so its tensors.
+        """Record `work`. The returned function replays it on the same memory, including the result.
+        The recording holds only addresses: the caller must keep `work` and its tensors alive.
         """
 
 
@@ -44,11 +45,11 @@ class Graph:
     work: Callable[[], Tensor]
     """The recorded function. It references all input tensors of the graph."""
     clear: Callable[[], None]
-    """Turns all rows of `work` into padding: a capture also computes, and must not store a token of
-    a sequence or write to its blocks.
+    """Turns all rows of `work` into padding. A capture also runs the work, and must not store a
+    token of a sequence or write to its blocks.
     """
     planned: Planned | None = None
-    """FlashInfer's attention, planned before each run; None with the Triton kernels."""
+    """FlashInfer's attention, planned before each run; None if the Triton kernels are in use."""
     replay: Callable[[], Tensor] | None = None
     """None before the capture."""
     used: bool = False
@@ -73,7 +74,7 @@ class Graphs(Protocol):
         """The graph with the highest memory use."""
 
     def results(self) -> list[int]:
-        """Bytes of what each graph leaves."""
+        """Size in bytes of each graph's result."""
 
     def forget(self) -> None:
         """Drop all graphs; see `Captures.forget`."""
@@ -94,7 +95,7 @@ class Captures:
         self._seconds: list[float] = []
 
     def __len__(self) -> int:
-        """Graphs of all kinds, captured or not."""
+        """Number of graphs of all kinds, captured or not."""
         return self._all
 
     @property
@@ -106,14 +107,14 @@ class Captures:
             self.capture_next()
 
     def capture_next(self) -> None:
-        """Capture a graph, if one is left."""
+        """Capture the next graph, if any is left."""
         while self._left:
             _, key, kind = self._left.popleft()
             if self._captured(kind.graph(key)):
                 return
 
     def capture_again(self, needed: Sequence[Graph]) -> None:
-        """Capture the first graph in `needed` that an earlier step used too."""
+        """Capture the first graph in `needed` that an earlier step already used."""
         for graph in needed:
             if graph.used and self._captured(graph):
                 return
@@ -123,7 +124,7 @@ class Captures:
         return [kind.largest() for kind in self._kinds]
 
     def results(self) -> list[int]:
-        """Bytes of what each graph leaves."""
+        """Size in bytes of each graph's result."""
         return [size for kind in self._kinds for size in kind.results()]
 
     def replay(self, graph: Graph) -> Callable[[], Tensor]:
@@ -133,8 +134,8 @@ class Captures:
         return graph.replay
 
     def forget(self) -> None:
-        """Drop the graphs now. `work` references its own graph: the garbage collector might free
-        this cycle too late.
+        """Drop the graphs now. `work` references its own graph, and the garbage collector might
+        free this cycle too late.
         """
         for kind in self._kinds:
             kind.forget()
@@ -156,8 +157,9 @@ class Captures:
 def recorded(
     capture: Capture, model: Model, work: Callable[[], Tensor], rows: int
 ) -> Callable[[], Tensor]:
-    """Capture `work`, a step of `rows`. Returns the replay, or `work` itself if memory runs out. In
-    a tensor-parallel group, running out raises: the other ranks wait in the sums it skipped.
+    """Capture `work`, a step of `rows` rows. Returns the replay, or `work` itself if memory runs
+    out. In a tensor-parallel group, running out of memory raises: the other ranks would wait in
+    all-reduces that this rank skipped.
     """
     try:
         return capture(work)
@@ -186,10 +188,10 @@ def capture_cuda(
     work: Callable[[], Tensor], pool: tuple[int, int] | None = None
 ) -> Callable[[], Tensor]:
     """Capture a CUDA graph on the current stream, after one run that compiles the kernels. Its
-    tensors lie in `pool`, which all graphs of a stream share and overwrite: read the results of a
-    graph before the next replay. None: a pool of its own.
+    tensors are in `pool`, which all graphs of a stream share and overwrite: read the results of a
+    graph before the next replay. None: a private pool.
 
-    Not `torch.cuda.graph`, which would empty torch's memory cache at each capture.
+    `torch.cuda.graph` is not used: it would empty torch's memory cache at each capture.
     """
     work()
     torch.cuda.current_stream().synchronize()

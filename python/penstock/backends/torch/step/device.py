@@ -25,7 +25,7 @@ CLOSE_S = 10.0
 OLD_DRIVER = "580"
 """First driver version for CUDA 13, with which PyPI's torch is built."""
 LEAST_CAPABILITY = (8, 0)
-"""Minimum compute capability: the first with bfloat16 matrix products."""
+"""Minimum compute capability: the first one with bfloat16 matrix products."""
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Done(Protocol):
 
 
 class Device(Protocol):
-    """Work runs in the order of `start`; only work may access the device's tensors."""
+    """Work runs in the order of `start`. Only work may access the device's tensors."""
 
     torch: torch.device
     name: str
@@ -53,7 +53,9 @@ class Device(Protocol):
         """Copy a tensor to the host. Called from work."""
 
     def handed(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Transfer a tensor from the caller's stream: work calls the result to get it."""
+        """Hand a tensor over from the caller's stream. Work calls the returned function to get
+        it.
+        """
 
     def mark(self) -> Callable[[], bool]:
         """Returns a query: True once everything launched so far is done. Called from work."""
@@ -63,7 +65,7 @@ class Device(Protocol):
         """Asynchronous copies to and from the host; None if the device uses host memory."""
 
     def free_memory(self) -> int:
-        """Bytes free for allocation, without those in torch's memory cache."""
+        """Bytes free for allocation, excluding torch's memory cache."""
 
     def kept_memory(self) -> int:
         """Bytes reserved by torch's allocator, used or cached."""
@@ -75,7 +77,7 @@ class Device(Protocol):
         """Wait for operations launched outside of work."""
 
     def way(self) -> Way:
-        """How weights are uploaded to the device."""
+        """The transport for weights to the device."""
 
     @property
     def capture(self) -> Capture | None:
@@ -167,7 +169,7 @@ class Cuda:
         self._label = label(self.torch)
         self._stream = torch.cuda.Stream(self.torch)
         self._lock = threading.Lock()
-        """Serialises launches, so that none falls into the capture of a graph."""
+        """Serialises launches, so that none is recorded into another graph's capture."""
 
     def start(self, work: Callable[[], None]) -> Done:
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))

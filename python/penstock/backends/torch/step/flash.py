@@ -1,9 +1,10 @@
-"""FlashInfer's attention in place of the Triton kernels (`--attention-backend flashinfer`).
+"""FlashInfer's attention as a replacement for the Triton kernels (`--attention-backend
+flashinfer`).
 
 Before each launch, the host plans the step from its lengths, once per kind of layer. All sequences
-use the paged prefill kernel, with decode as the case of one row, because it supports any number of
+use the paged prefill kernel, with decode as the one-row case, because it supports any number of
 query heads per KV head. In a CUDA graph, the recorded kernels read the plan from persistent
-buffers, which each step's planning overwrites.
+buffers, which the planning of each step overwrites.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from penstock.core import PenstockError, StepPlan
 from penstock.model.spec import Attention, DecoderSpec
 
 LEAST = (0, 7)
-"""Minimum version. Earlier ones have another signature."""
+"""Minimum version. Earlier versions have a different signature."""
 COMMAND = "pip install 'flashinfer-python>=0.7'"
 WORKSPACE = 384 << 20
-"""Bytes for partial results of split attention. All steps share them, as they run one after
+"""Bytes for partial results of split attention. All steps share them, because they run one after
 another.
 """
 INTEGERS = (8 << 20) + (1 << 17)
@@ -47,7 +48,7 @@ class Kind:
     dim: int
     scale: float
     window: int
-    """Tokens that a token sees, itself included; 0: all."""
+    """Tokens that a token attends to, including itself; 0: all."""
     softcap: float
 
 
@@ -65,7 +66,7 @@ def kinds_of(weights: Weights) -> tuple[Kind, ...]:
 
 
 def refusal(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
-    """The feature of a model that FlashInfer does not support here; empty if it supports all."""
+    """The feature of the model that FlashInfer does not support here; empty if it supports all."""
     if dtype != torch.bfloat16 or kv_dtype != torch.bfloat16:
         return "float32: weights and KV cache have to be bfloat16"
     for index, layer in enumerate(spec.layers):
@@ -94,7 +95,7 @@ def check_flash(spec: DecoderSpec, dtype: torch.dtype, kv_dtype: torch.dtype) ->
 
 @cache
 def module() -> Any:
-    """The FlashInfer package, of version LEAST or later."""
+    """The FlashInfer package, version LEAST or later."""
     try:
         found = importlib.import_module("flashinfer")
     except ImportError as error:
@@ -112,7 +113,7 @@ def module() -> Any:
 
 
 class Wrapper(Protocol):
-    """The part of `flashinfer.BatchPrefillWithPagedKVCacheWrapper` in use here."""
+    """The part of `flashinfer.BatchPrefillWithPagedKVCacheWrapper` that is used here."""
 
     def plan(self, *args: Any, **options: Any) -> None: ...
 
@@ -120,7 +121,7 @@ class Wrapper(Protocol):
 
 
 class FlashInfer:
-    """Plans of all steps of a rank."""
+    """Attention plans for all steps of a rank."""
 
     def __init__(
         self, kinds: Sequence[Kind], block_size: int, dtype: torch.dtype, device: torch.device
@@ -137,7 +138,7 @@ class FlashInfer:
         self, starts: Sequence[int], counts: Sequence[int], tables: Sequence[Tensor]
     ) -> Planned:
         """Plan the attention of a step outside of graphs. Sequence i has `counts[i]` rows from
-        position `starts[i]`; `tables` has the block tables of each KV group.
+        position `starts[i]` on; `tables` has the block tables of each KV group.
         """
         if self._eager is None:
             self._eager = self._planned(None, ())
@@ -228,7 +229,7 @@ class Planned:
         table: Tensor,
     ) -> None:
         size = self._block_size
-        # Skip blocks behind the window: other sequences may own them by now.
+        # Skip blocks outside the window: other sequences may own them by now.
         seen = [max(0, start + 1 - kind.window) if kind.window else 0 for start in starts]
         firsts = [token // size for token in seen]
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
@@ -262,7 +263,7 @@ class Planned:
 def _blocks(
     table: Tensor, firsts: Sequence[int], pages: Sequence[int], pages_at: Sequence[int]
 ) -> Tensor:
-    """Concatenated visible blocks of all sequences, built on the device without a sync."""
+    """Visible blocks of all sequences, concatenated on the device without a sync."""
     columns = [array("i", each) for each in (firsts, pages, pages_at[:-1])]
     first, count, begin = to_device(columns, table.device)
     sequences = torch.arange(len(firsts), device=table.device)

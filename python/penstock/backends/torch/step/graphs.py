@@ -1,11 +1,11 @@
 """CUDA graphs of decode steps, one per batch size. `captures.py` decides when to capture;
 `prompt_graphs.py` has the graphs of steps with prompts.
 
-All inputs of a graph lie in persistent memory: the columns of its rows, and the tables by slot
-(block tables, sampling parameters, tokens sampled last). If a step wants nothing but tokens, its
-graph covers everything from the columns to the tokens; with logit processors, grammars,
-log-probabilities or scores, it ends before the head. Padding rows use a reserved slot without
-blocks, and nothing of them is stored.
+All inputs of a graph are in persistent memory: the columns of its rows, and the tables by slot
+(block tables, sampling parameters, last sampled tokens). If a step needs nothing but tokens, its
+graph covers everything from the columns to the tokens. With logit processors, grammars,
+log-probabilities or scores, the graph ends before the head. Padding rows use a reserved slot
+without blocks, and none of their results are stored.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from penstock.backends.torch.step.flash import FlashInfer
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Batch sizes of the graphs. Padding is cheap, as decode is bound by reading the weights."""
+"""Batch sizes of the graphs. Padding is cheap, because decode is bound by reading the weights."""
 RARE = 1 << 20
 """Added to the capture priority of graphs without sampling, which few steps need."""
 
 
 def sizes_up_to(most: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """All sizes below `most`, and the next one."""
+    """All sizes below `most`, and the next larger one."""
     smaller = sum(size < most for size in sizes)
     return tuple(sizes[: smaller + 1])
 
@@ -52,7 +52,9 @@ class DecodeGraphs:
         """[4, rows] int32: tokens, slots, positions and lengths."""
 
     def takes(self, plan: StepPlan) -> bool:
-        """True if each sequence of the plan has one row, and the batch fits the largest graph."""
+        """True if each sequence of the plan has one row, and the batch fits into the largest
+        graph.
+        """
         count = len(plan.slots)
         return count == len(plan.tokens) <= BUCKETS[-1]
 
@@ -113,7 +115,7 @@ class DecodeGraphs:
         columns = torch.zeros(4, rows, dtype=torch.int32, device=self._slots.last.device)
         columns[1] = self._slots.padding
         self._columns[rows, draws] = columns
-        # Made before the capture: sizes are the graph's, not the step's.
+        # Created before the capture, with the graph's size, not the step's.
         offsets = torch.arange(rows + 1, dtype=torch.int32, device=columns.device)
         planned = None
         if self._flash is not None:
@@ -132,7 +134,7 @@ class DecodeGraphs:
             x = self._model.forward(inputs, tables, self._slots.last)
             if not draws:
                 return x
-            # A length is the position of the token that follows.
+            # The length is the position of the next token.
             return draw_all(self._model, self._slots, x, inputs.slots, inputs.lengths)
 
         return Graph(rows, work, clear, planned)

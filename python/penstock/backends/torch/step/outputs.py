@@ -1,4 +1,4 @@
-"""From the states of a step's rows to tokens, scores and vectors, on ranks that have the head."""
+"""Tokens, scores and vectors from the residual stream of a step, on ranks that have the head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from penstock.backends.torch.step.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Computes what a plan wants of a step, in work of `device`; `slots` take the tokens."""
+    """Computes the outputs that a plan requests, in work of `device`. `slots` stores the last
+    tokens.
+    """
 
     device: Device
     model: Model
@@ -41,7 +43,9 @@ class Outputs:
             step.found.vectors = [self.device.to_host(vector) for vector in made]
 
     def _masks(self, step: Step) -> RowMasks:
-        """Grammar masks of the rows. The device computes while earlier results are processed."""
+        """Grammar masks of the rows. The device computes the step while earlier results are
+        processed.
+        """
         if not (step.draws.masked or step.draws.reads_output):
             return RowMasks()
         computed = self.device.mark()

@@ -1,13 +1,12 @@
-"""Steps with prompts as CUDA graphs: one for each size of a step in tokens (`captures.py`).
+"""CUDA graphs of steps with prompts, one per step size in tokens (`captures.py`).
 
-A step of 128 tokens computes for a few milliseconds, and its hundreds of launches take longer. All
-kernels read rows, tables and lengths from the memory of the device, where one copy brings them for
-each step; grids have room for the most, and programs without work end at once. So a graph takes any
-mixture of decodes and chunks of prompts. Larger steps hide their launches, and padding would cost
-them time.
+A step of 128 tokens computes for a few milliseconds, less than its hundreds of launches take. All
+kernels read rows, tables and lengths from device memory, which one copy fills for each step. Grids
+are sized for the maximum, and programs without work exit at once. So a graph takes any mixture of
+decodes and prompt chunks. Larger steps hide their launches, and padding would slow them down.
 
-A graph ends before the head, in memory that all of them write. The rows that are drawn, which are
-few, are taken from there by graphs of their own, one for each number of rows.
+A graph ends before the head, in memory that all graphs write to. The few rows to sample are read
+from there by separate graphs, one per number of rows.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from penstock.backends.torch.step.graphs import BUCKETS, draw_all, sizes_up_to
 from penstock.core import StepPlan
 
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 768, 1024)
-"""Tokens of the graphs. Of the smaller ones padding costs little, since reading the weights costs
-most; of those above 384 a quarter at most is padding.
+"""Sizes of the graphs in tokens. Padding costs little in the small ones, which are bound by reading
+the weights; above 384, at most a quarter is padding.
 """
 
 
 class PromptGraphs:
     def __init__(self, model: Model, slots: DeviceSlots, tokens: int) -> None:
-        """`tokens`: those of a step at most."""
+        """`tokens`: maximum tokens of a step."""
         self._model = model
         self._slots = slots
         self._sizes = sizes_up_to(tokens, TOKENS)
@@ -44,7 +43,8 @@ class PromptGraphs:
         self.most_draws = self._draw_sizes[-1]
         most, device = self._sizes[-1], slots.last.device
         self._states = torch.empty(most, model.spec.hidden, dtype=model.dtype, device=device)
-        # What is drawn ends where the columns of the step begin: one copy writes both.
+        # The columns of sampling come directly before the columns of the step: one copy writes
+        # both.
         self._begin = 3 * self.most_draws
         numbers = self._begin + sum(size for size, _ in self._columns(most, 0))
         self._numbers = torch.zeros(numbers, dtype=torch.int32, device=device)
@@ -54,7 +54,7 @@ class PromptGraphs:
         return len(plan.tokens) <= self._sizes[-1]
 
     def needed(self, plan: StepPlan, draws: int) -> list[Graph]:
-        """What `run` replays, or `draw` where there are `draws`."""
+        """The graphs that `run` replays, or `draw` if `draws` is not 0."""
         found = [self.graph((self._tokens(plan), False))]
         return [*found, self.graph((self._drawn(draws), True))] if draws else found
 
@@ -76,8 +76,8 @@ class PromptGraphs:
         self._graphs.clear()
 
     def run(self, plan: StepPlan, order: Sequence[int]) -> Tensor:
-        """Residual stream [tokens, hidden] after the last layer, sequences in `order`, those of one
-        row first. It lies in memory shared by all graphs: valid until the next step.
+        """Residual stream [tokens, hidden] after the last layer, with sequences in `order`, one-row
+        sequences first. It is in memory shared by all graphs: valid until the next step.
         """
         return self._replayed(plan, order, array("i"))
 
@@ -113,9 +113,9 @@ class PromptGraphs:
         write(joined, self._numbers[begin : begin + len(joined)])
 
     def _columns(self, tokens: int, count: int) -> Iterator[tuple[int, int]]:
-        """Size of each of `columns_of` in the graph of so many tokens, and what fills it behind
-        `count` of them. The last sequence has the rows of padding, a slot without blocks, and no
-        length: nothing of them is stored.
+        """For each of `columns_of`: its size in the graph of `tokens` tokens, and the fill value
+        behind a plan of `count` tokens. The last sequence holds the padding rows. It has a slot
+        without blocks and no length, so none of its results are stored.
         """
         sequences = min(tokens, self._slots.padding) + 1
         yield from ((tokens, 0), (tokens, 0), (tokens, sequences - 1))
@@ -158,8 +158,8 @@ class PromptGraphs:
 
 
 def columns_of(plan: StepPlan, order: Sequence[int]) -> Iterator[array[int]]:
-    """Tokens, positions and sequences of the rows; slots, starts and lengths of the sequences and
-    where the rows of each begin and end; how many have one row.
+    """Tokens, positions and sequences of the rows; slots, starts and lengths of the sequences; row
+    offsets of the sequences (indptr); number of one-row sequences.
     """
     lengths, starts = plan.lengths, plan.starts
     ends = array("i", accumulate(lengths, initial=0))
@@ -180,7 +180,7 @@ def columns_of(plan: StepPlan, order: Sequence[int]) -> Iterator[array[int]]:
 
 
 def inputs_of(columns: Sequence[Tensor]) -> Inputs:
-    """The inputs of a step whose numbers of tokens and sequences the device alone knows."""
+    """Inputs of a step whose number of tokens and sequences is known only on the device."""
     tokens, positions, sequences, slots, starts, lengths, offsets, singles = columns
     return Inputs(
         tokens=tokens,

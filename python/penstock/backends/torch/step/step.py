@@ -1,4 +1,4 @@
-"""A step of the torch backend: its plan, what is drawn from it, and its result."""
+"""A step of the torch backend: its plan, its draws, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core import StepPlan, StepResult
 
 
 class Pause:
-    """A plan of no sequences: work that was left for it."""
+    """A plan without sequences, for deferred work."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
@@ -41,12 +41,12 @@ class Step:
 
     @property
     def only_tokens(self) -> bool:
-        """Whether nothing but a token of each row is wanted."""
+        """True if the step samples a token for each row and needs nothing else."""
         return self.plain_draws and len(self.draws.rows) == len(self.plan.tokens)
 
     @property
     def plain_draws(self) -> bool:
-        """Whether nothing but tokens is wanted, drawn from logits as they are."""
+        """True if the step only samples tokens from unmodified logits."""
         return self.draws.plain and not (self.scores.rows or self.pooled)
 
     def start(self, device: Device, work: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Step:
         return self._result
 
     def settle(self) -> None:
-        """Wait for the step and those before it, and take their tokens in, in their order."""
+        """Wait for the step and all earlier ones, and process their tokens in order."""
         with self._lock:
             if self._result is not None:
                 return
@@ -75,7 +75,7 @@ class Step:
                 self._result.masks = self._grammars.take_cost()
 
     def settle_before(self) -> None:
-        """Take in the tokens of the steps before; their errors are their own."""
+        """Process the tokens of earlier steps. Their errors are raised by those steps."""
         before = self._before
         if before is not None:
             with contextlib.suppress(Exception):

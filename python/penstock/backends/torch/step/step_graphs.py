@@ -1,4 +1,4 @@
-"""The CUDA graphs of a rank, and which of them a step replays."""
+"""The CUDA graphs of a rank, and the choice of those that a step replays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from penstock.backends.torch.step.step import Step
 
 @dataclass(slots=True)
 class StepGraphs:
-    """Graphs over one model and its KV pools; all None on a rank whose steps are not captured."""
+    """Graphs over one model and its KV pools. All None on a rank that does not capture its
+    steps.
+    """
 
     decodes: DecodeGraphs | None = None
     prompts: PromptGraphs | None = None
@@ -30,7 +32,9 @@ class StepGraphs:
         flash: FlashInfer | None,
         capture: Capture,
     ) -> StepGraphs:
-        """Graphs of steps of at most `tokens`. With FlashInfer, steps with prompts have none."""
+        """Graphs of steps of up to `tokens` tokens. With FlashInfer, steps with prompts have no
+        graphs.
+        """
         decodes = DecodeGraphs(model, slots, flash)
         if flash is not None:
             return cls(decodes, None, Captures(model, capture, [decodes]))
