@@ -1,7 +1,7 @@
-"""Kernels of the torch backend, each beside its reference in torch.
+"""Kernels of the torch backend, each with its reference implementation in torch.
 
-A function takes the reference for tensors on the CPU and Triton for those on a GPU. The kernels
-depend on Triton alone and take pointers and strides; nothing here knows a model.
+A function runs the reference for tensors on the CPU, and Triton for tensors on a GPU. The kernels
+depend only on Triton and take pointers and strides; they are independent of the models.
 """
 
 from penstock.backends.torch.kernels.activation import Activation, activate

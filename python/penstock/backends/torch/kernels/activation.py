@@ -1,4 +1,4 @@
-"""Activation of a gated feed-forward: gate and up side by side become one."""
+"""Activation of a gated feed-forward: combines gate and up, which are side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 1024
 @dataclass(frozen=True, slots=True)
 class Activation:
     """`activation(gate) * up`, or "clamped" (gpt-oss): `(up + offset) * gate * sigmoid(alpha *
-    gate)`, with the gate at most `limit` and up within `limit` of zero.
+    gate)`, with gate at most `limit`, and up between `-limit` and `limit`.
     """
 
     kind: Literal["silu", "gelu_tanh", "gelu", "clamped"]
@@ -27,7 +27,7 @@ class Activation:
 
 
 def activate(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Rows [rows, width] of `gate_up` [rows, 2 * width], whose first half is the gate."""
+    """Activated rows [rows, width] of `gate_up` [rows, 2 * width]; the gate is the first half."""
     if launches(gate_up):
         return activate_triton(gate_up, activation)
     return activate_reference(gate_up, activation)
@@ -68,7 +68,7 @@ def activate_triton(gate_up: Tensor, activation: Activation) -> Tensor:
 
 @jit
 def activated(gate, up, limit, alpha, offset, KIND: tl.constexpr):
-    """Gate and up in f32 become one."""
+    """Combine gate and up, in f32."""
     if KIND == "clamped":
         gate = tl.minimum(gate, limit)
         up = tl.minimum(tl.maximum(up, -limit), limit) + offset

@@ -1,4 +1,4 @@
-"""Attention over a paged pool: what its kernels share, and the reference of all of them."""
+"""Attention over a paged KV pool: helpers shared by its kernels, and their reference."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from penstock.backends.torch.kernels.language import jit, tl
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How the scores of a layer become weights."""
+    """How a layer turns scores into attention weights."""
 
     scale: float
-    """Factor of the products of queries and keys."""
+    """Factor of the query-key products."""
     window: int = 0
-    """Tokens that a token sees, itself included; 0: all."""
+    """Tokens that a token attends to, including itself; 0: all."""
     chunk: int = 0
-    """A token sees only tokens of its own chunk of this size; 0: all."""
+    """A token attends only to tokens of its own chunk of this size; 0: all."""
     softcap: float = 0.0
-    """`c` of `c * tanh(score / c)`; 0: none."""
+    """`c` of `c * tanh(score / c)`; 0: no soft cap."""
     sinks: Tensor | None = None
-    """[hq] f32: a logit of each query head that takes part in the softmax and has no value."""
+    """[hq] f32: an extra logit per query head, which takes part in the softmax without a value."""
 
     def in_powers(self) -> tuple[float, float]:
-        """What kernels compute with: the factor that makes powers of two of products, and the soft
-        cap of a product before it.
+        """Parameters for kernels, which compute powers of two: the scale times log2(e), and the
+        soft cap before scaling.
         """
         return self.scale * math.log2(math.e), self.softcap / self.scale
 
@@ -42,12 +42,12 @@ def attend_reference(
     sequences: Tensor,
     scoring: Scoring,
 ) -> Tensor:
-    """Attention of rows `q` [rows, hq, d], the row at `positions[i]` of sequence `sequences[i]`,
-    over the tokens up to its own: [rows, hq, width of a value].
+    """Attention of rows `q` [rows, hq, d], where row i is at `positions[i]` of sequence
+    `sequences[i]`, over all tokens up to and including the row's: [rows, hq, value width].
 
     `k` and `v` are views [blocks, hk, tokens, width] of a layer; block n of sequence s is
-    `tables[s, n]`. A position below zero sees nothing: zeros. What a row does not see may be
-    anything, blocks out of range included.
+    `tables[s, n]`. A row at a negative position attends to nothing and gets zeros. Unseen entries
+    may be arbitrary: NaN in the pool, block indices out of range.
     """
     out = q.new_zeros(*q.shape[:2], v.shape[-1])
     for sequence in sequences.unique().tolist():
@@ -58,7 +58,7 @@ def attend_reference(
             continue
         seen = visible(at, length, scoring)
         keys = _gather(k, tables[sequence], length)
-        # A weight of zero times what is not a number is not zero.
+        # NaN times a weight of zero would be NaN.
         values = _gather(v, tables[sequence], length)
         values = values.masked_fill(~seen.any(0).view(-1, 1, 1), 0.0)
         weights = _weights(q[rows], keys, seen, scoring)
@@ -68,7 +68,7 @@ def attend_reference(
 
 
 def visible(positions: Tensor, length: int, scoring: Scoring) -> Tensor:
-    """Whether the row at each position sees each of `length` tokens: [rows, length]."""
+    """Attention mask [rows, length]: True if the row at a position attends to a token."""
     own, token = positions.unsqueeze(1), torch.arange(length, device=positions.device)
     seen = token <= own
     if scoring.window:
@@ -79,14 +79,14 @@ def visible(positions: Tensor, length: int, scoring: Scoring) -> Tensor:
 
 
 def _gather(pool: Tensor, table: Tensor, length: int) -> Tensor:
-    """The first tokens of a sequence, [length, heads, width] in f32."""
+    """The first `length` tokens of a sequence, [length, heads, width] in f32."""
     tokens = pool.shape[2]
     blocks = table[: -(-length // tokens)].long().clamp(0, len(pool) - 1)
     return pool[blocks].transpose(1, 2).flatten(0, 1)[:length].float()
 
 
 def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
-    """Weights [rows, hk, query heads of one, length]."""
+    """Attention weights [rows, hk, query heads per KV head, length]."""
     rows, kv_heads = len(q), keys.shape[1]
     grouped = q.float().view(rows, kv_heads, -1, q.shape[2])
     scores = torch.einsum("rhgd,lhd->rhgl", grouped, keys) * scoring.scale
@@ -96,21 +96,22 @@ def _weights(q: Tensor, keys: Tensor, seen: Tensor, scoring: Scoring) -> Tensor:
     if scoring.sinks is not None:
         sink = scoring.sinks.float().view(1, kv_heads, -1, 1).expand(rows, -1, -1, 1)
         return torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
-    # A row that sees nothing has no weights.
+    # A row that attends to nothing has NaN weights; make them zero.
     return torch.softmax(scores, -1).masked_fill(~seen.view(rows, 1, 1, -1), 0.0)
 
 
 @jit
 def places(table, at, end, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, first=None):
-    """Block, and token in it, of the tokens of a tile, which begins at `at`. A block is looked up
-    once: the addresses of a look-up for each token were a third of a tile's instructions.
+    """Block and offset in the block for each token of the tile that begins at `at`. Each block is
+    looked up once: address computations for a look-up per token were a third of a tile's
+    instructions.
 
-    Blocks that end at `first` or before it, if it is given, or begin at `end` are not looked up.
-    Block 0 stands for them: what lies there may be read.
+    Blocks that end at or before `first` (if given), or begin at `end` or later, are not looked up.
+    Block 0 is used in their place, which is safe to read.
     """
     tl.static_assert(max(TOKENS, BLOCK_N) % min(TOKENS, BLOCK_N) == 0)
     n = tl.arange(0, BLOCK_N)
-    # Division and product of numbers without a sign take fewer instructions.
+    # Unsigned division and multiplication take fewer instructions.
     own = table + tl.cast(at, tl.uint32) // TOKENS
     known = at < end
     if first is not None:
@@ -135,19 +136,19 @@ def capped(scores, softcap):
 
 @jit
 def weigh(scores, scale, most):
-    """The largest logit so far in powers of two, weights of a tile, and the factor of those of the
-    tiles before it. The scale meets the scores in one multiplication and addition.
+    """Online softmax step in base 2: the new maximum logit, the weights of this tile, and the
+    correction factor for earlier tiles. The scale is applied with one fused multiply-add.
     """
     new = tl.maximum(most, tl.max(scores, 1) * scale)
-    # A row may see nothing in the first tiles.
+    # A row may attend to nothing in the first tiles.
     base = tl.where(new == float("-inf"), 0.0, new)
     return new, tl.exp2(scores * scale - base[:, None]), tl.exp2(most - base)
 
 
 @jit
 def shares(acc, total, most, sinks, heads, own, SINKS: tl.constexpr):
-    """Weighted sums of values over the sum of all weights, that of a sink included; zeros where
-    nothing was seen.
+    """Normalise: weighted sums of values over the total weight, including the sink; zeros for rows
+    that attend to nothing.
     """
     if SINKS:
         sink = tl.load(sinks + heads, mask=own, other=0.0).to(tl.float32) * 1.4426950408889634

@@ -1,9 +1,9 @@
-"""CRC-64/NVME of memory: what a disk tier verifies, without a copy to the host.
+"""CRC-64/NVME of device memory, to verify loads from a disk tier without a copy to the host.
 
-The remainder of a text is linear in its words. Each lane of a program takes every `lanes`-th word
-of a segment and moves its remainder past as many words at a time, by tables; then the lanes are
-moved to the segment's end and added, then the segments to the memory's end, on the host the
-memories.
+The CRC remainder is linear in the input words. Each lane of a program takes every `lanes`-th word
+of a segment; tables advance its remainder by that many words at a time. The lanes are then advanced
+to the end of the segment and XORed, then the segments to the end of the memory. The host combines
+the memories.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from penstock.backends.torch.kernels.language import (
 )
 
 POLYNOMIAL = 0x9A6C9329AC4BC9B5
-"""Reflected."""
+"""Bit-reflected."""
 ONES = (1 << 64) - 1
 _LANES, _STEPS = 8, 4
-"""Powers of two: words that are read at once, and how often in a segment."""
+"""Log2 of the words read at once, and of the reads per segment."""
 _SEGMENTS = 12
-"""The most segments of a memory, as a power of two: 128 MiB."""
+"""Log2 of the maximum number of segments per memory: 128 MiB."""
 
 
 def crc64(memories: Sequence[Tensor]) -> int:
-    """The checksum of contiguous memories, one after another; each has a multiple of 8 bytes."""
+    """CRC of the concatenation of contiguous memories; the size of each is a multiple of 8
+    bytes.
+    """
     crc = ONES
     for memory, added in zip(memories, remainders(memories).tolist(), strict=True):
         crc = _moved(crc, memory.nbytes) ^ (added & ONES)
@@ -41,7 +43,7 @@ def crc64(memories: Sequence[Tensor]) -> int:
 
 
 def remainders(memories: Sequence[Tensor]) -> Tensor:
-    """What each memory adds to a checksum, as the integers that torch has."""
+    """The contribution of each memory to the CRC, as torch's signed integers."""
     if memories and launches(memories[0]):
         return remainders_triton(memories)
     return remainders_reference(memories)
@@ -53,7 +55,7 @@ def remainders_reference(memories: Sequence[Tensor]) -> Tensor:
 
 
 def _remainder(words: Tensor) -> Tensor:
-    """Halves are joined until one is left."""
+    """Combine halves until one remainder is left."""
     tables = _tables(words.device)
     state = _looked_up(words, tables[0])
     for table in tables:
@@ -94,8 +96,8 @@ def remainders_triton(memories: Sequence[Tensor]) -> Tensor:
 
 @jit
 def _segments(out, data, tables, count, LANES: tl.constexpr, STEPS: tl.constexpr):
-    # The first segment begins before the memory where that has no whole number of them: with zeros,
-    # which change nothing.
+    # The first segment may begin before the memory: it is padded with zeros, which do not change
+    # the remainder.
     lane = tl.arange(0, 1 << LANES)
     first = count - ((tl.num_programs(0) - tl.program_id(0)) << (LANES + STEPS))
     state = tl.zeros([1 << LANES], tl.int64)
@@ -112,13 +114,13 @@ def _joined(out, parts, tables, count, FIRST: tl.constexpr, BITS: tl.constexpr):
     at = tl.arange(0, 1 << BITS)
     state = tl.load(parts + at, mask=at < count, other=0)
     state = _to_end(state, tl.maximum(count - 1 - at, 0), tables + FIRST * 2048, BITS=BITS)
-    # A remainder goes past its own last word too.
+    # Advance the remainder past its own last word too.
     tl.store(out, tl.xor_sum(_past(state, tables), 0))
 
 
 @jit
 def _to_end(state, left, tables, BITS: tl.constexpr):
-    # The table of bit b goes past 2^b times what that of bit 0 does.
+    # The table of bit b advances 2^b times as far as the table of bit 0.
     for bit in tl.static_range(BITS):
         state = tl.where((left >> bit) & 1 == 1, _past(state, tables + bit * 2048), state)
     return state
@@ -132,11 +134,11 @@ def _past(state, table):
     return found
 
 
-# Remainders as 64 bits -------------------------------------------------------------------------
+# CRC remainders as 64-bit integers on the host ---------------------------------------------------
 
 
 def _moved(remainder: int, count: int) -> int:
-    """A remainder `count` bytes further on."""
+    """The remainder, advanced by `count` zero bytes."""
     return _applied(_columns(count), remainder)
 
 
@@ -150,7 +152,7 @@ def _applied(columns: tuple[int, ...], bits: int) -> int:
 
 @cache
 def _columns(count: int) -> tuple[int, ...]:
-    """What becomes of each bit of a remainder, `count` bytes further on."""
+    """Image of each bit of a remainder after `count` zero bytes."""
     if count == 0:
         return tuple(1 << at for at in range(64))
     half = _columns(count // 2)
@@ -166,7 +168,9 @@ def _past_byte(bits: int) -> int:
 
 @cache
 def _tables(device: torch.device) -> Tensor:
-    """[power of two, byte, value]: what the bytes of a remainder become so many words further."""
+    """[power of two, byte, value]: image of each byte of a remainder, advanced by that many
+    words.
+    """
     found = []
     for exponent in range(_LANES + _STEPS + _SEGMENTS):
         columns = _columns(8 << exponent)
@@ -175,7 +179,7 @@ def _tables(device: torch.device) -> Tensor:
 
 
 def _values(columns: tuple[int, ...]) -> list[int]:
-    """What becomes of each value of a byte, as the integers that torch has."""
+    """Image of each value of a byte, as torch's signed integers."""
     found = [0]
     for column in columns:
         found += [value ^ column for value in found]

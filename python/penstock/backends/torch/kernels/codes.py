@@ -1,4 +1,4 @@
-"""Numbers of codes, within kernels."""
+"""Dequantisation within kernels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.backends.torch.kernels.matrix import Matrix
 
 
 def on_device(matrix: Matrix, device: torch.device) -> Tensor:
-    """Codes in the form that the device reads: words of MXFP4; 8-bit floats are bytes before 8.9,
-    which has no such numbers.
+    """Codes in the form that the device reads: MXFP4 as 32-bit words; FP8 as bytes on GPUs before
+    compute capability 8.9, which have no FP8 type.
     """
     if matrix.form == "plain":
         return matrix.codes
@@ -23,7 +23,7 @@ def on_device(matrix: Matrix, device: torch.device) -> Tensor:
 
 @jit
 def of_bits(code, dtype: tl.constexpr):
-    """Numbers of e4m3 codes."""
+    """Dequantise e4m3 codes."""
     magnitude = (code & 0x7F).to(tl.int32)
     normal = ((magnitude + (120 << 3)) << 20).to(tl.float32, bitcast=True)
     number = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
@@ -32,13 +32,13 @@ def of_bits(code, dtype: tl.constexpr):
 
 @jit
 def of_words(words, exponents, dtype: tl.constexpr):
-    """Numbers [outputs, inputs] of MXFP4 codes in words [outputs, inputs / 8] as `pack_words` has
-    them, and of their scales' exponents [outputs, inputs / 32], none above LARGEST_EXPONENT.
+    """Dequantise MXFP4 codes to numbers [outputs, inputs]: words [outputs, inputs / 8] in the
+    layout of `pack_words`, and scale exponents [outputs, inputs / 32], at most LARGEST_EXPONENT.
 
-    A code's bits are those of a float of its number times the least normal one, also of one half,
-    whose float is subnormal: a product with a power of two gives the number at once. A thread that
-    has a word has what it multiplies: two inputs side by side in a register, of four places at a
-    distance of 8.
+    The bits of a code, moved into place, are a float equal to the number times the least normal
+    float. This includes one half, which becomes subnormal. So one product with a power of two gives
+    the number. A thread that holds a word already holds the operands of its matrix product: two
+    neighbouring inputs per register, for four places at a distance of 8.
     """
     LEAST: tl.constexpr = 14 if dtype == tl.float16 else 126
     OUTPUTS: tl.constexpr = words.shape[0]
@@ -49,11 +49,11 @@ def of_words(words, exponents, dtype: tl.constexpr):
     factor = ((exponents.to(tl.int32) + LEAST) << 23).to(tl.float32, bitcast=True).to(dtype)
     factor = factor[:, :, None, None, None]
     if dtype == tl.float32:
-        # A nibble times 2^22 + 2^28: the magnitude and the sign in their places.
+        # A nibble times 2^22 + 2^28 moves the magnitude and the sign into place.
         high = ((pairs >> 16) * 0x10400000) & 0x81C00000
         low = ((pairs & 15) * 0x10400000) & 0x81C00000
     else:
-        # ptxas turns all pairs before and after the product, if the lower ones come first.
+        # With the low halves first, ptxas would permute all pairs before and after the product.
         high, low = (pairs >> 16).to(tl.uint16), pairs.to(tl.uint16)
     high = high.to(dtype, bitcast=True) * factor
     low = low.to(dtype, bitcast=True) * factor
@@ -63,8 +63,8 @@ def of_words(words, exponents, dtype: tl.constexpr):
 
 @jit
 def _pair(words, Q: tl.constexpr, dtype: tl.constexpr):
-    """The codes at nibble Q of both halves of the words, as 16-bit floats have their bits, or as
-    nibbles for f32.
+    """The codes at nibble Q of both halves of the words, with the bit layout of 16-bit floats; as
+    plain nibbles for f32.
     """
     if dtype == tl.float32:
         return (words >> 4 * Q) & 0x000F000F

@@ -1,4 +1,4 @@
-"""Attention of one row for each sequence, its tokens split over several programs."""
+"""Decode attention: one row per sequence, with its tokens split over several programs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from penstock.backends.torch.kernels.merge import (
 )
 
 FILLS = 4
-"""Programs for each multiprocessor, at most."""
+"""Maximum programs per multiprocessor."""
 SPLIT_TOKENS = 256
-"""The fewest tokens that are worth a program of their own."""
+"""Minimum tokens per program: fewer are not worth a split."""
 
 
 def attend_decode(
@@ -48,13 +48,13 @@ def attend_decode(
     count: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the last token of each sequence: [sequences, hq, width of a value].
+    """Attention of the last token of each sequence: [sequences, hq, value width].
 
-    `q` [sequences, hq, d]; `k`, `v` views [blocks, hk, tokens, width]; `tables` [sequences, blocks
-    of the longest]; `lengths` [sequences] with the row's own token, 0: zeros. `splits` of a row;
-    None: chosen by the shape. With `count` [1] int32, which the device alone knows, the first so
-    many sequences are computed, and split as if there were no others. The rows of `out` before
-    theirs are written where it is given; it may have more.
+    `q` [sequences, hq, d]; `k`, `v`: views [blocks, hk, tokens, width]; `tables` [sequences, blocks
+    of the longest]; `lengths` [sequences], including the row's own token; length 0 gives zeros.
+    `splits` per row; None: chosen by shape. `count` [1] int32, on the device: only the first
+    `count` sequences are computed, and split as if there were no others. `out`, if given, receives
+    these rows; it may have more rows.
     """
     given = (q, k, v, tables, lengths, scoring)
     if launches(q):
@@ -83,14 +83,16 @@ def attend_decode_reference(
 
 
 def split_count(programs: int, tokens: int, device: torch.device) -> int:
-    """Splits that fill the GPU two to four times over, of sequences of at most so many tokens."""
+    """Number of splits that give each multiprocessor two to four programs, for at most `tokens`
+    tokens per sequence.
+    """
     wanted = ceiling(FILLS * multiprocessors(device), max(programs, 1))
     most = max(1, min(wanted, ceiling(tokens, SPLIT_TOKENS), MOST_SPLITS))
     return int(power(most + 1)) // 2
 
 
 def split_tokens(longest: int) -> list[int]:
-    """Tokens of the tables with which a single row meets each number of splits."""
+    """Table widths in tokens that cover each number of splits for a single row."""
     powers = (1 << power for power in range(MOST_SPLITS.bit_length()))
     found = [splits * SPLIT_TOKENS for splits in powers]
     return [tokens for tokens in found if tokens < longest] + [longest]
@@ -115,7 +117,7 @@ def attend_decode_triton(
         return out
     programs = rows
     if count is not None:
-        # All splits of a head, of a row as of many.
+        # A fixed grid, which any number of rows divides between its splits.
         programs, splits = max(rows, ceiling(FILLS * multiprocessors(q.device), hk)), 1
     elif splits is None:
         seen = scoring.window or scoring.chunk or tables.shape[1] * tokens
@@ -150,11 +152,12 @@ def attend_decode_triton(
 
 
 def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str, int]:
-    """Sizes of a program's tile, of 32 KiB: it fits a multiprocessor of 8.0 twice, and one of 9.0
-    and 10.0 three times. `room` is the shared memory of a program.
+    """Tile sizes of a program. A tile has 32 KiB: two programs fit on a multiprocessor of 8.0,
+    three on 9.0 and 10.0. `room`: shared memory of a program.
 
-    Stages are divided between the numbers of blocks and what is in them, which is read a stage
-    later. With five, a tile is read while the one before it is computed; with three or four, after.
+    Pipeline stages are shared by block indices and block contents, which are loaded one stage
+    later. With five stages a tile is loaded while the previous one is computed; with three or four,
+    after it.
     """
     wide = max(power(d), power(dv)) * size
     return {
@@ -169,8 +172,8 @@ def decode_sizes(group: int, d: int, dv: int, size: int, room: int) -> dict[str,
 
 @jit
 def _own_part(lengths, singles, SHARED: tl.constexpr, MOST: tl.constexpr):
-    """A program's row, its split and how many there are, and the tokens of the row; -1 where there
-    is no such row.
+    """A program's row and split, the number of splits, and the row's length; length -1 if there is
+    no such row.
     """
     row, split, splits = tl.program_id(0).to(tl.int64), tl.program_id(2), tl.num_programs(2)
     if not SHARED:
@@ -254,7 +257,7 @@ def _attend_decode(
         block, offset = places(tables + row * stride_table, at, end, TOKENS, BLOCK_N)
         from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
         from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
-        # What is not a number in an unused row must not meet a weight of zero.
+        # Mask unused rows: NaN times a weight of zero would be NaN.
         keys = tl.load(
             from_k[None, :] + d[:, None], mask=seen[None, :] & (d < D)[:, None], other=0.0
         )

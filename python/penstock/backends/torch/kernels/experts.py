@@ -1,4 +1,4 @@
-"""Products with matrices that may be quantised, dense and of experts."""
+"""Products with matrices that may be quantised: dense ones, and of experts."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from penstock.backends.torch.kernels.route import (
 from penstock.backends.torch.kernels.widen import widen_triton
 
 GROUPED = (9, 10)
-"""Major compute capabilities for which torch has the grouped product. For others it takes the
-experts one by one after a wait for the device, which no graph holds.
+"""Major compute capabilities on which torch has a native grouped product. On others it loops over
+the experts and waits for the device, which a graph cannot capture.
 """
 
 
 WIDENED_ROWS = 512
-"""From so many rows on a dense matrix of codes is widened first. Writing and reading its numbers
-takes 2 + 1 bytes for each, and multiplying them 2 operations for each row: with 2.4 TB/s, and a
-product in bfloat16 twice as fast as one of codes (807 and 266 or 310 TFLOP/s, all of an H100), that
-is the same for 250 to 300 rows.
+"""Row count from which a dense quantised matrix is widened first. Widening moves 2 + 1 bytes per
+element; the product takes 2 operations per element and row. At 2.4 TB/s, with a bfloat16 product
+twice as fast as one on codes (807 compared to 266 or 310 TFLOP/s, all on an H100), the break-even
+point is 250 to 300 rows.
 """
 
 
@@ -60,23 +60,23 @@ def linear_reference(x: Tensor, matrix: Matrix) -> Tensor:
 
 
 def linear_wide(x: Tensor, weight: Tensor) -> Tensor:
-    """Products in f32 of rows [rows, inputs] with `weight` [outputs, inputs], of the type of `x` or
-    in f32.
+    """Product in f32 of rows [rows, inputs] with `weight` [outputs, inputs], which is f32 or has
+    the type of `x`.
     """
     if weight.dtype == x.dtype != torch.float32 and launches(x):
-        # The products are exact, and their sums in f32.
+        # Products of 16-bit floats are exact in f32, and the sums are f32.
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
     return functional.linear(x.float(), weight.float())
 
 
 def linear_triton(x: Tensor, matrix: Matrix) -> Tensor:
-    """A product with one expert that has all rows."""
+    """As a grouped product with one expert that has all rows."""
     ends = torch.full((1,), len(x), dtype=torch.int32, device=x.device)
     return grouped_product(x, _only(matrix), ends)
 
 
 def linear_widened(x: Tensor, matrix: Matrix) -> Tensor:
-    """By torch's product with the numbers of the codes."""
+    """By torch's product, after widening the codes."""
     only, bias = _only(matrix), matrix.bias
     scratch = torch.empty(math.prod(only.shape), dtype=x.dtype, device=x.device)
     wide = widen_triton(only, range(1), scratch)[0]
@@ -107,11 +107,11 @@ def experts(
 ) -> Tensor:
     """Weighted sum of the outputs of each row's experts: [rows, hidden] in the type of `x`.
 
-    `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 of `route`;
-    `gate_up` has matrices [2 * width, hidden], the gate's outputs first, `down` [hidden, width].
-    `weight_on_input`: the weight multiplies the expert's input. An index behind the last matrix is
-    an expert of another rank, which is not computed. What is `beside` is added. `scratch`: memory
-    in which kernels widen codes before the products, for many rows.
+    `x` [rows, hidden]; `indices` [rows, k] int32 and `weights` [rows, k] f32 from `route`;
+    `gate_up`: matrices [2 * width, hidden], gate first; `down`: matrices [hidden, width].
+    `weight_on_input`: the weight multiplies the expert's input. Indices beyond the last matrix
+    belong to experts of other ranks and are skipped. `beside` is added to the sum. `scratch`:
+    memory for widening codes before the products, for many rows.
     """
     given = (x, indices, weights, gate_up, down, activation)
     rules: Any = {"weight_on_input": weight_on_input, "beside": beside}
@@ -123,8 +123,8 @@ def experts(
 
 
 def groups(x: Tensor, gate_up: Matrix, down: Matrix) -> bool:
-    """Whether torch's grouped product computes it, without a wait for the device. It wants rows
-    that begin at multiples of 16 bytes.
+    """True if torch's grouped product supports the operands without a wait for the device. It needs
+    16-byte aligned rows.
     """
     plain = gate_up.form == down.form == "plain" and x.dtype == torch.bfloat16
     matrices = (gate_up.codes, down.codes)
@@ -182,8 +182,8 @@ def experts_grouped(
     weight_on_input: bool = False,
     beside: Beside | None = None,
 ) -> Tensor:
-    """By torch's grouped product, whose matrices are plain. What lies behind the last end is not
-    computed, and holds anything.
+    """By torch's grouped product; the matrices are plain. Rows beyond the last end are not computed
+    and are uninitialised.
     """
     count = len(gate_up.codes)
     order, ends, inverse = sort_by_expert(indices, count)
@@ -220,7 +220,7 @@ def experts_triton(
     beside: Beside | None = None,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """By the kernel that reads quantised matrices, or what `scratch` has of them."""
+    """By the kernel that reads quantised matrices, or after widening them into `scratch`."""
     count, factors = len(gate_up.codes), weights.flatten()
     small = indices.numel() <= 8192
     order, ends, _ = (sort_by_expert_triton if small else sort_by_expert_reference)(indices, count)

@@ -1,5 +1,5 @@
-"""Rows on their way to their experts and back: gathered in the order of the experts, and the
-outputs of each row summed by weight.
+"""Permutation of rows for experts: gathers them in expert order, and combines the outputs of each
+row by weight.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What is added to the experts' sum: a shared expert's output."""
+    """An addend of the experts' sum: a shared expert's output."""
 
     rows: Tensor
     """[rows, hidden]"""
     gate: Tensor | None = None
-    """[rows] f32, whose sigmoid multiplies it; None: 1."""
+    """[rows] f32: a gate logit, whose sigmoid multiplies the rows; None: no gate."""
 
 
 def gather(x: Tensor, order: Tensor, each: int, factors: Tensor | None = None) -> Tensor:
-    """Row `order[i] // each` of `x` [rows, hidden], times `factors[order[i]]` f32: [places,
+    """Row `order[i] // each` of `x` [rows, hidden], times `factors[order[i]]` (f32): [places,
     hidden].
     """
     compute = gather_triton if launches(x) else gather_reference
@@ -53,8 +53,8 @@ def combine(
     """Sum over the choices j of a row of `factors[row, j] * (outputs[place] + bias[expert])`:
     [rows, hidden] in the type of `outputs` [places, hidden].
 
-    The expert is `indices[row, j]`; one from `experts` on is left out, whatever its output. The
-    place of choice j is row * k + j, or what `inverse` [rows * k] has there.
+    The expert is `indices[row, j]`. Experts from `experts` on are skipped, whatever their output.
+    The place of choice j is row * k + j, or the entry of `inverse` [rows * k] at that index.
     """
     compute = combine_triton if launches(outputs) else combine_reference
     options = {"inverse": inverse, "factors": factors, "bias": bias, "beside": beside}
@@ -82,7 +82,7 @@ def combine_reference(
 
 
 def add_beside(total: Tensor, beside: Beside | None) -> Tensor:
-    """`total` in f32 and what is beside it."""
+    """`total` in f32 plus `beside`."""
     if beside is None:
         return total
     rows = beside.rows.float()
@@ -174,7 +174,8 @@ def _combine(
     for j in tl.static_range(K):
         choice = row * K + j
         expert, place = tl.load(indices + choice), choice
-        # A mask of one number and of a block; the interpreter makes none of the two conditions.
+        # One mask over the block: Triton's interpreter cannot combine a scalar and a block
+        # condition.
         known = at < tl.where(expert < experts, hidden, 0)
         if INVERSE:
             place = tl.load(inverse + choice).to(tl.int64)

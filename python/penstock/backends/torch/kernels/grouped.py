@@ -1,7 +1,8 @@
-"""Products of rows with the matrices of their experts, read as they are stored.
+"""Grouped products: rows with the matrices of their experts, read as they are stored.
 
-Rows of an expert lie together in the order of `sort_by_expert`. The grid has as many tiles of rows
-as there can be; a program finds its expert from the ends, which the host does not know.
+The rows of an expert are contiguous in the order of `sort_by_expert`. The grid has the maximum
+number of row tiles, because the host does not have the ends. A program finds its expert from the
+ends on the device.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def grouped_product(
     on_input: bool = False,
     scratch: Tensor | None = None,
 ) -> Tensor:
-    """Product of row `order[i] // each` of `x` with the matrix of the expert that `ends` [experts]
-    gives place i, times `factors[order[i]]`, as row `order[i]`: [places, outputs]. `on_input`: the
-    factor is one of the input, and not of the bias. Rows of places behind the last end are
-    anything.
+    """Product of row `order[i] // each` of `x` with the matrix of the expert that place i belongs
+    to by `ends` [experts], times `factors[order[i]]`, as row `order[i]`: [places, outputs].
+    `on_input`: the factor multiplies the input and not the bias. Rows of places beyond the last end
+    are uninitialised.
 
     `order` None: 0, 1, ... The products are f32 sums, rounded to the type of `x`. `scratch`: memory
-    of that type into which codes are widened first, those of as many experts at once as fit.
+    of that type into which codes are widened first, for as many experts at a time as fit.
     """
     count, outputs, _ = matrix.shape
     places = len(x) if order is None else len(order)
@@ -69,14 +70,14 @@ class _Product:
 
 
 def _launch(given: _Product, matrix: Matrix, part: range) -> None:
-    """The rows of the experts `part`, whose matrices alone are in `matrix`, with the biases of
-    all.
+    """Launch for the rows of the experts `part`. `matrix` has only their matrices, but the biases
+    of all experts.
     """
     x, ends, order, factors, out = given.x, given.ends, given.order, given.factors, given.out
     experts, places = len(ends), len(out)
     _, outputs, inputs = matrix.shape
     sizes = grouped_sizes(places, experts, matrix.form, x.element_size())
-    # A tile for each that is full, and one for each expert that ends in one that is not.
+    # One tile per full tile of rows, and at most one partial tile per expert.
     tiles = ceiling(places, sizes["BLOCK_M"]) + min(len(part), places)
     codes, scales = on_device(matrix, x.device), matrix.scales
     steps = (0, 0, 0) if scales is None else (*scales.stride(), 1)[:3]
@@ -100,27 +101,27 @@ def _launch(given: _Product, matrix: Matrix, part: range) -> None:
 
 
 def narrows(x: Tensor) -> bool:
-    """Whether the device makes bfloat16 of 8-bit floats at once. Compute capability 9.0 has an
-    instruction at a quarter of the rate, and gets there faster by way of f32.
+    """True if the device converts FP8 to bfloat16 fast. Compute capability 9.0 has an instruction
+    at a quarter of the rate; the conversion through f32 is faster there.
     """
     return x.device.type != "cpu" and capability(x.device) >= (10, 0)
 
 
 WIDEST = 128
-"""Rows of a tile, at most."""
+"""Maximum rows of a tile."""
 
 
 def widest_tile(places: int, experts: int) -> bool:
-    """Whether the rows that an expert has on average fill more than half of the widest tile."""
+    """True if an expert's average number of rows fills more than half of the widest tile."""
     return ceiling(places, experts) > WIDEST // 2
 
 
 def grouped_sizes(places: int, experts: int, form: str, size: int) -> dict[str, int]:
-    """Sizes of a program's tile, by the rows that an expert has on average."""
+    """Tile sizes of a program, by the average number of rows per expert."""
     average = ceiling(places, experts)
     if form == "mxfp4" and size == 2:
-        # Half as many again: a second tile of an expert decodes all of its codes again, and a row
-        # more costs little.
+        # Use 1.5 times the average: a second tile of an expert would decode all of its codes again,
+        # while an additional row costs little.
         rows = power(min(average + average // 2, WIDEST), 16)
         return {"BLOCK_M": rows, **_MXFP4_SIZES[max(rows, 32)], "num_stages": 3}
     rows = power(min(average, WIDEST), 16)
@@ -142,13 +143,13 @@ _MXFP4_SIZES = {
     64: {"BLOCK_N": 64, "BLOCK_K": 128, "num_warps": 4},
     128: {"BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8},
 }
-"""By rows. Few rows wait for codes, of which a tile has 8 KiB; many for the level 2 cache, of which
-a wide tile reads the same rows half as often."""
+"""By rows. Small tiles are bound by reading codes, 8 KiB per tile; large ones by the L2 cache, from
+which a wide tile reads the same rows half as often."""
 
 
 def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
-    """So many of a thread that two programs fit a multiprocessor of compute capability 9.x: one
-    decodes while the other multiplies. What is spilled is outside of the loop.
+    """Register limit per thread with which two programs fit on a multiprocessor of 9.x: one decodes
+    while the other multiplies. The register spills are outside of the loop.
     """
     wide = form == "mxfp4" and rows == WIDEST and x.element_size() == 2
     return {"maxnreg": 128} if wide and hopper(x.device) else {}
@@ -156,8 +157,8 @@ def registers(x: Tensor, form: str, rows: int) -> dict[str, int]:
 
 @jit
 def _own_rows(ends, tile, first, last, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Expert of a tile of those from `first` to below `last`, its first place and the end of the
-    expert's places; an expert beyond the last where there is no such tile.
+    """Expert of a tile among those from `first` to below `last`, its first place, and the end of
+    the expert's places. An expert beyond the last if there is no such tile.
     """
     e = tl.arange(0, BLOCK_E)
     own = (e >= first) & (e < last)
@@ -214,8 +215,8 @@ def _grouped(
         matrix = codes + (expert - first).to(tl.int64) * stride_expert
         scale = scales + (expert - first).to(tl.int64) * stride_se
         dtype: tl.constexpr = x.dtype.element_ty
-        # Codes are the first operand, which registers may hold: their numbers never go to shared
-        # memory.
+        # Codes are the first operand, which may stay in registers: the dequantised numbers never go
+        # through shared memory.
         if FORM == "mxfp4":
             acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
         else:

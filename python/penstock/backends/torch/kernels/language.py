@@ -1,4 +1,4 @@
-"""Triton, where it is installed: the CPU device of torch needs none."""
+"""Triton, if installed: torch's CPU device does not need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError:
     triton = tl = None
 else:
-    # Products and sums as one instruction: from 3.10 on it is not the default.
+    # Fuse products and sums into FMA: from Triton 3.10 on this is no longer the default.
     triton.knobs.language.default_fp_fusion = True
 
 __all__ = [
@@ -35,18 +35,18 @@ __all__ = [
 
 
 def jit(function: Any) -> Any:
-    """`triton.jit`; without Triton a function that is never launched."""
+    """`triton.jit`; without Triton, the plain function, which is never launched."""
     return function if triton is None else triton.jit(function)
 
 
 def constant(value: Any) -> Any:
-    """A number of a module that kernels read."""
+    """A module-level constant that kernels read."""
     return value if triton is None else tl.constexpr(value)
 
 
 def jit_with_varying(*names: str) -> Callable[[Any], Any]:
-    """`jit` of a function with numbers and addresses that differ from step to step: it is not
-    compiled again for those that 16 divides. What lies at such addresses is read one by one.
+    """`jit` for functions with arguments that vary from step to step: Triton does not compile
+    another version for multiples of 16. Memory at such addresses is then read element by element.
     """
     if triton is None:
         return jit
@@ -54,25 +54,27 @@ def jit_with_varying(*names: str) -> Callable[[Any], Any]:
 
 
 def launches(x: Tensor) -> bool:
-    """Whether a kernel runs on the device of `x`; the reference runs otherwise. Launches over meta
-    tensors, which have no numbers, are recorded (`startup/compiling.py`).
+    """True if a kernel runs on the device of `x`, False if the reference runs. Launches over meta
+    tensors (without data) are recorded (`startup/compiling.py`).
     """
     return bool(x.is_cuda or x.is_meta)
 
 
 def power(n: int, least: int = 1) -> int:
-    """The lowest power of two that is at least `n` and at least `least`."""
+    """The smallest power of two that is at least `n` and at least `least`."""
     return max(least, 1 << (n - 1).bit_length())
 
 
 def ceiling(n: int, size: int) -> int:
-    """Parts of `size` that `n` has, the last one maybe smaller."""
+    """`n / size`, rounded up."""
     return -(-n // size)
 
 
 @cache
 def multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; of the CPU device, where the interpreter runs, a few."""
+    """Number of multiprocessors of a GPU; a small number for the CPU device (Triton's
+    interpreter).
+    """
     if device.type == "cpu":
         return 4
     return int(torch.cuda.get_device_properties(_gpu(device)).multi_processor_count)
@@ -80,7 +82,9 @@ def multiprocessors(device: torch.device) -> int:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have: 163 KiB on 8.0, 227 on 9.0 and 10.0, 99 on 8.6, 8.9, 12.0."""
+    """Shared memory in bytes available to a program: 163 KiB on 8.0, 227 on 9.0 and 10.0, 99 on
+    8.6, 8.9 and 12.0.
+    """
     if device.type == "cpu":
         return 163 << 10
     return int(torch.cuda.get_device_properties(_gpu(device)).shared_memory_per_block_optin)
@@ -93,10 +97,10 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def hopper(device: torch.device) -> bool:
-    """Whether it is of compute capability 9.x; the CPU device is not."""
+    """True for compute capability 9.x."""
     return device.type != "cpu" and capability(device)[0] == 9
 
 
 def _gpu(device: torch.device) -> torch.device | None:
-    """The GPU itself; for meta tensors the current one, for which their launches are recorded."""
+    """The GPU itself; for meta tensors the current GPU, for which their launches are recorded."""
     return None if device.type == "meta" else device

@@ -1,5 +1,5 @@
-"""Attention over a pool of latents: one key for all query heads, whose first numbers are the value
-(DeepSeek-V2, absorbed).
+"""Latent attention (DeepSeek-V2, absorbed): all query heads share one key, and its first elements
+are also the value.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def attend_latent(
     value_width: int,
     scale: float,
 ) -> Tensor:
-    """Attention of rows `q` [rows, hq, width] over the latents up to their own: [rows, hq,
-    value_width].
+    """Attention of rows `q` [rows, hq, width] over all latents up to and including their own:
+    [rows, hq, value_width].
 
     `pool` is a layer's view [blocks, tokens, width]; row i is at `positions[i]` of sequence
-    `sequences[i]`, whose blocks are `tables[sequences[i]]`. A position below zero sees nothing.
+    `sequences[i]`, whose blocks are `tables[sequences[i]]`. A row at a negative position attends to
+    nothing.
     """
     given = (q, pool, tables, positions, sequences)
     if launches(q):
@@ -87,7 +88,7 @@ def attend_latent_triton(
     out = torch.empty(rows, hq, value_width, dtype=q.dtype, device=q.device)
     if rows == 0:
         return out
-    # Also of one split: a store to `out` itself spills twice as many registers on 9.0.
+    # Use parts even for a single split: a direct store to `out` doubles the register spills on 9.0.
     parts, sums = room_for_parts((rows, hq, splits, value_width), q.device)
     _attend_latent[(rows, tiles, splits)](
         *(q, pool, tables, positions, sequences, parts, sums),
@@ -105,12 +106,12 @@ def attend_latent_triton(
 def latent_sizes(
     hq: int, width: int, value_width: int, size: int, room: int, blackwell: bool
 ) -> dict[str, int]:
-    """Sizes of a program's tile: query heads that share the latents it reads, and tokens. `room` is
-    the shared memory of a program, of which 32 tokens and 64 heads take 112 KiB.
+    """Tile sizes of a program: query heads that share the latents it reads, and tokens. `room`:
+    shared memory of a program. 32 tokens and 64 heads take 112 KiB.
 
-    Five stages are those of `decode_sizes`: with 64 heads they take 184 KiB. Eight warps would
-    compute each score of 16 heads twice, and so they do with more heads where their scores are not
-    `APART`. On 10.0, where sums have a memory of their own, that takes more than there is.
+    Five stages as in `decode_sizes`: with 64 heads they take 184 KiB. With 16 heads, eight warps
+    would compute each score twice, so there are four. With more heads, `APART` avoids this. Not on
+    10.0, where accumulators are in tensor memory: `APART` would exceed it.
     """
     heads = min(power(hq, 16), 64 if size == 2 else 16)
     return {
@@ -159,7 +160,7 @@ def _attend_latent(
     start = split * each
     end = tl.minimum(start + each, length)
     first = q + row * stride_row + h[:, None] * stride_head
-    # The part that is the value too, and the rest.
+    # The part that is also the value, and the rest.
     queries = tl.load(first + e[None, :], mask=own[:, None] & (e < VALUE)[None, :], other=0.0)
     rest = own[:, None] & (VALUE + r < WIDTH)[None, :]
     queries_r = tl.load(first + VALUE + r[None, :], mask=rest, other=0.0)
@@ -168,8 +169,8 @@ def _attend_latent(
     acc = tl.zeros([BLOCK_H, BLOCK_V], tl.float32)
     for at in range(start, end, BLOCK_N):
         if APART:  # noqa: SIM102 (the one is known when it is compiled)
-            # Never done. That the sums are used before a product has their own product end before
-            # the branch behind it: else ptxas does all products of 9.0 one by one (C7515).
+            # Never executed. Using the accumulator here, before a product, ends that product before
+            # the branch behind it; otherwise ptxas serialises all matrix products on 9.0 (C7515).
             if end < 0:
                 acc = acc * 0.0
         token = at + n
@@ -186,8 +187,8 @@ def _attend_latent(
         ).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(values), input_precision="ieee")
         if APART:
-            # A branch hides from Triton that another product uses the scores: where it sees that,
-            # each warp group of 9.0 computes the scores of all tokens in place of its own.
+            # The branch hides from Triton that another product uses the scores. If Triton sees
+            # that, each warp group on 9.0 computes the scores of all tokens and not only its own.
             scores_r = tl.dot(queries_r, tl.trans(keys_r), input_precision="ieee")
             if at + BLOCK_N > end:
                 scores = tl.where(seen[None, :], scores + scores_r, float("-inf"))

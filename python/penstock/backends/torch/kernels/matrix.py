@@ -1,4 +1,4 @@
-"""Matrices as they lie on the device, quantised or not."""
+"""Matrices in device memory, quantised or not."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
-"""Rows and columns of an FP8 matrix that share a scale."""
+"""Rows and columns of an FP8 matrix per scale."""
 MXFP4_GROUP = 32
-"""Inputs of an MXFP4 matrix that share a scale."""
+"""Inputs of an MXFP4 matrix per scale."""
 LARGEST_EXPONENT = 128
-"""The largest exponent of an MXFP4 scale that the kernels take: they make the numbers of a scale of
-2 ** (exponent - 127) by a factor that is larger by the largest exponent of bfloat16."""
+"""Largest MXFP4 scale exponent that the kernels support. They multiply by 2 ** (exponent - 127 +
+126), which must be finite in bfloat16."""
 _MXFP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix [outputs, inputs], or one for each expert, as it lies on the device."""
+    """A matrix [outputs, inputs], or one per expert, in device memory."""
 
     codes: Tensor
-    """[experts, outputs, inputs]: numbers, 8-bit floats (e4m3) or, with half as many columns, bytes
-    of two MXFP4 codes in the order of `pack_words`."""
+    """[experts, outputs, inputs]: plain numbers or FP8 (e4m3). MXFP4: half as many columns, bytes
+    of two codes each, in the order of `pack_words`."""
     scales: Tensor | None = None
-    """FP8: f32 of each block of 128 x 128; MXFP4: exponents (uint8) of each 32 inputs."""
+    """FP8: f32 per block of 128 x 128. MXFP4: exponent (uint8) per 32 inputs."""
     bias: Tensor | None = None
     """[experts, outputs]."""
     form: Literal["plain", "fp8_block", "mxfp4"] = "plain"
@@ -38,7 +38,7 @@ class Matrix:
         return count, outputs, 2 * inputs if self.form == "mxfp4" else inputs
 
     def dense(self) -> Tensor:
-        """The numbers, as f32 where they are quantised."""
+        """Dequantised to f32; plain matrices unchanged."""
         if self.form == "plain" or self.scales is None:
             return self.codes
         if self.form == "fp8_block":
@@ -50,7 +50,7 @@ class Matrix:
         table = torch.tensor(_MXFP4, device=self.codes.device)
         table = torch.cat([table, -table])
         nibbles = torch.stack([self.codes & 15, self.codes >> 4], dim=-1)
-        # Word, half, nibbles of the half to nibbles, words, halves.
+        # From (word, half, nibble of the half) to (nibble, word, half).
         groups = nibbles.unflatten(-2, (-1, 4, 2, 2)).movedim((-4, -3), (-2, -1))
         pairs = groups.flatten(-5)
         scales = torch.exp2(self.scales.float() - 127.0)
@@ -58,12 +58,13 @@ class Matrix:
 
 
 def pack_words(pairs: Tensor) -> Tensor:
-    """MXFP4 codes as kernels read them: bytes [..., inputs / 2] of two neighbours each, the first
-    in the low bits, in another order.
+    """MXFP4 codes in the order that kernels read. Input: bytes [..., inputs / 2] of two neighbours
+    each, the first in the low bits.
 
-    A group of 32 inputs is four words of 32 bits. Nibble q of the lower half of word t is input
-    8 q + 2 t of the group, that of the higher half the input behind it: of the tile of a product,
-    which is 16 inputs wide, a thread has two neighbours, and those 8 inputs on.
+    A group of 32 inputs becomes four 32-bit words. Nibble q of the low half of word t is input 8 q
+    + 2 t of the group; the same nibble of the high half is the next input. This matches the operand
+    layout of a matrix product, whose tile is 16 inputs wide: a thread holds two neighbours, and the
+    two inputs 8 further on.
     """
     first, second, third, fourth = pairs.unflatten(-1, (-1, 4, 4)).unbind(-2)
     low = (first & 15) | (second << 4), (third & 15) | (fourth << 4)

@@ -1,4 +1,4 @@
-"""One row of attention from the parts that several programs computed of it."""
+"""Merges the partial attention results that several programs computed for a row."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import Tensor
 from penstock.backends.torch.kernels.language import jit, jit_with_varying, power, tl
 
 MOST_SPLITS = 32
-"""Splits of one row, at most."""
+"""Maximum splits per row."""
 
 
 def merge_splits_reference(
     parts: Tensor, sums: Tensor, sinks: Tensor | None, out: Tensor, *, count: Tensor | None = None
 ) -> Tensor:
-    """Write `out` [rows, hq, width]: the parts [rows, hq, splits, width] weighted by their sums.
+    """Write `out` [rows, hq, width]: the parts [rows, hq, splits, width], weighted by their sums.
 
-    A sum [rows, hq, splits] is the base-2 logarithm of the sum of its part's weights, minus
-    infinity for a part without tokens. `sinks` [hq] are natural logarithms. With `count` [1] the
-    first so many rows are written, of `splits_of` parts each, which lie one behind the other.
+    `sums` [rows, hq, splits] are base-2 logarithms of the total weight of each part, minus infinity
+    for a part without tokens. `sinks` [hq] are natural logarithms. With `count` [1], only the first
+    `count` rows are written; each has `splits_of` parts, which are contiguous.
     """
     if count is not None:
         (_, hq, _, width), rows = parts.shape, int(count)
@@ -38,12 +38,12 @@ def merge_splits_reference(
 
 
 def splits_of(programs: int, count: int) -> int:
-    """Splits of each of `count` rows that share so many programs."""
+    """Splits per row if `count` rows share `programs` programs."""
     return min(programs // max(count, 1), MOST_SPLITS)
 
 
 def room_for_parts(shape: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Memory in f32 for parts of the shape [rows, hq, splits, width] and for their sums."""
+    """f32 memory for parts of the shape [rows, hq, splits, width], and for their sums."""
     parts = torch.empty(shape, dtype=torch.float32, device=device)
     return parts, torch.empty(shape[:3], dtype=torch.float32, device=device)
 
@@ -57,7 +57,7 @@ def merge_splits(
     rows: int | None = None,
     count: Tensor | None = None,
 ) -> Tensor:
-    """`merge_splits_reference` on a GPU. `rows`: the most that `count` may say."""
+    """`merge_splits_reference` on a GPU. `rows`: upper bound of `count`."""
     programs, hq, splits, width = parts.shape
     splits = splits if count is None else MOST_SPLITS
     _merge[(rows or programs, hq)](
@@ -76,7 +76,7 @@ def merge_splits(
 
 @jit
 def row_splits(singles, programs, MOST: tl.constexpr):
-    """Rows, and `splits_of` each."""
+    """Number of rows, and `splits_of` each."""
     rows = tl.load(singles)
     return rows, tl.minimum(programs // tl.maximum(rows, 1), MOST)
 
@@ -110,7 +110,7 @@ def _merge(
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * 1.4426950408889634
         most = tl.maximum(most, sink)
-    # A row that sees nothing has no largest sum.
+    # The maximum is minus infinity for a row that attends to nothing.
     weights = tl.where(each > float("-inf"), tl.exp2(each - most), 0.0)
     total = tl.sum(weights, 0)
     if SINKS:

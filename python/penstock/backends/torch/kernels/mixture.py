@@ -1,8 +1,9 @@
-"""A mixture of experts for a few rows, in two kernels behind the choice of `router.py`: gate and up
-of the chosen experts, and their outputs summed by weight.
+"""A mixture of experts for few rows, in two kernels after `router.py`: gate and up of the selected
+experts, then the weighted sum of their outputs.
 
-Each choice of a row reads its expert's matrices by itself, as `skinny.py` reads a matrix: there is
-no order by expert, and no row is copied. What two rows share the GPU's cache has.
+Each choice of a row reads its expert's matrices independently, as `skinny.py` reads a matrix: rows
+are neither sorted by expert nor copied. If two rows select the same expert, the second read hits
+the GPU's cache.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from penstock.backends.torch.kernels.skinny import (
 )
 
 MOST_PLACES = 64
-"""Choices of all rows, each of which reads an expert."""
+"""Maximum choices of all rows; each one reads an expert."""
 _TILINGS = {"plain": WIDE, "fp8_block": Tiling(32, 4, 128), "mxfp4": Tiling(32, 4, 128)}
 
 
 def takes(x: Tensor, router: Tensor, gate_up: Matrix, down: Matrix, chosen: int) -> bool:
-    """Whether the kernels compute it: they copy 16 bytes at once."""
+    """True if the kernels support the operands. They copy 16 bytes at a time."""
     few = len(x) <= MOST_ROWS and len(x) * chosen <= MOST_PLACES
     if not launches(x) or not few or x.itemsize != 2:
         return False
@@ -61,8 +62,8 @@ def inner_rows(
     *,
     weight_on_input: bool = False,
 ) -> Tensor:
-    """Gate and up as one, of each row's choices: [rows * k, width]. Those of an expert behind the
-    last matrix are anything.
+    """Activated gate and up for each choice of each row: [rows * k, width]. Uninitialised for
+    experts beyond the last matrix.
     """
     compute = inner_rows_triton if launches(x) else inner_rows_reference
     return compute(x, indices, weights, gate_up, activation, weight_on_input=weight_on_input)
@@ -96,8 +97,8 @@ def output_rows(
     weight_on_input: bool = False,
     beside: Beside | None = None,
 ) -> Tensor:
-    """Sum of the outputs of each row's choices, in their order, by weight: [rows, hidden]. `inner`
-    [rows * k, width] is that of `inner_rows`. What is `beside` is added.
+    """Weighted sum of the outputs of each row's choices, in order: [rows, hidden]. `inner` [rows *
+    k, width] is the result of `inner_rows`. `beside` is added.
     """
     compute = output_rows_triton if launches(inner) else output_rows_reference
     given = (inner, indices, weights, down)
@@ -191,7 +192,7 @@ def _stored(matrix: Matrix, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _strides(matrix: Matrix, x: Tensor) -> tuple[int, ...]:
-    """Those of experts and of rows, of codes and of scales."""
+    """Strides of codes by expert and row, then of scales by expert and row."""
     scales = (0, 0) if matrix.scales is None else matrix.scales.stride()[:2]
     return (*on_device(matrix, x.device).stride()[:2], *scales)
 
@@ -245,7 +246,7 @@ def _inner_rows(
     place = tl.program_id(1)
     expert = tl.load(indices + place).to(tl.int64)
     if expert < EXPERTS:
-        # The first half of a tile's rows is of the gate, and the second the same ones of up.
+        # The first half of a tile's rows belongs to gate, the second half to the same rows of up.
         m = tl.arange(0, 2 * BLOCK_N)
         column = tl.program_id(0) * BLOCK_N + m % BLOCK_N
         row, known = m // BLOCK_N * width + column, column < width
@@ -318,7 +319,7 @@ def _output_rows(
     STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """The program that ends last of a row's choices sums them."""
+    """The last program to finish among a row's choices sums them."""
     row = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     known = n < hidden
@@ -347,7 +348,7 @@ def _output_rows(
             STAGES,
         )
         tl.store(parts + place * hidden + n, first_column(sums, ROWS), mask=known)
-    # All of the program's numbers are written before it counts.
+    # All stores of the program must be done before it increments the counter.
     tl.debug_barrier()
     counter = counts + row * tl.num_programs(0) + tl.program_id(0)
     if tl.atomic_add(counter, 1) == K - 1:
@@ -355,9 +356,10 @@ def _output_rows(
         for j in tl.static_range(K):
             choice = row * K + j
             chosen = tl.load(indices + choice).to(tl.int64)
-            # A mask of one number and of a block; the interpreter makes none of the two conditions.
+            # One mask over the block: Triton's interpreter cannot combine a scalar and a block
+            # condition.
             here = n < tl.where(chosen < EXPERTS, hidden, 0)
-            # From the cache that all programs share.
+            # Bypass L1: other programs wrote these values.
             to = parts + choice * hidden + n
             value = tl.load(to, mask=here, other=0.0, cache_modifier=".cg")
             if BIAS:

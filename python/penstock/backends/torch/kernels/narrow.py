@@ -1,11 +1,11 @@
-"""Where a row of logits is cut, narrowed down by many programs for a row, until what is left fits a
-list. Kernels of `sample.py`.
+"""Finds the cuts of a row of logits (top-k, min-p, top-p) with many programs per row, and narrows
+them down until the candidates fit a list. Kernels of `sample.py`.
 
-The scan takes the mass and the number of the logits from each of 16 ranks on: those of a sample
-that is spread over the row. The cut is between two of them. Here the same is done with up to 16
-ranks of logits that lie there, for the cut by rank, that by mass and the draw, as each needs; what
-is left between is listed. Ranks come from the row itself, so that no distribution is too flat or
-too steep, and equal logits are in the order of their chunks.
+The scan computes the mass and the count of the logits above each of 16 ranks, sampled from the row.
+Each cut is between two of these ranks. This module repeats the step with up to 16 ranks of logits
+from those intervals, divided as needed between the cut by rank, the cut by mass and the draw. The
+tokens left between the final ranks are listed. Because ranks come from the row itself, no
+distribution is too flat or too steep. Equal logits are ordered by chunk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.backends.torch.kernels.search import (
 )
 
 SAMPLE = constant(64)
-"""Logits of a row from which the first ranks are taken."""
+"""Logits of a row from which the first ranks are sampled."""
 TABLE = 128
-"""Numbers of a row: 32 ranks, the mass and the number of the logits from each on, and how many are
+"""Words per row: 32 ranks, the mass above each, the count above each, and the number of tokens
 listed.
 """
 LISTED = constant(96)
@@ -32,8 +32,8 @@ LISTED = constant(96)
 
 @jit
 def has_cut(slot, temperature, top_k, top_p, min_p, vocabulary):
-    """Whether a token is drawn of fewer than all. A temperature so small that its inverse overflows
-    is greedy.
+    """True if a row samples from fewer than all tokens. If the inverse of the temperature
+    overflows, the row is greedy.
     """
     heat, k = tl.load(temperature + slot), tl.load(top_k + slot)
     cut = ((k > 0) & (k < vocabulary)) | (tl.load(top_p + slot) < 1) | (tl.load(min_p + slot) > 0)
@@ -42,7 +42,7 @@ def has_cut(slot, temperature, top_k, top_p, min_p, vocabulary):
 
 @jit
 def cuts_of(slot, top_k, top_p, min_p, vocabulary):
-    """Those of a row, and 0 for a top-k that cuts nothing."""
+    """The cuts of a row: top-k (0 if it cuts nothing), top-p and min-p."""
     k = tl.load(top_k + slot)
     k = tl.where((k > 0) & (k < vocabulary), k, 0)
     return k, tl.load(top_p + slot).to(tl.float64), tl.load(min_p + slot)
@@ -50,13 +50,15 @@ def cuts_of(slot, top_k, top_p, min_p, vocabulary):
 
 @jit
 def _bound(logit, token, CHUNK: tl.constexpr):
-    """The rank of the last token of its chunk, had it this logit."""
+    """Rank of the last token of the chunk, if it had this logit."""
     return tl.maximum(rank_of(key_of(logit), token // CHUNK * CHUNK + (CHUNK - 1)), BOTTOM)
 
 
 @jit
 def _quantiles(bounds, before, place):
-    """Those of `bounds` with so many others `before` them, or the next ones."""
+    """For each entry of `place`, the highest bound with at least that number of others `before`
+    it.
+    """
     return tl.max(tl.where(before[None, :] >= place[:, None], bounds[None, :], 0), 1)
 
 
@@ -68,7 +70,7 @@ def _sampled(row, i, vocabulary, CHUNK: tl.constexpr):
 
 @jit
 def sampled_bounds(row, vocabulary, CHUNK: tl.constexpr):
-    """15 ranks of the row, closer to one another near the largest logits, and the lowest."""
+    """15 ranks sampled from the row, denser near the largest logits, and the lowest rank."""
     bounds = _sampled(row, tl.arange(0, SAMPLE), vocabulary, CHUNK)
     before = tl.zeros([SAMPLE], tl.int32)
     for at in range(0, SAMPLE, 32):
@@ -81,8 +83,8 @@ def sampled_bounds(row, vocabulary, CHUNK: tl.constexpr):
 
 @jit
 def keys_from(bounds, first):
-    """The least key of a chunk from each of `bounds` on: of equal logits those of a chunk are on
-    the same side of each.
+    """The least key in a chunk at or above each of `bounds`. Equal logits of a chunk are on the
+    same side of each bound.
     """
     last = 0x7FFFFFFF - (bounds & 0x7FFFFFFF)
     return ((bounds >> 31) + (first > last).to(tl.int64)).to(tl.uint32)
@@ -99,7 +101,7 @@ def above_keys(
     CAP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Mass, and where COUNT number, of the logits of a chunk from each of `keys` on."""
+    """Mass and, if COUNT, number of a chunk's logits at or above each of `keys`."""
     most, scale, softcap = rule
     LANES: tl.constexpr = 128 if CHUNK > 128 else CHUNK
     masses = tl.zeros([16, LANES], tl.float32)
@@ -117,7 +119,9 @@ def above_keys(
 
 @jit
 def offered(row, first, keys, vocabulary, CHUNK: tl.constexpr):
-    """The first token of a chunk between each two of `keys`, or -1, among the first ones."""
+    """The first token of a chunk between each two of `keys`, or -1; only the first 64 tokens are
+    probed.
+    """
     PROBED: tl.constexpr = 64 if CHUNK > 64 else CHUNK
     i, j = tl.arange(0, PROBED), tl.arange(0, 16)
     key = key_of(read_logits(row, first + i, first + i < vocabulary))
@@ -135,8 +139,8 @@ def read_table(table, own, TABLE: tl.constexpr):
 
 @jit
 def _bounds_of(row, offers, i, first, width, chunks, CHUNK: tl.constexpr):
-    """The ranks of an offer of each chunk, by turns of those between `width` ranks from `first` on;
-    0 where there is none.
+    """Rank of one offered token per chunk; chunks alternate over the `width` intervals from `first`
+    on. 0 if a chunk offers none.
     """
     place = tl.minimum(first + i % width, 15)
     token = tl.load(offers + i * 16 + place, mask=i < chunks, other=-1)
@@ -148,8 +152,8 @@ def _bounds_of(row, offers, i, first, width, chunks, CHUNK: tl.constexpr):
 def _chosen(
     row, offers, cut, before, wanting, bounds, chunks, CHUNK: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The ranks of one cut among the 16 that are narrowed by: those of offers between its ends, at
-    even distances. `before` cuts of those `wanting` ranks have theirs before it.
+    """New ranks for one cut, among the 16 of the next round: offered tokens in the cut's interval,
+    at even distances. `wanting` cuts share the ranks; this one comes after `before` others.
     """
     high, low = cut[0], cut[1]
     first = tl.sum((bounds >= high).to(tl.int32), 0)
@@ -213,7 +217,7 @@ def _narrow(
         first, second, third, _ = cuts_between(
             bounds, masses.to(tl.float64), counts, cuts, rule, CAP
         )
-        # What is listed whole, or with another one, needs no ranks.
+        # No ranks are needed if the interval is short enough to list, or the same as another cut's.
         by_rank = ((k > 0) | (floor > 0)) & (first[5] - first[3] > FEW)
         by_mass = (share < 1) & (second[5] - second[3] > FEW)
         by_mass = by_mass & ((not by_rank) | (second[0] != first[0]) | (second[1] != first[1]))
@@ -249,14 +253,14 @@ def _narrow(
                     sums, some = above_keys(row, token, keys, vocabulary, rule, False, CAP, CHUNK)
                 number += some.to(tl.int64)
                 mass += (sums.to(tl.float64) * UNIT).to(tl.int64)
-            # Whole numbers, the same in any order.
+            # Integers: the sum is the same in any order.
             tl.atomic_add(own_table + 48 + j, mass, sem="relaxed")
             tl.atomic_add(own_table + 80 + j, number, sem="relaxed")
 
 
 @jit
 def _inside(key, first, high, low):
-    """Which of the keys of a chunk are between the ends of a cut."""
+    """Mask of a chunk's keys that are in the interval of a cut."""
     before, least = keys_from(high, first), keys_from(low, first)
     return (key < before) & (key >= least)
 
@@ -283,7 +287,9 @@ def _list(
     ROOM: tl.constexpr,
     TABLE: tl.constexpr,
 ):
-    """List the tokens between the ends of each cut, in any order; too many are counted only."""
+    """List the tokens in the interval of each cut, in any order. Tokens that do not fit are only
+    counted.
+    """
     own = tl.program_id(0).to(tl.int64)
     slot, row = tl.load(slots + own), logits + own * stride
     if has_cut(slot, temperature, top_k, top_p, min_p, vocabulary):
@@ -294,7 +300,7 @@ def _list(
         bounds, masses, counts = read_table(table, own, TABLE)
         cuts = (k, share, floor, tl.load(uniforms + own))
         first, second, third, _ = cuts_between(bounds, masses, counts, cuts, rule, CAP)
-        # An absent cut takes the ends of another one.
+        # An absent cut takes the interval of another one.
         ranked = (k > 0) | (floor > 0)
         high_1, low_1 = tl.where(ranked, first[0], third[0]), tl.where(ranked, first[1], third[1])
         high_2 = tl.where(share < 1, second[0], third[0])

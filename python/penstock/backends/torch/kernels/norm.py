@@ -1,4 +1,4 @@
-"""RMS and layer norm, with the sum of the residual stream before it."""
+"""RMS norm and layer norm, fused with the residual addition before them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 from penstock.backends.torch.kernels.language import jit, launches, power, tl
 
 After = tuple[Tensor, float]
-"""Weight and epsilon of an RMS norm of a branch."""
+"""Weight and epsilon of an RMS norm that is applied to a branch."""
 
 
 def rms_norm(
@@ -20,12 +20,12 @@ def rms_norm(
     residual: Tensor | None = None,
     after: After | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Norm of `x + residual` and that sum, both [rows, width] in the type of `x` [rows, width],
-    whose rows may lie apart.
+    """The norm of `x + residual`, and that sum: both [rows, width] in the type of `x` [rows,
+    width], whose rows may be strided.
 
-    `weight` [width] is f32, or of the type of `x`. The sum is rounded before its norm, so that
-    a layer computes the same with and without the fused sum. `after` norms the residual, which is
-    rounded too, before it is added.
+    `weight` [width] is f32 or has the type of `x`. The sum is rounded before the norm, so that
+    results are the same with and without the fused addition. `after` normalises the residual, and
+    rounds it, before the addition.
     """
     compute = rms_norm_triton if launches(x) else rms_norm_reference
     return compute(x, weight, eps, residual=residual, after=after)
@@ -55,7 +55,7 @@ def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def layer_norm(
     x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, residual: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `rms_norm`, of numbers around their mean; `bias` [width] is added."""
+    """Like `rms_norm`, but subtracts the mean; `bias` [width] is added."""
     compute = layer_norm_triton if launches(x) else layer_norm_reference
     return compute(x, weight, bias, eps, residual=residual)
 

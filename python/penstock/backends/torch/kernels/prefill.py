@@ -1,4 +1,4 @@
-"""Attention of several rows of each sequence: chunks of prompts, and drafts."""
+"""Prefill attention: several rows per sequence, for prompt chunks and drafts."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from penstock.backends.torch.kernels.language import (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The rows of each sequence of a step."""
+    """Row ranges of a step's sequences."""
 
     offsets: Tensor
-    """[sequences + 1] int32: sequence s has the rows `offsets[s]` to `offsets[s + 1]`."""
+    """[sequences + 1] int32: sequence s has rows `offsets[s]` to `offsets[s + 1]`."""
     singles: Tensor | None = None
-    """[1] int32: so many sequences at the beginning are left out, which the device alone knows.
-    None: none are.
+    """[1] int32, on the device: number of sequences at the beginning to skip. None: none are
+    skipped.
     """
     _tiles: dict[int, Tensor] = field(default_factory=dict)
 
     def tiles(self, size: int, rows: int) -> Tensor:
-        """Tiles of `size` of `rows` rows at most: [2, tiles] int32, the sequence of each, -1 where
-        there is none, and its place among the sequence's. The last rows see the most tokens: their
-        tiles come first. Found once for all layers of a step.
+        """Tiles of `size` rows for at most `rows` rows: [2, tiles] int32, the sequence of each tile
+        (-1 if unused) and its index within the sequence. The last rows attend to the most tokens,
+        so their tiles come first. Computed once for all layers of a step.
         """
         if size not in self._tiles:
             self._tiles[size] = self._found(size, rows)
@@ -53,7 +53,7 @@ class Spans:
             own = torch.arange(sequences, dtype=torch.int32, device=device)
             each = each.masked_fill_(own < self.singles, 0)
         ends = each.cumsum(0, dtype=torch.int32)
-        # A tile for each that is full, and one for each sequence that ends in one that is not.
+        # One tile per full tile of rows, and at most one partial tile per sequence.
         count = rows // size + min(sequences, rows)
         tile = torch.arange(count, dtype=torch.int32, device=device)
         of = torch.searchsorted(ends, tile, right=True, out_int32=True)
@@ -73,12 +73,12 @@ def attend_prefill(
     max_rows: int,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the rows of each sequence: [rows, hq, width of a value].
+    """Attention of all rows of each sequence: [rows, hq, value width].
 
-    `spans` has the sequences' rows of `q` [rows, hq, d], which are at the positions from `starts`
-    [sequences] on; no sequence has more than `max_rows`. The other arguments are those of
-    `attend_decode`; the rows' own keys are in the pool already. `out` is written where there are
-    such rows; without it the others are zeros.
+    `spans`: row ranges in `q` [rows, hq, d]. A sequence's rows are at the positions from `starts`
+    [sequences] on, at most `max_rows` of them. For the other arguments see `attend_decode`; the
+    rows' own keys are already in the pool. If `out` is given, only these rows are written;
+    otherwise the other rows are zeros.
     """
     compute = attend_prefill_triton if launches(q) else attend_prefill_reference
     return compute(q, k, v, tables, starts, spans, scoring, max_rows=max_rows, out=out)
@@ -122,7 +122,7 @@ def attend_prefill_triton(
 ) -> Tensor:
     (rows, hq, d), (_, hk, tokens, dv) = q.shape, v.shape
     if out is None:
-        # Rows of padding are of no sequence.
+        # Padding rows belong to no sequence and must be zero.
         out = torch.zeros(rows, hq, dv, dtype=q.dtype, device=q.device)
     if rows == 0 or max_rows == 0:
         return out
@@ -152,8 +152,8 @@ def attend_prefill_triton(
 def prefill_sizes(
     group: int, d: int, dv: int, size: int, max_rows: int, room: int
 ) -> dict[str, int]:
-    """Sizes of a program's tile: rows of `group` query heads each, and tokens. `room` is the shared
-    memory of a program: five stages, as in `decode_sizes`, take 128 KiB on 9.0 and 10.0.
+    """Tile sizes of a program: rows with `group` query heads each, and tokens. `room`: shared
+    memory of a program. Five stages, as in `decode_sizes`, take 128 KiB on 9.0 and 10.0.
     """
     wide = max(power(d), power(dv)) * size
     most = 128 if wide <= 256 else 64 if wide <= 512 else 32
@@ -170,7 +170,9 @@ def prefill_sizes(
 
 @jit
 def earliest(position, end, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
-    """The first token that a row from `position` to `end` sees, and the first that all see."""
+    """The first token that any row from `position` to `end` attends to, and the first that all
+    attend to.
+    """
     first, inner = 0, 0
     if WINDOW > 0:
         first = tl.maximum(position - WINDOW + 1, 0)
@@ -183,7 +185,9 @@ def earliest(position, end, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
 
 @jit
 def masked(scores, token, position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
-    """Scores of what a row sees. Of the rows that are stored, none is behind the last token."""
+    """Scores, with minus infinity for tokens that a row does not attend to. No stored row is behind
+    the last token.
+    """
     seen = token[None, :] <= position[:, None]
     if WINDOW > 0:
         seen = seen & (token[None, :] > position[:, None] - WINDOW)
@@ -249,14 +253,15 @@ def _attend_prefill(
         )
         end = start + tl.minimum(tile * ROWS + ROWS, rows)
         first, inner = earliest(start + tile * ROWS, end, WINDOW, CHUNK)
-        # All rows see the tokens from `inner` to `clear`.
+        # All rows attend to the tokens from `inner` to `clear`.
         clear = start + tile * ROWS + 1
         LATE: tl.constexpr = WINDOW > 0 or CHUNK > 0
         most = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
-        # Of the tile before, whose values a step multiplies: on 9.0 the tensor cores do so while
-        # the weights of this tile are found. So there is a step more than tiles.
+        # Software pipelining: a step multiplies the values of the previous tile, so that on 9.0 the
+        # tensor cores work while the weights of this tile are computed. The loop has one step more
+        # than tiles.
         weights = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         factor = tl.zeros([BLOCK_M], tl.float32)
         table = tables + sequence.to(tl.int64) * stride_table
@@ -264,7 +269,7 @@ def _attend_prefill(
             token = at + n
             block, offset = places(table, at, end, TOKENS, BLOCK_N, first if LATE else None)
             from_k = k + head * stride_kh + block * stride_kb + offset * stride_kt
-            # Scores of what is not seen are replaced, whatever its key is.
+            # Unseen keys need no mask: their scores are replaced.
             keys = tl.load(from_k[None, :] + d[:, None], mask=(d < D)[:, None], other=0.0)
             before = at - BLOCK_N
             known = (before - first + n).to(tl.uint32) < (end - first).to(tl.uint32)
@@ -272,7 +277,7 @@ def _attend_prefill(
                 table, tl.maximum(before, 0), end, TOKENS, BLOCK_N, first if LATE else None
             )
             from_v = v + head * stride_vh + block * stride_vb + offset * stride_vt
-            # What is not a number in an unused row must not meet a weight of zero.
+            # Mask unused rows: NaN times a weight of zero would be NaN.
             values = tl.load(
                 from_v[:, None] + e[None, :], mask=known[:, None] & (e < DV)[None, :], other=0.0
             )

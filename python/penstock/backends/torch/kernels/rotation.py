@@ -1,7 +1,8 @@
-"""From projected rows to stored keys: bias, head norms, rotation, and the store into the pool.
+"""From projections to stored keys and values: bias, head norms, rotation, and the store into the
+pool.
 
-Rotated pairs are half-split: number i turns with number i + half. Rows go where `slots` says:
-block * tokens of a block + token, or -1 for a row that is not stored.
+Rotated pairs are half-split: element i rotates with element i + half. `slots` has the destination
+of each row: block * block size + offset in the block, or -1 for a row that is not stored.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from penstock.backends.torch.kernels.language import jit, jit_with_varying, laun
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A layer's heads and what is done to them before they are used."""
+    """A layer's heads, and the operations on them before attention."""
 
     hq: int
     hk: int
     d: int
-    """Numbers of a query and key head."""
+    """Elements per query and key head."""
     q_norm: Tensor | None = None
-    """[d] f32, weight of an RMS norm of each query head; with `k_norm` or neither."""
+    """[d] f32: weight of an RMS norm of each query head; set together with `k_norm` or not at
+    all.
+    """
     k_norm: Tensor | None = None
     eps: float = 0.0
     norm_after: bool = False
-    """The norms follow the rotation (Llama 4)."""
+    """True if the norms follow the rotation (Llama 4)."""
     bias: Tensor | None = None
-    """[(hq + hk) * d + hk * width of a value], added first."""
+    """[(hq + hk) * d + hk * value width], added first."""
 
 
 def rotate_and_store(
@@ -43,12 +46,12 @@ def rotate_and_store(
     v: Tensor,
     factors: Tensor | None = None,
 ) -> Tensor:
-    """Queries [rows, hq, d] in the type of `qkv`; keys and values go into the pool.
+    """Returns queries [rows, hq, d] in the type of `qkv`; stores keys and values into the pool.
 
-    `qkv` [rows, (hq + hk) * d + hk * width of a value] has queries, keys and values side by side;
-    `k` and `v` are a layer's views [blocks, hk, tokens, width]. `cos` and `sin` [positions, half]
-    f32: the first 2 * half numbers of a head are rotated; None: none. `factors` [rows] f32 multiply
-    the queries at the end.
+    `qkv` [rows, (hq + hk) * d + hk * value width]: queries, keys and values side by side. `k` and
+    `v`: a layer's views [blocks, hk, tokens, width]. `cos` and `sin` [positions, half] f32: the
+    first 2 * half elements of a head are rotated; None: none are. `factors` [rows] f32: applied to
+    the queries last.
     """
     compute = rotate_and_store_triton if launches(qkv) else rotate_and_store_reference
     return compute(qkv, heads, positions, cos, sin, slots, k, v, factors)
@@ -93,8 +96,8 @@ def _norm_heads(turned: Tensor, heads: Heads) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: Tensor) -> None:
-    """Write `x` [rows, heads, width] to `out` with the first 2 * half numbers of each head rotated.
-    The heads of both may lie apart.
+    """Write `x` [rows, heads, width] to `out`, with the first 2 * half elements of each head
+    rotated. Both tensors may have strided heads.
     """
     compute = rotate_triton if launches(x) else rotate_reference
     compute(x, positions, cos, sin, out)
@@ -122,8 +125,8 @@ def store_latent(
     slots: Tensor,
     pool: Tensor,
 ) -> None:
-    """Store latents [rows, rank + rope], the first `rank` numbers normalised with `weight` [rank]
-    f32, the others rotated, into a layer's view `pool` [blocks, tokens, rank + rope].
+    """Store latents [rows, rank + rope] into a layer's view `pool` [blocks, tokens, rank + rope].
+    The first `rank` elements are normalised with `weight` [rank] f32, the others are rotated.
     """
     compute = store_latent_triton if launches(latents) else store_latent_reference
     compute(latents, weight, eps, positions, cos, sin, slots, pool)
@@ -171,7 +174,7 @@ def rotate_and_store_triton(
     queries = torch.empty(len(qkv), hq, d, dtype=qkv.dtype, device=qkv.device)
     norm = "" if heads.q_norm is None else "after" if heads.norm_after else "before"
     if len(qkv):
-        # A pointer that is not read stands for what is None.
+        # For an absent tensor, pass another pointer, which is not read.
         _rotate[(len(qkv), hq + 2 * hk)](
             qkv,
             qkv if heads.bias is None else heads.bias,
@@ -230,7 +233,9 @@ def rotate_triton(x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, out: T
 
 @jit
 def _pairs(first, at, own, HALF: tl.constexpr):
-    """Numbers, and the other number of the pair of each; one that is not rotated is its own."""
+    """Elements, and the other element of each pair. An element that is not rotated is its own
+    pair.
+    """
     pair = tl.where(at < HALF, at + HALF, tl.where(at < 2 * HALF, at - HALF, at))
     x = tl.load(first + at, mask=own, other=0.0).to(tl.float32)
     return x, tl.load(first + pair, mask=own, other=0.0).to(tl.float32)
@@ -246,8 +251,8 @@ def _weights(q_norm, k_norm, head, at, own, HQ: tl.constexpr, HALF: tl.constexpr
 
 @jit
 def _under(at, count: tl.constexpr, condition):
-    """A mask of the first so many, or of none; Triton's interpreter makes no mask of a block's
-    condition and one number's.
+    """A mask of the first `count` elements, or of none. Triton's interpreter cannot combine a block
+    and a scalar condition.
     """
     return at < tl.where(condition, count, 0)
 

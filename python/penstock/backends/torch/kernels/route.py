@@ -1,4 +1,4 @@
-"""Choice of each row's experts from the router's logits, and the rows in the order of experts."""
+"""Routing: selects each row's experts from the router logits, and sorts rows by expert."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from penstock.backends.torch.kernels.language import (
 )
 
 _COUNTED = 8192
-"""Most places that a kernel sorts, of which a program for each expert reads all."""
+"""Maximum places for the sort kernel, which reads all places once per expert."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How experts are chosen and weighted: `penstock.model.spec.Router` in numbers."""
+    """How experts are selected and weighted: `penstock.model.spec.Router` as kernel parameters."""
 
     score: Literal["softmax", "sigmoid", "none"]
     after_choice: bool = False
-    """The logits are the choice; scores are computed among the chosen experts."""
+    """Select by logits; compute scores among the selected experts only."""
     groups: int = 0
-    """Equal, contiguous groups of experts; 0: none."""
+    """Number of equal, contiguous groups of experts; 0: no groups."""
     keep: int = 0
-    """Groups that are chosen from."""
+    """Number of groups to select from."""
     best: int = 1
-    """Experts whose choices sum to a group's score."""
+    """Number of top experts whose scores add up to a group's score."""
     epsilon: float | None = None
-    """Weights are divided by their sum plus this; None: they are not."""
+    """Added to the sum that weights are divided by; None: weights are not normalised."""
     scale: float = 1.0
 
     @property
     def orders_logits(self) -> bool:
-        """Whether the logits order the experts as the scores do, whose differences may vanish."""
+        """True if logits give the same order as scores. Logits are preferred, as scores may round
+        to ties.
+        """
         return self.after_choice or (self.score == "softmax" and (not self.groups or self.best < 2))
 
 
@@ -51,11 +53,12 @@ def route(
     bias: Tensor | None = None,
     own: range | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Experts [rows, k] int32, the highest choice first, of equals the lower index, and their
-    weights [rows, k] f32, of `logits` [rows, experts] f32.
+    """For `logits` [rows, experts] f32: experts [rows, k] int32, best first, lower index first
+    among equals, and their weights [rows, k] f32.
 
-    `bias` [experts] f32 is added to the logits; `correction` [experts] f32 counts in the choice and
-    not in the weight. With `own` an expert is its place among those, or `len(own)` if it is none.
+    `bias` [experts] f32 is added to the logits; `correction` [experts] f32 affects the selection
+    but not the weights. With `own`, experts are indices into that range, and `len(own)` stands for
+    all others.
     """
     compute = route_triton if launches(logits) else route_reference
     return compute(logits, rule, k, correction, bias, own)
@@ -95,12 +98,12 @@ def _scores(logits: Tensor, rule: Rule) -> Tensor:
 
 
 def _largest(numbers: Tensor, k: int) -> Tensor:
-    """Indices of the k largest, the first of equals first, which `topk` does not promise."""
+    """Indices of the k largest numbers. Unlike `topk`, the first among equals comes first."""
     return torch.sort(numbers, dim=1, descending=True, stable=True).indices[:, :k]
 
 
 def _mask(choice: Tensor, rule: Rule) -> Tensor:
-    """The choices of the experts of the groups that are kept; the others are minus infinity."""
+    """Selection scores, with minus infinity for experts outside the selected groups."""
     rows, experts = choice.shape
     grouped = choice.view(rows, rule.groups, -1)
     best = min(rule.best, grouped.shape[2])
@@ -111,10 +114,9 @@ def _mask(choice: Tensor, rule: Rule) -> Tensor:
 
 
 def sort_by_expert(indices: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Places [rows * k] int32 of `indices` [rows, k] in the order of their experts, equals as they
-    were; the end of each expert's range of them, [experts] int32; and where each place has come
-    to, [rows * k] int32. Places with the index `experts`, which is of no expert here, come behind
-    the last end.
+    """Sort the places of `indices` [rows, k] by expert (stable). Returns the sorted places [rows *
+    k] int32, the end of each expert's range [experts] int32, and the inverse permutation [rows * k]
+    int32. Places with index `experts` (experts of other ranks) come after the last end.
     """
     if launches(indices) and indices.numel() <= _COUNTED:
         return sort_by_expert_triton(indices, experts)
@@ -193,7 +195,7 @@ def _kept(
     BEST: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """The choices of the experts of the groups that are kept; the others are minus infinity."""
+    """Selection scores, with minus infinity for experts outside the selected groups."""
     group, g = e // (EXPERTS // GROUPS), tl.arange(0, BLOCK_G)
     scores = tl.full([BLOCK_G], float("-inf"), tl.float32)
     for i in tl.static_range(GROUPS):
@@ -237,7 +239,7 @@ def choose(
     BLOCK_K: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """Write the choice of a row by its logits [BLOCK] f32."""
+    """Select experts for a row with logits [BLOCK] f32, and store the result."""
     e, at = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
     own = e < EXPERTS
     if BIAS:
@@ -250,7 +252,7 @@ def choose(
         choice = logit
     if CORRECTED:
         choice += tl.load(correction + e, mask=own, other=0.0).to(tl.float32)
-    # What is not a number is never larger.
+    # NaN ranks lowest.
     choice = tl.where(own & (choice == choice), choice, float("-inf"))
     if GROUPS > 0:
         choice = _kept(choice, e, EXPERTS, GROUPS, KEEP, BEST, BLOCK_G)
@@ -346,7 +348,7 @@ def sort_by_expert_triton(indices: Tensor, experts: int) -> tuple[Tensor, Tensor
 
 @jit_with_varying("count")
 def _sort(indices, order, inverse, ends, count, experts, BLOCK: tl.constexpr):
-    """A program puts the places of one expert behind those of all before it."""
+    """One program per expert: places its entries after those of all lower experts."""
     expert, n = tl.program_id(0), tl.arange(0, BLOCK)
     first, own = 0, 0
     for at in range(0, count, BLOCK):

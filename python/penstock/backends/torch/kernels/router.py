@@ -1,5 +1,5 @@
-"""The router of a mixture of experts for a few rows: its product and the choice in one kernel. The
-last program of a row chooses.
+"""Router of a mixture of experts for few rows: product and selection in one kernel. The last
+program of a row to finish selects.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TILING = Tiling(16, 4, 128)
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How experts are chosen."""
+    """Parameters of expert selection."""
 
     weight: Tensor
-    """[experts, hidden], and with `gate` the gate of what is beside in one row more."""
+    """[experts, hidden]; with `gate`, one more row for the gate of the shared expert."""
     rule: Rule
     chosen: int
     correction: Tensor | None = None
-    """[experts] f32, as `route` has it."""
+    """[experts] f32, see `route`."""
     bias: Tensor | None = None
     own: range | None = None
     gate: bool = False
@@ -44,8 +44,8 @@ class Router:
 
 
 def route_rows(x: Tensor, router: Router) -> tuple[Tensor, Tensor, Tensor]:
-    """Choices and weights as `route` has them, of the rows `x` [rows, hidden], and the logits
-    [rows, experts] f32, of which the last is the gate's.
+    """Selected experts and weights, as from `route`, for rows `x` [rows, hidden], and the logits
+    [rows, experts] f32; with a gate, its logit is the last.
     """
     compute = route_rows_triton if launches(x) else route_rows_reference
     return compute(x, router)
@@ -101,11 +101,11 @@ def _summed(
     GATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A row's logits, in the order of their parts; that of the gate is written too."""
+    """A row's logits, summed over the parts in order. The gate's logit is stored too."""
     e = tl.arange(0, BLOCK)
     sums, gate = tl.zeros([BLOCK], tl.float32), 0.0
     for i in tl.static_range(SPLITS):
-        # From the cache that all programs share.
+        # Bypass L1: other programs wrote these values.
         to = parts + i * total
         sums += tl.load(to + e, mask=e < EXPERTS, other=0.0, cache_modifier=".cg")
         if GATE:
@@ -185,7 +185,7 @@ def _route_rows(
     )
     own = parts + row * SPLITS * total
     tl.store(own + split * total + n, first_column(sums, ROWS), mask=n < total)
-    # All of the program's numbers are written before it counts.
+    # All stores of the program must be done before it increments the counter.
     tl.debug_barrier()
     if tl.atomic_add(counts + row, 1) == programs - 1:
         e = tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""What each row of a step begins with: its token, and where its keys go."""
+"""Inputs of each row of a step: its token, and the place of its keys in the pool."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def find_rows(
 ) -> tuple[Tensor, Tensor]:
     """Tokens [rows] and places [groups, rows], int32.
 
-    A token below zero is the one in `last` of the row's slot. A place is block * `size` + token in
-    it, of the block that `tables` [sequences, groups, blocks] has for the row's position; -1 where
-    the sequence has no length. `slots` and `lengths` are by sequence, the others by row.
+    A negative token is replaced by the one in `last` of the row's slot. A place is block * `size` +
+    offset in the block, for the block in `tables` [sequences, groups, blocks] at the row's
+    position; -1 if the sequence's length is 0. `slots` and `lengths` are indexed by sequence, the
+    others by row.
     """
     compute = find_rows_triton if launches(tokens) else find_rows_reference
     return compute(tokens, positions, sequences, slots, lengths, last, tables, size)

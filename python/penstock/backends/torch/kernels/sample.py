@@ -1,5 +1,6 @@
-"""From logits to tokens: greedy, temperature, top-k, top-p, min-p, with the random numbers of
-`crates/compute/kernels/src/sample.rs`, so that a request draws the same numbers on every device.
+"""Sampling from logits: greedy, temperature, top-k, top-p, min-p. The random number generator is
+the same as in `crates/compute/kernels/src/sample.rs`, so a request gets the same random numbers on
+every device.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from penstock.backends.torch.kernels.search import (
 
 _LOW = 0xFFFF_FFFF
 _PARTS = 2048
-"""Parts of a row, at most: the kernel that draws has the largest logit of each in registers."""
+"""Maximum parts of a row: the drawing kernel holds the largest logit of each in registers."""
 _CHUNK = 4096
-"""Tokens of a part of the work on a row, or those of one of its parts where that has more."""
+"""Tokens per chunk, the unit of work on a row; a chunk has at least one part."""
 _FEW = 4096
-"""Logits between two ranks, of which is no more to be known before they are listed."""
+"""Maximum number of logits in an interval that is listed without being narrowed down further."""
 _ROOM = 8192
-"""Tokens that are listed of a row with a cut. Of more, all are searched."""
+"""Maximum tokens in the list of a row with a cut. If there are more, all tokens are searched."""
 _PROGRAMS = 4
-"""Programs of a multiprocessor, among which the work on rows with a cut is divided."""
+"""Programs per multiprocessor for the work on rows with a cut."""
 
 
 def sample(
@@ -63,14 +64,15 @@ def sample(
     instead: int = -1,
     last: Tensor | None = None,
 ) -> Tensor:
-    """Tokens [rows] int32 drawn from `logits` [rows, vocabulary], of which a `softcap` c makes
-    `c * tanh(logit / c)`.
+    """Tokens [rows] int32, sampled from `logits` [rows, vocabulary]. With a `softcap` c, the logits
+    are first changed to `c * tanh(logit / c)`.
 
-    `parameters` are columns by slot: temperature f32, top-k int32, top-p and min-p f32, a seed in
-    int64 with the bits of an unsigned number, a choice in int32; 0, 0, 1 and 0 for greedy and no
-    cut. A row's random number depends on seed, choice and position alone. Minus infinity is not
-    drawn, unless all are; what is not a number counts as minus infinity. A row whose state in
-    `states` [rows, width] is not finite gets `instead`. Tokens are kept in `last` [slots], too.
+    `parameters`: columns by slot: temperature f32, top-k int32, top-p and min-p f32, seed int64
+    (the bits of an unsigned number), choice int32. Zero temperature is greedy; top-k 0, top-p 1 and
+    min-p 0 cut nothing. A row's random number depends only on seed, choice and position. Minus
+    infinity is never sampled unless all logits are minus infinity; NaN counts as minus infinity. A
+    row whose state in `states` [rows, width] is not finite gets `instead`. Tokens are also stored
+    in `last` [slots].
     """
     compute = sample_triton if launches(logits) else sample_reference
     return compute(logits, parameters, slots, positions, softcap, states, instead, last)
@@ -109,8 +111,8 @@ def sample_reference(
 
 
 def _draw(logits: Tensor, scale: Tensor, cuts: tuple[int, float, float], u: float) -> Tensor:
-    """The token at `u` of the cumulative weights, in the order of ids, or of falling logits where
-    something is cut.
+    """The token at the fraction `u` of the cumulative weights. Tokens are in id order, or by
+    descending logit if there is a cut.
     """
     top_k, top_p, min_p = cuts
     most, ids = logits.max(), torch.arange(len(logits), device=logits.device)
@@ -132,8 +134,8 @@ def _draw(logits: Tensor, scale: Tensor, cuts: tuple[int, float, float], u: floa
 
 
 def uniform(seed: int, position: int, choice: int) -> float:
-    """Uniform number in [0, 1): Philox4x32-10 (Salmon et al. 2011) keyed by the seed, at counter
-    (position, choice).
+    """Uniform number in [0, 1) from Philox4x32-10 (Salmon et al. 2011), with the seed as key and
+    (position, choice) as counter.
     """
     counter = (position & _LOW, position >> 32 & _LOW, choice & _LOW, 0)
     out = philox(counter, (seed & _LOW, seed >> 32 & _LOW))
@@ -159,10 +161,10 @@ def sample_triton(
     instead: int = -1,
     last: Tensor | None = None,
 ) -> Tensor:
-    """All logits are read once, by as many programs as fill the GPU, which leave the largest of
-    each part and the sum of its weights. A program for each row finds the part of its token and
-    reads that again. Those of a row with a cut are read twice more, by as many programs: where it
-    is cut is narrowed down, what is left is listed, and the program of the row searches in that.
+    """One pass reads all logits, with enough programs to fill the GPU, and stores the maximum and
+    the sum of weights of each part. One program per row then finds the part of its token and reads
+    only that part again. Rows with a cut are read twice more, again by many programs: the cut is
+    narrowed down, then the remaining candidates are listed. The row's program searches the list.
     """
     (rows, vocabulary), device = logits.shape, logits.device
     tokens = torch.empty(rows, dtype=torch.int32, device=device)
@@ -225,18 +227,18 @@ def sample_triton(
 
 
 def _parts(vocabulary: int) -> tuple[int, int]:
-    """Tokens of a part of a row, and how many parts it has."""
+    """Tokens per part, and the number of parts of a row."""
     part = max(128, power(ceiling(vocabulary, _PARTS)))
     return part, ceiling(vocabulary, part)
 
 
 def _room(vocabulary: int) -> int:
-    """Tokens of a row's list."""
+    """Capacity of a row's list, in tokens."""
     return min(_ROOM, power(vocabulary, 16))
 
 
 def drawing_bytes(vocabulary: int) -> int:
-    """Memory of a row beside its logits, as it is drawn from."""
+    """Working memory per row, in addition to its logits."""
     part, parts = _parts(vocabulary)
     chunks = ceiling(parts, max(1, _CHUNK // part))
     return 8 * parts + (4 + 3 * 64) * chunks + 8 * (TABLE + 1) + 4 * (_room(vocabulary) + 1)
@@ -244,7 +246,7 @@ def drawing_bytes(vocabulary: int) -> int:
 
 @jit
 def _philox(seed, position, choice):
-    """Uniform number in [0, 1) of a key and a counter."""
+    """Uniform number in [0, 1) from a key and a counter."""
     low = 0xFFFFFFFF
     k0, k1 = (seed & low).to(tl.uint64), ((seed >> 32) & low).to(tl.uint64)
     c0, c1 = (position & low).to(tl.uint64), ((position >> 32) & low).to(tl.uint64)
@@ -286,8 +288,9 @@ def _scan(
     PART: tl.constexpr,
     EACH: tl.constexpr,
 ):
-    """The largest logit of each part of a row, and the sum of the weights next to that. Of a chunk
-    of a row with a cut the mass and number from each of some ranks on, and tokens between them.
+    """For each part of a row: the largest logit, and the sum of weights relative to it. For each
+    chunk of a row with a cut: mass and count above each of the sampled ranks, and tokens between
+    the ranks.
     """
     own, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row, slot = logits + own * stride, tl.load(slots + own)
@@ -333,11 +336,11 @@ def _first_equal(row, part, most, vocabulary, PART: tl.constexpr):
 
 @jit
 def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.constexpr, PARTS):
-    """The token at `u` of the cumulative weights of all tokens, in the order of their numbers."""
+    """The token at the fraction `u` of the cumulative weights of all tokens, in id order."""
     most, scale, softcap = rule
     p = tl.arange(0, PARTS)
     target, reached = u * tl.sum(weights, 0), tl.cumsum(weights, 0)
-    # By rounding the last may not be passed.
+    # Rounding may leave the target above the total: use the last part with a weight.
     end = tl.max(tl.where(weights > 0, p, 0), 0)
     part = tl.minimum(tl.min(tl.where((reached > target) & (weights > 0), p, PARTS), 0), end)
     before = tl.sum(tl.where(p == part, reached - weights, 0.0), 0)
@@ -351,8 +354,8 @@ def _draw_any(row, u, weights, rule, vocabulary, CAP: tl.constexpr, PART: tl.con
 
 @jit
 def _draw_cut(row, u, table, listed, cuts, rule, own, vocabulary, CAP, BLOCK, ROOM, TABLE):
-    """The token at `u` of the cumulative weights of those that are kept, in the order of falling
-    logits; -1 where by rounding it is none.
+    """The token at the fraction `u` of the cumulative weights of the kept tokens, by descending
+    logit; -1 if rounding leaves none.
     """
     k, share, floor = cuts
     bounds, masses, counts = read_table(table, own, TABLE)
@@ -363,7 +366,7 @@ def _draw_cut(row, u, table, listed, cuts, rule, own, vocabulary, CAP, BLOCK, RO
     some = number <= ROOM
     count = tl.where(some, number, vocabulary)
     source = (row, listed + own * ROOM, some, count, vocabulary)
-    # The mass of what top-k and min-p keep, and from where on none is kept.
+    # The mass that top-k and min-p keep, and the rank at which they cut.
     kept, end = by_rank[4].to(tl.int64), by_rank[1]
     if (k > 0) | (floor > 0):
         end = tl.maximum(end, least)

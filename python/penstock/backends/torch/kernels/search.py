@@ -1,10 +1,10 @@
-"""Where a row of logits in falling order is cut, and the token at a place of it, without a sort.
-Functions of the kernels of `sample.py` and `narrow.py`.
+"""Finds the cuts of a row of logits and the token at a fraction of the mass, as if the row were
+sorted but without a sort. Functions of the kernels of `sample.py` and `narrow.py`.
 
-The order is that of a sort: by falling logits, equal ones by their ids. A *rank* is a whole number
-that grows with it from the end: the key of the logit above 31 bits of the id. Logits are compared
-as they are; their soft cap, which keeps the order, is in their weights alone. Sums of weights are
-whole numbers, in units of 2**-44 of the largest weight: no order of additions changes them.
+The order is by descending logit, then by id. A *rank* is an integer that grows with the logit: the
+logit's key above 31 bits of the inverted id. Logits are compared without the soft cap, which is
+monotonic and applies only in weights. Sums of weights are integers, in units of 2**-44 of the
+largest weight, so they are independent of the order of addition.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from penstock.backends.torch.kernels.language import constant, jit, tl
 
 UNIT = constant(float(1 << 44))
 BOTTOM = constant(0x0080_0000 << 31)
-"""All finite logits have at least this rank."""
+"""No finite logit has a rank below this."""
 TOP = constant(0xFF80_0001 << 31)
 """No logit has this rank."""
 
 
 @jit
 def read_logits(row, token, known):
-    """Logits, and minus infinity for what is none."""
+    """Logits, with NaN and masked-off entries as minus infinity."""
     logit = tl.load(row + token, mask=known, other=float("-inf")).to(tl.float32)
     return tl.where(logit == logit, logit, float("-inf"))
 
 
 @jit
 def key_of(logit):
-    """Whole numbers in the order of the logits: zero and minus zero are one."""
+    """Integer key in the order of the logits; zero and minus zero are equal."""
     bits = (logit + 0.0).to(tl.uint32, bitcast=True)
     return tl.where(bits >= 0x80000000, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
@@ -53,14 +53,14 @@ def _value_of(logit, softcap, CAP: tl.constexpr):
 
 @jit
 def weight_of(logit, most, scale, softcap, CAP: tl.constexpr):
-    """Weight next to that of the largest logit."""
+    """Weight relative to the largest logit's."""
     weight = tl.exp((_value_of(logit, softcap, CAP) - _value_of(most, softcap, CAP)) * scale)
     return tl.where(logit > float("-inf"), weight, 0.0)
 
 
 @jit
 def least_of(min_p, most, scale, softcap, CAP: tl.constexpr):
-    """The least logit of a weight of `min_p` or more."""
+    """The least logit whose weight is at least `min_p`."""
     least = _value_of(most, softcap, CAP) + tl.log(min_p) / scale
     if CAP:
         share = least / softcap
@@ -72,8 +72,8 @@ def least_of(min_p, most, scale, softcap, CAP: tl.constexpr):
 
 @jit
 def _between(inside, beyond, bounds, masses, counts):
-    """The lowest bound inside of a cut, and the highest beyond it, with mass and count from each
-    on.
+    """The interval of a cut: the lowest bound inside the cut and the highest beyond it, each with
+    the mass and count at or above it.
     """
     low = tl.max(tl.where(beyond, bounds, 0), 0)
     inside = inside & (bounds > low)
@@ -87,11 +87,12 @@ def _between(inside, beyond, bounds, masses, counts):
 
 @jit
 def cuts_between(bounds, masses, counts, cuts, rule, CAP: tl.constexpr):
-    """For the cut by top-k and min-p, for that by top-p, and for the token that is drawn: the two
-    of `bounds` between which it is, as `_between` returns them.
+    """The intervals between `bounds`, as `_between` returns them, of the cut by top-k and min-p,
+    the cut by top-p, and the token to draw.
 
-    `masses` and `counts` are those of all logits from each rank of `bounds` on; a bound of 0 is
-    none. A cut that follows from one that is not known yet is between the ends of that.
+    `masses` and `counts` are totals over all logits at or above each rank of `bounds`; a bound of 0
+    is absent. A cut that depends on another, still unknown cut uses the ends of that cut's
+    interval.
     """
     most, scale, softcap = rule
     top_k, top_p, min_p, u = cuts
@@ -113,7 +114,7 @@ def cuts_between(bounds, masses, counts, cuts, rule, CAP: tl.constexpr):
         inside = inside & (masses < from_mass * top_p)
         by_mass = _between(inside, beyond, bounds, masses, counts)
         inside = known & ~beyond
-        # Less than a token more than the limit.
+        # The limit may be exceeded by less than the weight of one token.
         key = (tl.minimum(by_mass[0], TOP - 1) >> 31).to(tl.uint32)
         more = tl.minimum(
             weight_of(tl.minimum(logit_of(key), most), most, scale, softcap, CAP), 1.0
@@ -127,7 +128,9 @@ def cuts_between(bounds, masses, counts, cuts, rule, CAP: tl.constexpr):
 
 @jit
 def _ranks(row, listed, some, at, count, vocabulary, BLOCK: tl.constexpr):
-    """Logits of a block of those in `listed`, or of all where not `some`, and their ranks."""
+    """Logits of a block and their ranks: of the tokens in `listed` if `some`, else of all
+    tokens.
+    """
     i = at + tl.arange(0, BLOCK)
     token = tl.load(listed + i, mask=i < tl.where(some, count, 0), other=0)
     token = tl.where(some, token, i)
@@ -137,7 +140,7 @@ def _ranks(row, listed, some, at, count, vocabulary, BLOCK: tl.constexpr):
 
 @jit
 def _above(source, bounds, high, rule, CAP: tl.constexpr, BLOCK: tl.constexpr):
-    """Mass and count of the logits below the rank `high` from each of `bounds` on."""
+    """Mass and count of the logits below the rank `high` and at or above each of `bounds`."""
     row, listed, some, count, vocabulary = source
     most, scale, softcap = rule
     masses = tl.zeros([16, BLOCK], tl.int64)
@@ -165,10 +168,10 @@ def find(
     CAP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Two ranks with one logit between them, and the mass from the lower one on: the first logit
-    with which the mass, or the count, is `wanted`, or above it where STRICT, of those from the rank
-    `low` on and below `high`; the last with a weight where none is. `mass` and `count` are those
-    from `high` on.
+    """Find a logit among the ranks from `low` to below `high`: the first at which the mass (with
+    COUNT, the count) reaches `wanted`, or with STRICT exceeds it; if none does, the last one with a
+    weight. Returns two ranks with only this logit between them, and the mass at or above the lower
+    one. `mass` and `count` are totals at or above `high`.
     """
     j = tl.arange(0, 16)
     reached = mass
@@ -192,7 +195,7 @@ def find(
 
 @jit
 def token_between(source, high, low, BLOCK: tl.constexpr):
-    """The first token whose rank is from `low` on and below `high`; -1 where there is none."""
+    """The first token with a rank from `low` to below `high`; -1 if there is none."""
     row, listed, some, count, vocabulary = source
     found = tl.zeros([BLOCK], tl.int64)
     for at in range(0, count, BLOCK):

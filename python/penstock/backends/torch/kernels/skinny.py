@@ -1,11 +1,11 @@
-"""Products of a few rows with a matrix, which take as long as the matrix takes to be read.
+"""Products of few rows with a matrix, bound by reading the matrix.
 
-A tile is 16 or 32 rows of the matrix by 256 or 512 columns, 16 KiB; three more are on their way
-while one is computed. Warps take columns side by side, the tensor cores their products, with the
-matrix on the left and the rows padded to 8 or 16 on the right, so a tile costs few instructions:
-the bits of a row are the same with any rows beside it, up to 8 and from 9 to 16. Where too few
-programs have whole rows of the matrix, several share them; the last one to end sums the parts, in
-f32 and in their order.
+A tile is 16 or 32 rows of the matrix by 256 or 512 columns, 16 KiB; three more tiles are in flight
+while one is computed. Warps divide the columns. The products run on tensor cores, with the matrix
+as the left operand and the rows padded to 8 or 16 as the right one, so a tile takes few
+instructions. A row's result is bitwise the same in all batches of 1 to 8 rows, and in all batches
+of 9 to 16. If whole matrix rows give too few programs, several programs share them; the last one to
+finish adds the partial sums, in f32 and in a fixed order.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from penstock.backends.torch.kernels.language import (
 
 MOST_ROWS = 16
 BUCKETS = (1, 2, 4, 8, 16)
-"""Numbers of rows for which one way may be faster than another."""
+"""Row counts that are tuned separately."""
 LEAST_BYTES = 1 << 20
-"""Reading a smaller matrix is not what its product takes."""
+"""For smaller matrices, reading is not the bottleneck."""
 COUNTERS = 1 << 16
 _MOST_SPLITS = 8
 
@@ -47,15 +47,15 @@ class Tiling:
     """Sizes of a tile."""
 
     outputs: int
-    """Rows of the matrix."""
+    """Matrix rows per tile."""
     parts: int
     """Warps side by side."""
     inputs: int
-    """Columns of each."""
+    """Matrix columns per warp."""
 
     @property
     def step(self) -> int:
-        """Columns of a tile."""
+        """Matrix columns per tile."""
         return self.parts * self.inputs
 
 
@@ -64,11 +64,11 @@ WIDE = Tiling(32, 2, 128)
 TILINGS = (NARROW, WIDE)
 STAGES = 4
 PADDED_ROWS = 8
-"""Columns that the tensor cores have at least, of which a product of one row uses one."""
+"""Minimum width of the tensor cores' right operand. A single row uses one of these columns."""
 
 
 def fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether the kernel computes the product of `x` with `weight`: it copies 16 bytes at once."""
+    """True if the kernel supports `x` and `weight`. It copies 16 bytes at a time."""
     aligned = weight.is_contiguous() and weight.shape[-1] % 16 == 0 == weight.data_ptr() % 16
     halves = x.dtype == weight.dtype and x.dtype.itemsize == 2
     return launches(x) and halves and aligned and len(x) <= MOST_ROWS
@@ -82,10 +82,10 @@ def skinny_product(
     tiling: Tiling = NARROW,
 ) -> Tensor:
     """Product of rows `x` [rows, inputs] with `weight` [outputs, inputs]: [rows, outputs] in the
-    type of `x`. With an activation the first half of the outputs is the gate of the others, and
-    [rows, outputs / 2] is left. The sums are f32, and rounded once.
+    type of `x`. With an activation, the first half of the outputs is the gate of the second half,
+    and the result is [rows, outputs / 2]. Sums are f32, rounded once.
 
-    `rows` is at most `MOST_ROWS`, and both are as `fits` says.
+    `x` has at most `MOST_ROWS` rows, and `fits` must be true.
     """
     compute = skinny_product_triton if launches(x) else skinny_product_reference
     return compute(x, weight, bias, activation, tiling)
@@ -144,7 +144,9 @@ _NONE = Activation("silu")
 
 
 def _splits(tiles: int, steps: int, processors: int) -> int:
-    """Programs that share a tile's columns: a power of two, until the device is full."""
+    """Number of programs that divide a tile's columns: a power of two large enough to fill the
+    device.
+    """
     splits = 1
     while 2 * tiles * splits < 3 * processors and 2 * splits <= min(steps, _MOST_SPLITS):
         splits *= 2
@@ -153,8 +155,8 @@ def _splits(tiles: int, steps: int, processors: int) -> int:
 
 @cache
 def counters(device: torch.device) -> Tensor:
-    """Zeros [COUNTERS] int32. Programs that share something count there as they end, and the last
-    one leaves zero: kernels that run one after the other share them.
+    """Zeros [COUNTERS] int32. Programs that share a result increment a counter when they finish,
+    and the last one resets it, so that kernels on one stream can share the counters.
     """
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
@@ -181,9 +183,9 @@ def column_sums(
     PARTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Products [NUMBERS, ROWS] in f32 of the rows `row` [NUMBERS] of a matrix, where they are
-    known, with `rows` rows of `x`, over the columns from `first` to `last`. The forms are those of
-    `Matrix`; a warp's columns of 8-bit floats are one block.
+    """f32 products [NUMBERS, ROWS] of the matrix rows `row` [NUMBERS], masked by `known`, with
+    `rows` rows of `x`, over the columns from `first` to `last`. For the forms see `Matrix`. With
+    FP8, a warp's columns are one block.
     """
     dtype: tl.constexpr = x.dtype.element_ty
     r, k, p = tl.arange(0, ROWS), tl.arange(0, BLOCK_K), tl.arange(0, PARTS)
@@ -233,13 +235,13 @@ def column_sums(
 
 @jit
 def first_column(sums, ROWS: tl.constexpr):
-    """The only column of `sums` that is of a row."""
+    """The first column of `sums`, the only one that belongs to a row."""
     return tl.sum(tl.where(tl.arange(0, ROWS)[None, :] == 0, sums, 0.0), 1)
 
 
 @jit
 def gate_and_up(sums, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
-    """Both halves of `sums` [2 * BLOCK_N, ROWS]."""
+    """Split `sums` [2 * BLOCK_N, ROWS] into its halves."""
     return tl.split(tl.permute(tl.reshape(sums, [2, BLOCK_N, ROWS]), [1, 2, 0]))
 
 
@@ -274,17 +276,17 @@ def _finish(
 
 @jit
 def _summed(sums, parts, counter, splits, NUMBERS: tl.constexpr, ROWS: tl.constexpr):
-    """The sums of all programs of a tile in the order of their columns, in the last one to end, and
-    whether this is it.
+    """Total of a tile's partial sums, added in column order by the last program to finish; and
+    whether this program is the last.
     """
     own = tl.arange(0, NUMBERS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
     tl.store(parts + tl.program_id(1) * NUMBERS * ROWS + own, sums)
-    # All of the program's numbers are written before it counts.
+    # All stores of the program must be done before it increments the counter.
     tl.debug_barrier()
     ended = tl.atomic_add(counter, 1) == splits - 1
     total = tl.zeros([NUMBERS, ROWS], tl.float32)
     for split in range(tl.where(ended, splits, 0)):
-        # From the cache that all programs share.
+        # Bypass L1: other programs wrote these values.
         total += tl.load(parts + split * NUMBERS * ROWS + own, cache_modifier=".cg")
     if ended:
         tl.store(counter, 0)
@@ -321,7 +323,7 @@ def _product(
     NUMBERS: tl.constexpr = BLOCK_N if KIND == "" else 2 * BLOCK_N
     m = tl.arange(0, NUMBERS)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Of a gated tile the first half of the rows is the gate, and the same of up the second.
+    # In a gated tile, the first half of the rows is gate, the second half the same rows of up.
     column = tile * BLOCK_N + m % BLOCK_N
     row, known = m // BLOCK_N * width + column, column < width
     first = tl.program_id(1) * share

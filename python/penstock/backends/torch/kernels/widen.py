@@ -1,4 +1,4 @@
-"""Matrices of codes as numbers: written once, where many rows are multiplied by them."""
+"""Dequantises matrices to memory once, for products with many rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SIZES = {"BLOCK_N": 64, "BLOCK_K": BLOCK, "num_warps": 4}
 
 
 def pieces(matrix: Matrix, scratch: Tensor) -> Iterator[range]:
-    """Experts whose numbers fit into `scratch` together, which holds those of one at least."""
+    """Ranges of experts whose widened matrices fit into `scratch` together; it has room for at
+    least one.
+    """
     count, outputs, inputs = matrix.shape
     each = scratch.numel() // (outputs * inputs)
     for first in range(0, count, each):
@@ -30,11 +32,11 @@ def widen_reference(matrix: Matrix, part: range, scratch: Tensor) -> Tensor:
 
 
 def widen_triton(matrix: Matrix, part: range, scratch: Tensor) -> Tensor:
-    """The numbers of the experts `part`, at the beginning of `scratch` and in its type:
+    """The widened matrices of the experts `part`, at the beginning of `scratch` and in its type:
     [experts, outputs, inputs].
 
-    MXFP4 loses nothing in bfloat16. A product of an 8-bit float and its scale is rounded: a
-    relative error of 2^-8 at most.
+    MXFP4 is exact in bfloat16. The product of an FP8 number and its scale is rounded, with a
+    relative error of at most 2^-8.
     """
     out = _room(matrix, part, scratch)
     count, outputs, inputs = out.shape
